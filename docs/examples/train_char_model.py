@@ -1,0 +1,211 @@
+"""Train a small character model on Python's own source text, and record how it goes: what ``make demo`` runs.
+
+The model and its data are in char_model.py; here are the training loop and its telemetry: Stats, Events and a
+wait counter. They go to TensorBoard files, and by OTLP to the Collector, or to a spool on disk while
+OTEL_EXPORTER_OTLP_ENDPOINT is not set. Ctrl-C ends the run early, with everything written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import shlex
+import shutil
+import signal
+import sys
+import sysconfig
+import time
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from char_model import Adam, CharModel, Corpus, draw_batch
+from numpy.random import default_rng
+from tqdm import tqdm  # type: ignore[import-untyped]  # tqdm has no type hints
+
+import monitel
+import monitel_otlp
+import monitel_tensorboard
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import FrameType
+
+Number = TypeVar("Number", int, float)
+
+STDLIB = Path(sysconfig.get_path("stdlib"))
+VALIDATION_SIZE = 4096
+INTERRUPTED = 128 + signal.SIGINT  # what a shell reports
+
+# One window a second: a step takes some milliseconds, so a window sums up a few hundred of them.
+WINDOW = timedelta(seconds=1)
+train_loss = monitel.stat("loss", window_size=WINDOW, attributes={"split": "train"})
+val_loss = monitel.stat("loss", window_size=WINDOW, attributes={"split": "val"})
+gradient_norm = monitel.stat("gradient.norm", window_size=WINDOW)
+step_time = monitel.stat("step.time", window_size=WINDOW, unit="s", description="Computing one step")
+throughput = monitel.stat("throughput", window_size=WINDOW, unit="{token}/s", description="Characters seen")
+data_loading = monitel.WaitCounter("data.loading")
+
+
+def train(model: CharModel, corpus: Corpus, arguments: argparse.Namespace, interrupt: Interrupt) -> None:
+    """Take steps until the time is up or Ctrl-C was pressed; close each epoch, a last short one too."""
+    rng = default_rng(arguments.seed)
+    held_out = draw_batch(corpus.validation, model.context, VALIDATION_SIZE, default_rng(0))
+    optimizer = Adam(model.parameters)
+    step = epoch = 0
+    begin = now = time.monotonic()
+    with progress_bar(arguments.seconds) as bar:
+        while now - begin < arguments.seconds and not interrupt.requested:
+            epoch += 1
+            bar.set_description(f"epoch {epoch}")
+            for _ in range(arguments.epoch_steps):
+                step += 1
+                start = time.monotonic()
+                monitel.set_step(step)
+                with data_loading.guard():
+                    contexts, targets = draw_batch(corpus.train, model.context, arguments.batch_size, rng)
+                with step_time.time():
+                    loss, gradients = model.loss_and_gradients(contexts, targets)
+                    norm = optimizer.step(gradients)
+                now = time.monotonic()
+
+                train_loss.add(loss)
+                gradient_norm.add(norm)
+                throughput.add(arguments.batch_size / (now - start))
+                bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
+                bar.update(min(now - begin, arguments.seconds) - bar.n)
+                if now - begin >= arguments.seconds or interrupt.requested:
+                    break
+
+            validation = model.loss(*held_out)
+            val_loss.add(validation)
+            monitel.emit("validation", epoch=epoch, loss=validation)
+            checkpoint = arguments.run_dir / "checkpoint.npz"
+            model.save(checkpoint, step=step)
+            monitel.emit("checkpoint", epoch=epoch, path=str(checkpoint), size=checkpoint.stat().st_size)
+            monitel.emit("epoch", epoch=epoch, step=step, loss=loss)
+            bar.write(f"epoch {epoch:2}  step {step:6,}  loss {loss:.3f}  validation loss {validation:.3f}")
+            sys.stdout.flush()
+    if interrupt.requested:
+        monitel.emit("interrupted", step=step, severity=monitel.Severity.WARN)
+        print(f"ended by Ctrl-C after step {step:,}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Set up the telemetry, train, and say what was recorded and where it is."""
+    arguments = parse_arguments(argv)
+    interrupt = Interrupt()
+    recorded: list[monitel.Event] = []  # list.append is atomic: as a handler it needs no lock
+    with (
+        monitel.register_event_handler(recorded.append),
+        monitel_tensorboard.install(arguments.run_dir / "tensorboard"),
+        monitel_otlp.configure(service_name="monitel-demo", spool_dir=arguments.run_dir / "spool"),
+    ):
+        with data_loading.guard():
+            corpus = Corpus.read(STDLIB)
+        print(f"{len(corpus.train):,} characters of {STDLIB}/*.py, {len(corpus.vocabulary)} different ones")
+        print(f"knowing only how frequent each one is would give a loss of {corpus.unigram_entropy():.3f}")
+        rng = default_rng(arguments.seed)
+        model = CharModel(corpus.vocabulary, rng, hidden=arguments.hidden)
+        try:
+            train(model, corpus, arguments, interrupt)
+        finally:
+            monitel.flush()  # close the open windows while everybody still listens
+    print(f"\nwhat it writes now:\n\n{model.generate('def ', 300, rng)}\n")
+    print_recorded(recorded)
+    print_places(arguments.run_dir)
+    return INTERRUPTED if interrupt.requested else 0
+
+
+class Interrupt:
+    """Turns the first Ctrl-C into a wish that the loop sees after its step; the second one ends at once."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        signal.signal(signal.SIGINT, self._request)
+
+    def _request(self, _number: int, _frame: FrameType | None) -> None:
+        self.requested = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def progress_bar(seconds: float) -> tqdm:
+    """Return a bar that fills with the time, on a terminal only."""
+    form = "{desc} {percentage:3.0f}% |{bar}| {n:.0f} of {total:.0f} s{postfix}"
+    return tqdm(total=seconds, bar_format=form, disable=None)
+
+
+def print_recorded(recorded: Sequence[monitel.Event]) -> None:
+    """Print a line for each series, then the events and the wait counters."""
+    series: dict[str, list[monitel.Window]] = {}
+    for window in filter(None, (event.window for event in recorded)):
+        split = window.attributes.get("split")
+        series.setdefault(f"{window.name} ({split})" if split else window.name, []).append(window)
+    row = "{:<16}{:>9}{:>9}{:>14}{:>14}  {}"
+    print(row.format("stat", "windows", "samples", "first mean", "last mean", "unit"))
+    for label, windows in series.items():
+        samples = sum(window.count for window in windows)
+        first, last = (f"{window.mean:,.4g}" for window in (windows[0], windows[-1]))
+        print(row.format(label, len(windows), samples, first, last, windows[0].unit))
+    events = Counter(event.name for event in recorded if event.window is None)
+    print(f"\n{'events':<16}", ", ".join(f"{count} {name}" for name, count in events.items()))
+    for key, wait in monitel.wait_counters().items():
+        print(f"{key:<16} {wait.count:,} waits, {wait.total:.2f} s together, the longest {wait.max:.2f} s")
+
+
+def print_places(run_dir: Path) -> None:
+    """Print where everything is, and the commands that show it."""
+    folder = shlex.quote(str(run_dir))
+    print(f"\ncheckpoint       {folder}/checkpoint.npz")
+    endpoint = os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
+    if endpoint:
+        print(f"sent to          {endpoint}")
+    else:
+        replay = f"{command(Path(sys.executable).name)} -m monitel_otlp replay {folder}/spool"
+        print(f"send it by       {replay} --endpoint http://localhost:4318")
+    print(f"see the curves   {command('tensorboard')} --logdir {folder}")
+
+
+def command(name: str) -> str:
+    """Return what to type for a program of this environment: its name where PATH finds it, else its path."""
+    path = Path(sysconfig.get_path("scripts"), name)
+    if shutil.which(name) == str(path):
+        return name
+    return shlex.quote(str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path))
+
+
+def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Read the command line and make the run's folder."""
+    parser = argparse.ArgumentParser(description="Train a small model on Python's source, with telemetry.")
+    parser.add_argument("--seconds", type=at_least(0.1), default=30.0, help="how long to train (%(default)s)")
+    parser.add_argument("--run-dir", type=Path, help="folder to write to (monitel-runs/<date>-<time>)")
+    parser.add_argument("--seed", type=at_least(0), default=0, help="same seed, same losses (%(default)s)")
+    parser.add_argument("--hidden", type=at_least(1), default=256, help="width of the model (%(default)s)")
+    parser.add_argument("--batch-size", type=at_least(1), default=512, help="characters a step (%(default)s)")
+    parser.add_argument("--epoch-steps", type=at_least(1), default=500, help="steps an epoch (%(default)s)")
+    arguments = parser.parse_args(argv)
+    arguments.run_dir = arguments.run_dir or Path("monitel-runs", time.strftime("%Y%m%d-%H%M%S"))
+    try:
+        arguments.run_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"argument --run-dir: cannot make {arguments.run_dir}: {error.strerror}")
+    return arguments
+
+
+def at_least(minimum: Number) -> Callable[[str], Number]:
+    """Return an argparse type: a finite number of the minimum's kind, not below it."""
+
+    def convert(text: str) -> Number:
+        value = type(minimum)(text)
+        if not minimum <= value < math.inf:
+            raise argparse.ArgumentTypeError(f"must be at least {minimum}, got {text}")
+        return value
+
+    convert.__name__ = type(minimum).__name__  # argparse names it: invalid int value: 'x'
+    return convert
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,8 @@
+"""TensorBoard event files from monitel, without torch or TensorFlow."""
+
+from monitel_tensorboard.installation import Installation, install
+from monitel_tensorboard.writer import SummaryWriter
+
+__version__ = "0.1.0"
+
+__all__ = ["Installation", "SummaryWriter", "install"]

@@ -1,0 +1,94 @@
+"""TensorBoard's event file: the one place that knows the format, and the only one that touches the disk."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+import socket
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+# tensorboard has neither type hints nor stubs of its own.
+from tensorboard.compat.proto.event_pb2 import Event  # type: ignore[import-untyped]
+from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-untyped]
+from tensorboard.compat.proto.tensor_pb2 import TensorProto  # type: ignore[import-untyped]
+from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto  # type: ignore[import-untyped]
+from tensorboard.compat.proto.types_pb2 import DT_STRING  # type: ignore[import-untyped]
+from tensorboard.plugins.text.metadata import create_summary_metadata  # type: ignore[import-untyped]
+from tensorboard.summary.writer.record_writer import RecordWriter  # type: ignore[import-untyped]
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from monitel_tensorboard.point import Point
+
+_numbers = itertools.count()
+_TEXT = create_summary_metadata(display_name=None, description=None)
+_ONE_STRING = {"dtype": DT_STRING, "tensor_shape": TensorShapeProto()}
+
+
+class EventFile:
+    """A file that takes points in slices, each of them whole or not at all.
+
+    It is opened for each slice and closed after it. So a forked child inherits no handle and no buffer, a
+    folder that was deleted comes back, and a network file system shows what was written.
+
+    Args:
+        log_dir: The folder; it is made when the first slice is written, and the file too.
+    """
+
+    def __init__(self, log_dir: str) -> None:
+        self._log_dir = Path(log_dir)
+        self._path = self._new_path()
+        self.started = False
+
+    def append(self, points: Sequence[Point]) -> None:
+        """Write ``points``; after an error the file is as it was before, and the same points may come again.
+
+        Raises:
+            OSError: The disk's own word.
+        """
+        self._log_dir.mkdir(parents=True, exist_ok=True)
+        size: int | None = None
+        try:
+            with self._path.open("ab", buffering=0) as file:
+                size = file.tell()
+                records = _records(points, with_version=size == 0)
+                while records:  # an unbuffered write may take a part
+                    records = records[file.write(records) :]
+        except BaseException:
+            if size is not None:
+                self._cut(size)
+            raise
+        self.started = True
+
+    def _cut(self, size: int) -> None:
+        try:
+            os.truncate(self._path, size)
+        except OSError:  # readers stop at a torn record: go on in another file
+            self._path = self._new_path()
+
+    def _new_path(self) -> Path:
+        identity = f"{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_numbers)}"
+        return self._log_dir / f"events.out.tfevents.{identity}"
+
+
+def _records(points: Sequence[Point], *, with_version: bool) -> memoryview:
+    file = io.BytesIO()
+    records = RecordWriter(file)
+    if with_version:
+        records.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
+    for point in points:
+        summary = Summary(value=[_value(point)])
+        records.write(Event(wall_time=point.walltime, step=point.step, summary=summary).SerializeToString())
+    return file.getbuffer()
+
+
+def _value(point: Point) -> Any:
+    tag = point.tag.encode("utf-8", "replace").decode()  # protobuf refuses lone surrogates
+    if isinstance(point.value, str):
+        text = TensorProto(string_val=[point.value.encode("utf-8", "replace")], **_ONE_STRING)
+        return Summary.Value(tag=tag, metadata=_TEXT, tensor=text)
+    return Summary.Value(tag=tag, simple_value=point.value)

@@ -1,0 +1,139 @@
+"""install: monitel's Stats and Events go to TensorBoard."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from threading import Event as Signal
+from threading import Thread
+from typing import TYPE_CHECKING
+
+import monitel
+from monitel_tensorboard import arguments, process
+from monitel_tensorboard.handler import Handler
+from monitel_tensorboard.writer import SummaryWriter
+
+if TYPE_CHECKING:
+    import os
+
+    from monitel import Event
+
+_SLICE = 100  # windows closed in one go, so that the training loop never waits long for the GIL
+
+
+class Installation:
+    """What :func:`install` returns; leaving ``with install(...):`` uninstalls.
+
+    Attributes:
+        writer: The :class:`SummaryWriter`, for points of one's own, and with the counts of what was dropped.
+    """
+
+    def __init__(self, writer: SummaryWriter, expiry_secs: float) -> None:
+        self.writer = writer
+        self._expiry_secs = expiry_secs
+        self._queue_points = Handler(writer)
+        self._active = True
+        self._forget_thread()
+        process.after_fork(self._forget_thread)
+        self._start_thread()
+        self._handle = monitel.register_event_handler(self._handle_event)
+
+    @property
+    def skipped(self) -> int:
+        """How many items of events were neither a number nor text."""
+        return self._queue_points.skipped
+
+    def uninstall(self, timeout: float = 10.0) -> bool:
+        """Flush every Stat, write what is queued and stop; a second time does nothing.
+
+        Args:
+            timeout: Seconds to wait for the disk at most.
+
+        Returns:
+            True when all of it was written.
+        """
+        if self._active:
+            self._active = False
+            process.guarded(monitel.flush)
+            monitel.unregister_event_handler(self._handle)
+            self._stop.set()
+        return self.writer.close(timeout)
+
+    def __enter__(self) -> Installation:  # noqa: PYI034  typing.Self is 3.11's
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.uninstall()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {'active' if self._active else 'uninstalled'}, {self.writer!r}>"
+
+    def _handle_event(self, event: Event) -> None:
+        self._queue_points(event)
+        if self._thread is None:  # a forked child's first event
+            self._start_thread()
+
+    def _forget_thread(self) -> None:
+        self._stop = Signal()
+        self._thread: Thread | None = None
+
+    def _start_thread(self) -> None:
+        thread = Thread(
+            target=_close_expired_windows,
+            args=(self._stop, self._expiry_secs),
+            name="monitel-tensorboard-expiry",
+            daemon=True,
+        )
+        with suppress(RuntimeError):  # no thread can start at exit, where every window is closed anyway
+            thread.start()
+            self._thread = thread
+
+
+def _close_expired_windows(stop: Signal, expiry_secs: float) -> None:
+    pause = expiry_secs
+    while not stop.wait(pause):
+        closed = process.guarded(lambda: monitel.close_expired_windows(_SLICE))
+        pause = 0.001 if closed == _SLICE else expiry_secs
+
+
+def install(
+    log_dir: str | os.PathLike[str],
+    *,
+    max_queue: int = 100_000,
+    flush_secs: float = 1.0,
+    expiry_secs: float = 2.0,
+) -> Installation:
+    """Write every Stat and Event of monitel to TensorBoard, from now on.
+
+    * A closed window gives one scalar for each of the Stat's aggregations, at the window's end. The tag is
+      the name, with the Stat's attributes: ``loss.mean``, ``loss.mean{split=val}``.
+    * Any other event gives one point for each item of its data, at ``<event>/<key>``: numbers are scalars,
+      bools are 0 and 1, strings are texts. An event without data leaves no trace.
+    * The step is that of :func:`monitel.set_step`: the window's last, or the present one. While none was set
+      it counts the tag's points. The steps of a tag never fall; where ``set_step`` goes back they stand
+      still, so install anew, in another ``log_dir``, for another run.
+
+    The training loop only queues points; :class:`SummaryWriter` says what happens on a slow or broken disk,
+    after a fork and at exit. In a forked child idle windows are looked for from its first event on.
+
+    Args:
+        log_dir: A local folder; it is made when missing.
+        max_queue: How many points wait at most.
+        flush_secs: Seconds between writes.
+        expiry_secs: Seconds between looks for windows whose time is over, so that an idle Stat is seen too.
+
+    Raises:
+        TypeError: As :class:`SummaryWriter`.
+        ValueError: As :class:`SummaryWriter`, and ``expiry_secs`` as ``flush_secs``.
+
+    Example:
+        >>> import monitel, monitel_tensorboard
+        >>> with monitel_tensorboard.install("runs/second") as installed:
+        ...     loss = monitel.stat("loss", attributes={"split": "val"})
+        ...     for step in range(100):
+        ...         monitel.set_step(step)
+        ...         loss.add(1 / (step + 1))
+        >>> installed.writer.dropped
+        0
+    """
+    expiry_secs = arguments.seconds("expiry_secs", expiry_secs)
+    return Installation(SummaryWriter(log_dir, max_queue=max_queue, flush_secs=flush_secs), expiry_secs)

@@ -1,0 +1,65 @@
+"""One point of a TensorBoard chart, checked in the caller's thread."""
+
+from __future__ import annotations
+
+import operator
+import time
+from typing import Any, NamedTuple
+
+_INT64 = range(-(2**63), 2**63)
+
+
+class Point(NamedTuple):
+    """A number or a text of one tag at one step; ``walltime`` in seconds since the Unix epoch."""
+
+    tag: str
+    value: float | str
+    step: int
+    walltime: float
+
+
+def scalar(tag: object, value: Any, global_step: Any, walltime: Any) -> Point:
+    """Check the arguments of ``add_scalar``."""
+    if isinstance(value, (str, bytes, bytearray)):
+        raise TypeError(f"value must be a real number, got {_given(value)}; use add_text for text")
+    return Point(_tag(tag), _real("value", value), _step(global_step), _walltime(walltime))
+
+
+def text(tag: object, value: object, global_step: Any, walltime: Any) -> Point:
+    """Check the arguments of ``add_text``."""
+    if not isinstance(value, str):
+        raise TypeError(f"text must be a str, got {_given(value)}; use add_scalar for a number")
+    return Point(_tag(tag), value, _step(global_step), _walltime(walltime))
+
+
+def _tag(tag: object) -> str:
+    if not isinstance(tag, str):
+        raise TypeError(f"tag must be a str such as 'loss/train', got {_given(tag)}")
+    return tag
+
+
+def _real(what: str, value: Any) -> float:
+    try:
+        return float(value)
+    except Exception as error:
+        raise TypeError(f"{what} must be a real number that fits in a float, got {_given(value)}") from error
+
+
+def _step(global_step: Any) -> int:
+    if global_step is None:
+        return 0
+    try:
+        step = operator.index(global_step)
+    except TypeError as error:
+        raise TypeError(f"global_step must be an int or None, got {_given(global_step)}") from error
+    if step not in _INT64:
+        raise ValueError(f"global_step must fit in 64 bits, got {step}")
+    return step
+
+
+def _walltime(walltime: Any) -> float:
+    return time.time() if walltime is None else _real("walltime (seconds since the Unix epoch)", walltime)
+
+
+def _given(value: object) -> str:
+    return f"{type(value).__qualname__}: {value!r:.80}"

@@ -1,0 +1,229 @@
+"""SummaryWriter: points go into a bounded queue, one thread writes them to an event file."""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import suppress
+from threading import TIMEOUT_MAX, Condition, RLock, Thread
+from typing import TYPE_CHECKING
+
+from monitel_tensorboard import arguments, point, process
+from monitel_tensorboard.event_file import EventFile
+
+if TYPE_CHECKING:
+    import os
+
+    from monitel_tensorboard.point import Point
+
+_SLICE = 64  # points: encoding them holds the GIL for about half a millisecond
+_WHAT_NOW = (
+    "the points wait (the oldest are dropped when the queue is full) and the disk is tried again; "
+    "further errors are only counted, in SummaryWriter.failed"
+)
+
+
+class SummaryWriter:
+    """Writes scalars and texts for TensorBoard, without torch and TensorFlow.
+
+    ``add_*`` put a point into a bounded queue and return: they never wait for the disk, and never raise for
+    its sake. When the queue is full the oldest point gives way; it is counted in ``dropped``, as is what
+    cannot be written before :meth:`close` ends, and what is added after it.
+
+    One thread per writer does all disk work. A disk error is counted in ``failed`` and said once, to the
+    logger ``monitel_tensorboard``; the points wait and are tried again, also when ``log_dir`` cannot be made.
+
+    Thread-safe. In a forked child the writer starts empty, with counts of its own, and a file of its own from
+    the first point added there. At exit, multiprocessing children included, open writers are closed, within 5
+    seconds all together, and monitel's Stats are flushed before.
+
+    Args:
+        log_dir: A local folder; it is made when missing.
+        max_queue: How many points wait at most (besides up to 64 that are being written).
+        flush_secs: Seconds between writes; also between attempts on a disk that fails.
+
+    Attributes:
+        log_dir: The folder.
+        dropped: How many points were given up.
+        failed: How many attempts to write have failed.
+
+    Raises:
+        TypeError: An argument of a wrong type.
+        ValueError: A URL as log_dir, ``max_queue`` below 1, ``flush_secs`` of 0 or more than a day.
+
+    Example:
+        >>> from monitel_tensorboard import SummaryWriter
+        >>> with SummaryWriter("runs/first") as writer:
+        ...     for step in range(100):
+        ...         writer.add_scalar("loss", 1 / (step + 1), step)
+        >>> writer.dropped
+        0
+    """
+
+    def __init__(
+        self, log_dir: str | os.PathLike[str], *, max_queue: int = 100_000, flush_secs: float = 1.0
+    ) -> None:
+        self.log_dir = arguments.local_dir(log_dir)
+        self._max_queue = arguments.length("max_queue", max_queue)
+        self._flush_secs = arguments.seconds("flush_secs", flush_secs)
+        self._closed = False
+        self._start_empty()
+        process.after_fork(self._start_empty)
+        process.close_at_exit(self)
+        self._start_thread()
+
+    def _start_empty(self) -> None:
+        """Begin, at construction and in a forked child, where nothing of the parent's is written again."""
+        self.dropped = self.failed = 0
+        self._changed = Condition(RLock())  # re-entrant: signal handlers and finalizers may add points
+        self._queue: deque[Point] = deque()
+        self._batch: list[Point] = []  # taken from the queue, not yet written
+        self._added = self._batch_end = self._written = 0  # positions in the row of all points
+        self._wanted = self._ended = False
+        self._file = EventFile(self.log_dir)
+        self._thread: Thread | None = None
+
+    def add_scalar(
+        self, tag: str, value: float, global_step: int | None = None, walltime: float | None = None
+    ) -> None:
+        """Add a number to the chart ``tag``.
+
+        Args:
+            tag: The chart's name; TensorBoard groups by what stands before the first ``/``.
+            value: Anything that ``float()`` takes, except text. A tensor on a device is read, and so waited
+                for, right here.
+            global_step: Where on the x axis; None is 0, as in torch.
+            walltime: Seconds since the Unix epoch, by default now.
+
+        Raises:
+            TypeError: Not a str, not a real number, not an int.
+            ValueError: A step beyond 64 bits.
+        """
+        self._add(point.scalar(tag, value, global_step, walltime))
+
+    def add_text(
+        self, tag: str, text: str, global_step: int | None = None, walltime: float | None = None
+    ) -> None:
+        """Add a text, shown as Markdown, to ``tag``.
+
+        Args:
+            tag: The text's name.
+            text: The text.
+            global_step: The step it belongs to; None is 0, as in torch.
+            walltime: Seconds since the Unix epoch, by default now.
+
+        Raises:
+            TypeError: Not a str, not an int.
+            ValueError: A step beyond 64 bits.
+        """
+        self._add(point.text(tag, text, global_step, walltime))
+
+    def flush(self, timeout: float = 10.0) -> bool:
+        """Wait until the operating system has what was added so far, but no longer than ``timeout`` seconds.
+
+        Returns:
+            True when it has; points dropped before are not waited for.
+        """
+        with self._changed:
+            goal = self._added
+            self._wake()
+            self._changed.wait_for(lambda: self._written >= goal or self._ended, min(timeout, TIMEOUT_MAX))
+            return self._written >= goal
+
+    def close(self, timeout: float = 10.0) -> bool:
+        """Write what is queued, but no longer than ``timeout`` seconds, and stop; a second time does nothing.
+
+        What could not be written by then, and what is added later, is dropped and counted.
+
+        Returns:
+            True when nothing was left.
+        """
+        with self._changed:
+            self._closed = True
+            self._wake()
+            thread = self._thread
+        if thread is not None:
+            thread.join(min(max(timeout, 0.0), TIMEOUT_MAX))
+        elif self._queue:  # the interpreter is ending and starts no more threads
+            self._run()
+        with self._changed:
+            left = len(self._batch) + len(self._queue)
+            self.dropped += left
+            self._batch = []
+            self._queue.clear()
+            self._thread, self._ended = None, True
+            self._changed.notify_all()
+        if left:
+            process.logger.warning(
+                "closed with %d points not written to %s: dropped (disk errors: %d)",
+                left,
+                self.log_dir,
+                self.failed,
+            )
+        return not left
+
+    def __enter__(self) -> SummaryWriter:  # noqa: PYI034  typing.Self is 3.11's
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{len(self._queue)} points queued"
+        return f"<{type(self).__name__} {self.log_dir!r}, {state}, {self.dropped} dropped>"
+
+    def _start_thread(self) -> None:
+        thread = Thread(target=self._run, name="monitel-tensorboard", daemon=True)
+        with suppress(RuntimeError):  # no thread can start at exit: close() does its work
+            thread.start()
+            self._thread = thread
+
+    def _add(self, new: Point) -> None:
+        with self._changed:
+            if self._closed:
+                self.dropped += 1
+                return
+            if len(self._queue) >= self._max_queue:
+                self._queue.popleft()
+                self.dropped += 1
+            self._queue.append(new)
+            self._added += 1
+            if len(self._queue) == (self._max_queue + 1) // 2:
+                self._wake()
+            if self._thread is None:
+                self._start_thread()
+
+    def _wake(self) -> None:
+        self._wanted = True
+        self._changed.notify_all()
+
+    def _run(self) -> None:
+        """Write what is queued, slice by slice, and wait for more: what the thread does."""
+        while True:
+            written = self._write_slice()
+            with self._changed:
+                if written and self._queue:
+                    continue
+                if self._closed:
+                    return
+                self._changed.wait_for(lambda: self._wanted, self._flush_secs)
+                self._wanted = False
+
+    def _write_slice(self) -> bool:
+        with self._changed:
+            if not self._batch:  # else the one that failed comes again
+                self._batch = [self._queue.popleft() for _ in range(min(_SLICE, len(self._queue)))]
+                self._batch_end = self._added - len(self._queue)
+            batch = self._batch
+        try:
+            if batch or not self._file.started:
+                self._file.append(batch)
+        except Exception as error:
+            self.failed += 1
+            if self.failed == 1:
+                process.logger.warning("cannot write to %s: %r; %s", self.log_dir, error, _WHAT_NOW)
+            return False
+        with self._changed:
+            self._batch = []
+            self._written = self._batch_end
+            self._changed.notify_all()
+        return True

@@ -1,0 +1,59 @@
+"""Telemetry for training loops: the ``torch.monitor`` API, natively.
+
+``import monitel as monitor`` replaces ``from torch import monitor``.
+"""
+
+from monitel import exit as _exit  # noqa: F401  flushes at exit
+from monitel import testing
+from monitel.aggregation import COUNT, MAX, MEAN, MIN, SUM, VALUE, Aggregation
+from monitel.event import STAT_EVENT, Event, Severity, data_value_t
+from monitel.handlers import (
+    EventHandlerHandle,
+    emit,
+    log_event,
+    register_event_handler,
+    unregister_event_handler,
+)
+from monitel.registry import close_expired_windows, flush, stat
+from monitel.stats import Stat
+from monitel.step import get_step, set_step
+from monitel.tensorboard import TensorboardEventHandler
+from monitel.wait_counter import WaitCounter, WaitReading, _WaitCounterTracker, wait_counters
+from monitel.window import StatDefinition, Window
+
+_WaitCounter = WaitCounter
+__version__ = "0.1.0"
+
+__all__ = [
+    "COUNT",
+    "MAX",
+    "MEAN",
+    "MIN",
+    "STAT_EVENT",
+    "SUM",
+    "VALUE",
+    "Aggregation",
+    "Event",
+    "EventHandlerHandle",
+    "Severity",
+    "Stat",
+    "StatDefinition",
+    "TensorboardEventHandler",
+    "WaitCounter",
+    "WaitReading",
+    "Window",
+    "_WaitCounter",
+    "_WaitCounterTracker",
+    "close_expired_windows",
+    "data_value_t",
+    "emit",
+    "flush",
+    "get_step",
+    "log_event",
+    "register_event_handler",
+    "set_step",
+    "stat",
+    "testing",
+    "unregister_event_handler",
+    "wait_counters",
+]

@@ -1,0 +1,19 @@
+"""The window that collects samples: the C one where it was built, else its Python twin.
+
+``MONITEL_NO_EXTENSIONS=1``, read at import, selects the Python twin.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from monitel._window_py import Accumulator, expired, get_step, live, own_add, set_step, set_value_hook
+
+if not TYPE_CHECKING and os.environ.get("MONITEL_NO_EXTENSIONS", "0") in {"", "0"}:
+    # Missing where no compiler was there; any other ImportError is a fault that must be seen.
+    with suppress(ModuleNotFoundError):
+        from monitel._window_c import Accumulator, expired, get_step, live, own_add, set_step, set_value_hook
+
+__all__ = ["Accumulator", "expired", "get_step", "live", "own_add", "set_step", "set_value_hook"]

@@ -1,0 +1,674 @@
+/* The window that collects a Stat's samples, in C. Its twin, which says the same in Python, is _window_py.py.
+ *
+ * Everything between two calls into Python happens under the GIL, so the state needs no lock; a function
+ * that has called into Python (a test's clock, the value hook) looks at the state again.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <time.h>
+
+typedef struct Accumulator {
+    PyObject_HEAD
+    int64_t boundary;   /* where the grid cell ends, monotonic ns; INT64_MIN until opened */
+    int64_t count;
+    int64_t capacity;   /* samples that the open window takes: what is left of its grid cell's budget */
+    double sum, min, max, last;
+    int64_t first_step, last_step; /* -1: no step was set */
+    int64_t discarded, discarded_before; /* in all; and when the window before closed */
+    int64_t previous_end; /* Unix ns */
+    int64_t window, max_samples;
+    PyObject *clock; /* a test's clock; NULL: the system's */
+    clockid_t clock_id;
+    struct Accumulator *newer, *older; /* every live Accumulator, in the order of creation */
+} Accumulator;
+
+typedef struct {
+    int64_t start, end, count, discarded, first_step, last_step;
+    double sum, min, max, last;
+} Snapshot;
+
+/* The module is refused in sub-interpreters, so the process has one of each. */
+static Accumulator *oldest, *newest;
+static int64_t current_step = -1;
+static PyObject *value_hook;
+static PyObject *str_log_closed, *str_monotonic_ns, *str_time_ns;
+
+/* ---- clocks ---- */
+
+static int64_t
+nanoseconds(struct timespec moment)
+{
+    return (int64_t)moment.tv_sec * 1000000000 + moment.tv_nsec;
+}
+
+static int64_t
+read_system(clockid_t id)
+{
+    struct timespec moment;
+    clock_gettime(id, &moment);
+    return nanoseconds(moment);
+}
+
+static clockid_t
+choose_clock(int64_t window)
+{
+#ifdef CLOCK_MONOTONIC_COARSE
+    struct timespec resolution;
+    if (clock_getres(CLOCK_MONOTONIC_COARSE, &resolution) == 0
+        && nanoseconds(resolution) <= window / 10) {
+        return CLOCK_MONOTONIC_COARSE;
+    }
+#else
+    (void)window;
+#endif
+    return CLOCK_MONOTONIC;
+}
+
+/* -1 with an exception set: clocks start at 0. */
+static int64_t
+read_injected(PyObject *clock, PyObject *method)
+{
+    PyObject *reading = PyObject_CallMethodNoArgs(clock, method);
+    if (reading == NULL) {
+        return -1;
+    }
+    int64_t ns = PyLong_AsLongLong(reading);
+    Py_DECREF(reading);
+    if (ns < 0 && !PyErr_Occurred()) {
+        PyErr_Format(PyExc_ValueError, "a clock must not be negative, got %lld", (long long)ns);
+    }
+    return ns;
+}
+
+static inline int64_t
+read_clock(Accumulator *self)
+{
+    if (self->clock != NULL) {
+        return read_injected(self->clock, str_monotonic_ns);
+    }
+    return read_system(self->clock_id);
+}
+
+/* The moment on the fine clock, and what to add to a monotonic time to get a Unix time. */
+static int
+read_moment(Accumulator *self, int64_t *now, int64_t *epoch)
+{
+    int64_t unix_now;
+    if (self->clock == NULL) {
+        unix_now = read_system(CLOCK_REALTIME);
+        *now = read_system(CLOCK_MONOTONIC);
+    }
+    else if ((unix_now = read_injected(self->clock, str_time_ns)) < 0
+             || (*now = read_injected(self->clock, str_monotonic_ns)) < 0) {
+        return -1;
+    }
+    *epoch = unix_now - *now;
+    return 0;
+}
+
+/* ---- the window ---- */
+
+static inline void
+collect(Accumulator *self, double x)
+{
+    if (self->count++ == 0) {
+        self->min = self->max = x;
+        self->first_step = current_step;
+    }
+    else if (x > self->max) {
+        self->max = x;
+    }
+    else if (x < self->min) {
+        self->min = x;
+    }
+    self->sum += x;
+    self->last = x;
+    self->last_step = current_step;
+}
+
+static void
+start_cell(Accumulator *self, int64_t now)
+{
+    self->boundary = (now / self->window + 1) * self->window;
+    self->capacity = self->max_samples;
+}
+
+/* Closes the open window now, or at its grid line if that has passed. 1: closed, 0: it was empty, -1: no clock. */
+static int
+close_window(Accumulator *self, Snapshot *closed)
+{
+    int64_t now, epoch;
+    if (self->count == 0) {
+        return 0;
+    }
+    if (read_moment(self, &now, &epoch) < 0) {
+        return -1;
+    }
+    if (self->count == 0) { /* an injected clock, which is Python, may have closed it */
+        return 0;
+    }
+    *closed = (Snapshot){
+        .start = Py_MAX(self->boundary - self->window + epoch, self->previous_end),
+        .end = Py_MIN(now, self->boundary) + epoch,
+        .count = self->count,
+        .sum = self->sum,
+        .min = self->min,
+        .max = self->max,
+        .last = self->last,
+        .discarded = self->discarded - self->discarded_before,
+        .first_step = self->first_step,
+        .last_step = self->last_step,
+    };
+    closed->end = Py_MAX(closed->end, closed->start + 1); /* rises, also when the wall clock is set back */
+    self->previous_end = closed->end;
+    self->discarded_before = self->discarded;
+    self->capacity -= self->count;
+    self->count = 0;
+    self->sum = 0.0;
+    return 1;
+}
+
+/* Closes the window of a cell that is over and starts the cell of `tick`. */
+static int
+turn(Accumulator *self, int64_t tick, Snapshot *closed)
+{
+    if (self->window == 0) {
+        PyErr_SetString(PyExc_RuntimeError, "Stat.__init__() was not called: a subclass must call "
+                                            "super().__init__(name, aggregations, window_size)");
+        return -1;
+    }
+    int number = close_window(self, closed);
+    if (number >= 0) {
+        start_cell(self, tick);
+    }
+    return number;
+}
+
+static PyObject *
+step_object(int64_t step)
+{
+    if (step < 0) {
+        Py_RETURN_NONE;
+    }
+    return PyLong_FromLongLong(step);
+}
+
+static PyObject *
+snapshot_object(const Snapshot *closed)
+{
+    PyObject *first_step = step_object(closed->first_step);
+    PyObject *last_step = step_object(closed->last_step);
+    if (first_step == NULL || last_step == NULL) {
+        Py_XDECREF(first_step);
+        Py_XDECREF(last_step);
+        return NULL;
+    }
+    return Py_BuildValue("LLLddddLNN", (long long)closed->start, (long long)closed->end,
+                         (long long)closed->count, closed->sum, closed->min, closed->max, closed->last,
+                         (long long)closed->discarded, first_step, last_step);
+}
+
+/* Calls self._log_closed(*closed). The state is complete by now: what Python does there may call back. */
+static PyObject *
+log_closed(Accumulator *self, const Snapshot *closed, int number)
+{
+    PyObject *arguments[3] = {(PyObject *)self, NULL, NULL};
+    PyObject *result = NULL;
+    int made = 0;
+    if (number == 0) {
+        Py_RETURN_NONE;
+    }
+    while (made < number) {
+        PyObject *snapshot = snapshot_object(&closed[made]);
+        if (snapshot == NULL) {
+            goto done;
+        }
+        arguments[++made] = snapshot;
+    }
+    result = PyObject_VectorcallMethod(str_log_closed, arguments, (size_t)number + 1, NULL);
+done:
+    while (made > 0) {
+        Py_DECREF(arguments[made--]);
+    }
+    return result;
+}
+
+/* 1: converted, 0: the hook keeps the sample, -1: refused. */
+static int
+convert(Accumulator *self, PyObject *value, double *x)
+{
+    if (PyFloat_Check(value)) {
+        *x = PyFloat_AS_DOUBLE(value);
+        return 1;
+    }
+    if (PyLong_CheckExact(value)) {
+        *x = PyLong_AsDouble(value);
+        if (*x != -1.0 || !PyErr_Occurred()) {
+            return 1;
+        }
+        PyErr_Clear(); /* too large: the hook says so */
+    }
+    PyObject *arguments[2] = {(PyObject *)self, value};
+    PyObject *hook = Py_NewRef(value_hook);
+    PyObject *result = PyObject_Vectorcall(hook, arguments, 2, NULL);
+    int outcome = -1;
+    Py_DECREF(hook);
+    if (result == Py_None) {
+        outcome = 0;
+    }
+    else if (result != NULL) {
+        *x = PyFloat_AsDouble(result);
+        outcome = *x == -1.0 && PyErr_Occurred() ? -1 : 1;
+    }
+    Py_XDECREF(result);
+    return outcome;
+}
+
+/* ---- methods ---- */
+
+/* Finds the one argument, by position or as v=, or complains as a Python function does. */
+static PyObject *
+sample_argument(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    PyObject *value = nargs > 0 ? args[0] : NULL;
+    Py_ssize_t nkeywords = kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames);
+    for (Py_ssize_t i = 0; i < nkeywords; i++) {
+        PyObject *keyword = PyTuple_GET_ITEM(kwnames, i);
+        if (PyUnicode_CompareWithASCIIString(keyword, "v") != 0) {
+            PyErr_Format(PyExc_TypeError, "Stat.add() got an unexpected keyword argument '%U'", keyword);
+            return NULL;
+        }
+        if (value != NULL) {
+            PyErr_SetString(PyExc_TypeError, "Stat.add() got multiple values for argument 'v'");
+            return NULL;
+        }
+        value = args[nargs + i];
+    }
+    if (nargs > 1) {
+        PyErr_Format(PyExc_TypeError, "Stat.add() takes 2 positional arguments but %zd were given", nargs + 1);
+        return NULL;
+    }
+    if (value == NULL) {
+        PyErr_SetString(PyExc_TypeError, "Stat.add() missing 1 required positional argument: 'v'");
+    }
+    return value;
+}
+
+/* The sample that opens a grid cell, fills one, or finds it full. */
+static PyObject *
+add_at_edge(Accumulator *self, int64_t tick, double x)
+{
+    Snapshot closed[2];
+    int number = 0;
+    if (tick >= self->boundary && (number = turn(self, tick, closed)) < 0) {
+        return NULL;
+    }
+    if (self->count == self->capacity) {
+        self->discarded++;
+    }
+    else {
+        collect(self, x);
+        if (self->count == self->capacity) {
+            int filled = close_window(self, &closed[number]);
+            if (filled < 0) {
+                return NULL;
+            }
+            number += filled;
+        }
+    }
+    return log_closed(self, closed, number);
+}
+
+/* A sample that is no plain float, or a test's clock. */
+static PyObject *
+add_any(Accumulator *self, PyObject *value)
+{
+    double x;
+    int outcome = convert(self, value, &x);
+    if (outcome <= 0) {
+        return outcome < 0 ? NULL : Py_NewRef(Py_None);
+    }
+    int64_t tick = read_clock(self);
+    return tick < 0 ? NULL : add_at_edge(self, tick, x);
+}
+
+static PyObject *
+stat_add(Accumulator *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    PyObject *value = nargs == 1 && kwnames == NULL ? args[0] : sample_argument(args, nargs, kwnames);
+    if (value == NULL) {
+        return NULL;
+    }
+    if (!PyFloat_CheckExact(value) || self->clock != NULL) {
+        return add_any(self, value);
+    }
+    int64_t tick = read_system(self->clock_id);
+    if (tick >= self->boundary || self->count + 1 >= self->capacity) {
+        return add_at_edge(self, tick, PyFloat_AS_DOUBLE(value));
+    }
+    collect(self, PyFloat_AS_DOUBLE(value));
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef add_method = {
+    "add", (PyCFunction)(void (*)(void))stat_add, METH_FASTCALL | METH_KEYWORDS,
+    PyDoc_STR("add($self, /, v)\n--\n\n"
+              "Add one sample, a real number.\n\n"
+              "The sample that opens the next window closes the old one and logs its event, in this thread; so\n"
+              "does the one that reaches max_samples. The sample is in before any handler runs: what a handler\n"
+              "raises comes out of here, and nothing is lost. Thread-safe.\n\n"
+              "Raises:\n    TypeError: Not a real number; it is not counted.")};
+
+static PyObject *
+accumulator_open(Accumulator *self, PyObject *args)
+{
+    long long window, max_samples;
+    PyObject *clock;
+    int64_t now, epoch;
+    if (!PyArg_ParseTuple(args, "LLO:_open", &window, &max_samples, &clock)) {
+        return NULL;
+    }
+    if (clock != Py_None) {
+        Py_XSETREF(self->clock, Py_NewRef(clock));
+    }
+    self->clock_id = choose_clock(window);
+    if (read_moment(self, &now, &epoch) < 0) {
+        return NULL;
+    }
+    self->window = window;
+    self->max_samples = max_samples;
+    self->previous_end = now + epoch;
+    start_cell(self, now);
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+accumulator_close(Accumulator *self, PyObject *Py_UNUSED(ignored))
+{
+    Snapshot closed;
+    int number = close_window(self, &closed);
+    return number < 0 ? NULL : log_closed(self, &closed, number);
+}
+
+/* 1: has samples and its cell is over, 0: not so, -1: the clock failed. */
+static int
+is_expired(Accumulator *self)
+{
+    if (self->count == 0) {
+        return 0;
+    }
+    int64_t tick = read_clock(self);
+    return tick < 0 ? -1 : tick >= self->boundary && self->count > 0;
+}
+
+static PyObject *
+accumulator_close_expired(Accumulator *self, PyObject *Py_UNUSED(ignored))
+{
+    int expired = is_expired(self);
+    if (expired > 0) {
+        return accumulator_close(self, NULL);
+    }
+    return expired < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *
+accumulator_forget(Accumulator *self, PyObject *Py_UNUSED(ignored))
+{
+    self->count = 0;
+    self->sum = 0.0;
+    self->capacity = self->max_samples;
+    self->discarded = self->discarded_before = 0;
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef accumulator_methods[] = {
+    {"_open", (PyCFunction)(void (*)(void))accumulator_open, METH_VARARGS,
+     PyDoc_STR("Start collecting: window in ns, max_samples, a test's clock or None.")},
+    {"_close", (PyCFunction)(void (*)(void))accumulator_close, METH_NOARGS,
+     PyDoc_STR("Close the open window, unless it is empty: now, or at its grid line if that has passed.")},
+    {"_close_expired", (PyCFunction)(void (*)(void))accumulator_close_expired, METH_NOARGS,
+     PyDoc_STR("Close the open window if its grid line has passed.")},
+    {"_forget", (PyCFunction)(void (*)(void))accumulator_forget, METH_NOARGS,
+     PyDoc_STR("Empty the open window without a word: in a forked child, where the parent will log it.")},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyObject *
+accumulator_count(Accumulator *self, void *Py_UNUSED(closure))
+{
+    return PyLong_FromLongLong(self->count);
+}
+
+static PyObject *
+accumulator_max_samples(Accumulator *self, void *Py_UNUSED(closure))
+{
+    return PyLong_FromLongLong(self->max_samples);
+}
+
+static PyObject *
+accumulator_window_ns(Accumulator *self, void *Py_UNUSED(closure))
+{
+    return PyLong_FromLongLong(self->window);
+}
+
+static PyObject *
+accumulator_discarded(Accumulator *self, void *Py_UNUSED(closure))
+{
+    return PyLong_FromLongLong(self->discarded);
+}
+
+static PyObject *
+accumulator_coarse(Accumulator *self, void *Py_UNUSED(closure))
+{
+    return PyBool_FromLong(self->clock_id != CLOCK_MONOTONIC);
+}
+
+static PyGetSetDef accumulator_properties[] = {
+    {"count", (getter)accumulator_count, NULL, PyDoc_STR("Samples in the open window."), NULL},
+    {"discarded", (getter)accumulator_discarded, NULL,
+     PyDoc_STR("Samples that max_samples has kept out so far, in this process."), NULL},
+    {"max_samples", (getter)accumulator_max_samples, NULL, PyDoc_STR("Samples that one grid cell takes."), NULL},
+    {"_window_ns", (getter)accumulator_window_ns, NULL, PyDoc_STR("Length of a grid cell."), NULL},
+    {"_coarse", (getter)accumulator_coarse, NULL, PyDoc_STR("Whether add() reads the coarse clock."), NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyObject *
+accumulator_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwargs))
+{
+    Accumulator *self = (Accumulator *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->boundary = INT64_MIN; /* the first add finds that nothing was opened */
+    self->clock_id = CLOCK_MONOTONIC;
+    self->older = newest;
+    *(newest == NULL ? &oldest : &newest->newer) = self;
+    newest = self;
+    return (PyObject *)self;
+}
+
+static int
+accumulator_traverse(Accumulator *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->clock);
+    return 0;
+}
+
+static int
+accumulator_clear(Accumulator *self)
+{
+    Py_CLEAR(self->clock);
+    return 0;
+}
+
+static void
+accumulator_dealloc(Accumulator *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    *(self->older == NULL ? &oldest : &self->older->newer) = self->newer;
+    *(self->newer == NULL ? &newest : &self->newer->older) = self->older;
+    Py_CLEAR(self->clock);
+    type->tp_free((PyObject *)self);
+    Py_DECREF(type);
+}
+
+static PyType_Slot accumulator_slots[] = {
+    {Py_tp_doc, (void *)PyDoc_STR("The open window of a Stat.")},
+    {Py_tp_new, accumulator_new},
+    {Py_tp_dealloc, accumulator_dealloc},
+    {Py_tp_traverse, accumulator_traverse},
+    {Py_tp_clear, accumulator_clear},
+    {Py_tp_methods, accumulator_methods},
+    {Py_tp_getset, accumulator_properties},
+    {0, NULL},
+};
+
+static PyType_Spec accumulator_spec = {
+    .name = "monitel._window_c.Accumulator",
+    .basicsize = sizeof(Accumulator),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = accumulator_slots,
+};
+
+/* ---- functions ---- */
+
+static PyObject *
+window_live(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+    PyObject *found = PyList_New(0);
+    for (Accumulator *self = oldest; found != NULL && self != NULL; self = self->newer) {
+        /* one on its way out has no references left */
+        if (Py_REFCNT(self) > 0 && PyList_Append(found, (PyObject *)self) < 0) {
+            Py_CLEAR(found);
+        }
+    }
+    return found;
+}
+
+static PyObject *
+window_expired(PyObject *Py_UNUSED(module), PyObject *argument)
+{
+    Py_ssize_t limit = PyLong_AsSsize_t(argument);
+    if (limit == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    /* A list of its own, because an injected clock is Python, and may make or drop Stats. */
+    PyObject *stats = window_live(NULL, NULL);
+    PyObject *found = stats == NULL ? NULL : PyList_New(0);
+    for (Py_ssize_t i = 0; found != NULL && i < PyList_GET_SIZE(stats); i++) {
+        if (PyList_GET_SIZE(found) == limit) {
+            break;
+        }
+        PyObject *self = PyList_GET_ITEM(stats, i);
+        int expired = is_expired((Accumulator *)self);
+        if (expired < 0 || (expired && PyList_Append(found, self) < 0)) {
+            Py_CLEAR(found);
+        }
+    }
+    Py_XDECREF(stats);
+    return found;
+}
+
+static PyObject *
+window_own_add(PyObject *Py_UNUSED(module), PyObject *type)
+{
+    PyObject *descriptor = PyDescr_NewMethod((PyTypeObject *)type, &add_method);
+    if (descriptor == NULL || PyObject_SetAttrString(type, "add", descriptor) < 0) {
+        Py_XDECREF(descriptor);
+        return NULL;
+    }
+    Py_DECREF(descriptor);
+    return Py_NewRef(type);
+}
+
+static PyObject *
+window_set_value_hook(PyObject *Py_UNUSED(module), PyObject *hook)
+{
+    PyObject *previous = value_hook;
+    value_hook = Py_NewRef(hook);
+    return previous;
+}
+
+static PyObject *
+window_set_step(PyObject *Py_UNUSED(module), PyObject *step)
+{
+    int64_t number = step == Py_None ? -1 : PyLong_AsLongLong(step);
+    if (number == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    current_step = number;
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+window_get_step(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+    return step_object(current_step);
+}
+
+static PyMethodDef window_functions[] = {
+    {"live", window_live, METH_NOARGS, PyDoc_STR("Every live Stat, oldest first.")},
+    {"expired", window_expired, METH_O,
+     PyDoc_STR("Up to `limit` live Stats (all when negative) that hold samples of a cell that is over.")},
+    {"own_add", window_own_add, METH_O,
+     PyDoc_STR("Give the class an add() of its own: CPython calls an inherited C method more slowly.")},
+    {"set_value_hook", window_set_value_hook, METH_O,
+     PyDoc_STR("Put hook(stat, value) -> float | None in place; give back the one before.")},
+    {"set_step", window_set_step, METH_O, PyDoc_STR("Set the training step, an int, or None.")},
+    {"get_step", window_get_step, METH_NOARGS, PyDoc_STR("The training step, None when never set.")},
+    {NULL, NULL, 0, NULL},
+};
+
+static int
+window_exec(PyObject *module)
+{
+    if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
+        PyErr_SetString(PyExc_ImportError, "monitel does not run in sub-interpreters");
+        return -1;
+    }
+    PyObject *value_module = PyImport_ImportModule("monitel.value");
+    if (value_module == NULL) {
+        return -1;
+    }
+    value_hook = PyObject_GetAttrString(value_module, "to_float");
+    Py_DECREF(value_module);
+    str_log_closed = PyUnicode_InternFromString("_log_closed");
+    str_monotonic_ns = PyUnicode_InternFromString("monotonic_ns");
+    str_time_ns = PyUnicode_InternFromString("time_ns");
+    PyObject *type = PyType_FromSpec(&accumulator_spec);
+    if (value_hook == NULL || str_log_closed == NULL || str_monotonic_ns == NULL || str_time_ns == NULL
+        || type == NULL) {
+        Py_XDECREF(type);
+        return -1;
+    }
+    int failed = PyModule_AddType(module, (PyTypeObject *)type);
+    Py_DECREF(type);
+    return failed;
+}
+
+static PyModuleDef_Slot window_slots[] = {
+    {Py_mod_exec, window_exec},
+#if PY_VERSION_HEX >= 0x030C0000
+    {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
+#endif
+    {0, NULL},
+};
+
+static struct PyModuleDef window_module = {
+    .m_base = PyModuleDef_HEAD_INIT,
+    .m_name = "monitel._window_c",
+    .m_doc = PyDoc_STR("The window that collects a Stat's samples, in C."),
+    .m_methods = window_functions,
+    .m_slots = window_slots,
+};
+
+PyMODINIT_FUNC
+PyInit__window_c(void)
+{
+    return PyModuleDef_Init(&window_module);
+}

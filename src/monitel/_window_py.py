@@ -1,0 +1,285 @@
+"""The window that collects a Stat's samples, in Python: the twin of ``_window_c.c``, letter for letter.
+
+What the C one does under the GIL, this one does under a lock of its own. It is re-entrant because a signal
+handler may add to the Stat that it interrupted.
+"""
+
+from __future__ import annotations
+
+import time
+from threading import RLock
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakValueDictionary
+
+from monitel.value import to_float
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from monitel.clock import Clock
+
+    Snapshot = tuple[int, int, int, float, float, float, float, int, int | None, int | None]
+
+_Class = TypeVar("_Class", bound=type)
+
+_live: WeakValueDictionary[int, Accumulator] = WeakValueDictionary()  # by serial number: in order of creation
+_serial = 0
+_step: int | None = None
+_value_hook: Callable[[Any, Any], float | None] = to_float
+
+
+class Accumulator:
+    """The open window of a Stat."""
+
+    __slots__ = (
+        "__weakref__",
+        "_acquire",
+        "_boundary",
+        "_capacity",
+        "_clock",
+        "_count",
+        "_discarded",
+        "_discarded_before",
+        "_first_step",
+        "_last",
+        "_last_step",
+        "_max",
+        "_max_samples",
+        "_min",
+        "_monotonic_ns",
+        "_previous_end",
+        "_release",
+        "_sum",
+        "_window",
+    )
+
+    _clock: Clock
+    _window: int
+    _max_samples: int
+    _boundary: int
+    _capacity: int
+    _count: int
+    _sum: float
+    _discarded: int
+    _discarded_before: int
+
+    _coarse = False  # reading the fine clock from Python costs no more than reading the coarse one
+
+    def __new__(cls, *_args: Any, **_kwargs: Any) -> Accumulator:  # noqa: PYI034  typing.Self is 3.11's
+        """Make one that nothing was opened on yet, and enter it among the live ones."""
+        global _serial
+        self = super().__new__(cls)
+        self._renew_lock()
+        self._boundary = -(2**63)  # the first add finds that nothing was opened
+        self._capacity = self._count = self._window = self._max_samples = 0
+        self._discarded = self._discarded_before = 0
+        self._sum = 0.0
+        self._clock = time
+        self._monotonic_ns = time.monotonic_ns
+        _serial += 1
+        _live[_serial] = self
+        return self
+
+    def _open(self, window: int, max_samples: int, clock: Clock | None) -> None:
+        """Start collecting: window in ns, max_samples, a test's clock or None."""
+        if clock is not None:
+            self._clock = clock
+            self._monotonic_ns = clock.monotonic_ns
+        now, epoch = self._read_moment()
+        self._window = window
+        self._max_samples = max_samples
+        self._previous_end = now + epoch
+        self._start_cell(now)
+
+    @property
+    def count(self) -> int:
+        """Samples in the open window."""
+        return self._count
+
+    @property
+    def max_samples(self) -> int:
+        """Samples that one grid cell takes."""
+        return self._max_samples
+
+    @property
+    def _window_ns(self) -> int:
+        """Length of a grid cell."""
+        return self._window
+
+    @property
+    def discarded(self) -> int:
+        """Samples that max_samples has kept out so far, in this process."""
+        return self._discarded
+
+    def add(self, v: Any) -> None:
+        """Add one sample, a real number.
+
+        The sample that opens the next window closes the old one and logs its event, in this thread; so does the
+        one that reaches max_samples. The sample is in before any handler runs: what a handler raises comes out
+        of here, and nothing is lost. Thread-safe.
+
+        Raises:
+            TypeError: Not a real number; it is not counted.
+        """
+        if v.__class__ is not float:
+            v = _convert(self, v)
+            if v is None:
+                return
+        tick = self._monotonic_ns()
+        closed = None
+        self._acquire()  # with its release half the price of a with statement
+        try:
+            if tick >= self._boundary:
+                closed = self._turn(tick)
+            count = self._count
+            if count == self._capacity:
+                self._discarded += 1
+            else:
+                if not count:
+                    self._min = self._max = v
+                    self._first_step = _step
+                elif v > self._max:
+                    self._max = v
+                elif v < self._min:
+                    self._min = v
+                self._sum += v
+                self._last = v
+                self._last_step = _step
+                self._count = count = count + 1
+                if count == self._capacity:
+                    closed = [*(closed or ()), *self._close_window()]
+        finally:
+            self._release()
+        if closed:
+            self._log_closed(*closed)
+
+    add.__qualname__ = "Stat.add"  # what error messages call it
+
+    def _turn(self, tick: int) -> list[Snapshot]:
+        """Close the window of a cell that is over and start the cell of ``tick``."""
+        if not self._window:
+            raise RuntimeError(
+                "Stat.__init__() was not called: a subclass must call "
+                "super().__init__(name, aggregations, window_size)"
+            )
+        closed = self._close_window()
+        self._start_cell(tick)
+        return closed
+
+    def _start_cell(self, now: int) -> None:
+        self._boundary = (now // self._window + 1) * self._window
+        self._capacity = self._max_samples
+
+    def _read_moment(self) -> tuple[int, int]:
+        """The moment, and what to add to a monotonic time to get a Unix time."""
+        unix_now = self._clock.time_ns()
+        now = self._clock.monotonic_ns()
+        return now, unix_now - now
+
+    def _close_window(self) -> list[Snapshot]:
+        """Close the open window, unless it is empty: now, or at its grid line if that has passed."""
+        if not self._count:
+            return []
+        now, epoch = self._read_moment()
+        start_ns = max(self._boundary - self._window + epoch, self._previous_end)
+        end_ns = max(min(now, self._boundary) + epoch, start_ns + 1)  # rises, whatever the wall clock does
+        closed = (
+            start_ns,
+            end_ns,
+            self._count,
+            self._sum,
+            self._min,
+            self._max,
+            self._last,
+            self._discarded - self._discarded_before,
+            self._first_step,
+            self._last_step,
+        )
+        self._previous_end = end_ns
+        self._capacity -= self._count
+        self._discarded_before = self._discarded
+        self._count = 0
+        self._sum = 0.0
+        return [closed]
+
+    def _close(self) -> None:
+        """Close the open window, unless it is empty, and log it."""
+        self._acquire()
+        try:
+            closed = self._close_window()
+        finally:
+            self._release()
+        if closed:
+            self._log_closed(*closed)
+
+    def _close_expired(self) -> None:
+        """Close the open window if its grid line has passed."""
+        if self._is_expired():
+            self._close()
+
+    def _is_expired(self) -> bool:
+        return self._count > 0 and self._monotonic_ns() >= self._boundary
+
+    def _forget(self) -> None:
+        """Empty the open window without a word: in a forked child, where the parent will log it."""
+        self._renew_lock()
+        self._count = self._discarded = self._discarded_before = 0
+        self._sum = 0.0
+        self._capacity = self._max_samples
+
+    def _renew_lock(self) -> None:
+        lock = RLock()
+        self._acquire = lock.acquire
+        self._release = lock.release
+
+    def _log_closed(self, *closed: Snapshot) -> None:
+        raise NotImplementedError  # Stat's part
+
+
+def _convert(self: Accumulator, v: Any) -> float | None:
+    if type(v) is int:
+        try:
+            return float(v)
+        except OverflowError:
+            pass  # the hook says so
+    return _value_hook(self, v)
+
+
+def live() -> list[Any]:
+    """Every live Stat, oldest first."""
+    return [self for reference in _live.valuerefs() if (self := reference()) is not None]
+
+
+def expired(limit: int) -> list[Any]:
+    """Up to ``limit`` live Stats (all when negative) that hold samples of a cell that is over."""
+    found: list[Any] = []
+    for self in live():
+        if len(found) == limit:
+            break
+        if self._is_expired():
+            found.append(self)
+    return found
+
+
+def own_add(cls: _Class) -> _Class:
+    """Give the class an add() of its own: CPython calls an inherited C method more slowly."""
+    cls.add = Accumulator.add  # type: ignore[attr-defined]  # a class decorator knows no attributes
+    return cls
+
+
+def set_value_hook(hook: Callable[[Any, Any], float | None]) -> Callable[[Any, Any], float | None]:
+    """Put hook(stat, value) -> float | None in place; give back the one before."""
+    global _value_hook
+    previous, _value_hook = _value_hook, hook
+    return previous
+
+
+def set_step(step: int | None) -> None:
+    """Set the training step, an int, or None."""
+    global _step
+    _step = step
+
+
+def get_step() -> int | None:
+    """The training step, None when never set."""
+    return _step

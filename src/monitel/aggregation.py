@@ -1,0 +1,48 @@
+"""What a Stat reports of a window."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NoReturn
+
+
+class Aggregation(Enum):
+    """What a :class:`monitel.Stat` reports of the samples of one window.
+
+    The members are also names of the module: ``monitel.MEAN is monitel.Aggregation.MEAN``. Names and numbers
+    are torch's (``torch/csrc/monitor/python_init.cpp``); unlike there ``VALUE`` works and the type is a real
+    :class:`enum.Enum`.
+
+    Raises:
+        ValueError: ``Aggregation(99)``, a number that no member has.
+        TypeError: ``Aggregation("SUM")``; look a name up with ``Aggregation["SUM"]``.
+
+    Example:
+        >>> from monitel import Aggregation
+        >>> Aggregation.SUM, int(Aggregation.SUM), Aggregation["SUM"] is Aggregation(4)
+        (<Aggregation.SUM: 4>, 4, True)
+    """
+
+    VALUE = 0  #: the last sample
+    MEAN = 2  #: sum / count
+    COUNT = 3  #: how many samples, as a float
+    SUM = 4  #: the samples added up, from first to last
+    MAX = 5  #: the largest sample
+    MIN = 6  #: the smallest sample
+
+    def __index__(self) -> int:
+        return self.value
+
+    @property
+    def suffix(self) -> str:
+        """The last part of a metric's name: ``"mean"`` in ``loss.mean``."""
+        return self.name.lower()
+
+    @classmethod
+    def _missing_(cls, value: object) -> NoReturn:
+        allowed = ", ".join(f"{member.value} ({member.name})" for member in cls)
+        error = ValueError if hasattr(value, "__index__") else TypeError
+        raise error(f"Aggregation() takes one of {allowed}, got {value!r}")
+
+
+VALUE, MEAN, COUNT, SUM, MAX, MIN = Aggregation

@@ -1,0 +1,181 @@
+"""Who hears of events: the handlers, in the order in which they were registered."""
+
+from __future__ import annotations
+
+import os
+from threading import RLock
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from monitel import clock
+from monitel.event import Event, Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from datetime import datetime
+
+
+class EventHandlerHandle:
+    """What :func:`monitel.register_event_handler` returns; leaving ``with handle:`` unregisters the handler.
+
+    Dropping a handle unregisters nothing.
+    """
+
+    __slots__ = ("__weakref__", "_callback")
+    _callback: Callable[[Event], object]
+
+    def __init__(self) -> None:
+        raise TypeError("EventHandlerHandle has no constructor: register_event_handler(callback) returns one")
+
+    @classmethod
+    def _of(cls, callback: Callable[[Event], object]) -> EventHandlerHandle:
+        self = cls.__new__(cls)
+        self._callback = callback
+        return self
+
+    def __enter__(self) -> EventHandlerHandle:  # noqa: PYI034  typing.Self is 3.11's
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        unregister_event_handler(self)
+
+    def __repr__(self) -> str:
+        return f"<EventHandlerHandle of {self._callback!r}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("cannot pickle an EventHandlerHandle: register the handler in the process that needs it")
+
+
+_lock = RLock()  # held for a moment while the tuple is replaced, never while handlers run
+_handlers: tuple[EventHandlerHandle, ...] = ()
+
+
+def register_event_handler(callback: Callable[[Event], object]) -> EventHandlerHandle:
+    """Call ``callback(event)`` for every event logged from now on.
+
+    Handlers run one after another in the order of registration, in the thread that logs; no lock is held, so
+    they may log, register, unregister and use Stats, and must be thread-safe. One callable registered twice is
+    called twice. A forked child keeps the handlers.
+
+    Args:
+        callback: Any callable with one parameter; what it returns is ignored.
+
+    Raises:
+        TypeError: Not callable.
+
+    Example:
+        >>> import monitel
+        >>> with monitel.register_event_handler(lambda event: print(event.name, event.data)):
+        ...     monitel.emit("epoch", epoch=1)
+        epoch {'epoch': 1}
+    """
+    global _handlers
+    if not callable(callback):
+        raise TypeError(f"register_event_handler() takes a callable, got {type(callback).__qualname__}")
+    handle = EventHandlerHandle._of(callback)
+    with _lock:
+        _handlers = (*_handlers, handle)
+    return handle
+
+
+def unregister_event_handler(handler: EventHandlerHandle) -> None:
+    """Call a handler no more; a second time does nothing.
+
+    Args:
+        handler: What :func:`monitel.register_event_handler` returned.
+
+    Raises:
+        TypeError: Anything else.
+    """
+    global _handlers
+    if not isinstance(handler, EventHandlerHandle):
+        raise TypeError(
+            "unregister_event_handler() takes the handle that register_event_handler() returned, "
+            f"got {type(handler).__qualname__}"
+        )
+    with _lock:
+        _handlers = tuple(other for other in _handlers if other is not handler)
+
+
+def log_event(event: Event) -> None:
+    """Hand ``event`` to every registered handler, here and now.
+
+    Every handler is called, also after one has raised. Then the first exception propagates (KeyboardInterrupt and
+    SystemExit before others); the rest goes to :func:`sys.unraisablehook`.
+
+    Raises:
+        TypeError: Not an :class:`monitel.Event`.
+    """
+    if not isinstance(event, Event):
+        raise TypeError(f"log_event() takes an Event, got {type(event).__qualname__}")
+    failures = None
+    for handler in _handlers:
+        try:
+            handler._callback(event)
+        except BaseException as error:
+            failures = [*(failures or ()), error]
+    if failures:
+        raise_first(failures)
+
+
+def emit(
+    name: str,
+    data: Mapping[str, str | int | float | bool] | None = None,
+    /,
+    *,
+    severity: Severity = Severity.INFO,
+    timestamp: datetime | None = None,
+    **attributes: str | float | bool,
+) -> None:
+    """Make an :class:`monitel.Event` and log it.
+
+    Args:
+        name: What happened.
+        data: Details, for names that are no Python identifiers.
+        severity: How grave it is.
+        timestamp: When; now, when left out.
+        **attributes: Further details; they win over ``data``.
+
+    Raises:
+        TypeError: As :class:`monitel.Event`.
+        ValueError: As :class:`monitel.Event`.
+
+    Example:
+        >>> import monitel
+        >>> with monitel.testing.capture_events() as events:
+        ...     monitel.emit("checkpoint.written", {"file.size": 1024}, step=7)
+        >>> events[0].data
+        {'file.size': 1024, 'step': 7}
+    """
+    details: dict[str, Any] = {**(data or {}), **attributes}
+    log_event(Event(name, timestamp or clock.now(), details, severity=severity))
+
+
+def raise_first(failures: list[BaseException]) -> NoReturn:
+    """Raise one of several failures, KeyboardInterrupt and SystemExit first, and report the others as unraisable."""
+    grave = (error for error in failures if isinstance(error, (KeyboardInterrupt, SystemExit)))
+    first = next(grave, failures[0])
+    for error in failures:
+        if error is not first:
+            _Unraisable(error)
+    try:
+        raise first
+    finally:
+        del first, failures  # else traceback and frame keep each other alive
+
+
+class _Unraisable:
+    """Reports an exception by raising it where nobody can catch it: the only way to ``sys.unraisablehook``."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def __del__(self) -> None:
+        raise self._error
+
+
+def _renew_lock() -> None:
+    global _lock
+    _lock = RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)

@@ -1,0 +1,247 @@
+"""Stat: samples in, one event per window out."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import sys
+from collections.abc import Mapping
+from types import GeneratorType, MappingProxyType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from monitel import clock
+from monitel._window import Accumulator, own_add
+from monitel.aggregation import Aggregation
+from monitel.event import Event, text
+from monitel.handlers import log_event, raise_first
+from monitel.timer import Timer
+from monitel.window import StatDefinition, Window
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from monitel.window import AttributeValue
+
+_NO_LIMIT = 2**63 - 1
+_NO_ATTRIBUTES: Mapping[str, AttributeValue] = MappingProxyType({})
+_MILLISECOND_NS = 1_000_000
+
+
+@own_add
+class Stat(Accumulator):
+    """Collects samples in fixed windows and logs one event for each window that had any.
+
+    Windows lie on multiples of ``window_size`` of the monotonic clock, so the first one is partial. A window is
+    closed by the first sample after it, by ``max_samples``, by :meth:`flush`, by
+    :func:`monitel.close_expired_windows`, at exit, or when the Stat is destructed.
+
+    Args:
+        name: What is measured, e.g. ``"train.loss"``.
+        aggregations: What ``get()`` and the events report; duplicates do not matter.
+        window_size: A :class:`~datetime.timedelta`, or a float in seconds; at least 1 ms, cut to whole
+            milliseconds. ``math.inf`` never rolls over.
+        max_samples: The window is closed and logged when it has so many samples; what comes until the next grid
+            line is discarded, and counted in ``discarded``.
+        unit: UCUM unit such as ``"s"`` or ``"By"``.
+        description: What is measured, in words.
+        attributes: What tells this Stat from others of its name, e.g. ``{"split": "val"}``.
+        monotonic: Say True when samples are never negative, so that the sum is exported as a counter.
+
+    Thread-safe; handlers run in the thread that closes the window, and no lock is held meanwhile. In a forked
+    child the open window starts empty: the parent logs what it held. A Stat cannot be pickled or copied.
+
+    The behaviour is torch's (``torch/csrc/monitor/counters.h``), where that is sound; ``docs/torch-monitor.md``
+    lists the differences.
+
+    Raises:
+        TypeError: An argument of a wrong type: an int as window_size, a name that is no str, no Aggregations.
+        ValueError: A window of less than 1 ms or nan, ``max_samples`` below 1, an empty attribute name.
+
+    Example:
+        >>> from datetime import timedelta
+        >>> from monitel import MAX, MEAN, Stat
+        >>> loss = Stat("loss", [MEAN, MAX], timedelta(seconds=60))
+        >>> loss.add(0.5)
+        >>> loss.add(0.25)
+        >>> loss.flush()
+        >>> loss.get()
+        {<Aggregation.MEAN: 2>: 0.375, <Aggregation.MAX: 5>: 0.5}
+    """
+
+    __slots__ = ("_definition", "_last_window")
+
+    def __init__(
+        self,
+        name: str,
+        aggregations: Sequence[Aggregation],
+        window_size: dt.timedelta | float,
+        max_samples: int = _NO_LIMIT,
+        *,
+        unit: str = "",
+        description: str = "",
+        attributes: Mapping[str, AttributeValue] | None = None,
+        monotonic: bool = False,
+    ) -> None:
+        if hasattr(self, "_definition"):  # a second __init__ is ignored, as in torch
+            return
+        definition = StatDefinition(
+            text("Stat name", name),
+            _aggregations(aggregations),
+            text("unit", unit),
+            text("description", description),
+            checked_attributes(attributes),
+            bool(monotonic),
+        )
+        self._last_window: Window | None = None
+        self._open(_window_ns(window_size), _max_samples(max_samples), clock.injected())
+        self._definition = definition
+
+    @property
+    def name(self) -> str:
+        """What is measured."""
+        return self._definition.name
+
+    @property
+    def definition(self) -> StatDefinition:
+        """What the Stat was made with: name, aggregations, unit, description, attributes, monotonic."""
+        return self._definition
+
+    @property
+    def window_size(self) -> dt.timedelta:
+        """The length of a window; ``timedelta.max`` when it never rolls over."""
+        if self._window_ns == _NO_LIMIT:
+            return dt.timedelta.max
+        return dt.timedelta(milliseconds=self._window_ns // _MILLISECOND_NS)
+
+    def get(self) -> dict[Aggregation, float]:
+        """The aggregations of the last closed window; 0.0 each before any window was closed."""
+        last, aggregations = self._last_window, self._definition.aggregations
+        if last is None:
+            return dict.fromkeys(aggregations, 0.0)
+        return {aggregation: last.value(aggregation) for aggregation in aggregations}
+
+    def flush(self) -> None:
+        """Close the open window now and log it; an empty one stays as it is.
+
+        The same grid cell goes on collecting; its sample budget stays used.
+        """
+        self._close()
+
+    def time(self) -> Timer:
+        """Time a block or a function and add the seconds it took.
+
+        Returns:
+            A context manager and decorator. The sample is added also when the block raises. While torch.compile
+            traces, nothing is timed.
+
+        Example:
+            >>> import monitel
+            >>> step_time = monitel.stat("step.time", unit="s")
+            >>> with step_time.time():
+            ...     total = sum(range(10))
+            >>> @step_time.time()
+            ... def train_step():
+            ...     return 1
+            >>> train_step(), step_time.count
+            (1, 2)
+        """
+        return Timer(self)
+
+    def _log_closed(self, *snapshots: tuple[Any, ...]) -> None:
+        """Log windows that were just closed: called by both twins, with nothing locked."""
+        failures: list[BaseException] = []
+        for snapshot in snapshots:
+            closed = Window(self._definition, *snapshot)
+            if self._last_window is None or closed.end_ns > self._last_window.end_ns:
+                self._last_window = closed
+            try:
+                log_event(Event.of_window(closed))
+            except BaseException as error:
+                failures.append(error)
+        if failures:
+            raise_first(failures)
+
+    def __del__(self) -> None:
+        if self.count and not sys.is_finalizing():
+            self._close()
+
+    def __repr__(self) -> str:
+        if not hasattr(self, "_definition"):
+            return f"<{type(self).__name__}, not initialised>"
+        names = ", ".join(aggregation.name for aggregation in self._definition.aggregations)
+        return f"<{type(self).__name__} {self.name!r} [{names}] every {self.window_size}, {self.count} samples open>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"cannot copy or pickle {type(self).__name__} {self.name!r}: create it in the worker")
+
+
+def _aggregations(aggregations: object) -> tuple[Aggregation, ...]:
+    iterable = (
+        (hasattr(aggregations, "__getitem__")
+        and hasattr(aggregations, "__len__")
+        and not isinstance(aggregations, (Mapping, str, bytes, bytearray)))
+        or isinstance(aggregations, (set, frozenset, GeneratorType, map, type({}.keys()), type({}.values())))
+    )
+    if not iterable or isinstance(aggregations, type):
+        raise TypeError(
+            "aggregations must be a list of Aggregation members such as [monitel.MEAN, monitel.COUNT], "
+            f"got {type(aggregations).__qualname__}"
+        )
+    given = set()
+    for member in aggregations:  # type: ignore[attr-defined]  # an iterable by the check above
+        if not isinstance(member, Aggregation):
+            raise TypeError(
+                f"aggregations must hold Aggregation members such as monitel.MEAN, got {member!r:.80}"
+            )
+        given.add(member)
+    return tuple(member for member in Aggregation if member in given)
+
+
+def _window_ns(window_size: object) -> int:
+    if isinstance(window_size, dt.timedelta):
+        milliseconds = window_size // dt.timedelta(milliseconds=1)
+    elif isinstance(window_size, float):
+        if math.isnan(window_size):
+            raise ValueError("window_size must be at least 1 ms, got nan")
+        milliseconds = int(max(-1.0, min(window_size * 1000, 1e300)))
+    else:
+        meant = f"; write {float(window_size)} for seconds" if type(window_size) is int else ""
+        raise TypeError(
+            "window_size must be a timedelta, or seconds as a float such as 60.0, "
+            f"got {type(window_size).__qualname__}{meant}"
+        )
+    if milliseconds < 1:
+        raise ValueError(f"window_size must be at least 1 ms, got {window_size!r}")
+    window_ns = milliseconds * _MILLISECOND_NS
+    return window_ns if window_ns < 2**62 else _NO_LIMIT  # 146 years: never rolls over
+
+
+def _max_samples(max_samples: Any) -> int:
+    kind = type(max_samples)
+    if isinstance(max_samples, float) or not (hasattr(kind, "__index__") or hasattr(kind, "__int__")):
+        raise TypeError(f"max_samples must be an int, got {kind.__qualname__}: {max_samples!r:.80}")
+    number = int(max_samples)
+    if number > _NO_LIMIT or number < -_NO_LIMIT - 1:
+        raise TypeError(f"max_samples must fit in 64 bits, got {number}; leave it out for no limit")
+    if number < 1:
+        raise ValueError(f"max_samples must be at least 1, got {number}; leave it out for no limit")
+    return number
+
+
+def checked_attributes(attributes: object) -> Mapping[str, AttributeValue]:
+    """A read-only copy of ``attributes``; what exporters could not send is refused."""
+    if attributes is None:
+        return _NO_ATTRIBUTES
+    if not isinstance(attributes, Mapping):
+        raise TypeError(f"attributes must be a mapping of names to values, got {type(attributes).__qualname__}")
+    checked: dict[str, AttributeValue] = {}
+    for key, value in attributes.items():
+        name = text("attribute name", key)
+        if not name:
+            raise ValueError("attribute names must not be empty: Prometheus refuses such a request as a whole")
+        if not isinstance(value, (str, bool, int, float)):
+            raise TypeError(
+                f"attribute {name!r}: a value must be a str, int, float or bool, got {type(value).__qualname__}"
+            )
+        checked[name] = value
+    return MappingProxyType(checked) if checked else _NO_ATTRIBUTES

@@ -1,0 +1,83 @@
+"""For the tests of code that uses monitel: time that stands still, and events to look at."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from monitel import clock
+from monitel.handlers import register_event_handler
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from monitel.event import Event
+
+__all__ = ["ManualClock", "capture_events"]
+
+
+class ManualClock:
+    """A clock that moves only by :meth:`advance`; inside ``with`` it is the one that monitel reads.
+
+    Stats keep the clock they were made with, so make them inside. The monotonic clock starts at 0, a grid line
+    of every window size.
+
+    Args:
+        epoch_ns: Unix time in nanoseconds to start at; by default 2026-01-01T00:00:00Z.
+
+    Example:
+        >>> from datetime import timedelta
+        >>> import monitel
+        >>> with monitel.testing.ManualClock() as clock:
+        ...     loss = monitel.Stat("loss", [monitel.COUNT], timedelta(seconds=60))
+        ...     loss.add(0.5)
+        ...     clock.advance(60)
+        ...     monitel.close_expired_windows()
+        1
+    """
+
+    def __init__(self, epoch_ns: int = 1_767_225_600_000_000_000) -> None:
+        self._elapsed_ns = 0
+        self._epoch_ns = epoch_ns
+        self._previous: list[clock.Clock | None] = []
+
+    def monotonic_ns(self) -> int:
+        """Nanoseconds since the clock was made."""
+        return self._elapsed_ns
+
+    def time_ns(self) -> int:
+        """Nanoseconds since the Unix epoch."""
+        return self._epoch_ns + self._elapsed_ns
+
+    def advance(self, seconds: float) -> None:
+        """Move on by ``seconds``, monotonic and wall clock alike."""
+        if seconds < 0:
+            raise ValueError(f"a monotonic clock never goes back: advance() takes seconds >= 0, got {seconds}")
+        self._elapsed_ns += round(seconds * 1e9)
+
+    def set_wall_clock(self, seconds: float) -> None:
+        """Set the wall clock by ``seconds``, forwards or (negative) back, as NTP or an operator would."""
+        self._epoch_ns += round(seconds * 1e9)
+
+    def __enter__(self) -> ManualClock:  # noqa: PYI034  typing.Self is 3.11's
+        self._previous.append(clock.inject(self))
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        clock.inject(self._previous.pop())
+
+
+@contextmanager
+def capture_events() -> Iterator[list[Event]]:
+    """Collect the events that are logged inside ``with``, Stat events too.
+
+    Example:
+        >>> import monitel
+        >>> with monitel.testing.capture_events() as events:
+        ...     monitel.emit("epoch", epoch=3)
+        >>> events[0].data
+        {'epoch': 3}
+    """
+    events: list[Event] = []
+    with register_event_handler(events.append):
+        yield events

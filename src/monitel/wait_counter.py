@@ -1,0 +1,149 @@
+"""How often and how long this process has waited, by key."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from threading import RLock
+
+from monitel import clock
+from monitel.compiling import compiling
+from monitel.event import text
+
+
+@dataclass(frozen=True, slots=True)
+class WaitReading:
+    """What is known of one key.
+
+    Attributes:
+        count: Waits that have ended.
+        total: Seconds that they took together.
+        max: Seconds that the longest took.
+        active: Waits in flight now.
+    """
+
+    count: int
+    total: float
+    max: float
+    active: int
+
+
+class _Waits:
+    __slots__ = ("active", "count", "max_ns", "total_ns")
+
+    def __init__(self) -> None:
+        self.count = self.total_ns = self.max_ns = self.active = 0
+
+
+_lock = RLock()
+_waits: dict[str, _Waits] = {}
+
+
+class WaitCounter:
+    """Counts waits of one kind: ``with WaitCounter("data.loading").guard(): ...``.
+
+    The totals belong to the key: counters of one key share them, in all threads. A forked child starts at zero.
+    ``_WaitCounter`` is the same class, by torch's name.
+
+    Args:
+        key: What is waited for.
+
+    Raises:
+        TypeError: A key that is no str.
+
+    Example:
+        >>> import monitel
+        >>> with monitel.WaitCounter("data.loading").guard():
+        ...     pass
+        >>> monitel.wait_counters()["data.loading"].count
+        1
+    """
+
+    __slots__ = ("__weakref__", "_key", "_waits")
+
+    def __init__(self, key: str) -> None:
+        self._key = text("WaitCounter key", key)
+        with _lock:
+            self._waits = _waits.setdefault(self._key, _Waits())
+
+    @property
+    def key(self) -> str:
+        """What is waited for."""
+        return self._key
+
+    def guard(self) -> _WaitCounterTracker:
+        """A context manager that counts one wait, from entering to leaving."""
+        return _WaitCounterTracker._of(self._waits)
+
+    def __repr__(self) -> str:
+        return f"WaitCounter({self._key!r})"
+
+
+class _WaitCounterTracker:
+    """One wait. Entered again before it was left, it ends the wait under way and begins another, as in torch."""
+
+    __slots__ = ("_start_ns", "_waits")
+    _waits: _Waits
+    _start_ns: int | None
+
+    def __init__(self) -> None:
+        raise TypeError("_WaitCounterTracker has no constructor: WaitCounter(key).guard() returns one")
+
+    @classmethod
+    def _of(cls, waits: _Waits) -> _WaitCounterTracker:
+        self = cls.__new__(cls)
+        self._waits = waits
+        self._start_ns = None
+        return self
+
+    def __enter__(self) -> None:
+        if compiling():
+            return
+        self._end()
+        with _lock:
+            self._waits.active += 1
+            self._start_ns = clock.monotonic_ns()
+
+    def __exit__(self, *_exception: object) -> None:
+        if not compiling():
+            self._end()
+
+    def _end(self) -> None:
+        with _lock:
+            start_ns, self._start_ns = self._start_ns, None
+            if start_ns is None:
+                return
+            waits, elapsed_ns = self._waits, clock.monotonic_ns() - start_ns
+            waits.active -= 1
+            waits.count += 1
+            waits.total_ns += elapsed_ns
+            waits.max_ns = max(waits.max_ns, elapsed_ns)
+
+
+def wait_counters() -> dict[str, WaitReading]:
+    """What every key has seen so far in this process.
+
+    Returns:
+        A new dict, by key.
+
+    Example:
+        >>> import monitel
+        >>> sorted(monitel.wait_counters())
+        []
+    """
+    with _lock:
+        return {
+            key: WaitReading(waits.count, waits.total_ns / 1e9, waits.max_ns / 1e9, waits.active)
+            for key, waits in _waits.items()
+        }
+
+
+def _start_at_zero() -> None:
+    """In a forked child: what the parent has counted stays the parent's; a wait in flight here goes on."""
+    global _lock
+    _lock = RLock()
+    for waits in _waits.values():
+        waits.count = waits.total_ns = waits.max_ns = 0
+
+
+os.register_at_fork(after_in_child=_start_at_zero)

@@ -1,0 +1,93 @@
+"""What is known of a closed window, for handlers and exporters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from monitel.aggregation import Aggregation
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    AttributeValue = str | bool | int | float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StatDefinition:
+    """What a Stat was made with; all windows of one Stat share one definition.
+
+    Attributes:
+        name: The Stat's name.
+        aggregations: What was asked for, in the order of :class:`monitel.Aggregation`, without duplicates.
+        unit: UCUM unit such as ``"s"`` or ``"By"``; ``""`` when not given.
+        description: What is measured, in words.
+        attributes: What tells this Stat from others of its name. Read-only.
+        monotonic: True when samples are never negative, so that their sum only rises.
+    """
+
+    name: str
+    aggregations: tuple[Aggregation, ...]
+    unit: str
+    description: str
+    attributes: Mapping[str, AttributeValue]
+    monotonic: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One closed window of one Stat: everything, whatever aggregations were asked for.
+
+    Attributes:
+        definition: What the Stat was made with.
+        start_ns: Start in nanoseconds since the Unix epoch: the grid line, or the end of the window before, or
+            the Stat's construction, whichever is latest.
+        end_ns: End in nanoseconds since the Unix epoch: the grid line, or the moment at which ``max_samples``, a
+            flush or the exit closed the window. Times of one Stat only rise, also when the wall clock is set back.
+        count: Samples in the window, at least 1.
+        sum: The samples added up, from first to last.
+        min: The smallest sample; NaN if the first one was.
+        max: The largest sample; NaN if the first one was.
+        last: The last sample.
+        discarded: Samples that ``max_samples`` kept out since the window before.
+        first_step: :func:`monitel.set_step` as it was at the first sample, None when never set.
+        last_step: The same at the last sample.
+    """
+
+    definition: StatDefinition
+    start_ns: int
+    end_ns: int
+    count: int
+    sum: float
+    min: float
+    max: float
+    last: float
+    discarded: int
+    first_step: int | None
+    last_step: int | None
+
+    @property
+    def name(self) -> str:
+        """The Stat's name."""
+        return self.definition.name
+
+    @property
+    def unit(self) -> str:
+        """The Stat's unit."""
+        return self.definition.unit
+
+    @property
+    def attributes(self) -> Mapping[str, AttributeValue]:
+        """The Stat's attributes."""
+        return self.definition.attributes
+
+    @property
+    def mean(self) -> float:
+        """``sum / count``."""
+        return self.sum / self.count
+
+    def value(self, aggregation: Aggregation) -> float:
+        """One number of the window, as torch reports it: a float, the count too."""
+        if aggregation is Aggregation.VALUE:
+            return self.last
+        return float(getattr(self, aggregation.suffix))
