@@ -37,8 +37,9 @@ class Corpus:
 
     @classmethod
     def read(cls, folder: Path) -> Corpus:
-        """Read every ``*.py`` file of a folder; each twentieth is kept for validation."""
-        sources = [path.read_text(encoding="ascii", errors="ignore") for path in sorted(folder.glob("*.py"))]
+        """Read every ``*.py`` file of a folder, indented by tabs; each twentieth is kept for validation."""
+        paths = sorted(folder.glob("*.py"))
+        sources = [path.read_text(encoding="ascii", errors="ignore").replace("    ", "\t") for path in paths]
         train = "".join(source for number, source in enumerate(sources) if number % 20)
         validation = "".join(sources[::20])
         if len(validation) < MIN_VALIDATION_CHARACTERS:

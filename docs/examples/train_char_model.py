@@ -19,11 +19,11 @@ import time
 from collections import Counter
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from char_model import Adam, CharModel, Corpus, draw_batch
 from numpy.random import default_rng
-from tqdm import tqdm  # type: ignore[import-untyped]  # tqdm has no type hints
+from tqdm import tqdm
 
 import monitel
 import monitel_otlp
@@ -50,39 +50,43 @@ data_loading = monitel.WaitCounter("data.loading")
 
 
 def train(model: CharModel, corpus: Corpus, arguments: argparse.Namespace, interrupt: Interrupt) -> None:
-    """Take steps until the time is up or Ctrl-C was pressed; close each epoch, a last short one too."""
+    """Take steps until the time is up or Ctrl-C was pressed; the epoch under way is then closed as any other."""
     rng = default_rng(arguments.seed)
     held_out = draw_batch(corpus.validation, model.context, VALIDATION_SIZE, default_rng(0))
     optimizer = Adam(model.parameters)
+    checkpoint = arguments.run_dir / "checkpoint.npz"
+    begin = time.monotonic()
     step = epoch = 0
-    begin = now = time.monotonic()
+
+    def over() -> bool:
+        return interrupt.requested or time.monotonic() - begin >= arguments.seconds
+
     with progress_bar(arguments.seconds) as bar:
-        while now - begin < arguments.seconds and not interrupt.requested:
+        while not (epoch and over()):
             epoch += 1
             bar.set_description(f"epoch {epoch}")
             for _ in range(arguments.epoch_steps):
-                step += 1
                 start = time.monotonic()
+                step += 1
                 monitel.set_step(step)
                 with data_loading.guard():
                     contexts, targets = draw_batch(corpus.train, model.context, arguments.batch_size, rng)
                 with step_time.time():
                     loss, gradients = model.loss_and_gradients(contexts, targets)
                     norm = optimizer.step(gradients)
-                now = time.monotonic()
+                end = time.monotonic()
 
                 train_loss.add(loss)
                 gradient_norm.add(norm)
-                throughput.add(arguments.batch_size / (now - start))
+                throughput.add(arguments.batch_size / (end - start))
                 bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
-                bar.update(min(now - begin, arguments.seconds) - bar.n)
-                if now - begin >= arguments.seconds or interrupt.requested:
+                bar.update(min(end - begin, arguments.seconds) - bar.n)
+                if over():
                     break
 
             validation = model.loss(*held_out)
             val_loss.add(validation)
             monitel.emit("validation", epoch=epoch, loss=validation)
-            checkpoint = arguments.run_dir / "checkpoint.npz"
             model.save(checkpoint, step=step)
             monitel.emit("checkpoint", epoch=epoch, path=str(checkpoint), size=checkpoint.stat().st_size)
             monitel.emit("epoch", epoch=epoch, step=step, loss=loss)
@@ -106,14 +110,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         with data_loading.guard():
             corpus = Corpus.read(STDLIB)
         print(f"{len(corpus.train):,} characters of {STDLIB}/*.py, {len(corpus.vocabulary)} different ones")
-        print(f"knowing only how frequent each one is would give a loss of {corpus.unigram_entropy():.3f}")
+        print(f"guessing by how frequent each is would be a loss of {corpus.unigram_entropy():.3f}")
+        print(f"training for {arguments.seconds:g} s; Ctrl-C ends it early\n", flush=True)
         rng = default_rng(arguments.seed)
         model = CharModel(corpus.vocabulary, rng, hidden=arguments.hidden)
         try:
             train(model, corpus, arguments, interrupt)
         finally:
             monitel.flush()  # close the open windows while everybody still listens
-    print(f"\nwhat it writes now:\n\n{model.generate('def ', 300, rng)}\n")
+    print(f"\nwhat it writes now:\n\n{model.generate('def ', 300, rng).expandtabs(4)}\n")
     print_recorded(recorded)
     print_places(arguments.run_dir)
     return INTERRUPTED if interrupt.requested else 0
@@ -131,7 +136,7 @@ class Interrupt:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def progress_bar(seconds: float) -> tqdm:
+def progress_bar(seconds: float) -> tqdm[NoReturn]:
     """Return a bar that fills with the time, on a terminal only."""
     form = "{desc} {percentage:3.0f}% |{bar}| {n:.0f} of {total:.0f} s{postfix}"
     return tqdm(total=seconds, bar_format=form, disable=None)

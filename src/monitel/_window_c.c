@@ -179,11 +179,11 @@ turn(Accumulator *self, int64_t tick, Snapshot *closed)
                                             "super().__init__(name, aggregations, window_size)");
         return -1;
     }
-    int number = close_window(self, closed);
-    if (number >= 0) {
+    int outcome = close_window(self, closed);
+    if (outcome >= 0) {
         start_cell(self, tick);
     }
-    return number;
+    return outcome;
 }
 
 static PyObject *
@@ -212,27 +212,24 @@ snapshot_object(const Snapshot *closed)
 
 /* Calls self._log_closed(*closed). The state is complete by now: what Python does there may call back. */
 static PyObject *
-log_closed(Accumulator *self, const Snapshot *closed, int number)
+log_closed(Accumulator *self, const Snapshot *closed)
 {
-    PyObject *arguments[3] = {(PyObject *)self, NULL, NULL};
-    PyObject *result = NULL;
-    int made = 0;
-    if (number == 0) {
-        Py_RETURN_NONE;
-    }
-    while (made < number) {
-        PyObject *snapshot = snapshot_object(&closed[made]);
-        if (snapshot == NULL) {
-            goto done;
-        }
-        arguments[++made] = snapshot;
-    }
-    result = PyObject_VectorcallMethod(str_log_closed, arguments, (size_t)number + 1, NULL);
-done:
-    while (made > 0) {
-        Py_DECREF(arguments[made--]);
-    }
+    PyObject *arguments = snapshot_object(closed);
+    PyObject *method = arguments == NULL ? NULL : PyObject_GetAttr((PyObject *)self, str_log_closed);
+    PyObject *result = method == NULL ? NULL : PyObject_CallObject(method, arguments);
+    Py_XDECREF(method);
+    Py_XDECREF(arguments);
     return result;
+}
+
+/* Ends a method after close_window() or turn(). */
+static PyObject *
+finish(Accumulator *self, int outcome, const Snapshot *closed)
+{
+    if (outcome > 0) {
+        return log_closed(self, closed);
+    }
+    return outcome < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 /* 1: converted, 0: the hook keeps the sample, -1: refused. */
@@ -300,9 +297,9 @@ sample_argument(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 static PyObject *
 add_at_edge(Accumulator *self, int64_t tick, double x)
 {
-    Snapshot closed[2];
-    int number = 0;
-    if (tick >= self->boundary && (number = turn(self, tick, closed)) < 0) {
+    Snapshot closed;
+    int outcome = 0;
+    if (tick >= self->boundary && (outcome = turn(self, tick, &closed)) < 0) {
         return NULL;
     }
     if (self->count == self->capacity) {
@@ -310,15 +307,11 @@ add_at_edge(Accumulator *self, int64_t tick, double x)
     }
     else {
         collect(self, x);
-        if (self->count == self->capacity) {
-            int filled = close_window(self, &closed[number]);
-            if (filled < 0) {
-                return NULL;
-            }
-            number += filled;
+        if (self->count == self->capacity && outcome == 0) { /* else at its grid line: one window an add */
+            outcome = close_window(self, &closed);
         }
     }
-    return log_closed(self, closed, number);
+    return finish(self, outcome, &closed);
 }
 
 /* A sample that is no plain float, or a test's clock. */
@@ -388,8 +381,7 @@ static PyObject *
 accumulator_close(Accumulator *self, PyObject *Py_UNUSED(ignored))
 {
     Snapshot closed;
-    int number = close_window(self, &closed);
-    return number < 0 ? NULL : log_closed(self, &closed, number);
+    return finish(self, close_window(self, &closed), &closed);
 }
 
 /* 1: has samples and its cell is over, 0: not so, -1: the clock failed. */

@@ -32,7 +32,6 @@ class Accumulator:
     """The open window of a Stat."""
 
     __slots__ = (
-        "__weakref__",
         "_acquire",
         "_boundary",
         "_capacity",
@@ -121,7 +120,7 @@ class Accumulator:
         Raises:
             TypeError: Not a real number; it is not counted.
         """
-        if v.__class__ is not float:
+        if type(v) is not float:
             v = _convert(self, v)
             if v is None:
                 return
@@ -146,8 +145,8 @@ class Accumulator:
                 self._last = v
                 self._last_step = _step
                 self._count = count = count + 1
-                if count == self._capacity:
-                    closed = [*(closed or ()), *self._close_window()]
+                if count == self._capacity and closed is None:  # else at its grid line: one window an add
+                    closed = self._close_window()
         finally:
             self._release()
         if closed:
@@ -155,7 +154,7 @@ class Accumulator:
 
     add.__qualname__ = "Stat.add"  # what error messages call it
 
-    def _turn(self, tick: int) -> list[Snapshot]:
+    def _turn(self, tick: int) -> Snapshot | None:
         """Close the window of a cell that is over and start the cell of ``tick``."""
         if not self._window:
             raise RuntimeError(
@@ -176,14 +175,16 @@ class Accumulator:
         now = self._clock.monotonic_ns()
         return now, unix_now - now
 
-    def _close_window(self) -> list[Snapshot]:
+    def _close_window(self) -> Snapshot | None:
         """Close the open window, unless it is empty: now, or at its grid line if that has passed."""
         if not self._count:
-            return []
+            return None
         now, epoch = self._read_moment()
+        if not self._count:  # a signal handler, or an injected clock, may have closed it
+            return None
         start_ns = max(self._boundary - self._window + epoch, self._previous_end)
         end_ns = max(min(now, self._boundary) + epoch, start_ns + 1)  # rises, whatever the wall clock does
-        closed = (
+        closed: Snapshot = (
             start_ns,
             end_ns,
             self._count,
@@ -200,7 +201,7 @@ class Accumulator:
         self._discarded_before = self._discarded
         self._count = 0
         self._sum = 0.0
-        return [closed]
+        return closed
 
     def _close(self) -> None:
         """Close the open window, unless it is empty, and log it."""
@@ -232,7 +233,7 @@ class Accumulator:
         self._acquire = lock.acquire
         self._release = lock.release
 
-    def _log_closed(self, *closed: Snapshot) -> None:
+    def _log_closed(self, *snapshot: Any) -> None:
         raise NotImplementedError  # Stat's part
 
 

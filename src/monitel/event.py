@@ -101,7 +101,9 @@ class Event:
     def data(self, data: Mapping[str, Any]) -> None:
         if not isinstance(data, Mapping):
             raise TypeError(f"Event data must be a mapping of names to values, got {type(data).__qualname__}")
-        self._data = {text("key of Event data", key): _value(key, value) for key, value in data.items()}
+        self._data = {
+            text("key of Event data", key): scalar(f"Event data {key!r}", value) for key, value in data.items()
+        }
 
     @property
     def severity(self) -> Severity:
@@ -187,7 +189,8 @@ def _datetime(timestamp: object) -> dt.datetime:
     )
 
 
-def _value(key: object, value: object) -> str | int | float | bool:
+def scalar(what: str, value: object) -> str | int | float | bool:
+    """``value`` as a plain str, int, float or bool; what OTLP and TensorBoard could not take is refused."""
     numpy = sys.modules.get("numpy")  # whoever hands a NumPy scalar over has imported it
     if numpy is not None and isinstance(value, numpy.generic):
         value = value.item()
@@ -197,10 +200,8 @@ def _value(key: object, value: object) -> str | int | float | bool:
         return float(value)
     if isinstance(value, int):
         if value not in _INT64:
-            raise ValueError(f"Event data {key!r}: an int must fit in 64 bits, got {int(value)}; send it as a str")
+            raise ValueError(f"{what}: an int must fit in 64 bits, got {int(value)}; send it as a str")
         return int(value)
     if isinstance(value, (str, bytes)):
-        return text(f"Event data {key!r}", value)
-    raise TypeError(
-        f"Event data {key!r}: a value must be a str, int, float or bool, got {type(value).__qualname__}"
-    )
+        return text(what, value)
+    raise TypeError(f"{what}: a value must be a str, int, float or bool, got {type(value).__qualname__}")

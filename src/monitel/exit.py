@@ -8,6 +8,7 @@ import sys
 
 from monitel.registry import flush
 
+_BEFORE_QUEUES = 100  # multiprocessing.Queue closes at priority 10; higher goes first
 _registered = False
 
 atexit.register(flush)  # exporters register later and flush before they shut down: atexit runs last in, first out
@@ -28,7 +29,7 @@ def _flush_in_multiprocessing() -> None:
 
 
 def _finalize(_flush: object) -> None:
-    sys.modules["multiprocessing.util"].Finalize(None, flush, exitpriority=0)
+    sys.modules["multiprocessing.util"].Finalize(None, flush, exitpriority=_BEFORE_QUEUES)
 
 
 _flush_in_multiprocessing()

@@ -151,16 +151,19 @@ def emit(
 
 
 def raise_first(failures: list[BaseException]) -> NoReturn:
-    """Raise one of several failures, KeyboardInterrupt and SystemExit first, and report the others as unraisable."""
-    grave = (error for error in failures if isinstance(error, (KeyboardInterrupt, SystemExit)))
-    first = next(grave, failures[0])
-    for error in failures:
-        if error is not first:
-            _Unraisable(error)
+    """Raise one of several failures, KeyboardInterrupt and SystemExit first, and report the others as unraisable.
+
+    The list is emptied: the caller's frame, which the traceback holds, would keep the exception alive.
+    """
+    grave = [error for error in failures if isinstance(error, (KeyboardInterrupt, SystemExit))]
+    first = (grave or failures)[0]
+    failures.remove(first)
+    while failures:
+        _Unraisable(failures.pop(0))
     try:
         raise first
     finally:
-        del first, failures  # else traceback and frame keep each other alive
+        del first, grave
 
 
 class _Unraisable:

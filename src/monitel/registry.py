@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import sys
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from monitel import _window
 from monitel.aggregation import Aggregation
+from monitel.event import text
 from monitel.handlers import raise_first
 from monitel.stats import Stat, checked_attributes
 
@@ -69,7 +71,7 @@ def stat(
         "monotonic": monotonic,
     }
     given = {key: value for key, value in asked.items() if value is not None}
-    checked = checked_attributes(attributes)
+    name, checked = text("Stat name", name), checked_attributes(attributes)
     identity = name, frozenset((key, type(value), value) for key, value in checked.items())
     known = _stats.get(identity)
     if known is None or given:
@@ -102,10 +104,15 @@ def close_expired_windows(limit: int | None = None) -> int:
     Args:
         limit: At most so many windows, for a caller that works in slices.
 
+    Raises:
+        ValueError: A limit that is no int or negative.
+
     Returns:
         How many windows were closed; fewer than ``limit`` means that none is left.
     """
-    expired = _window.expired(-1 if limit is None else limit)
+    if limit is not None and (not isinstance(limit, int) or limit < 0):
+        raise ValueError(f"close_expired_windows() takes a limit of at least 0, or None for all; got {limit!r:.80}")
+    expired = _window.expired(-1 if limit is None else min(limit, sys.maxsize))
     _each(Stat._close_expired, expired)
     return len(expired)
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from monitel import clock
 from monitel._window import Accumulator, own_add
 from monitel.aggregation import Aggregation
-from monitel.event import Event, text
-from monitel.handlers import log_event, raise_first
+from monitel.event import Event, scalar, text
+from monitel.handlers import log_event
 from monitel.timer import Timer
 from monitel.window import StatDefinition, Window
 
@@ -68,7 +68,7 @@ class Stat(Accumulator):
         {<Aggregation.MEAN: 2>: 0.375, <Aggregation.MAX: 5>: 0.5}
     """
 
-    __slots__ = ("_definition", "_last_window")
+    __slots__ = ("__weakref__", "_definition", "_last_window")
 
     def __init__(
         self,
@@ -147,19 +147,12 @@ class Stat(Accumulator):
         """
         return Timer(self)
 
-    def _log_closed(self, *snapshots: tuple[Any, ...]) -> None:
-        """Log windows that were just closed: called by both twins, with nothing locked."""
-        failures: list[BaseException] = []
-        for snapshot in snapshots:
-            closed = Window(self._definition, *snapshot)
-            if self._last_window is None or closed.end_ns > self._last_window.end_ns:
-                self._last_window = closed
-            try:
-                log_event(Event.of_window(closed))
-            except BaseException as error:
-                failures.append(error)
-        if failures:
-            raise_first(failures)
+    def _log_closed(self, *snapshot: Any) -> None:
+        """Log a window that was just closed: called by both twins, with nothing locked."""
+        closed = Window(self._definition, *snapshot)
+        if self._last_window is None or closed.end_ns > self._last_window.end_ns:
+            self._last_window = closed
+        log_event(Event.of_window(closed))
 
     def __del__(self) -> None:
         if self.count and not sys.is_finalizing():
@@ -205,7 +198,7 @@ def _window_ns(window_size: object) -> int:
             raise ValueError("window_size must be at least 1 ms, got nan")
         milliseconds = int(max(-1.0, min(window_size * 1000, 1e300)))
     else:
-        meant = f"; write {float(window_size)} for seconds" if type(window_size) is int else ""
+        meant = f"; write {window_size}.0 for seconds" if type(window_size) is int else ""
         raise TypeError(
             "window_size must be a timedelta, or seconds as a float such as 60.0, "
             f"got {type(window_size).__qualname__}{meant}"
@@ -239,9 +232,5 @@ def checked_attributes(attributes: object) -> Mapping[str, AttributeValue]:
         name = text("attribute name", key)
         if not name:
             raise ValueError("attribute names must not be empty: Prometheus refuses such a request as a whole")
-        if not isinstance(value, (str, bool, int, float)):
-            raise TypeError(
-                f"attribute {name!r}: a value must be a str, int, float or bool, got {type(value).__qualname__}"
-            )
-        checked[name] = value
+        checked[name] = scalar(f"attribute {name!r}", value)
     return MappingProxyType(checked) if checked else _NO_ATTRIBUTES

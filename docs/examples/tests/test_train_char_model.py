@@ -7,18 +7,23 @@ import os
 import signal
 import subprocess
 import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Timer
+from threading import Thread, Timer
+from typing import TYPE_CHECKING
 
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing import event_accumulator  # type: ignore[import-untyped]
 
-EXAMPLES = Path(__file__).parents[1]
-sys.path.insert(0, str(EXAMPLES))
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the examples are scripts, not a package
 
-from char_model import Adam, CharModel, Corpus, draw_batch
 import numpy as np
+from char_model import Adam, CharModel, Corpus, draw_batch
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SCRIPT = Path(__file__).parents[1] / "train_char_model.py"
 STATS = {"loss", "gradient.norm", "step.time", "throughput"}
 EVENTS = {"epoch", "validation", "checkpoint"}
 SMALL = ("--epoch-steps", "20", "--batch-size", "64", "--hidden", "32")
@@ -26,18 +31,19 @@ TIMEOUT = 60
 
 
 @pytest.fixture
-def corpus(tmp_path):
+def corpus(tmp_path: Path) -> Corpus:
     """Forty small files: the first and the 21st are for validation."""
     for number in range(40):
-        (tmp_path / f"file{number:02}.py").write_text(f"for item in range({number}):\n    print(item)\n" * 200)
+        source = f"for item in range({number}):\n    print(item)\n" * 200
+        (tmp_path / f"file{number:02}.py").write_text(source)
     return Corpus.read(tmp_path)
 
 
-def start(run_dir, *arguments, **environment):
+def start(run_dir: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
     """Start the demo with these flags and environment variables, without any OTel settings of the machine."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
     return subprocess.Popen(
-        [sys.executable, EXAMPLES / "train_char_model.py", "--run-dir", run_dir, *SMALL, *arguments],
+        [sys.executable, SCRIPT, "--run-dir", run_dir, *SMALL, *arguments],
         env={**inherited, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -45,7 +51,7 @@ def start(run_dir, *arguments, **environment):
     )
 
 
-def finish(process):
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     """Wait for the end of the demo: its exit code, what it printed, and its errors."""
     try:
         printed, errors = process.communicate(timeout=TIMEOUT)
@@ -54,13 +60,13 @@ def finish(process):
     return process.returncode, printed, errors
 
 
-def scalar_tags(run_dir):
+def scalar_tags(run_dir: Path) -> set[str]:
     """The tags that TensorBoard finds."""
-    accumulator = EventAccumulator(str(run_dir / "tensorboard")).Reload()
+    accumulator = event_accumulator.EventAccumulator(str(run_dir / "tensorboard")).Reload()
     return set(accumulator.Tags()["scalars"])
 
 
-def spooled(run_dir):
+def spooled(run_dir: Path) -> tuple[set[str], set[str]]:
     """The names of the metrics and of the log events in the spool."""
     lines = subprocess.run(
         [sys.executable, "-m", "monitel_otlp", "cat", run_dir / "spool"],
@@ -68,7 +74,8 @@ def spooled(run_dir):
         timeout=TIMEOUT,
         check=True,
     ).stdout.splitlines()
-    metrics, events = set(), set()
+    metrics: set[str] = set()
+    events: set[str] = set()
     for request in map(json.loads, lines):
         for resource in request.get("resourceMetrics", ()):
             for scope in resource["scopeMetrics"]:
@@ -79,7 +86,7 @@ def spooled(run_dir):
     return metrics, events
 
 
-def assert_everything_is_written(run_dir, printed):
+def assert_everything_is_written(run_dir: Path, printed: str) -> None:
     """Check TensorBoard's files, the spool, the checkpoint and the table."""
     tags = scalar_tags(run_dir)
     assert tags >= {"loss.mean{split=train}", "loss.mean{split=val}", "step.time.max", "validation/loss"}
@@ -92,7 +99,7 @@ def assert_everything_is_written(run_dir, printed):
     assert table >= {*STATS, "events", "data.loading"}
 
 
-def test_gradients_are_those_of_finite_differences():
+def test_gradients_are_those_of_finite_differences() -> None:
     """Backpropagation agrees with the loss's own slope, in every parameter."""
     rng = np.random.default_rng(0)
     model = CharModel("abcdef", rng, context=3, embedding=4, hidden=5, dtype=np.float64)
@@ -111,7 +118,7 @@ def test_gradients_are_those_of_finite_differences():
         np.testing.assert_allclose(gradients[name], slopes, rtol=1e-5, atol=1e-8, err_msg=name)
 
 
-def train_for(steps, corpus, seed):
+def train_for(steps: int, corpus: Corpus, seed: int) -> list[float]:
     """The loss of each of so many steps."""
     rng = np.random.default_rng(seed)
     model = CharModel(corpus.vocabulary, rng, hidden=32)
@@ -124,18 +131,18 @@ def train_for(steps, corpus, seed):
     return losses
 
 
-def test_the_model_learns(corpus):
+def test_the_model_learns(corpus: Corpus) -> None:
     """A hundred steps get far below what the frequency of the characters alone would tell."""
     losses = train_for(100, corpus, seed=0)
     assert losses[0] > corpus.unigram_entropy() > 2 * losses[-1]
 
 
-def test_a_seed_gives_the_same_losses_again(corpus):
+def test_a_seed_gives_the_same_losses_again(corpus: Corpus) -> None:
     """Runs of one seed are the same, of another seed they are not."""
     assert train_for(5, corpus, seed=1) == train_for(5, corpus, seed=1) != train_for(5, corpus, seed=2)
 
 
-def test_a_batch_holds_contexts_and_the_characters_that_follow_them():
+def test_a_batch_holds_contexts_and_the_characters_that_follow_them() -> None:
     """The target is the character after its context, at every place of the text alike."""
     ids = np.arange(10)
     contexts, targets = draw_batch(ids, 3, 1000, np.random.default_rng(0))
@@ -143,15 +150,15 @@ def test_a_batch_holds_contexts_and_the_characters_that_follow_them():
     assert set(targets) == set(range(3, 10))
 
 
-def test_too_little_source_text_is_refused(tmp_path):
+def test_too_little_source_text_is_refused(tmp_path: Path) -> None:
     """The error names the folder and what was found in it."""
     (tmp_path / "tiny.py").write_text("pass\n")
     with pytest.raises(ValueError, match=r"some 20 files of 10 kB, got 1 files with 5 characters$"):
         Corpus.read(tmp_path)
 
 
-def test_a_run_writes_tensorboard_files_the_spool_and_a_checkpoint(tmp_path):
-    """A run of two seconds ends by itself and leaves everything behind, without a progress bar in the pipe."""
+def test_a_run_writes_tensorboard_files_the_spool_and_a_checkpoint(tmp_path: Path) -> None:
+    """A run of two seconds ends by itself with everything written, and no bar is drawn into a pipe."""
     code, printed, errors = finish(start(tmp_path, "--seconds", "2"))
     assert (code, "\r" in errors) == (0, False), errors
     assert_everything_is_written(tmp_path, printed)
@@ -159,7 +166,7 @@ def test_a_run_writes_tensorboard_files_the_spool_and_a_checkpoint(tmp_path):
     assert f"tensorboard --logdir {tmp_path}" in printed
 
 
-def test_ctrl_c_ends_a_run_with_everything_written(tmp_path):
+def test_ctrl_c_ends_a_run_with_everything_written(tmp_path: Path) -> None:
     """SIGINT in mid-run ends it soon after, with exit code 130 and the same files as at a normal end."""
     process = start(tmp_path, "--seconds", "600")
     timer = Timer(TIMEOUT, process.kill)
@@ -175,6 +182,39 @@ def test_ctrl_c_ends_a_run_with_everything_written(tmp_path):
     assert "interrupted" in spooled(tmp_path)[1]
 
 
+@pytest.fixture
+def collector() -> Iterator[tuple[str, set[str]]]:
+    """A server that takes everything: its endpoint, and the paths that were sent to."""
+    paths: set[str] = set()
+
+    class Receiver(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            paths.add(self.path)
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Stay silent."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Receiver) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", paths
+        server.shutdown()
+        thread.join()
+
+
+def test_with_an_endpoint_it_is_sent(tmp_path: Path, collector: tuple[str, set[str]]) -> None:
+    """With OTEL_EXPORTER_OTLP_ENDPOINT set, metrics and logs arrive there."""
+    endpoint, paths = collector
+    code, printed, errors = finish(start(tmp_path, "--seconds", "1", OTEL_EXPORTER_OTLP_ENDPOINT=endpoint))
+    assert code == 0, errors
+    assert paths == {"/v1/metrics", "/v1/logs"}
+    assert f"sent to          {endpoint}" in printed
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -183,7 +223,7 @@ def test_ctrl_c_ends_a_run_with_everything_written(tmp_path):
         (("--run-dir", "/dev/null/run"), "argument --run-dir: cannot make /dev/null/run: Not a directory"),
     ],
 )
-def test_wrong_arguments_are_explained(tmp_path, arguments, message):
+def test_wrong_arguments_are_explained(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
     """What was given and what is allowed, in one line."""
     code, _, errors = finish(start(tmp_path, *arguments))
     assert (code, errors.splitlines()[-1]) == (2, f"train_char_model.py: error: {message}")

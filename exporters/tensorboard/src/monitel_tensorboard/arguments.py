@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 _DAY = 86_400.0
 
 
 def local_dir(log_dir: object) -> str:
-    """Return ``log_dir`` as a str."""
+    """Return ``log_dir`` as an absolute path, so that a later ``os.chdir`` changes nothing."""
     if not isinstance(log_dir, (str, os.PathLike)):
         raise TypeError(f"log_dir must be a str or a path, got {type(log_dir).__qualname__}: {log_dir!r:.80}")
     path = os.fsdecode(log_dir)
     if "://" in path:
         raise ValueError(f"log_dir must be a local folder, got {path!r}; mount it, or copy the files later")
-    return path
+    return str(Path(path).absolute())
 
 
 def length(what: str, value: object) -> int:

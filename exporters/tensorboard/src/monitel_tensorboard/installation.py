@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import monitel
 from monitel_tensorboard import arguments, process
-from monitel_tensorboard.handler import Handler
+from monitel_tensorboard.chart import Logged
 from monitel_tensorboard.writer import SummaryWriter
 
 if TYPE_CHECKING:
@@ -30,17 +30,11 @@ class Installation:
     def __init__(self, writer: SummaryWriter, expiry_secs: float) -> None:
         self.writer = writer
         self._expiry_secs = expiry_secs
-        self._queue_points = Handler(writer)
         self._active = True
         self._forget_thread()
         process.after_fork(self._forget_thread)
         self._start_thread()
         self._handle = monitel.register_event_handler(self._handle_event)
-
-    @property
-    def skipped(self) -> int:
-        """How many items of events were neither a number nor text."""
-        return self._queue_points.skipped
 
     def uninstall(self, timeout: float = 10.0) -> bool:
         """Flush every Stat, write what is queued and stop; a second time does nothing.
@@ -68,7 +62,7 @@ class Installation:
         return f"<{type(self).__name__} {'active' if self._active else 'uninstalled'}, {self.writer!r}>"
 
     def _handle_event(self, event: Event) -> None:
-        self._queue_points(event)
+        self.writer.put(Logged.now(event))
         if self._thread is None:  # a forked child's first event
             self._start_thread()
 
@@ -98,7 +92,7 @@ def _close_expired_windows(stop: Signal, expiry_secs: float) -> None:
 def install(
     log_dir: str | os.PathLike[str],
     *,
-    max_queue: int = 100_000,
+    max_queue: int = 50_000,
     flush_secs: float = 1.0,
     expiry_secs: float = 2.0,
 ) -> Installation:
@@ -112,12 +106,12 @@ def install(
       it counts the tag's points. The steps of a tag never fall; where ``set_step`` goes back they stand
       still, so install anew, in another ``log_dir``, for another run.
 
-    The training loop only queues points; :class:`SummaryWriter` says what happens on a slow or broken disk,
+    The training loop only queues events; :class:`SummaryWriter` says what happens on a slow or broken disk,
     after a fork and at exit. In a forked child idle windows are looked for from its first event on.
 
     Args:
         log_dir: A local folder; it is made when missing.
-        max_queue: How many points wait at most.
+        max_queue: How many points and events wait at most.
         flush_secs: Seconds between writes.
         expiry_secs: Seconds between looks for windows whose time is over, so that an idle Stat is seen too.
 

@@ -10,26 +10,44 @@ _INT64 = range(-(2**63), 2**63)
 
 
 class Point(NamedTuple):
-    """A number or a text of one tag at one step; ``walltime`` in seconds since the Unix epoch."""
+    """A number or a text of one tag at one step.
+
+    Attributes:
+        tag: The chart's name.
+        value: The number or the text.
+        step: Where on the x axis; None only where it rises.
+        walltime: Seconds since the Unix epoch.
+        rising: The step is settled when the point is written, so that those of a tag never fall.
+    """
 
     tag: str
     value: float | str
-    step: int
+    step: int | None
     walltime: float
+    rising: bool = False
 
+    @classmethod
+    def scalar(cls, tag: object, value: Any, global_step: Any, walltime: Any) -> Point:
+        """Check the arguments of ``add_scalar``."""
+        if isinstance(value, (str, bytes, bytearray)):
+            raise TypeError(f"value must be a real number, got {_given(value)}; use add_text for text")
+        return cls(_tag(tag), _real("value", value), _step(global_step), _walltime(walltime))
 
-def scalar(tag: object, value: Any, global_step: Any, walltime: Any) -> Point:
-    """Check the arguments of ``add_scalar``."""
-    if isinstance(value, (str, bytes, bytearray)):
-        raise TypeError(f"value must be a real number, got {_given(value)}; use add_text for text")
-    return Point(_tag(tag), _real("value", value), _step(global_step), _walltime(walltime))
+    @classmethod
+    def text(cls, tag: object, value: object, global_step: Any, walltime: Any) -> Point:
+        """Check the arguments of ``add_text``."""
+        if not isinstance(value, str):
+            raise TypeError(f"text must be a str, got {_given(value)}; use add_scalar for a number")
+        return cls(_tag(tag), value, _step(global_step), _walltime(walltime))
 
+    @property
+    def size(self) -> int:
+        """One point."""
+        return 1
 
-def text(tag: object, value: object, global_step: Any, walltime: Any) -> Point:
-    """Check the arguments of ``add_text``."""
-    if not isinstance(value, str):
-        raise TypeError(f"text must be a str, got {_given(value)}; use add_scalar for a number")
-    return Point(_tag(tag), value, _step(global_step), _walltime(walltime))
+    def points(self) -> tuple[Point]:
+        """The point itself."""
+        return (self,)
 
 
 def _tag(tag: object) -> str:

@@ -7,15 +7,17 @@ from contextlib import suppress
 from threading import TIMEOUT_MAX, Condition, RLock, Thread
 from typing import TYPE_CHECKING
 
-from monitel_tensorboard import arguments, point, process
+from monitel_tensorboard import arguments, process
 from monitel_tensorboard.event_file import EventFile
+from monitel_tensorboard.point import Point
+from monitel_tensorboard.steps import RisingSteps
 
 if TYPE_CHECKING:
     import os
 
-    from monitel_tensorboard.point import Point
+    from monitel_tensorboard.chart import Logged
 
-_SLICE = 64  # points: encoding them holds the GIL for about half a millisecond
+_SLICE = 32  # entries: making points of them and encoding these holds the GIL for a millisecond or two
 _WHAT_NOW = (
     "the points wait (the oldest are dropped when the queue is full) and the disk is tried again; "
     "further errors are only counted, in SummaryWriter.failed"
@@ -27,7 +29,8 @@ class SummaryWriter:
 
     ``add_*`` put a point into a bounded queue and return: they never wait for the disk, and never raise for
     its sake. When the queue is full the oldest point gives way; it is counted in ``dropped``, as is what
-    cannot be written before :meth:`close` ends, and what is added after it.
+    cannot be written before :meth:`close` ends, what is added after it, and what in an event is neither a
+    number nor text.
 
     One thread per writer does all disk work. A disk error is counted in ``failed`` and said once, to the
     logger ``monitel_tensorboard``; the points wait and are tried again, also when ``log_dir`` cannot be made.
@@ -38,11 +41,11 @@ class SummaryWriter:
 
     Args:
         log_dir: A local folder; it is made when missing.
-        max_queue: How many points wait at most (besides up to 64 that are being written).
+        max_queue: How many points wait at most (besides up to 32 that are being written).
         flush_secs: Seconds between writes; also between attempts on a disk that fails.
 
     Attributes:
-        log_dir: The folder.
+        log_dir: The folder, as an absolute path.
         dropped: How many points were given up.
         failed: How many attempts to write have failed.
 
@@ -59,9 +62,7 @@ class SummaryWriter:
         0
     """
 
-    def __init__(
-        self, log_dir: str | os.PathLike[str], *, max_queue: int = 100_000, flush_secs: float = 1.0
-    ) -> None:
+    def __init__(self, log_dir: str | os.PathLike[str], *, max_queue: int = 50_000, flush_secs: float = 1.0) -> None:
         self.log_dir = arguments.local_dir(log_dir)
         self._max_queue = arguments.length("max_queue", max_queue)
         self._flush_secs = arguments.seconds("flush_secs", flush_secs)
@@ -75,16 +76,15 @@ class SummaryWriter:
         """Begin, at construction and in a forked child, where nothing of the parent's is written again."""
         self.dropped = self.failed = 0
         self._changed = Condition(RLock())  # re-entrant: signal handlers and finalizers may add points
-        self._queue: deque[Point] = deque()
+        self._queue: deque[Point | Logged] = deque()
         self._batch: list[Point] = []  # taken from the queue, not yet written
-        self._added = self._batch_end = self._written = 0  # positions in the row of all points
+        self._added = self._batch_end = self._written = 0  # positions in the row of all entries
         self._wanted = self._ended = False
+        self._steps = RisingSteps()
         self._file = EventFile(self.log_dir)
         self._thread: Thread | None = None
 
-    def add_scalar(
-        self, tag: str, value: float, global_step: int | None = None, walltime: float | None = None
-    ) -> None:
+    def add_scalar(self, tag: str, value: float, global_step: int | None = None, walltime: float | None = None) -> None:
         """Add a number to the chart ``tag``.
 
         Args:
@@ -98,11 +98,9 @@ class SummaryWriter:
             TypeError: Not a str, not a real number, not an int.
             ValueError: A step beyond 64 bits.
         """
-        self._add(point.scalar(tag, value, global_step, walltime))
+        self.put(Point.scalar(tag, value, global_step, walltime))
 
-    def add_text(
-        self, tag: str, text: str, global_step: int | None = None, walltime: float | None = None
-    ) -> None:
+    def add_text(self, tag: str, text: str, global_step: int | None = None, walltime: float | None = None) -> None:
         """Add a text, shown as Markdown, to ``tag``.
 
         Args:
@@ -115,7 +113,22 @@ class SummaryWriter:
             TypeError: Not a str, not an int.
             ValueError: A step beyond 64 bits.
         """
-        self._add(point.text(tag, text, global_step, walltime))
+        self.put(Point.text(tag, text, global_step, walltime))
+
+    def put(self, entry: Point | Logged) -> None:
+        """Queue what was checked already: how ``add_*`` end, and how :func:`install` comes in."""
+        with self._changed:
+            if self._closed:
+                self.dropped += entry.size
+                return
+            if len(self._queue) >= self._max_queue:
+                self.dropped += self._queue.popleft().size
+            self._queue.append(entry)
+            self._added += 1
+            if len(self._queue) == (self._max_queue + 1) // 2:
+                self._wake()
+            if self._thread is None:
+                self._start_thread()
 
     def flush(self, timeout: float = 10.0) -> bool:
         """Wait until the operating system has what was added so far, but no longer than ``timeout`` seconds.
@@ -146,19 +159,15 @@ class SummaryWriter:
         elif self._queue:  # the interpreter is ending and starts no more threads
             self._run()
         with self._changed:
-            left = len(self._batch) + len(self._queue)
+            left = len(self._batch) + sum(entry.size for entry in self._queue)
             self.dropped += left
             self._batch = []
             self._queue.clear()
-            self._thread, self._ended = None, True
+            first, self._ended, self._thread = not self._ended, True, None
             self._changed.notify_all()
-        if left:
-            process.logger.warning(
-                "closed with %d points not written to %s: dropped (disk errors: %d)",
-                left,
-                self.log_dir,
-                self.failed,
-            )
+        if first and self.dropped:
+            words = "%d points for %s were dropped, %d of them by close(); disk errors: %d"
+            process.logger.warning(words, self.dropped, self.log_dir, left, self.failed)
         return not left
 
     def __enter__(self) -> SummaryWriter:  # noqa: PYI034  typing.Self is 3.11's
@@ -168,7 +177,7 @@ class SummaryWriter:
         self.close()
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else f"{len(self._queue)} points queued"
+        state = "closed" if self._closed else f"{len(self._queue)} queued"
         return f"<{type(self).__name__} {self.log_dir!r}, {state}, {self.dropped} dropped>"
 
     def _start_thread(self) -> None:
@@ -176,21 +185,6 @@ class SummaryWriter:
         with suppress(RuntimeError):  # no thread can start at exit: close() does its work
             thread.start()
             self._thread = thread
-
-    def _add(self, new: Point) -> None:
-        with self._changed:
-            if self._closed:
-                self.dropped += 1
-                return
-            if len(self._queue) >= self._max_queue:
-                self._queue.popleft()
-                self.dropped += 1
-            self._queue.append(new)
-            self._added += 1
-            if len(self._queue) == (self._max_queue + 1) // 2:
-                self._wake()
-            if self._thread is None:
-                self._start_thread()
 
     def _wake(self) -> None:
         self._wanted = True
@@ -209,14 +203,11 @@ class SummaryWriter:
                 self._wanted = False
 
     def _write_slice(self) -> bool:
-        with self._changed:
-            if not self._batch:  # else the one that failed comes again
-                self._batch = [self._queue.popleft() for _ in range(min(_SLICE, len(self._queue)))]
-                self._batch_end = self._added - len(self._queue)
-            batch = self._batch
+        if not self._batch:  # else the one that failed comes again
+            self._batch = self._take()
         try:
-            if batch or not self._file.started:
-                self._file.append(batch)
+            if self._batch or not self._file.started:
+                self._file.append(self._batch)
         except Exception as error:
             self.failed += 1
             if self.failed == 1:
@@ -227,3 +218,13 @@ class SummaryWriter:
             self._written = self._batch_end
             self._changed.notify_all()
         return True
+
+    def _take(self) -> list[Point]:
+        with self._changed:
+            entries = [self._queue.popleft() for _ in range(min(_SLICE, len(self._queue)))]
+            self._batch_end = self._added - len(self._queue)
+        points = [point for entry in entries for point in entry.points()]
+        good = [self._steps.settle(point) for point in points if point is not None]
+        with self._changed:
+            self.dropped += len(points) - len(good)
+        return good

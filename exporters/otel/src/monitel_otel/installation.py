@@ -1,0 +1,75 @@
+"""monitel's handlers, put in place for an application's own providers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from opentelemetry.metrics import get_meter_provider
+
+import monitel
+from monitel_otel._compat import get_logger_provider
+from monitel_otel.instruments import Instruments
+from monitel_otel.records import Records
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import MeterProvider
+
+    from monitel_otel._compat import LoggerProvider
+
+
+class Installation:
+    """What :func:`install` returns; leaving ``with install():`` takes the handler out again."""
+
+    def __init__(self, instruments: Instruments, records: Records) -> None:
+        self._instruments = instruments
+        self._records = records
+        self._handle = monitel.register_event_handler(self._write)
+
+    def _write(self, event: monitel.Event) -> None:
+        if event.window is not None:
+            self._instruments.write(event.window)
+        else:
+            self._records.write(event, step=monitel.get_step())
+
+    def uninstall(self) -> None:
+        """Write nothing any more. Windows still open are not closed; a second time does nothing."""
+        monitel.unregister_event_handler(self._handle)
+        self._instruments.stop()
+
+    def __enter__(self) -> Installation:  # noqa: PYI034  typing.Self is 3.11's
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        monitel.flush()
+        self.uninstall()
+
+
+def install(
+    meter_provider: MeterProvider | None = None, logger_provider: LoggerProvider | None = None
+) -> Installation:
+    """Write every closed window to metric instruments and every event to log records.
+
+    Instruments are written in the thread that closes the window. Whenever a reader collects, the windows whose time
+    is over are closed first.
+
+    Args:
+        meter_provider: Where the instruments are made; the global one when left out, also if it is set later.
+        logger_provider: Where the log records go; likewise.
+
+    Returns:
+        An object with ``uninstall()``, also a context manager.
+
+    Example:
+        >>> import monitel
+        >>> import monitel_otel
+        >>> from opentelemetry.sdk.metrics import MeterProvider
+        >>> from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+        >>> reader = InMemoryMetricReader()
+        >>> with monitel_otel.install(meter_provider=MeterProvider([reader])):
+        ...     monitel.stat("train.loss").add(0.5)
+        >>> metrics = reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics
+        >>> [metric.name for metric in metrics if metric.name.startswith("train.loss.m")]
+        ['train.loss.mean', 'train.loss.max', 'train.loss.min']
+    """
+    logger = (logger_provider or get_logger_provider()).get_logger("monitel", monitel.__version__)
+    return Installation(Instruments(meter_provider or get_meter_provider()), Records(logger))

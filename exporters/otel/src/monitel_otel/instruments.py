@@ -1,0 +1,100 @@
+"""Windows into instruments of the OpenTelemetry API."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry.metrics import Observation
+
+import monitel
+from monitel_otel.names import MetricNames, describe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from opentelemetry.metrics import CallbackOptions, MeterProvider
+
+_log = logging.getLogger("monitel.otel")
+
+_LAST_WINDOW_ONLY = {monitel.MEAN, monitel.VALUE, monitel.MAX, monitel.MIN}
+
+
+class Instruments:
+    """Writes each window into the instruments of its Stat, in the thread that closed it.
+
+    COUNT and SUM lose nothing: they are cumulative. Of MEAN, VALUE, MAX and MIN a reader sees the last window
+    before it collects, because that is all that the API's gauges carry; the first time that this costs a window, a
+    warning says so. Values that are not finite, and a negative sum of a monotonic Stat, are left out and counted in
+    ``monitel.stat.nonfinite``.
+    """
+
+    def __init__(self, meter_provider: MeterProvider) -> None:
+        self._meter = meter_provider.get_meter("monitel", monitel.__version__)
+        self._names = MetricNames()
+        self._writers: dict[tuple[str, monitel.Aggregation], Callable[..., None]] = {}
+        self._since_collect: set[int] = set()
+        self._warned = False
+        self._windows = 0
+        self._active = True
+        self._nonfinite = self._meter.create_counter(
+            "monitel.stat.nonfinite", unit="{value}", description="Values left out because they were not finite"
+        )
+        self._meter.create_observable_counter(
+            "monitel.windows", [self._collect], unit="{window}", description="Windows written to instruments"
+        )
+
+    def write(self, window: monitel.Window) -> None:
+        """Write one window."""
+        definition = window.definition
+        attributes: dict[str, Any] = dict(definition.attributes)
+        for aggregation in definition.aggregations:
+            value = window.count if aggregation is monitel.COUNT else window.value(aggregation)
+            falling = definition.monotonic and aggregation is monitel.SUM and value < 0
+            if falling or not math.isfinite(value):
+                self._nonfinite.add(1, {"stat": definition.name, "aggregation": aggregation.suffix})
+            else:
+                self._writer(definition, aggregation)(value, attributes)
+        self._windows += 1
+        self._watch_for_loss(definition)
+
+    def stop(self) -> None:
+        """Report nothing any more; the API has no way to take an instrument back."""
+        self._active = False
+
+    def _writer(self, definition: monitel.StatDefinition, aggregation: monitel.Aggregation) -> Callable[..., None]:
+        known = self._writers.get((definition.name, aggregation))
+        if known is None:
+            known = self._writers[definition.name, aggregation] = self._make(definition, aggregation)
+        return known
+
+    def _make(self, definition: monitel.StatDefinition, aggregation: monitel.Aggregation) -> Callable[..., None]:
+        name = f"{self._names.of(definition.name)}.{aggregation.suffix}"
+        description = describe(definition.name, definition.description)
+        if aggregation is monitel.COUNT:
+            return self._meter.create_counter(name, "{sample}", description).add
+        if aggregation is not monitel.SUM:
+            return self._meter.create_gauge(name, definition.unit, description).set
+        if definition.monotonic:
+            return self._meter.create_counter(name, definition.unit, description).add
+        return self._meter.create_up_down_counter(name, definition.unit, description).add
+
+    def _watch_for_loss(self, definition: monitel.StatDefinition) -> None:
+        if self._warned or not _LAST_WINDOW_ONLY.intersection(definition.aggregations):
+            return
+        if id(definition) in self._since_collect:
+            self._warned = True
+            _log.warning(
+                "Stat %r closes windows faster than the metric reader collects: mean, value, max and min of all but "
+                "the last window are lost here. Set OTEL_METRIC_EXPORT_INTERVAL to the window size (milliseconds), "
+                "or use monitel_otlp, which delivers every window.",
+                definition.name,
+            )
+        self._since_collect.add(id(definition))
+
+    def _collect(self, _options: CallbackOptions) -> Iterator[Observation]:
+        if self._active:
+            monitel.close_expired_windows()
+            self._since_collect.clear()
+            yield Observation(self._windows)

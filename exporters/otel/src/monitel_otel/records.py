@@ -1,0 +1,82 @@
+"""Events as OpenTelemetry log records."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from monitel_otel._compat import SeverityNumber
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from opentelemetry.context import Context
+
+    import monitel
+    from monitel_otel._compat import Logger
+
+_log = logging.getLogger("monitel.otel")
+
+_INT64 = range(-(2**63), 2**63)
+_LATEST_NS = 2**64 - 1  # the protocol's field
+
+
+class Records:
+    """Emits each event as a log record: event_name, time in ns, severity, attributes, and no body."""
+
+    def __init__(self, logger: Logger) -> None:
+        self._logger = logger
+        self._said: set[str] = set()
+
+    def write(
+        self,
+        event: monitel.Event,
+        *,
+        step: int | None,
+        context: Context | None = None,
+        observed_ns: int | None = None,
+    ) -> None:
+        """Emit one event.
+
+        Args:
+            event: What to emit.
+            step: The training step when it was logged: the attribute ``training.step``.
+            context: The context in which it was logged, for trace and span id; None is the current one.
+            observed_ns: When it was logged, Unix ns; None is now.
+        """
+        self._logger.emit(
+            timestamp=timestamp_ns(event.timestamp),
+            observed_timestamp=observed_ns,
+            context=context,
+            severity_number=SeverityNumber(event.severity),
+            attributes=self._attributes(event, step),
+            event_name=event.name,
+        )
+
+    def _attributes(self, event: monitel.Event, step: int | None) -> dict[str, Any]:
+        attributes: dict[str, Any] = {} if step is None else {"training.step": step}
+        for key, value in event.data.items():
+            if not _can_be_sent(key, value):
+                if event.name not in self._said:
+                    self._said.add(event.name)
+                    _log.warning("event %r: %r cannot be an attribute and is left out", event.name, key)
+                continue
+            attributes[key] = value
+        return attributes
+
+
+def _can_be_sent(key: object, value: object) -> bool:
+    if not isinstance(key, str) or not key:
+        return False
+    if isinstance(value, int) and value not in _INT64:
+        return False
+    return isinstance(value, (str, bool, int, float))
+
+
+def timestamp_ns(timestamp: datetime) -> int:
+    """Nanoseconds since the Unix epoch; a naive datetime is local time, what the protocol cannot hold is cut."""
+    try:
+        seconds = timestamp.timestamp()
+    except (OverflowError, ValueError):  # years that the C library's calendar does not have
+        return 0
+    return min(max(round(seconds * 1e6) * 1000, 0), _LATEST_NS)

@@ -1,0 +1,74 @@
+"""``python -m monitel_otlp``: look at spooled telemetry, and deliver it."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+
+from monitel_otlp.jsonlines import json_line
+from monitel_otlp.replay import replay, senders, spool_folders
+from monitel_otlp.settings import resolve
+from monitel_otlp.spool import Spool, SpoolError
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; the return value is the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m monitel_otlp", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    command = commands.add_parser("replay", help="deliver spooled telemetry, and remove what was acknowledged")
+    command.add_argument("dir", type=Path, help="a spool folder, or a folder that holds some")
+    command.add_argument("--endpoint", help="base URL; else OTEL_EXPORTER_OTLP_ENDPOINT")
+    command.add_argument(
+        "--header",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="sent along; else OTEL_EXPORTER_OTLP_HEADERS",
+    )
+    command.set_defaults(run=_replay)
+    command = commands.add_parser("cat", help="print spooled telemetry as OTLP JSON lines")
+    command.add_argument("dir", type=Path, help="a spool folder, or a folder that holds some")
+    command.set_defaults(run=_cat)
+    parsed = parser.parse_args(arguments)
+    try:
+        status: int = parsed.run(parsed)
+    except (SpoolError, ValueError) as error:
+        print(f"monitel_otlp: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("monitel_otlp: interrupted; run this again to go on", file=sys.stderr)
+        return 128 + signal.SIGINT
+    return status
+
+
+def _replay(arguments: argparse.Namespace) -> int:
+    folders = spool_folders(arguments.dir)
+    headers = dict(_header(each) for each in arguments.header)
+    settings = resolve(arguments.endpoint, headers, None, arguments.dir)
+    if settings.offline:
+        raise SpoolError("no endpoint: give --endpoint http://HOST:4318 or set OTEL_EXPORTER_OTLP_ENDPOINT")
+    routes = senders(settings)
+    delivered = sum(replay(folder, routes) for folder in folders)
+    print(f"delivered {delivered} items from {len(folders)} spool{'s' if len(folders) > 1 else ''}")
+    return 0
+
+
+def _header(given: str) -> tuple[str, str]:
+    name, equals, value = given.partition("=")
+    if not (name and equals):
+        raise ValueError("a --header must be NAME=VALUE")  # not echoed: it may hold a token
+    return name, value
+
+
+def _cat(arguments: argparse.Namespace) -> int:
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `cat DIR | head` ends quietly
+    for folder in spool_folders(arguments.dir):
+        for request in Spool(folder).peek():
+            print(json_line(request))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+"""Requests of one signal that are not delivered yet, in the order of creation: on disk first, then in memory."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from monitel_otlp.request import FrozenRequest
+    from monitel_otlp.spool import Spool
+
+
+class Backlog:
+    """A FIFO whose older part is in the spool once memory is full, or when the process ends.
+
+    Args:
+        signal: Whose requests these are.
+        spool: Where they go from memory.
+    """
+
+    def __init__(self, signal: str, spool: Spool) -> None:
+        self.memory_bytes = 0
+        self.memory_items = 0
+        self._signal = signal
+        self._spool = spool
+        self._memory: deque[FrozenRequest] = deque()
+        self._from_disk = False
+
+    def put(self, request: FrozenRequest) -> None:
+        """Put a request behind the others."""
+        self._memory.append(request)
+        self._count(request, 1)
+
+    def oldest(self) -> FrozenRequest | None:
+        """The request to be delivered next; None when there is none."""
+        from_disk = self._spool.oldest(self._signal)
+        self._from_disk = from_disk is not None
+        return from_disk or (self._memory[0] if self._memory else None)
+
+    def remove_oldest(self) -> None:
+        """Forget what :meth:`oldest` gave."""
+        if self._from_disk:
+            self._spool.remove_oldest(self._signal)
+        else:
+            self._count(self._memory.popleft(), -1)
+
+    def spill(self) -> int:
+        """Write what is in memory to the spool.
+
+        Returns:
+            Items written.
+
+        Raises:
+            OSError: The disk takes no more; the rest is still in memory.
+        """
+        written = 0
+        while self._memory:
+            self._spool.append(self._memory[0])
+            request = self._memory.popleft()
+            self._count(request, -1)
+            written += request.items
+        return written
+
+    def drop(self) -> int:
+        """Give up what is in memory, because no disk takes it.
+
+        Returns:
+            Items dropped.
+        """
+        dropped = self.memory_items
+        self._memory.clear()
+        self.memory_bytes = self.memory_items = 0
+        return dropped
+
+    def _count(self, request: FrozenRequest, sign: int) -> None:
+        self.memory_bytes += sign * len(request.body)
+        self.memory_items += sign * request.items

@@ -1,0 +1,85 @@
+"""Where the official exporters believe they send: the finished request is taken from them there."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import requests
+from requests.adapters import BaseAdapter
+
+from monitel_otlp.request import FrozenRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@dataclass
+class Route:
+    """How requests of one signal are sent: what the official exporter made of arguments and variables.
+
+    It holds the headers, tokens among them, so it stays in memory and its repr shows the URL alone.
+    """
+
+    url: str
+    prepared: requests.PreparedRequest = field(repr=False)
+    options: dict[str, Any] = field(repr=False)
+
+
+class HandOver(BaseAdapter):
+    """A transport for ``requests`` that takes requests instead of sending them, and answers 200 at once.
+
+    Args:
+        signal: The signal of the exporter that has it.
+        put: Gets each :class:`FrozenRequest`.
+
+    Attributes:
+        items: What is being encoded, in windows, records or spans; None has the next request only teach the route.
+        route: How to send; None until the exporter has handed its first request over.
+    """
+
+    def __init__(self, signal: str, put: Callable[[FrozenRequest], None]) -> None:
+        super().__init__()
+        self.items: int | None = None
+        self.route: Route | None = None
+        self._signal = signal
+        self._put = put
+
+    def session(self) -> requests.Session:
+        """A session for an official exporter, with this in place of the network."""
+        session = requests.Session()
+        session.mount("http://", self)
+        session.mount("https://", self)
+        return session
+
+    def send(  # noqa: PLR0917  requests' signature
+        self,
+        request: requests.PreparedRequest,
+        stream: bool = False,
+        timeout: Any = None,
+        verify: bool | str = True,
+        cert: Any = None,
+        proxies: Any = None,
+    ) -> requests.Response:
+        """Take the request; the arguments are those of ``requests``."""
+        options = {"stream": stream, "timeout": timeout, "verify": verify, "cert": cert, "proxies": proxies}
+        if self.items is not None:
+            encoding = str(request.headers.get("Content-Encoding") or "")
+            self._put(FrozenRequest(self._signal, _body(request), encoding, self.items, time.time_ns()))
+        else:
+            self.route = Route(str(request.url), request, options)
+        response = requests.Response()
+        response.status_code = 200
+        response.url = str(request.url)
+        response.request = request
+        return response
+
+    def close(self) -> None:
+        """Nothing is held here."""
+
+
+def _body(request: requests.PreparedRequest) -> bytes:
+    if not isinstance(request.body, bytes):
+        raise TypeError(f"the OTLP exporter was expected to hand over bytes, got {type(request.body).__qualname__}")
+    return request.body

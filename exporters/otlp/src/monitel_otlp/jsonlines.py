@@ -1,0 +1,31 @@
+"""Frozen requests as OTLP JSON: what the Collector's otlpjsonfile receiver and its HTTP endpoint read."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf.json_format import MessageToDict
+
+if TYPE_CHECKING:
+    from monitel_otlp.request import FrozenRequest
+
+_IDS = {"traceId", "spanId", "parentSpanId"}
+
+
+def json_line(request: FrozenRequest) -> str:
+    """One request as one line: ids in hex and enums as integers, as the OTLP specification asks for."""
+    message = MessageToDict(request.message(), use_integers_for_enums=True)
+    return json.dumps(_with_hex_ids(message), ensure_ascii=False, separators=(",", ":"))
+
+
+def _with_hex_ids(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {
+            key: base64.b64decode(each).hex() if key in _IDS and isinstance(each, str) else _with_hex_ids(each)
+            for key, each in value.items()
+        }
+    if isinstance(value, list):
+        return [_with_hex_ids(each) for each in value]
+    return value

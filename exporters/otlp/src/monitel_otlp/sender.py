@@ -1,0 +1,137 @@
+"""One attempt to deliver one request, and what its answer means."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from enum import Enum
+from typing import TYPE_CHECKING
+
+import requests
+from google.protobuf.message import DecodeError
+from requests.adapters import HTTPAdapter
+
+from monitel_otlp.request import RESPONSES
+
+if TYPE_CHECKING:
+    from monitel_otlp.handover import Route
+    from monitel_otlp.request import FrozenRequest
+
+
+class Verdict(Enum):
+    """What to do with a request after an attempt."""
+
+    DELIVERED = "delivered"
+    RETRY = "retry"  #: the backend is away or busy: keep it, try again soon
+    REFUSED = "refused"  #: somebody has to mend address or credentials: keep it, try again each minute
+    REJECTED = "rejected"  #: this request will never be taken
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """How an attempt ended.
+
+    Attributes:
+        verdict: What to do with the request.
+        reason: Why, in words for a log line; it never holds a header.
+        retry_after: Seconds that the backend asked to wait, None when it did not say.
+        rejected: Items that the backend left out of a request it took (partial success).
+    """
+
+    verdict: Verdict
+    reason: str = ""
+    retry_after: float | None = None
+    rejected: int = 0
+
+
+_REJECTED = {"metrics": "rejected_data_points", "logs": "rejected_log_records", "traces": "rejected_spans"}
+_RETRY = {408, 429, 500, 502, 503, 504}
+_REFUSED = {
+    401: "the endpoint wants credentials: set OTEL_EXPORTER_OTLP_HEADERS",
+    403: "the credentials are not allowed to write: check OTEL_EXPORTER_OTLP_HEADERS",
+    404: "there is no OTLP receiver at this path: the endpoint is a base URL, /v1/... is appended",
+}
+
+
+class Sender:
+    """Sends the requests of one signal over HTTP, one at a time, on a connection that is kept open."""
+
+    def __init__(self, route: Route) -> None:
+        self._route = route
+        self._connection = HTTPAdapter(max_retries=0)
+
+    @property
+    def url(self) -> str:
+        """Where to."""
+        return self._route.url
+
+    def send(self, request: FrozenRequest, timeout: float | None = None) -> Answer:
+        """Make one attempt.
+
+        Args:
+            request: What to send.
+            timeout: Seconds at most; the exporter's own timeout where that is shorter.
+        """
+        prepared = self._route.prepared.copy()
+        prepared.body = request.body
+        prepared.headers["Content-Length"] = str(len(request.body))
+        prepared.headers.pop("Content-Encoding", None)
+        if request.encoding:
+            prepared.headers["Content-Encoding"] = request.encoding
+        options = dict(self._route.options)
+        if timeout is not None:
+            options["timeout"] = min(timeout, options["timeout"] or timeout)
+        try:
+            with self._connection.send(prepared, **options) as response:
+                return _answer(request.signal, response)
+        except requests.exceptions.SSLError as error:
+            return Answer(Verdict.REFUSED, f"TLS failed, check OTEL_EXPORTER_OTLP_CERTIFICATE: {_innermost(error)}")
+        except (requests.exceptions.RequestException, OSError) as error:
+            return Answer(Verdict.RETRY, f"{type(error).__name__}: {_innermost(error)}")
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """What requests and urllib3 have wrapped: the line that tells a user something."""
+    wrapped = getattr(error, "reason", None) or next(iter(error.args), None)
+    return _innermost(wrapped) if isinstance(wrapped, BaseException) else error
+
+
+def _answer(signal: str, response: requests.Response) -> Answer:
+    status = response.status_code
+    if 200 <= status < 300:  # noqa: PLR2004  the success class
+        return _delivered(signal, response.content)
+    reason = f"HTTP {status}"
+    if status in _RETRY:
+        return Answer(Verdict.RETRY, reason, _retry_after(response.headers.get("Retry-After")))
+    if 300 <= status < 400:  # noqa: PLR2004  the redirection class
+        location = response.headers.get("Location")
+        return Answer(Verdict.REFUSED, f"{reason}: redirected to {location!r}, set that endpoint")
+    if status in _REFUSED:
+        return Answer(Verdict.REFUSED, f"{reason}: {_REFUSED[status]}")
+    return Answer(Verdict.REJECTED, f"{reason}: {response.text[:200]!r}")
+
+
+def _delivered(signal: str, content: bytes) -> Answer:
+    try:
+        partial = RESPONSES[signal].FromString(content).partial_success
+    except DecodeError:  # a proxy's page instead of an OTLP answer: the status counts
+        return Answer(Verdict.DELIVERED)
+    return Answer(Verdict.DELIVERED, partial.error_message, rejected=getattr(partial, _REJECTED[signal]))
+
+
+def _retry_after(value: str | None) -> float | None:
+    if value is None:
+        return None
+    try:
+        return max(0.0, float(value))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+    except (TypeError, ValueError):
+        return None

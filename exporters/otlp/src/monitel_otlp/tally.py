@@ -1,0 +1,87 @@
+"""What became of every item: exported, spooled, or dropped and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from opentelemetry.metrics import Observation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from opentelemetry.metrics import CallbackOptions, Meter
+
+
+class Tally:
+    """Counts items (windows, log records, spans) by signal, and drops by reason."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()  # held for one addition
+        self._exported: Counter[str] = Counter()
+        self._dropped: Counter[tuple[str, str]] = Counter()
+
+    def exported(self, signal: str, items: int) -> None:
+        """Items that a backend has acknowledged."""
+        with self._lock:
+            self._exported[signal] += items
+
+    def dropped(self, signal: str, reason: str, items: int) -> None:
+        """Items that are lost, and why: ``queue_full``, ``spool_full``, ``disk``, ``rejected``."""
+        if items:
+            with self._lock:
+                self._dropped[signal, reason] += items
+
+    def total_exported(self, signal: str) -> int:
+        """Items of one signal that a backend has acknowledged so far."""
+        return self._exported[signal]
+
+    def total_dropped(self) -> int:
+        """Items that are lost, all signals and reasons together."""
+        return sum(self._dropped.values())
+
+    def observe_exported(self, _options: CallbackOptions) -> Iterable[Observation]:
+        """For ``monitel.exporter.item.exported``."""
+        return [Observation(items, {"signal": signal}) for signal, items in list(self._exported.items())]
+
+    def observe_dropped(self, _options: CallbackOptions) -> Iterable[Observation]:
+        """For ``monitel.exporter.item.dropped``."""
+        return [
+            Observation(items, {"signal": signal, "error.type": reason})
+            for (signal, reason), items in list(self._dropped.items())
+        ]
+
+
+def register_self_metrics(
+    meter: Meter,
+    tally: Tally,
+    *,
+    queue_size: Callable[[], int],
+    spool_bytes: Callable[[], int],
+    nonfinite: Callable[[], int],
+) -> None:
+    """Report the pipeline itself, in the shape of OpenTelemetry's ``otel.sdk.*`` metrics.
+
+    They also keep every request of windows company: a reader without instruments exports nothing, and Prometheus
+    orders samples by resource, for which a sample of the present must be in each request.
+    """
+
+    def observe(read: Callable[[], int]) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        return lambda _options: [Observation(read())]
+
+    meter.create_observable_counter(
+        "monitel.exporter.item.exported", [tally.observe_exported], "{item}", "Items that a backend acknowledged"
+    )
+    meter.create_observable_counter(
+        "monitel.exporter.item.dropped", [tally.observe_dropped], "{item}", "Items that were lost, by reason"
+    )
+    meter.create_observable_counter(
+        "monitel.stat.nonfinite", [observe(nonfinite)], "{window}", "Windows whose sum was not finite"
+    )
+    meter.create_observable_up_down_counter(
+        "monitel.queue.size", [observe(queue_size)], "{item}", "Items that wait in memory"
+    )
+    meter.create_observable_up_down_counter(
+        "monitel.spool.size", [observe(spool_bytes)], "By", "Bytes that wait on disk"
+    )

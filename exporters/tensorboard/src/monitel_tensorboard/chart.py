@@ -1,0 +1,56 @@
+"""What an event looks like in TensorBoard."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import monitel
+from monitel_tensorboard.point import Point
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from monitel import Event
+
+
+class Logged(NamedTuple):
+    """An event in the queue; it becomes points in the writer's thread, not in the training loop."""
+
+    event: Event
+    items: tuple[tuple[str, Any], ...]
+    step: int | None
+
+    @classmethod
+    def now(cls, event: Event) -> Logged:
+        """Note what may change after this moment."""
+        step = monitel.get_step() if event.window is None else event.window.last_step
+        return cls(event, tuple(event.data.items()), step)
+
+    @property
+    def size(self) -> int:
+        """How many points it stands for."""
+        return len(self.items)
+
+    def points(self) -> Iterator[Point | None]:
+        """Yield a point for each item; None for one that is neither a number nor text."""
+        event, window = self.event, self.event.window
+        for key, value in self.items:
+            make = Point.text if isinstance(value, str) else Point.scalar
+            try:
+                walltime = event.timestamp.timestamp() if window is None else window.end_ns / 1e9
+                yield make(_tag(event, key), value, None, walltime)._replace(step=self.step, rising=True)
+            except Exception:
+                yield None
+
+
+def _tag(event: Event, key: str) -> str:
+    if event.name != monitel.STAT_EVENT:
+        return f"{event.name}/{key}"  # TensorBoard groups by what stands before the slash
+    if event.window is None or not event.window.attributes:
+        return key
+    attributes = sorted(event.window.attributes.items())
+    return f"{key}{{{','.join(f'{name}={_plain(value)}' for name, value in attributes)}}}"
+
+
+def _plain(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,236 @@
+"""install: Stats and Events become charts with rising steps, and the loop never hears of trouble."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import (  # type: ignore[import-untyped]
+    EventAccumulator,
+)
+
+import monitel
+from monitel.testing import ManualClock
+from monitel_tensorboard import install
+from monitel_tensorboard.point import Point
+from monitel_tensorboard.steps import RisingSteps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from typing import TypeAlias
+
+    Read: TypeAlias = Callable[[Path], dict[str, list[tuple[int, float | str]]]]
+    Eventually: TypeAlias = Callable[[Callable[[], bool]], None]
+
+MINUTE = dt.timedelta(minutes=1)
+
+
+def test_a_window_gives_a_scalar_for_each_aggregation(tmp_path: Path, read: Read) -> None:
+    """The tag is the Stat's name and aggregation; the step is the one of the window's last sample."""
+    with install(tmp_path):
+        loss = monitel.Stat("loss", [monitel.MEAN, monitel.MAX], MINUTE)
+        for step, value in [(10, 0.5), (11, 0.25)]:
+            monitel.set_step(step)
+            loss.add(value)
+        monitel.set_step(99)
+    assert read(tmp_path) == {"loss.mean": [(11, 0.375)], "loss.max": [(11, 0.5)]}
+
+
+def test_attributes_are_part_of_the_tag(tmp_path: Path, read: Read) -> None:
+    """Two Stats of one name are two charts; attributes stand in the order of their names."""
+    every: list[Any] = [{"split": "val"}, {"split": "train", "fold": 3, "best": True}, None]
+    with install(tmp_path):
+        stats = [monitel.Stat("loss", [monitel.SUM], MINUTE, attributes=attributes) for attributes in every]
+        for value, stat in enumerate(stats):
+            stat.add(value)
+    assert read(tmp_path) == {
+        "loss.sum{split=val}": [(0, 0)],
+        "loss.sum{best=true,fold=3,split=train}": [(0, 1)],
+        "loss.sum": [(0, 2)],
+    }
+
+
+def test_without_a_step_windows_are_numbered(tmp_path: Path, read: Read) -> None:
+    """Each tag counts its own windows from 0, and takes the training step once there is one."""
+    with install(tmp_path):
+        loss = monitel.Stat("loss", [monitel.SUM], MINUTE)
+        rare = monitel.Stat("rare", [monitel.SUM], MINUTE)
+        for value in range(3):
+            loss.add(value)
+            loss.flush()
+        rare.add(7)
+        rare.flush()
+        monitel.set_step(1000)
+        loss.add(3)
+    assert read(tmp_path) == {"loss.sum": [(0, 0), (1, 1), (2, 2), (1000, 3)], "rare.sum": [(0, 7)]}
+
+
+def test_steps_of_a_tag_never_fall() -> None:
+    """A training step that goes back stands still; without one it counts on; tags do not touch each other."""
+    steps = RisingSteps()
+
+    def settle(tag: str, step: int | None, *, rising: bool = True) -> int | None:
+        return steps.settle(Point(tag, 0.0, step, 0.0, rising)).step
+
+    assert [settle("loss", step) for step in (None, 5, 3, None, 6, 6)] == [0, 5, 5, 6, 6, 6]
+    assert settle("other", 2) == 2
+    assert settle("loss", 1, rising=False) == 1
+
+
+def test_the_time_is_the_end_of_the_window(tmp_path: Path) -> None:
+    """A window that was closed late still stands at its own time."""
+    with ManualClock(epoch_ns=1_000_000 * 10**9) as clock, install(tmp_path):
+        loss = monitel.Stat("loss", [monitel.SUM], MINUTE)
+        loss.add(1)
+        clock.advance(1000)
+        monitel.close_expired_windows()
+    reader = EventAccumulator(str(tmp_path))
+    reader.Reload()
+    assert [point.wall_time for point in reader.Scalars("loss.sum")] == [1_000_060]
+
+
+def test_events_give_a_point_for_each_item(tmp_path: Path, read: Read) -> None:
+    """Numbers are scalars, bools 0 and 1, strings texts, each at <event>/<key> and the present step."""
+    with install(tmp_path):
+        monitel.set_step(5)
+        monitel.emit("checkpoint", path="/tmp/5.pt", seconds=1.5, shards=8, final=False)
+        monitel.set_step(6)
+        monitel.emit("checkpoint", path="/tmp/6.pt", seconds=2.5, shards=8, final=True)
+        monitel.emit("nothing")
+    assert read(tmp_path) == {
+        "checkpoint/path": [(5, "/tmp/5.pt"), (6, "/tmp/6.pt")],
+        "checkpoint/seconds": [(5, 1.5), (6, 2.5)],
+        "checkpoint/shards": [(5, 8), (6, 8)],
+        "checkpoint/final": [(5, 0), (6, 1)],
+    }
+
+
+def test_a_stat_event_without_a_window_keeps_its_names(tmp_path: Path, read: Read) -> None:
+    """What torch.monitor's own Stats log, handed on by a bridge, is charted like monitel's."""
+    with install(tmp_path):
+        monitel.log_event(monitel.Event(monitel.STAT_EVENT, dt.datetime.now(), {"loss.mean": 0.5}))  # noqa: DTZ005
+    assert read(tmp_path) == {"loss.mean": [(0, 0.5)]}
+
+
+def test_an_event_time_is_its_timestamp(tmp_path: Path) -> None:
+    """Naive timestamps are local time, aware ones keep their zone."""
+    moment = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
+    with install(tmp_path):
+        monitel.emit("epoch", timestamp=moment, n=1)
+        monitel.emit("epoch", timestamp=moment.astimezone().replace(tzinfo=None), n=2)
+    reader = EventAccumulator(str(tmp_path))
+    reader.Reload()
+    assert {point.wall_time for point in reader.Scalars("epoch/n")} == {moment.timestamp()}
+
+
+def test_what_cannot_be_charted_is_dropped_and_counted(tmp_path: Path, read: Read) -> None:
+    """An item of a foreign type, put into event.data behind its back, raises nothing and stops nothing."""
+    event = monitel.Event("odd", dt.datetime(2026, 1, 1), {"good": 1})  # noqa: DTZ001
+    odd: dict[str, Any] = {"list": [1], "none": None, "huge": 10**400}
+    event.data.update(odd)
+    with install(tmp_path) as installed:
+        monitel.log_event(event)
+        monitel.emit("never", timestamp=dt.datetime.min, n=1)  # noqa: DTZ901
+    assert read(tmp_path) == {"odd/good": [(0, 1)]}
+    assert installed.writer.dropped == 4
+
+
+def test_an_idle_stat_is_seen(tmp_path: Path, read: Read, eventually: Eventually) -> None:
+    """Nobody adds to it any more, and its window arrives all the same."""
+    with ManualClock() as clock, install(tmp_path, expiry_secs=0.01, flush_secs=0.01):
+        loss = monitel.Stat("loss", [monitel.COUNT], MINUTE)
+        loss.add(1)
+        clock.advance(61)
+        eventually(lambda: "loss.count" in read(tmp_path))
+        assert loss.count == 0
+
+
+def test_many_idle_stats_are_closed_without_a_pause(tmp_path: Path, eventually: Eventually) -> None:
+    """More windows than one slice holds do not wait for the next round."""
+    with ManualClock() as clock, install(tmp_path, expiry_secs=0.05):
+        stats = [monitel.Stat(f"idle{n}", [monitel.COUNT], MINUTE) for n in range(1000)]
+        for stat in stats:
+            stat.add(1)
+        clock.advance(61)
+        eventually(lambda: not any(stat.count for stat in stats))
+
+
+def test_uninstall_flushes_and_stops(tmp_path: Path, read: Read) -> None:
+    """Open windows are in the file; what comes later is not, and uninstalling again does nothing."""
+    installed = install(tmp_path)
+    loss = monitel.Stat("loss", [monitel.SUM], MINUTE)
+    loss.add(1)
+    assert installed.uninstall()
+    loss.add(2)
+    loss.flush()
+    assert installed.uninstall()
+    assert read(tmp_path) == {"loss.sum": [(0, 1)]}
+    assert installed.writer.dropped == 0
+    assert repr(installed).startswith("<Installation uninstalled, <SummaryWriter ")
+
+
+def test_a_failing_neighbour_does_not_stop_the_thread(
+    tmp_path: Path, read: Read, eventually: Eventually, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another handler's exception is logged where nobody could catch it; our points are there."""
+
+    def fail(event: monitel.Event) -> None:
+        raise RuntimeError("neighbour")
+
+    caplog.set_level(logging.WARNING, "monitel_tensorboard")
+    with (
+        ManualClock() as clock,
+        install(tmp_path, expiry_secs=0.01) as installed,
+        monitel.register_event_handler(fail),
+    ):
+        loss = monitel.Stat("loss", [monitel.SUM], MINUTE)
+        for value in (1, 2):
+            loss.add(value)
+            clock.advance(61)
+            eventually(lambda: loss.count == 0)
+        loss.add(3)
+        installed.uninstall()
+    assert read(tmp_path) == {"loss.sum": [(0, 1), (1, 2), (2, 3)]}
+    assert "neighbour" in caplog.text
+
+
+def test_a_broken_disk_does_not_reach_the_loop(tmp_path: Path, disk: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """Adding and closing windows goes on; what is lost is counted."""
+    disk.error = OSError(30, "Read-only file system")
+    with install(tmp_path) as installed:
+        loss = monitel.Stat("loss", [monitel.SUM], MINUTE)
+        for value in range(50):
+            loss.add(value)
+            loss.flush()
+    assert installed.writer.dropped == 50
+    assert caplog.text.count("cannot write to") == 1
+
+
+def test_own_points_go_beside_the_events(tmp_path: Path, read: Read) -> None:
+    """The installation's writer is open to its user."""
+    with install(tmp_path) as installed:
+        installed.writer.add_scalar("lr", 0.125, 3)
+    assert read(tmp_path) == {"lr": [(3, 0.125)]}
+
+
+def test_torchs_handler_takes_the_writer(tmp_path: Path, read: Read) -> None:
+    """monitel.TensorboardEventHandler writes through a SummaryWriter, as torch's does."""
+    with install(tmp_path / "ours") as installed:
+        other = type(installed.writer)(tmp_path / "theirs")
+        with other, monitel.register_event_handler(monitel.TensorboardEventHandler(other)):
+            loss = monitel.Stat("loss", [monitel.SUM], MINUTE)
+            loss.add(1)
+            loss.flush()
+    assert read(tmp_path / "ours") == read(tmp_path / "theirs") == {"loss.sum": [(0, 1)]}
+
+
+@pytest.mark.parametrize("expiry_secs", [0, -1, float("nan")])
+def test_wrong_arguments_register_nothing(tmp_path: Path, expiry_secs: float) -> None:
+    """A refused installation leaves no handler and no file."""
+    with pytest.raises(ValueError, match="expiry_secs must be more than 0 and at most 86400 seconds"):
+        install(tmp_path / "runs", expiry_secs=expiry_secs)
+    monitel.emit("epoch", n=1)
+    assert not (tmp_path / "runs").exists()

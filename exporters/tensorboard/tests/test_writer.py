@@ -1,0 +1,361 @@
+"""SummaryWriter: what is added can be read back, whatever the disk does, and nobody waits for it."""
+
+from __future__ import annotations
+
+import logging
+import math
+import shutil
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tensorboard.backend.event_processing.event_file_loader import (  # type: ignore[import-untyped]
+    LegacyEventFileLoader,
+)
+
+import monitel_tensorboard
+from monitel_tensorboard import SummaryWriter
+from monitel_tensorboard.event_file import EventFile
+from monitel_tensorboard.point import Point
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from typing import TypeAlias
+
+    Read: TypeAlias = Callable[[Path], dict[str, list[tuple[int, float | str]]]]
+    Eventually: TypeAlias = Callable[[Callable[[], bool]], None]
+
+FULL = OSError(28, "No space left on device")
+
+
+def test_public_names() -> None:
+    """The package offers these names and no others."""
+    assert monitel_tensorboard.__all__ == ["Installation", "SummaryWriter", "install"]
+
+
+def test_imports_neither_torch_nor_tensorflow(run_script: Callable[..., str]) -> None:
+    """Writing and reading needs tensorboard alone."""
+    script = """
+import sys, tempfile, monitel_tensorboard
+with monitel_tensorboard.SummaryWriter(tempfile.mkdtemp()) as writer:
+    writer.add_scalar("loss", 0.5)
+    writer.add_text("note", "text")
+print({"torch", "tensorflow"} & set(sys.modules))
+"""
+    assert run_script(script) == "set()\n"
+
+
+def test_scalars_and_texts_are_read_back(tmp_path: Path, read: Read) -> None:
+    """TensorBoard's reader finds each point, in order, with its step; no step is step 0."""
+    with SummaryWriter(tmp_path) as writer:
+        for step in range(300):
+            writer.add_scalar("loss", step / 2, step)
+        writer.add_scalar("flag", True)
+        writer.add_text("note", "**bold**", 7)
+    assert read(tmp_path) == {
+        "loss": [(step, step / 2) for step in range(300)],
+        "flag": [(0, 1.0)],
+        "note": [(7, "**bold**")],
+    }
+    assert (writer.dropped, writer.failed) == (0, 0)
+
+
+def test_the_file_is_what_tensorboard_expects(tmp_path: Path) -> None:
+    """The name is tensorboard's own pattern, the first record the version, the times those given."""
+    with SummaryWriter(str(tmp_path)) as writer:
+        writer.add_scalar("loss", 1, 2, walltime=1234.5)
+    (path,) = tmp_path.iterdir()
+    assert path.name.startswith("events.out.tfevents.")
+    version, loss = LegacyEventFileLoader(str(path)).Load()
+    assert version.file_version == "brain.Event:2"
+    assert (loss.wall_time, loss.step, loss.summary.value[0].tag) == (1234.5, 2, "loss")
+
+
+@given(
+    st.lists(
+        st.builds(
+            Point,
+            st.text(),
+            st.floats(width=32) | st.text(),
+            st.integers(-(2**63), 2**63 - 1),
+            st.floats(allow_nan=False),
+        ),
+        max_size=5,
+    )
+)
+def test_any_point_can_be_encoded(tmp_path_factory: pytest.TempPathFactory, points: list[Point]) -> None:
+    """Whatever passes the checks is written and comes back; lone surrogates come back as question marks."""
+    file = EventFile(str(tmp_path_factory.mktemp("any")))
+    file.append(points)
+    records = list(LegacyEventFileLoader(str(file._path)).Load())[1:]
+    assert [record.step for record in records] == [point.step for point in points]
+    for record, point in zip(records, points, strict=True):
+        value = record.summary.value[0]
+        assert value.tag == point.tag.encode("utf-8", "replace").decode()
+        if isinstance(point.value, str):
+            assert value.tensor.string_val[0] == point.value.encode("utf-8", "replace")
+        else:
+            assert value.simple_value == point.value or math.isnan(point.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ((1, 0.5), TypeError, "tag must be a str such as 'loss/train', got int: 1"),
+        (("loss", "0.5"), TypeError, "value must be a real number, got str: '0.5'; use add_text for text"),
+        (("loss", None), TypeError, "value must be a real number that fits in a float, got NoneType: None"),
+        (("loss", 1j), TypeError, "value must be a real number that fits in a float, got complex: 1j"),
+        (("loss", 10**400), TypeError, "value must be a real number that fits in a float, got int: 1000"),
+        (("loss", 1, 1.5), TypeError, "global_step must be an int or None, got float: 1.5"),
+        (("loss", 1, 2**63), ValueError, "global_step must fit in 64 bits, got 9223372036854775808"),
+        (("loss", 1, 0, "now"), TypeError, "walltime (seconds since the Unix epoch) must be a real number"),
+    ],
+)
+def test_wrong_points_are_refused(
+    tmp_path: Path, arguments: tuple[Any, ...], error: type[Exception], message: str
+) -> None:
+    """What is wrong, and what is allowed, is said where it is added."""
+    with SummaryWriter(tmp_path) as writer, pytest.raises(error) as raised:
+        writer.add_scalar(*arguments)
+    assert str(raised.value).startswith(message)
+
+
+def test_text_must_be_text(tmp_path: Path) -> None:
+    """A number is no text."""
+    with SummaryWriter(tmp_path) as writer, pytest.raises(TypeError, match="use add_scalar for a number"):
+        writer.add_text("note", 3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("log_dir", "options", "error", "message"),
+    [
+        (3, {}, TypeError, "log_dir must be a str or a path, got int: 3"),
+        ("s3://bucket/run", {}, ValueError, "log_dir must be a local folder, got 's3://bucket/run'; mount it"),
+        (".", {"max_queue": 0}, ValueError, "max_queue must be at least 1, got 0"),
+        (".", {"max_queue": 1.5}, TypeError, "max_queue must be an int, got float: 1.5"),
+        (".", {"flush_secs": 0}, ValueError, "flush_secs must be more than 0 and at most 86400 seconds, got 0"),
+        (".", {"flush_secs": math.inf}, ValueError, "flush_secs must be more than 0 and at most 86400 seconds"),
+        (".", {"flush_secs": "1"}, TypeError, "flush_secs must be a number of seconds, got str: '1'"),
+    ],
+)
+def test_wrong_arguments_are_refused_at_construction(
+    log_dir: Any, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    """A writer that cannot work is refused before training begins, and writes nothing."""
+    with pytest.raises(error) as raised:
+        SummaryWriter(log_dir, **options)
+    assert str(raised.value).startswith(message)
+
+
+def test_a_hanging_disk_is_never_waited_for(tmp_path: Path, disk: Any, read: Read) -> None:
+    """Points are taken while the disk hangs (EventFileWriter blocks after 10), and arrive when it works again."""
+    disk.works.clear()
+    with SummaryWriter(tmp_path) as writer:
+        for step in range(1000):
+            writer.add_scalar("loss", step, step)
+        assert not writer.flush(timeout=0.01)
+        disk.works.set()
+        assert writer.flush()
+        assert read(tmp_path)["loss"] == [(step, step) for step in range(1000)]
+    assert max(disk.slices) <= 32
+
+
+def test_the_oldest_points_give_way(tmp_path: Path, disk: Any, read: Read, eventually: Eventually) -> None:
+    """A full queue drops its oldest points and counts them; what was being written stays."""
+    disk.works.clear()
+    with SummaryWriter(tmp_path, max_queue=10) as writer:
+        eventually(lambda: disk.slices == [0])  # the thread hangs in the empty file's first record
+        for step in range(25):
+            writer.add_scalar("loss", step, step)
+        assert writer.dropped == 15
+        disk.works.set()
+    assert read(tmp_path)["loss"] == [(step, step) for step in range(15, 25)]
+    assert writer.dropped == 15
+
+
+def test_half_a_queue_wakes_the_thread(tmp_path: Path, eventually: Eventually) -> None:
+    """Many points in a short time are not dropped for want of a look at the clock."""
+    with SummaryWriter(tmp_path, max_queue=10, flush_secs=3600) as writer:
+        for step in range(5):
+            writer.add_scalar("loss", step, step)
+        eventually(lambda: not writer._queue)
+        assert writer.dropped == 0
+
+
+def test_points_are_written_without_being_asked(tmp_path: Path, read: Read, eventually: Eventually) -> None:
+    """A reader sees a point soon after it was added."""
+    with SummaryWriter(tmp_path, flush_secs=0.01) as writer:
+        writer.add_scalar("loss", 1)
+        eventually(lambda: "loss" in read(tmp_path))
+
+
+def test_a_failing_disk_is_tried_again(
+    tmp_path: Path, disk: Any, read: Read, eventually: Eventually, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Errors are counted and said once; nothing is lost when the disk works again."""
+    disk.error = FULL
+    with SummaryWriter(tmp_path, flush_secs=0.01) as writer:
+        writer.add_scalar("loss", 1, 1)
+        eventually(lambda: writer.failed >= 3)
+        disk.error = None
+        writer.add_scalar("loss", 2, 2)
+        assert writer.flush()
+    assert read(tmp_path) == {"loss": [(1, 1), (2, 2)]}
+    assert writer.dropped == 0
+    (said,) = [record for record in caplog.records if record.name == "monitel_tensorboard"]
+    assert said.levelno == logging.WARNING
+    assert f"cannot write to {tmp_path}: {FULL!r}" in said.getMessage()
+
+
+def test_closing_on_a_failing_disk_counts_what_is_lost(
+    tmp_path: Path, disk: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """close() tries once more, gives up at once, and says how many points are gone."""
+    disk.error = FULL
+    writer = SummaryWriter(tmp_path)
+    for step in range(100):
+        writer.add_scalar("loss", step, step)
+    assert not writer.close()
+    assert writer.dropped == 100
+    assert f"100 points for {tmp_path} were dropped, 100 of them by close()" in caplog.text
+
+
+def test_closing_on_a_hanging_disk_is_bounded(tmp_path: Path, disk: Any) -> None:
+    """close() and flush() end within their time; a second close() does not wait again."""
+    disk.works.clear()
+    writer = SummaryWriter(tmp_path)
+    writer.add_scalar("loss", 1)
+    start = time.monotonic()
+    assert not writer.flush(timeout=0.05)
+    assert not writer.close(timeout=0.05)
+    assert writer.close(timeout=60)
+    assert not writer.flush(timeout=60)
+    assert time.monotonic() - start < 10
+    assert writer.dropped == 1
+
+
+def test_a_folder_that_cannot_be_made_breaks_nothing(
+    tmp_path: Path, read: Read, eventually: Eventually, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One warning, and training goes on; once the folder can be made, everything is there."""
+    obstacle = tmp_path / "runs"
+    obstacle.write_text("a file where a folder should be")
+    with SummaryWriter(obstacle / "first", flush_secs=0.01) as writer:
+        writer.add_scalar("loss", 1, 1)
+        eventually(lambda: writer.failed >= 2)
+        assert caplog.text.count("cannot write to") == 1
+        obstacle.unlink()
+        assert writer.flush()
+    assert read(obstacle / "first") == {"loss": [(1, 1)]}
+
+
+def test_a_relative_folder_stays_where_it_was(tmp_path: Path, read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another working directory does not move the run."""
+    monkeypatch.chdir(tmp_path)
+    with SummaryWriter("run") as writer:
+        writer.add_scalar("loss", 1, 1)
+        assert writer.flush()
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir("elsewhere")
+        writer.add_scalar("loss", 2, 2)
+    assert read(tmp_path / "run") == {"loss": [(1, 1), (2, 2)]}
+
+
+def test_a_deleted_folder_comes_back(tmp_path: Path, read: Read) -> None:
+    """Points added after somebody deleted the run are in a new, readable file."""
+    with SummaryWriter(tmp_path / "run") as writer:
+        writer.add_scalar("loss", 1, 1)
+        assert writer.flush()
+        shutil.rmtree(tmp_path / "run")
+        writer.add_scalar("loss", 2, 2)
+    assert read(tmp_path / "run") == {"loss": [(2, 2)]}
+
+
+def test_a_torn_record_is_undone(tmp_path: Path, read: Read, run_script: Callable[..., str]) -> None:
+    """A disk that takes half a record (a real one, by RLIMIT_FSIZE) leaves a file that can be read and goes on."""
+    script = """
+import resource, sys, threading
+from monitel_tensorboard import SummaryWriter
+writer = SummaryWriter(sys.argv[1], flush_secs=0.01)
+assert writer.flush()
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+for step in range(10):
+    writer.add_scalar("loss", step, step)
+pause = threading.Event()
+while writer.failed < 2:
+    pause.wait(0.005)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+print(writer.close(), writer.dropped)
+"""
+    assert run_script(script, tmp_path).startswith("True 0\n")
+    assert len(list(tmp_path.iterdir())) == 1
+    assert read(tmp_path) == {"loss": [(step, step) for step in range(10)]}
+
+
+def test_where_nothing_can_be_undone_another_file_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Read
+) -> None:
+    """A torn record that cannot be cut off ends its file; the points go on in another one."""
+    file = EventFile(str(tmp_path))
+    file.append([Point("loss", 1.0, 1, 1.0)])
+    with monkeypatch.context() as broken:
+        broken.setattr("monitel_tensorboard.event_file._records", lambda *_, **__: [b"torn", None])
+        broken.setattr("os.truncate", lambda *_: (_ for _ in ()).throw(FULL))
+        with pytest.raises(TypeError):
+            file.append([])
+    file.append([Point("loss", 2.0, 2, 2.0)])
+    assert len(list(tmp_path.iterdir())) == 2
+    assert read(tmp_path) == {"loss": [(1, 1.0), (2, 2.0)]}
+
+
+def test_after_close_points_are_counted_and_nothing_is_raised(tmp_path: Path, read: Read) -> None:
+    """A late event must not break a job that is about to end well."""
+    writer = SummaryWriter(tmp_path)
+    writer.add_scalar("loss", 1, 1)
+    assert writer.close()
+    writer.add_scalar("loss", 2, 2)
+    assert writer.close()
+    assert writer.flush()
+    assert writer.dropped == 1
+    assert read(tmp_path) == {"loss": [(1, 1)]}
+
+
+def test_many_threads_lose_nothing(tmp_path: Path, read: Read) -> None:
+    """Points of several threads all arrive, each thread's in its order."""
+
+    def add(tag: str) -> None:
+        for step in range(500):
+            writer.add_scalar(tag, step, step)
+
+    with SummaryWriter(tmp_path) as writer:
+        threads = [threading.Thread(target=add, args=(f"thread{n}",)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert read(tmp_path) == {f"thread{n}": [(step, step) for step in range(500)] for n in range(4)}
+
+
+def test_a_signal_handler_may_add_a_point(tmp_path: Path, read: Read) -> None:
+    """The lock is re-entrant: a signal that arrives while it is held does not hang the process."""
+    with SummaryWriter(tmp_path) as writer:
+        before = signal.signal(signal.SIGUSR1, lambda *_: writer.add_scalar("signal", 1))
+        try:
+            with writer._changed:
+                signal.raise_signal(signal.SIGUSR1)
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+    assert read(tmp_path) == {"signal": [(0, 1)]}
+
+
+def test_repr_says_what_is_going_on(tmp_path: Path) -> None:
+    """Folder, state and losses can be seen at a glance."""
+    writer = SummaryWriter(tmp_path)
+    writer.close()
+    assert repr(writer) == f"<SummaryWriter {str(tmp_path)!r}, closed, 0 dropped>"
