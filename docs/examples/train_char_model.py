@@ -105,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with (
         monitel.register_event_handler(recorded.append),
         monitel_tensorboard.install(arguments.run_dir / "tensorboard"),
-        monitel_otlp.configure(service_name="monitel-demo", spool_dir=arguments.run_dir / "spool"),
+        monitel_otlp.configure(service_name="monitel-demo", spool_dir=arguments.run_dir / "spool") as pipeline,
     ):
         with data_loading.guard():
             corpus = Corpus.read(STDLIB)
@@ -120,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             monitel.flush()  # close the open windows while everybody still listens
     print(f"\nwhat it writes now:\n\n{model.generate('def ', 300, rng).expandtabs(4)}\n")
     print_recorded(recorded)
-    print_places(arguments.run_dir)
+    print_places(arguments.run_dir, complete=pipeline.shutdown())
     return INTERRUPTED if interrupt.requested else 0
 
 
@@ -138,7 +138,7 @@ class Interrupt:
 
 def progress_bar(seconds: float) -> tqdm[NoReturn]:
     """Return a bar that fills with the time, on a terminal only."""
-    form = "{desc} {percentage:3.0f}% |{bar}| {n:.0f} of {total:.0f} s{postfix}"
+    form = "{desc}{percentage:3.0f}% |{bar}| {n:.0f} of {total:.0f} s{postfix}"
     return tqdm(total=seconds, bar_format=form, disable=None)
 
 
@@ -160,16 +160,16 @@ def print_recorded(recorded: Sequence[monitel.Event]) -> None:
         print(f"{key:<16} {wait.count:,} waits, {wait.total:.2f} s together, the longest {wait.max:.2f} s")
 
 
-def print_places(run_dir: Path) -> None:
+def print_places(run_dir: Path, *, complete: bool) -> None:
     """Print where everything is, and the commands that show it."""
     folder = shlex.quote(str(run_dir))
-    print(f"\ncheckpoint       {folder}/checkpoint.npz")
     endpoint = os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
-    if endpoint:
+    print(f"\ncheckpoint       {folder}/checkpoint.npz")
+    if endpoint and complete:
         print(f"sent to          {endpoint}")
     else:
         replay = f"{command(Path(sys.executable).name)} -m monitel_otlp replay {folder}/spool"
-        print(f"send it by       {replay} --endpoint http://localhost:4318")
+        print(f"send it by       {replay} --endpoint {endpoint or 'http://localhost:4318'}")
     print(f"see the curves   {command('tensorboard')} --logdir {folder}")
 
 

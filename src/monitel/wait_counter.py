@@ -128,8 +128,9 @@ def wait_counters() -> dict[str, WaitReading]:
 
     Example:
         >>> import monitel
-        >>> sorted(monitel.wait_counters())
-        []
+        >>> with monitel.WaitCounter("barrier").guard():
+        ...     monitel.wait_counters()["barrier"].active
+        1
     """
     with _lock:
         return {

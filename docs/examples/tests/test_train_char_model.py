@@ -95,7 +95,7 @@ def assert_everything_is_written(run_dir: Path, printed: str) -> None:
     assert events >= EVENTS
     with np.load(run_dir / "checkpoint.npz") as checkpoint:
         assert checkpoint["step"] > 0
-    table = {line.split()[0] for line in printed.splitlines() if line}
+    table = {line.split()[0] for line in printed.splitlines() if line.strip()}
     assert table >= {*STATS, "events", "data.loading"}
 
 

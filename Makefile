@@ -1,0 +1,35 @@
+# make demo and make test need python3 (3.10 or newer), pip and make; the rest is installed into .venv.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PACKAGES := -e . -e exporters/otel -e exporters/otlp -e exporters/tensorboard
+STAMP := $(VENV)/.installed
+SOURCES := src exporters/otel/src exporters/otlp/src exporters/tensorboard/src
+
+.PHONY: demo test lint bench integration clean
+
+demo: $(STAMP)  ## half a minute of real training, recorded for TensorBoard and OpenTelemetry
+	$(BIN)/python docs/examples/train_char_model.py
+
+test: $(STAMP)  ## all tests that need no other program
+	$(BIN)/python -m pytest
+
+lint: $(STAMP)  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/mypy $(SOURCES) tests exporters/otel/tests exporters/otlp/tests exporters/tensorboard/tests
+
+bench: $(STAMP)  ## the numbers of docs/performance.md, as ratios to its peers
+	$(BIN)/python tests/bench/run.py
+
+integration: $(STAMP)  ## against a real Collector and a real Prometheus
+	$(BIN)/python -m pytest -m integration
+
+clean:  ## everything that was made here
+	rm -rf $(VENV) build dist runs monitel-runs .pytest_cache .ruff_cache .mypy_cache
+	find . -name __pycache__ -prune -exec rm -rf {} + ; find src exporters -name '*.so' -delete
+
+$(STAMP): requirements-dev.txt pyproject.toml src/monitel/_window_c.c $(wildcard exporters/*/pyproject.toml)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PACKAGES) -r requirements-dev.txt
+	touch $@

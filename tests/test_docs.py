@@ -1,0 +1,76 @@
+"""Every Python block of README and docs runs, in its order, and prints what it says."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import monitel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted(
+    page for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("exporters/*/README.md")]
+)
+BLOCK = re.compile(r"^```python( no-run)?\n(.*?)^```", re.MULTILINE | re.DOTALL)
+OUTPUT = re.compile(r"\A\s*^```text\n(.*?)^```", re.MULTILINE | re.DOTALL)
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+def blocks(page: Path) -> Iterator[tuple[int, str, str | None]]:
+    """The line, the code, and the text block that follows it at once: what the code must print."""
+    text = page.read_text()
+    for match in BLOCK.finditer(text):
+        if match[1]:
+            continue
+        output = OUTPUT.match(text[match.end() :])
+        yield text[: match.start()].count("\n") + 2, match[2], output[1] if output else None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_page_runs(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A page's blocks run one after another in one namespace and an empty folder; output is compared where shown."""
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, object] = {"__name__": "page"}
+    for line, code, expected in blocks(page):
+        if code.lstrip().startswith(">>>"):
+            test = doctest.DocTestParser().get_doctest(code, namespace, page.name, str(page), line)
+            runner = doctest.DocTestRunner(optionflags=FLAGS)
+            runner.run(test, clear_globs=False)
+            assert 0 == runner.failures, capsys.readouterr().out
+            namespace.update(test.globs)
+            continue
+        capsys.readouterr()
+        exec(compile("\n" * (line - 1) + code, str(page), "exec"), namespace)
+        if expected is not None:
+            printed = capsys.readouterr().out
+            assert doctest.OutputChecker().check_output(expected, printed, FLAGS), f"{page}:{line} printed\n{printed}"
+    monitel.flush()
+
+
+def modules() -> list[str]:
+    """Every module of the four distributions."""
+    names = []
+    for package in ("monitel", "monitel_otel", "monitel_otlp", "monitel_tensorboard"):
+        found = importlib.import_module(package)
+        names += [package, *(info.name for info in pkgutil.iter_modules(found.__path__, f"{package}."))]
+    return [name for name in names if not name.endswith(("__main__", "_window_c"))]
+
+
+@pytest.mark.parametrize("name", modules())
+def test_docstring_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The examples in the docstrings of a module run."""
+    monkeypatch.chdir(tmp_path)
+    module = importlib.import_module(name)
+    result = doctest.testmod(module, optionflags=FLAGS)
+    assert 0 == result.failed
