@@ -13,7 +13,7 @@ demo: $(STAMP)  ## half a minute of real training, recorded for TensorBoard and 
 	$(BIN)/python docs/examples/train_char_model.py
 
 test: $(STAMP)  ## all tests that need no other program
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not integration"
 
 lint: $(STAMP)  ## ruff and mypy
 	$(BIN)/ruff check .

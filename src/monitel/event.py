@@ -19,8 +19,6 @@ data_value_t = TypeVar("data_value_t", str, int, float, bool)
 #: The name of the Events that Stats log when a window closes.
 STAT_EVENT = "torch.monitor.Stat"
 
-_INT64 = range(-(2**63), 2**63)
-
 
 class Severity(IntEnum):
     """How grave an Event is, with OpenTelemetry's numbers (logs data model, SeverityNumber)."""
@@ -99,7 +97,7 @@ class Event:
 
     @data.setter
     def data(self, data: Mapping[str, Any]) -> None:
-        if not isinstance(data, Mapping):
+        if not isinstance(data, Mapping) and not (hasattr(data, "items") and hasattr(data, "__getitem__")):
             raise TypeError(f"Event data must be a mapping of names to values, got {type(data).__qualname__}")
         self._data = {
             text("key of Event data", key): scalar(f"Event data {key!r}", value) for key, value in data.items()
@@ -137,6 +135,16 @@ class Event:
         event._severity = Severity.INFO
         event._window = window
         return event
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        own = getattr(self, "__dict__", None)  # a subclass's
+        return self._name, self._timestamp, dict(self._data), self._severity, self._window, own
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self._name, self._timestamp, data, self._severity, self._window, own = state
+        self._data = dict(data)
+        if own:
+            self.__dict__.update(own)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Event):
@@ -192,16 +200,17 @@ def _datetime(timestamp: object) -> dt.datetime:
 def scalar(what: str, value: object) -> str | int | float | bool:
     """``value`` as a plain str, int, float or bool; what OTLP and TensorBoard could not take is refused."""
     numpy = sys.modules.get("numpy")  # whoever hands a NumPy scalar over has imported it
-    if numpy is not None and isinstance(value, numpy.generic):
-        value = value.item()
-    if isinstance(value, bool):
-        return value
+    if isinstance(value, bool) or (numpy and isinstance(value, numpy.bool_)):
+        return bool(value)
     if isinstance(value, float):
+        return float.__float__(value)
+    if numpy and isinstance(value, numpy.floating):
         return float(value)
-    if isinstance(value, int):
-        if value not in _INT64:
-            raise ValueError(f"{what}: an int must fit in 64 bits, got {int(value)}; send it as a str")
-        return int(value)
+    if isinstance(value, int) or (numpy and isinstance(value, numpy.integer)):
+        number = int(value)
+        if not -(2**63) <= number < 2**63:
+            raise ValueError(f"{what}: an int must fit in 64 bits, got {number}; send it as a str")
+        return number
     if isinstance(value, (str, bytes)):
         return text(what, value)
     raise TypeError(f"{what}: a value must be a str, int, float or bool, got {type(value).__qualname__}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from threading import RLock
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from monitel import clock
 from monitel.event import Event, Severity
@@ -146,8 +146,10 @@ def emit(
         >>> events[0].data
         {'file.size': 1024, 'step': 7}
     """
-    details: dict[str, Any] = {**(data or {}), **attributes}
-    log_event(Event(name, timestamp or clock.now(), details, severity=severity))
+    event = Event(name, clock.now() if timestamp is None else timestamp, {} if data is None else data, severity=severity)
+    if attributes:
+        event.data = {**event.data, **attributes}
+    log_event(event)
 
 
 def raise_first(failures: list[BaseException]) -> NoReturn:

@@ -6,6 +6,7 @@ import datetime as dt
 import math
 import sys
 from collections.abc import Mapping
+from operator import index
 from types import GeneratorType, MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -211,9 +212,13 @@ def _window_ns(window_size: object) -> int:
 
 def _max_samples(max_samples: Any) -> int:
     kind = type(max_samples)
-    if isinstance(max_samples, float) or not (hasattr(kind, "__index__") or hasattr(kind, "__int__")):
+    to_int = index if hasattr(kind, "__index__") else int
+    if isinstance(max_samples, (float, str, bytes)) or not hasattr(kind, f"__{to_int.__name__}__"):
         raise TypeError(f"max_samples must be an int, got {kind.__qualname__}: {max_samples!r:.80}")
-    number = int(max_samples)
+    try:
+        number = to_int(max_samples)
+    except Exception as error:
+        raise TypeError(f"max_samples must be an int; {kind.__qualname__} gave none: {error}") from error
     if number > _NO_LIMIT or number < -_NO_LIMIT - 1:
         raise TypeError(f"max_samples must fit in 64 bits, got {number}; leave it out for no limit")
     if number < 1:

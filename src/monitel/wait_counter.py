@@ -108,6 +108,10 @@ class _WaitCounterTracker:
         if not compiling():
             self._end()
 
+    def __del__(self) -> None:
+        if getattr(self, "_start_ns", None) is not None:  # lost while entered: the wait is over
+            self._end()
+
     def _end(self) -> None:
         with _lock:
             start_ns, self._start_ns = self._start_ns, None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from monitel.aggregation import Aggregation
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     AttributeValue = str | bool | int | float
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class StatDefinition:
     """What a Stat was made with; all windows of one Stat share one definition.
 
@@ -32,6 +33,18 @@ class StatDefinition:
     description: str
     attributes: Mapping[str, AttributeValue]
     monotonic: bool
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.aggregations))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        fields = self.name, self.aggregations, self.unit, self.description, dict(self.attributes), self.monotonic
+        return _definition, fields
+
+
+def _definition(*fields: Any) -> StatDefinition:
+    *others, attributes, monotonic = fields
+    return StatDefinition(*others, MappingProxyType(attributes), monotonic)
 
 
 @dataclass(frozen=True, slots=True)

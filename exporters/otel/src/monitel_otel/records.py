@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("monitel.otel")
 
-_INT64 = range(-(2**63), 2**63)
 _LATEST_NS = 2**64 - 1  # the protocol's field
 
 
@@ -68,9 +67,9 @@ class Records:
 def _can_be_sent(key: object, value: object) -> bool:
     if not isinstance(key, str) or not key:
         return False
-    if isinstance(value, int) and value not in _INT64:
-        return False
-    return isinstance(value, (str, bool, int, float))
+    if isinstance(value, int):
+        return -(2**63) <= value < 2**63
+    return isinstance(value, (str, float))
 
 
 def timestamp_ns(timestamp: datetime) -> int:

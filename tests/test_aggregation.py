@@ -1,0 +1,108 @@
+"""Aggregation: torch's names and numbers on a real enum."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import monitel
+from monitel import Aggregation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NUMBERS = {"VALUE": 0, "MEAN": 2, "COUNT": 3, "SUM": 4, "MAX": 5, "MIN": 6}
+
+
+def test_names_and_numbers_are_torchs() -> None:
+    """The members come in torch's order, with torch's numbers."""
+    assert list(NUMBERS.items()) == [(member.name, member.value) for member in Aggregation]
+    assert list(NUMBERS) == list(Aggregation.__members__)
+
+
+def test_is_a_real_enum() -> None:
+    """Row "Aggregation": a real enum.Enum, with int(), where torch has a pybind type."""
+    assert issubclass(Aggregation, Enum)
+    assert list(NUMBERS.values()) == [int(member) for member in Aggregation]
+
+
+@pytest.mark.parametrize(("name", "number"), NUMBERS.items())
+def test_member(name: str, number: int) -> None:
+    """A member is one object by name, by number and at module level, is true, and reads as in torch."""
+    member = getattr(monitel, name)
+    assert member is Aggregation[name]
+    assert member is Aggregation(number)
+    assert member is Aggregation(value=number)
+    assert number == int(member) == member.__index__()
+    assert float(number) == float(member)
+    assert list(range(10))[member] == number
+    assert bool(member)
+    texts = (f"<Aggregation.{name}: {number}>", f"Aggregation.{name}", f"Aggregation.{name}")
+    assert texts == (repr(member), str(member), f"{member}")
+    assert name.lower() == member.suffix
+
+
+def test_numpy_number() -> None:
+    """A NumPy integer looks a member up as an int does."""
+    numpy = pytest.importorskip("numpy", reason="numpy is not installed")
+    assert Aggregation(numpy.int64(4)) is Aggregation.SUM
+    with pytest.raises(ValueError, match="got np.int64"):
+        Aggregation(numpy.int64(99))
+
+
+@pytest.mark.parametrize("number", [1, 7, 99, -1, True, 2**40])
+def test_unknown_number(number: int) -> None:
+    """Row "Aggregation": Aggregation(99) is a ValueError that lists what is allowed; torch accepts it."""
+    with pytest.raises(ValueError, match=r"takes one of 0 \(VALUE\), 2 \(MEAN\), .*, got ") as caught:
+        Aggregation(number)
+    assert str(caught.value).endswith(f"got {number!r}")
+
+
+@pytest.mark.parametrize("given", ["SUM", "", b"4", None, 4.5, float("nan"), object()])
+def test_what_is_no_number(given: object) -> None:
+    """Anything but a number is a TypeError, as in torch."""
+    with pytest.raises(TypeError, match="takes one of"):
+        Aggregation(given)
+
+
+def test_no_argument() -> None:
+    """Aggregation() is a TypeError."""
+    with pytest.raises(TypeError):
+        Aggregation()  # type: ignore[call-arg]  # that is the point
+
+
+def test_is_no_number() -> None:
+    """As in torch a member does not equal its number, has no order, and does not combine."""
+    number: Any = 4
+    assert number != Aggregation.SUM
+    assert Aggregation.SUM != number
+    assert number not in {Aggregation.SUM: 1}
+    for combine in (lambda a: a < 5, lambda a: a < Aggregation.MAX, lambda a: a | a, lambda a: a + 1):
+        with pytest.raises(TypeError):
+            combine(Aggregation.SUM)
+
+
+@pytest.mark.parametrize("attribute", ["name", "value", "suffix"])
+def test_is_read_only(attribute: str) -> None:
+    """Name, value and suffix cannot be set."""
+    with pytest.raises(AttributeError):
+        setattr(Aggregation.SUM, attribute, "x")
+
+
+@pytest.mark.parametrize(
+    "duplicate",
+    [
+        copy.copy,
+        copy.deepcopy,
+        *(lambda member, p=p: pickle.loads(pickle.dumps(member, p)) for p in range(pickle.HIGHEST_PROTOCOL + 1)),
+    ],
+    ids=["copy", "deepcopy", *(f"pickle{p}" for p in range(pickle.HIGHEST_PROTOCOL + 1))],
+)
+def test_copies_are_the_member(duplicate: Callable[[Aggregation], Aggregation]) -> None:
+    """Copies and every pickle protocol give the member itself; torch aborts on protocols 0 and 1."""
+    assert list(Aggregation) == [duplicate(member) for member in Aggregation]
+    assert all(duplicate(member) is member for member in Aggregation)
