@@ -146,7 +146,8 @@ def emit(
         >>> events[0].data
         {'file.size': 1024, 'step': 7}
     """
-    event = Event(name, clock.now() if timestamp is None else timestamp, {} if data is None else data, severity=severity)
+    when = clock.now() if timestamp is None else timestamp
+    event = Event(name, when, {} if data is None else data, severity=severity)
     if attributes:
         event.data = {**event.data, **attributes}
     log_event(event)

@@ -53,9 +53,9 @@ class WaitCounter:
 
     Example:
         >>> import monitel
-        >>> with monitel.WaitCounter("data.loading").guard():
+        >>> with monitel.WaitCounter("rendezvous").guard():
         ...     pass
-        >>> monitel.wait_counters()["data.loading"].count
+        >>> monitel.wait_counters()["rendezvous"].count
         1
     """
 

@@ -42,9 +42,10 @@ class StatDefinition:
         return _definition, fields
 
 
-def _definition(*fields: Any) -> StatDefinition:
-    *others, attributes, monotonic = fields
-    return StatDefinition(*others, MappingProxyType(attributes), monotonic)
+def _definition(
+    name: str, aggregations: tuple[Aggregation, ...], unit: str, description: str, attributes: Any, monotonic: bool
+) -> StatDefinition:
+    return StatDefinition(name, aggregations, unit, description, MappingProxyType(attributes), monotonic)
 
 
 @dataclass(frozen=True, slots=True)

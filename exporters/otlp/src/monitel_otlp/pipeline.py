@@ -47,8 +47,8 @@ _Logged = tuple[monitel.Event, "int | None", Context, int]
 class Pipeline:
     """What :func:`configure` returns: monitel's windows and events on their way to an OTLP endpoint.
 
-    Windows and events wait in bounded queues (100,000 each; the oldest is dropped and counted) until a thread of the
-    pipeline encodes and delivers them. What a backend does not take is kept, first in memory, then in the spool. Thread-safe.
+    Windows and events wait in bounded queues (100,000 each; the oldest is dropped and counted) until the delivery
+    thread encodes and sends them. What a backend does not take is kept, first in memory, then in the spool. Thread-safe.
     A forked child exports nothing.
 
     Attributes:
