@@ -33,7 +33,7 @@ def test_os_exit_logs_nothing(run_script: RunScript) -> None:
 
 
 @pytest.mark.parametrize("handle", ["", "handle = "])
-@pytest.mark.parametrize("handler", ["print", "lambda event: print(event)", "print.__class__.__call__.__get__(print)"])
+@pytest.mark.parametrize("handler", ["print", "lambda event: print(event)"])
 def test_exit_with_handlers_registered(run_script: RunScript, handle: str, handler: str) -> None:
     """The exit code is 0 with handlers still registered, their handle kept or not (torch: SIGSEGV)."""
     ended = run_script(f"{handle}monitel.register_event_handler({handler})\nmonitel.emit('said')")

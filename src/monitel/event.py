@@ -138,10 +138,12 @@ class Event:
 
     def __getstate__(self) -> tuple[Any, ...]:
         own = getattr(self, "__dict__", None)  # a subclass's
-        return self._name, self._timestamp, dict(self._data), self._severity, self._window, own
+        fold = self._timestamp.fold  # which datetime itself leaves out before protocol 4
+        return self._name, self._timestamp, fold, dict(self._data), self._severity, self._window, own
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self._name, self._timestamp, data, self._severity, self._window, own = state
+        self._name, timestamp, fold, data, self._severity, self._window, own = state
+        self._timestamp = timestamp.replace(fold=fold)
         self._data = dict(data)
         if own:
             self.__dict__.update(own)
@@ -199,18 +201,30 @@ def _datetime(timestamp: object) -> dt.datetime:
 
 def scalar(what: str, value: object) -> str | int | float | bool:
     """``value`` as a plain str, int, float or bool; what OTLP and TensorBoard could not take is refused."""
-    numpy = sys.modules.get("numpy")  # whoever hands a NumPy scalar over has imported it
-    if isinstance(value, bool) or (numpy and isinstance(value, numpy.bool_)):
-        return bool(value)
+    value = _plain(value)
+    if isinstance(value, bool):
+        return value
     if isinstance(value, float):
         return float.__float__(value)
-    if numpy and isinstance(value, numpy.floating):
-        return float(value)
-    if isinstance(value, int) or (numpy and isinstance(value, numpy.integer)):
-        number = int(value)
+    if isinstance(value, int):
+        number = int.__int__(value)
         if not -(2**63) <= number < 2**63:
             raise ValueError(f"{what}: an int must fit in 64 bits, got {number}; send it as a str")
         return number
     if isinstance(value, (str, bytes)):
         return text(what, value)
     raise TypeError(f"{what}: a value must be a str, int, float or bool, got {type(value).__qualname__}")
+
+
+def _plain(value: object) -> object:
+    """A NumPy number as Python's; everything else as it is."""
+    numpy = sys.modules.get("numpy")  # whoever hands a NumPy scalar over has imported it
+    if numpy is None or not isinstance(value, numpy.generic):
+        return value
+    if isinstance(value, numpy.bool_):
+        return bool(value)
+    if isinstance(value, numpy.integer) and not isinstance(value, numpy.timedelta64):
+        return int(value)
+    if isinstance(value, numpy.floating):
+        return float(value)
+    return value

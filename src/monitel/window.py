@@ -42,7 +42,7 @@ class StatDefinition:
         return _definition, fields
 
 
-def _definition(
+def _definition(  # noqa: PLR0917  called by pickle
     name: str, aggregations: tuple[Aggregation, ...], unit: str, description: str, attributes: Any, monotonic: bool
 ) -> StatDefinition:
     return StatDefinition(name, aggregations, unit, description, MappingProxyType(attributes), monotonic)

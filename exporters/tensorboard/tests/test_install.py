@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import (  # type: ig
 import monitel
 from monitel.testing import ManualClock
 from monitel_tensorboard import install
+from monitel_tensorboard.installation import _close_expired_windows
 from monitel_tensorboard.point import Point
 from monitel_tensorboard.steps import RisingSteps
 
@@ -148,14 +150,19 @@ def test_an_idle_stat_is_seen(tmp_path: Path, read: Read, eventually: Eventually
         assert loss.count == 0
 
 
-def test_many_idle_stats_are_closed_without_a_pause(tmp_path: Path, eventually: Eventually) -> None:
-    """More windows than one slice holds do not wait for the next round."""
-    with ManualClock() as clock, install(tmp_path, expiry_secs=0.05):
-        stats = [monitel.Stat(f"idle{n}", [monitel.COUNT], MINUTE) for n in range(1000)]
-        for stat in stats:
-            stat.add(1)
-        clock.advance(61)
-        eventually(lambda: not any(stat.count for stat in stats))
+def test_many_idle_stats_are_closed_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a full slice of windows the thread lets others run for a moment, and goes on."""
+    closed = iter([100, 100, 3, 0])
+    pauses: list[float] = []
+
+    class Stop:
+        def wait(self, pause: float) -> bool:
+            pauses.append(pause)
+            return len(pauses) == 5
+
+    monkeypatch.setattr(monitel, "close_expired_windows", lambda limit: next(closed))
+    _close_expired_windows(Stop(), 2.0)  # type: ignore[arg-type]
+    assert pauses == [2.0, 0.001, 0.001, 2.0, 2.0]
 
 
 def test_uninstall_flushes_and_stops(tmp_path: Path, read: Read) -> None:
@@ -170,6 +177,14 @@ def test_uninstall_flushes_and_stops(tmp_path: Path, read: Read) -> None:
     assert read(tmp_path) == {"loss.sum": [(0, 1)]}
     assert installed.writer.dropped == 0
     assert repr(installed).startswith("<Installation uninstalled, <SummaryWriter ")
+
+
+def test_uninstall_ends_the_threads(tmp_path: Path, eventually: Eventually) -> None:
+    """Neither the writer's thread nor the one that looks for idle Stats stays."""
+    before = threading.active_count()
+    with install(tmp_path, expiry_secs=0.01):
+        assert threading.active_count() == before + 2
+    eventually(lambda: threading.active_count() == before)
 
 
 def test_a_failing_neighbour_does_not_stop_the_thread(

@@ -78,6 +78,7 @@ pid = os.fork()
 if pid == 0:
     assert (len(installed.writer._queue), installed.writer.dropped) == (0, 0)
     installed.writer.add_scalar("child", 1, 1)
+    assert installed.writer.flush()
     loss.add(2)
     {end}
 assert os.waitpid(pid, 0)[1] == 0
@@ -103,6 +104,27 @@ if pid:
 """
     run_script(script, tmp_path)
     assert sorted(read(tmp_path)["loss.sum"]) == [(0, 1), (0, 2)]
+
+
+def test_a_forked_child_closes_the_windows_of_idle_stats(
+    tmp_path: Path, read: Read, run_script: Callable[..., str]
+) -> None:
+    """From the child's first event on, as in the parent."""
+    script = f"""{STAT}
+import threading
+monitel_tensorboard.install(sys.argv[1], expiry_secs=0.01, flush_secs=0.01)
+pid = os.fork()
+if pid == 0:
+    monitel.emit("child", n=1)
+    idle = monitel.Stat("idle", [monitel.SUM], datetime.timedelta(milliseconds=1))
+    idle.add(1)
+    pause = threading.Event()
+    while idle.count:
+        pause.wait(0.005)
+    os._exit(0)
+assert os.waitpid(pid, 0)[1] == 0
+"""
+    run_script(script, tmp_path)
 
 
 def test_a_child_that_adds_nothing_makes_no_file(tmp_path: Path, run_script: Callable[..., str]) -> None:

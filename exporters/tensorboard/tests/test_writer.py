@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     Eventually: TypeAlias = Callable[[Callable[[], bool]], None]
 
 FULL = OSError(28, "No space left on device")
+_ANY_TEXT = st.text(st.characters(exclude_categories=()))  # lone surrogates too
 
 
 def test_public_names() -> None:
@@ -81,8 +82,8 @@ def test_the_file_is_what_tensorboard_expects(tmp_path: Path) -> None:
     st.lists(
         st.builds(
             Point,
-            st.text(),
-            st.floats(width=32) | st.text(),
+            _ANY_TEXT,
+            st.floats(width=32) | _ANY_TEXT,
             st.integers(-(2**63), 2**63 - 1),
             st.floats(allow_nan=False),
         ),
@@ -182,10 +183,30 @@ def test_the_oldest_points_give_way(tmp_path: Path, disk: Any, read: Read, event
 def test_half_a_queue_wakes_the_thread(tmp_path: Path, eventually: Eventually) -> None:
     """Many points in a short time are not dropped for want of a look at the clock."""
     with SummaryWriter(tmp_path, max_queue=10, flush_secs=3600) as writer:
+        assert writer.flush()
         for step in range(5):
             writer.add_scalar("loss", step, step)
         eventually(lambda: not writer._queue)
         assert writer.dropped == 0
+
+
+def test_an_idle_writer_leaves_the_disk_alone(tmp_path: Path, disk: Any) -> None:
+    """The first look makes the file; without points no further one touches it."""
+    with SummaryWriter(tmp_path) as writer:
+        assert writer.flush()
+    assert writer._write_slice()
+    assert disk.slices == [0]
+
+
+def test_where_no_thread_can_start_close_writes(tmp_path: Path, read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a forked child at its exit, from Python 3.12 on: the points wait, and are written by close()."""
+    with monkeypatch.context() as ending:
+        ending.setattr(threading.Thread, "start", lambda _: (_ for _ in ()).throw(RuntimeError("at shutdown")))
+        writer = SummaryWriter(tmp_path)
+        for step in range(100):
+            writer.add_scalar("loss", step, step)
+        assert writer.close()
+    assert read(tmp_path) == {"loss": [(step, step) for step in range(100)]}
 
 
 def test_points_are_written_without_being_asked(tmp_path: Path, read: Read, eventually: Eventually) -> None:
@@ -275,6 +296,8 @@ def test_a_deleted_folder_comes_back(tmp_path: Path, read: Read) -> None:
         shutil.rmtree(tmp_path / "run")
         writer.add_scalar("loss", 2, 2)
     assert read(tmp_path / "run") == {"loss": [(2, 2)]}
+    (path,) = (tmp_path / "run").iterdir()
+    assert next(LegacyEventFileLoader(str(path)).Load()).file_version == "brain.Event:2"
 
 
 def test_a_torn_record_is_undone(tmp_path: Path, read: Read, run_script: Callable[..., str]) -> None:

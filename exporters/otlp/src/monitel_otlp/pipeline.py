@@ -48,8 +48,8 @@ class Pipeline:
     """What :func:`configure` returns: monitel's windows and events on their way to an OTLP endpoint.
 
     Windows and events wait in bounded queues (100,000 each; the oldest is dropped and counted) until the delivery
-    thread encodes and sends them. What a backend does not take is kept, first in memory, then in the spool. Thread-safe.
-    A forked child exports nothing.
+    thread encodes and sends them. What a backend does not take is kept, first in memory, then in the spool.
+    Thread-safe. A forked child exports nothing.
 
     Attributes:
         meter_provider: For instruments of your own; they travel with the windows.
