@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import copy
+import operator
 import pickle
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 import monitel
 from monitel import Aggregation
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 NUMBERS = {"VALUE": 0, "MEAN": 2, "COUNT": 3, "SUM": 4, "MAX": 5, "MIN": 6}
 
@@ -50,7 +48,7 @@ def test_numpy_number() -> None:
     """A NumPy integer looks a member up as an int does."""
     numpy = pytest.importorskip("numpy", reason="numpy is not installed")
     assert Aggregation(numpy.int64(4)) is Aggregation.SUM
-    with pytest.raises(ValueError, match="got np.int64"):
+    with pytest.raises(ValueError, match="got np"):
         Aggregation(numpy.int64(99))
 
 
@@ -81,9 +79,12 @@ def test_is_no_number() -> None:
     assert number != Aggregation.SUM
     assert Aggregation.SUM != number
     assert number not in {Aggregation.SUM: 1}
-    for combine in (lambda a: a < 5, lambda a: a < Aggregation.MAX, lambda a: a | a, lambda a: a + 1):
-        with pytest.raises(TypeError):
-            combine(Aggregation.SUM)
+    member: Any = Aggregation.SUM
+    operators: list[Any] = [operator.lt, operator.or_, operator.add]
+    for combine in operators:
+        for other in (5, Aggregation.MAX):
+            with pytest.raises(TypeError):
+                combine(member, other)
 
 
 @pytest.mark.parametrize("attribute", ["name", "value", "suffix"])
@@ -93,16 +94,15 @@ def test_is_read_only(attribute: str) -> None:
         setattr(Aggregation.SUM, attribute, "x")
 
 
-@pytest.mark.parametrize(
-    "duplicate",
-    [
-        copy.copy,
-        copy.deepcopy,
-        *(lambda member, p=p: pickle.loads(pickle.dumps(member, p)) for p in range(pickle.HIGHEST_PROTOCOL + 1)),
-    ],
-    ids=["copy", "deepcopy", *(f"pickle{p}" for p in range(pickle.HIGHEST_PROTOCOL + 1))],
-)
-def test_copies_are_the_member(duplicate: Callable[[Aggregation], Aggregation]) -> None:
-    """Copies and every pickle protocol give the member itself; torch aborts on protocols 0 and 1."""
-    assert list(Aggregation) == [duplicate(member) for member in Aggregation]
-    assert all(duplicate(member) is member for member in Aggregation)
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_pickle_gives_the_member(protocol: int) -> None:
+    """Every protocol gives the member itself; torch aborts on protocols 0 and 1."""
+    for member in Aggregation:
+        assert member is pickle.loads(pickle.dumps(member, protocol))
+
+
+def test_copy_gives_the_member() -> None:
+    """There is one object for each aggregation, copied or not."""
+    for member in Aggregation:
+        assert member is copy.copy(member)
+        assert member is copy.deepcopy(member)

@@ -10,6 +10,7 @@ import weakref
 from collections import ChainMap, Counter, OrderedDict, UserDict
 from decimal import Decimal
 from enum import Enum, IntEnum
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -155,14 +156,14 @@ def test_numpy_values() -> None:
 )
 def test_refused_values(value: Any) -> None:
     """Any other value is a TypeError that names its key."""
-    with pytest.raises(TypeError, match="'loss'.*must be a str, int, float or bool, got"):
+    with pytest.raises(TypeError, match=r"'loss'.*must be a str, int, float or bool, got"):
         make(data={"loss": value})
 
 
 @pytest.mark.parametrize("value", [2**63, -(2**63) - 1, 10**400])
 def test_int_beyond_64_bits(value: int) -> None:
     """An int that OTLP could not carry is a ValueError, as in torch."""
-    with pytest.raises(ValueError, match="'a'.*64 bits"):
+    with pytest.raises(ValueError, match=r"'a'.*64 bits"):
         make(data={"a": value})
 
 
@@ -186,7 +187,7 @@ def test_refused_names_and_keys(given: Any) -> None:
     """A name or key of another type is a TypeError."""
     with pytest.raises(TypeError, match="name must be a str"):
         make(name=given)
-    with pytest.raises(TypeError, match="key .*must be a str"):
+    with pytest.raises(TypeError, match=r"key .*must be a str"):
         make(data={given: 1})
 
 
@@ -208,10 +209,10 @@ def test_refused_data(data: Any) -> None:
 @pytest.mark.parametrize(
     ("given", "kept"),
     [
-        *((moment, moment) for moment in (MOMENT, dt.datetime.min, dt.datetime.max)),
+        *((moment, moment) for moment in (MOMENT, MOMENT.replace(1), MOMENT.replace(9999))),
         (dt.date(2026, 1, 2), MOMENT.replace(hour=0, minute=0, second=0, microsecond=0)),
         (dt.time(3, 4, 5, 678901), MOMENT.replace(1970, 1, 1)),
-        (Moment(2026, 1, 2, 3, 4, 5, 678901), MOMENT),  # noqa: DTZ001  naive on purpose
+        (Moment(2026, 1, 2, 3, 4, 5, 678901), MOMENT),
     ],
 )
 def test_timestamps(given: Any, kept: dt.datetime) -> None:
@@ -345,18 +346,19 @@ def test_hash_is_of_name_and_timestamp() -> None:
 def test_repr_makes_the_event_again(changes: dict[str, Any]) -> None:
     """Row "Event repr": it shows everything, and Python reads it back."""
     event = make(**changes)
-    assert event == eval(repr(event), {"Event": Event, "Severity": Severity, "datetime": dt})  # noqa: PGH001 RUF100
+    assert event == eval(repr(event), {"Event": Event, "Severity": Severity, "datetime": dt})
 
 
-COPIES: dict[str, Callable[[Any], Any]] = {
-    "copy": copy.copy,
-    "deepcopy": copy.deepcopy,
-    **{
-        f"pickle{protocol}": lambda event, protocol=protocol: pickle.loads(pickle.dumps(event, protocol))
-        for protocol in range(pickle.HIGHEST_PROTOCOL + 1)
-    },
-}
-each_copy = pytest.mark.parametrize("duplicate", COPIES.values(), ids=COPIES)
+def pickled(event: Any, protocol: int) -> Any:
+    """Send an Event through pickle."""
+    return pickle.loads(pickle.dumps(event, protocol))
+
+
+each_copy = pytest.mark.parametrize(
+    "duplicate",
+    [copy.copy, copy.deepcopy, *(partial(pickled, protocol=p) for p in range(pickle.HIGHEST_PROTOCOL + 1))],
+    ids=["copy", "deepcopy", *(f"pickle{p}" for p in range(pickle.HIGHEST_PROTOCOL + 1))],
+)
 
 
 class Checkpoint(Event):

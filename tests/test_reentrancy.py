@@ -311,7 +311,7 @@ def test_signal_handler_adds_to_the_stat_it_interrupts(
     def interrupt(_number: int, _frame: Any) -> None:
         nonlocal interrupts
         interrupts += 1
-        stat.add(1)
+        stat.add(1.0)
         if interrupts % 3 == 0:
             monitel.flush()
 
@@ -321,7 +321,7 @@ def test_signal_handler_adds_to_the_stat_it_interrupts(
         added, deadline = 0, time.monotonic() + 60
         while interrupts < 300:
             assert time.monotonic() < deadline
-            stat.add(1)
+            stat.add(1.0)
             added += 1
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 import threading
@@ -46,7 +47,7 @@ def test_four_threads_are_counted_exactly(
 
     def add() -> None:
         for _ in range(20_000):
-            stat.add(1)
+            stat.add(1.0)
 
     def close() -> None:
         for _ in range(500):
@@ -90,6 +91,21 @@ def test_nothing_waits_for_a_handler(
     run_threads(lambda: stat.add(1), other)
     assert [1.0, 2.0, 3.0] == [event.window.sum for event in events]
     assert 2.0 == stat.get()[monitel.SUM], "the window that ended last, not the one whose handler did"
+
+
+def test_get_is_of_the_window_that_ended_last(
+    make_stat: MakeStat, monitel: ModuleType, clock: Any, events: list[Any]
+) -> None:
+    """get() stays with the latest window when a thread that closed an earlier one comes late to log it."""
+    stat = make_stat()
+    for sample in (1, 2):
+        stat.add(sample)
+        clock.advance(1)
+        stat.flush()
+    late = events[0].window
+    stat._log_closed(*(getattr(late, field.name) for field in dataclasses.fields(late)[1:]))
+    assert [1.0, 2.0, 1.0] == [event.window.sum for event in events]
+    assert 2.0 == stat.get()[monitel.SUM]
 
 
 def test_handlers_run_in_the_thread_that_closes(

@@ -322,7 +322,7 @@ def test_windows_of_the_systems_clocks(make_stat: MakeStat, events: list[Any], w
     deadline = time.monotonic() + 30
     while len(events) < 3:
         assert time.monotonic() < deadline
-        stat.add(1)
+        stat.add(1.0)
     now_ns, monotonic_ns = time.time_ns(), time.monotonic_ns()
     windows = [event.window for event in events]
     assert [True] * 3 == [made_ns <= each.start_ns < each.end_ns <= now_ns for each in windows]

@@ -182,8 +182,12 @@ class Accumulator:
         now, epoch = self._read_moment()
         if not self._count:  # a signal handler, or an injected clock, may have closed it
             return None
-        start_ns = max(self._boundary - self._window + epoch, self._previous_end)
-        end_ns = max(min(now, self._boundary) + epoch, start_ns + 1)  # rises, whatever the wall clock does
+        # From here on no call, not even of max(): Python runs signal handlers at calls, and one may add or flush.
+        start_ns = self._boundary - self._window + epoch
+        start_ns = max(start_ns, self._previous_end)
+        end_ns = (min(self._boundary, now)) + epoch
+        if end_ns <= start_ns:  # times rise, whatever the wall clock does
+            end_ns = start_ns + 1
         closed: Snapshot = (
             start_ns,
             end_ns,

@@ -173,10 +173,10 @@ class _Unraisable:
     """Reports an exception by raising it where nobody can catch it: the only way to ``sys.unraisablehook``."""
 
     def __init__(self, error: BaseException) -> None:
-        self._error = error
+        self._errors = [error]
 
     def __del__(self) -> None:
-        raise self._error
+        raise self._errors.pop()  # popped: the traceback holds this frame, and would hold the error by it
 
 
 def _renew_lock() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from monitel_otlp.jsonlines import json_line
 from monitel_otlp.replay import replay, senders, spool_folders
-from monitel_otlp.settings import resolve
+from monitel_otlp.settings import GRPC, HTTP, resolve
 from monitel_otlp.spool import Spool, SpoolError
 
 
@@ -27,6 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
         metavar="NAME=VALUE",
         help="sent along; else OTEL_EXPORTER_OTLP_HEADERS",
     )
+    command.add_argument("--protocol", choices=(HTTP, GRPC), help="else OTEL_EXPORTER_OTLP_PROTOCOL")
     command.set_defaults(run=_replay)
     command = commands.add_parser("cat", help="print spooled telemetry as OTLP JSON lines")
     command.add_argument("dir", type=Path, help="a spool folder, or a folder that holds some")
@@ -46,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _replay(arguments: argparse.Namespace) -> int:
     folders = spool_folders(arguments.dir)
     headers = dict(_header(each) for each in arguments.header)
-    settings = resolve(arguments.endpoint, headers, None, arguments.dir)
+    settings = resolve(arguments.endpoint, headers, protocol=arguments.protocol)
     if settings.offline:
         raise SpoolError("no endpoint: give --endpoint http://HOST:4318 or set OTEL_EXPORTER_OTLP_ENDPOINT")
     routes = senders(settings)

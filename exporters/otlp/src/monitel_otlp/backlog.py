@@ -6,6 +6,8 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from monitel_otlp.request import FrozenRequest
     from monitel_otlp.spool import Spool
 
@@ -23,8 +25,13 @@ class Backlog:
         self.memory_items = 0
         self._signal = signal
         self._spool = spool
+        self._parts: deque[FrozenRequest] = deque()  # of a request that was taken apart: these are the oldest
         self._memory: deque[FrozenRequest] = deque()
-        self._from_disk = False
+
+    def oldest_in_memory_ns(self) -> int | None:
+        """When the oldest request in memory was encoded, Unix ns."""
+        oldest = self._parts or self._memory
+        return oldest[0].created_ns if oldest else None
 
     def put(self, request: FrozenRequest) -> None:
         """Put a request behind the others."""
@@ -33,16 +40,25 @@ class Backlog:
 
     def oldest(self) -> FrozenRequest | None:
         """The request to be delivered next; None when there is none."""
-        from_disk = self._spool.oldest(self._signal)
-        self._from_disk = from_disk is not None
-        return from_disk or (self._memory[0] if self._memory else None)
+        if self._parts:
+            return self._parts[0]
+        return self._spool.oldest(self._signal) or (self._memory[0] if self._memory else None)
 
     def remove_oldest(self) -> None:
         """Forget what :meth:`oldest` gave."""
-        if self._from_disk:
+        if self._parts:
+            self._count(self._parts.popleft(), -1)
+        elif self._spool.oldest(self._signal):
             self._spool.remove_oldest(self._signal)
         else:
             self._count(self._memory.popleft(), -1)
+
+    def replace_oldest(self, parts: Sequence[FrozenRequest]) -> None:
+        """Put parts of the request that :meth:`oldest` gave in its place."""
+        self.remove_oldest()
+        self._parts.extendleft(reversed(parts))
+        for part in parts:
+            self._count(part, 1)
 
     def spill(self) -> int:
         """Write what is in memory to the spool.
@@ -54,11 +70,12 @@ class Backlog:
             OSError: The disk takes no more; the rest is still in memory.
         """
         written = 0
-        while self._memory:
-            self._spool.append(self._memory[0])
-            request = self._memory.popleft()
-            self._count(request, -1)
-            written += request.items
+        for waiting in (self._parts, self._memory):
+            while waiting:
+                self._spool.append(waiting[0])
+                request = waiting.popleft()
+                self._count(request, -1)
+                written += request.items
         return written
 
     def drop(self) -> int:
@@ -68,6 +85,7 @@ class Backlog:
             Items dropped.
         """
         dropped = self.memory_items
+        self._parts.clear()
         self._memory.clear()
         self.memory_bytes = self.memory_items = 0
         return dropped

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
     from monitel_otlp._compat import ReadableLogRecord
-    from monitel_otlp.mapping import CumulativeMapping
+    from monitel_otlp.mapping import WindowMapping
     from monitel_otlp.request import FrozenRequest
     from monitel_otlp.windows import WindowQueue
 
@@ -48,7 +48,7 @@ class WindowExporter(MetricExporter):
     def __init__(
         self,
         windows: WindowQueue,
-        mapping: CumulativeMapping,
+        mapping: WindowMapping,
         put: Callable[[FrozenRequest], None],
         settings: dict[str, Any],
     ) -> None:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from tqdm import tqdm
 
 from monitel_otlp.exporters import RangeExporter, RecordExporter, WindowExporter
-from monitel_otlp.mapping import CumulativeMapping
+from monitel_otlp.mapping import choose_mapping
 from monitel_otlp.request import SIGNALS
-from monitel_otlp.sender import Sender, Verdict
+from monitel_otlp.sender import Verdict
+from monitel_otlp.senders import make_senders
 from monitel_otlp.spool import Spool, SpoolError
 from monitel_otlp.windows import WindowQueue
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from monitel_otlp.request import FrozenRequest
+    from monitel_otlp.sender import Sender
     from monitel_otlp.settings import Settings
 
 _wait = Event()  # never set: a pause that Ctrl-C ends
@@ -44,15 +46,12 @@ def senders(settings: Settings) -> dict[str, Sender]:
     def put(_request: object) -> None:
         raise AssertionError("only the route is asked for")
 
-    exporters: dict[str, WindowExporter | RecordExporter | RangeExporter] = {
-        "metrics": WindowExporter(
-            WindowQueue(1), CumulativeMapping(0), put, settings.exporter_arguments("metrics")
-        ),
-        "logs": RecordExporter(put, settings.exporter_arguments("logs")),
-        "traces": RangeExporter(put, settings.exporter_arguments("traces")),
-    }
-    routes = {signal: exporters[signal].learn_route() for signal in settings.endpoints}
-    return {signal: Sender(route) for signal, route in routes.items() if route is not None}
+    arguments = settings.encoder_arguments
+    windows = WindowExporter(WindowQueue(1), choose_mapping(0), put, arguments("metrics"))
+    records = RecordExporter(put, arguments("logs"))
+    spans = RangeExporter(put, arguments("traces"))
+    routes = {"metrics": windows.learn_route, "logs": records.learn_route, "traces": spans.learn_route}
+    return make_senders(settings, routes)
 
 
 def replay(folder: Path, routes: dict[str, Sender]) -> int:

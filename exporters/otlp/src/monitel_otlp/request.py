@@ -57,7 +57,11 @@ class FrozenRequest:
     items: int
     created_ns: int
 
+    def message_bytes(self) -> bytes:
+        """The encoded message, not compressed."""
+        return _DECODERS[self.encoding](self.body)
+
     def message(self) -> Message:
-        """The body, decoded."""
-        request: Message = REQUESTS[self.signal].FromString(_DECODERS[self.encoding](self.body))
+        """The message, decoded."""
+        request: Message = REQUESTS[self.signal].FromString(self.message_bytes())
         return request

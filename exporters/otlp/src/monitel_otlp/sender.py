@@ -1,4 +1,4 @@
-"""One attempt to deliver one request, and what its answer means."""
+"""One attempt to deliver one request over HTTP, and what an answer means."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import requests
 from google.protobuf.message import DecodeError
@@ -25,7 +25,9 @@ class Verdict(Enum):
     DELIVERED = "delivered"
     RETRY = "retry"  #: the backend is away or busy: keep it, try again soon
     REFUSED = "refused"  #: somebody has to mend address or credentials: keep it, try again each minute
-    REJECTED = "rejected"  #: this request will never be taken
+    FAILED = "failed"  #: the backend broke on it: try three times, then as REJECTED
+    REJECTED = "rejected"  #: something in this request will never be taken
+    TOO_LARGE = "too_large"  #: take it apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,25 +39,41 @@ class Answer:
         reason: Why, in words for a log line; it never holds a header.
         retry_after: Seconds that the backend asked to wait, None when it did not say.
         rejected: Items that the backend left out of a request it took (partial success).
+        answered: False when the backend may have taken the request without our hearing of it.
     """
 
     verdict: Verdict
     reason: str = ""
     retry_after: float | None = None
     rejected: int = 0
+    answered: bool = True
 
 
-_REJECTED = {"metrics": "rejected_data_points", "logs": "rejected_log_records", "traces": "rejected_spans"}
-_RETRY = {408, 429, 500, 502, 503, 504}
+class Sender(Protocol):
+    """Makes attempts for one signal, one at a time."""
+
+    @property
+    def url(self) -> str:
+        """Where to, for log lines."""
+
+    def send(self, request: FrozenRequest, timeout: float | None = None) -> Answer:
+        """Make one attempt, in ``timeout`` seconds at most, or the configured ones where these are fewer."""
+
+    def close(self) -> None:
+        """Close the connection."""
+
+
+_RETRY = {408, 429, 502, 503, 504}
 _REFUSED = {
     401: "the endpoint wants credentials: set OTEL_EXPORTER_OTLP_HEADERS",
     403: "the credentials are not allowed to write: check OTEL_EXPORTER_OTLP_HEADERS",
     404: "there is no OTLP receiver at this path: the endpoint is a base URL, /v1/... is appended",
 }
+_REJECTED_FIELD = {"metrics": "rejected_data_points", "logs": "rejected_log_records", "traces": "rejected_spans"}
 
 
-class Sender:
-    """Sends the requests of one signal over HTTP, one at a time, on a connection that is kept open."""
+class HttpSender:
+    """Sends over HTTP what the official exporter prepared, on a connection that is kept open."""
 
     def __init__(self, route: Route) -> None:
         self._route = route
@@ -67,12 +85,7 @@ class Sender:
         return self._route.url
 
     def send(self, request: FrozenRequest, timeout: float | None = None) -> Answer:
-        """Make one attempt.
-
-        Args:
-            request: What to send.
-            timeout: Seconds at most; the exporter's own timeout where that is shorter.
-        """
+        """Make one attempt."""
         prepared = self._route.prepared.copy()
         prepared.body = request.body
         prepared.headers["Content-Length"] = str(len(request.body))
@@ -87,25 +100,32 @@ class Sender:
                 return _answer(request.signal, response)
         except requests.exceptions.SSLError as error:
             return Answer(Verdict.REFUSED, f"TLS failed, check OTEL_EXPORTER_OTLP_CERTIFICATE: {_innermost(error)}")
+        except requests.exceptions.ConnectTimeout:
+            return Answer(Verdict.RETRY, "no connection in time")
         except (requests.exceptions.RequestException, OSError) as error:
-            return Answer(Verdict.RETRY, f"{type(error).__name__}: {_innermost(error)}")
+            cause = _innermost(error)
+            answered = "NewConnectionError" in type(cause).__name__ or isinstance(cause, ConnectionRefusedError)
+            return Answer(Verdict.RETRY, f"{type(error).__name__}: {cause}", answered=answered)
 
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
 
 
-def _innermost(error: BaseException) -> BaseException:
-    """What requests and urllib3 have wrapped: the line that tells a user something."""
-    wrapped = getattr(error, "reason", None) or next(iter(error.args), None)
-    return _innermost(wrapped) if isinstance(wrapped, BaseException) else error
+def partial_success(signal: str, content: bytes) -> Answer:
+    """The answer to a request that was taken, perhaps not all of it."""
+    try:
+        partial = RESPONSES[signal].FromString(content).partial_success
+    except DecodeError:  # a proxy's page instead of an OTLP answer: the status counts
+        return Answer(Verdict.DELIVERED)
+    return Answer(Verdict.DELIVERED, partial.error_message, rejected=getattr(partial, _REJECTED_FIELD[signal]))
 
 
 def _answer(signal: str, response: requests.Response) -> Answer:
     status = response.status_code
-    if 200 <= status < 300:  # noqa: PLR2004  the success class
-        return _delivered(signal, response.content)
     reason = f"HTTP {status}"
+    if 200 <= status < 300:  # noqa: PLR2004  the success class
+        return partial_success(signal, response.content)
     if status in _RETRY:
         return Answer(Verdict.RETRY, reason, _retry_after(response.headers.get("Retry-After")))
     if 300 <= status < 400:  # noqa: PLR2004  the redirection class
@@ -113,15 +133,10 @@ def _answer(signal: str, response: requests.Response) -> Answer:
         return Answer(Verdict.REFUSED, f"{reason}: redirected to {location!r}, set that endpoint")
     if status in _REFUSED:
         return Answer(Verdict.REFUSED, f"{reason}: {_REFUSED[status]}")
-    return Answer(Verdict.REJECTED, f"{reason}: {response.text[:200]!r}")
-
-
-def _delivered(signal: str, content: bytes) -> Answer:
-    try:
-        partial = RESPONSES[signal].FromString(content).partial_success
-    except DecodeError:  # a proxy's page instead of an OTLP answer: the status counts
-        return Answer(Verdict.DELIVERED)
-    return Answer(Verdict.DELIVERED, partial.error_message, rejected=getattr(partial, _REJECTED[signal]))
+    reason = f"{reason}: {response.text[:200]!r}"
+    if status == requests.codes.request_entity_too_large:
+        return Answer(Verdict.TOO_LARGE, reason)
+    return Answer(Verdict.FAILED if status >= 500 else Verdict.REJECTED, reason)  # noqa: PLR2004  the server's fault
 
 
 def _retry_after(value: str | None) -> float | None:
@@ -135,3 +150,9 @@ def _retry_after(value: str | None) -> float | None:
         return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
     except (TypeError, ValueError):
         return None
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """What requests and urllib3 have wrapped: the line that tells a user something."""
+    wrapped = getattr(error, "reason", None) or next(iter(error.args), None)
+    return _innermost(wrapped) if isinstance(wrapped, BaseException) else error

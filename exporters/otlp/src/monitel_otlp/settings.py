@@ -6,7 +6,8 @@ import logging
 import math
 import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -18,8 +19,26 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("monitel.otlp")
 
-SPOOL_BYTES = 1 << 30
+HTTP, GRPC = "http/protobuf", "grpc"
+_SPOOL_BYTES = 1 << 30
 _DEFAULT_INTERVAL = 5.0
+_pipelines = count(1)
+_NOWHERE = "http://localhost"  # for encoders whose requests are handed over, never sent as they are
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where one signal goes.
+
+    Attributes:
+        url: The full address over HTTP, host and port over gRPC.
+        protocol: ``"http/protobuf"`` or ``"grpc"``.
+        source: ``"argument"``, or the variable that said so.
+    """
+
+    url: str
+    protocol: str
+    source: str
 
 
 @dataclass(frozen=True)
@@ -27,103 +46,136 @@ class Settings:
     """The effective configuration.
 
     Attributes:
-        endpoints: For each signal that is to be sent, the URL given as an argument, or None where the variables of
-            the official exporters say it. A signal that is missing here has no endpoint anywhere: it is offline.
+        endpoints: Where each signal goes; one that is missing here has no endpoint anywhere and is offline.
         headers: Headers given as an argument; they never appear in a repr.
         interval: Seconds between two rounds of delivery.
-        spool_dir: The folder for this process's spool.
-        spool_limit_bytes: None when offline: there is nowhere else to go.
+        spool_root: The folder in which each process's spool has a folder of its own.
+        spool_dir: This process's.
     """
 
-    endpoints: dict[str, str | None]
+    endpoints: dict[str, Endpoint]
     headers: dict[str, str] = field(repr=False)
     interval: float
+    spool_root: Path
     spool_dir: Path
-    spool_limit_bytes: int | None
 
     @property
     def offline(self) -> bool:
         """No signal has an endpoint."""
         return not self.endpoints
 
-    def exporter_arguments(self, signal: str) -> dict[str, Any]:
-        """Arguments for the official exporter of a signal."""
-        return {"endpoint": self.endpoints.get(signal), "headers": self.headers or None}
+    @property
+    def spool_limit_bytes(self) -> int | None:
+        """None when offline: there is nowhere else to go."""
+        return None if self.offline else _SPOOL_BYTES
+
+    def encoder_arguments(self, signal: str) -> dict[str, Any]:
+        """Arguments for the official exporter of a signal, which encodes, and over HTTP prepares the requests."""
+        endpoint = self.endpoints.get(signal)
+        if endpoint is None or endpoint.protocol == GRPC:
+            return {"endpoint": _NOWHERE}
+        given = endpoint.url if endpoint.source == "argument" else None  # else it reads the variables itself
+        return {"endpoint": given, "headers": self.headers or None}
+
+    def for_this_process(self) -> Settings:
+        """The same with a spool folder for the process that asks: a forked child has its own."""
+        return replace(self, spool_dir=_own_folder(self.spool_root))
 
 
 def resolve(
-    endpoint: str | None,
-    headers: Mapping[str, str] | None,
-    export_interval: float | None,
-    spool_dir: str | os.PathLike[str] | None,
+    endpoint: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    export_interval: float | None = None,
+    spool_dir: str | os.PathLike[str] | None = None,
+    protocol: str | None = None,
 ) -> Settings:
     """Check the arguments, and fill in from the environment what was left out.
 
     Raises:
         TypeError: An argument of a wrong type.
-        ValueError: An endpoint that is no base URL, an interval that is not positive.
+        ValueError: An endpoint that is no base URL, an interval that is not positive, an unknown protocol.
     """
-    endpoints = _endpoints(endpoint)
-    own_folder = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    if protocol not in {None, HTTP, GRPC}:
+        raise ValueError(f"protocol must be {HTTP!r} or {GRPC!r}, got {protocol!r}")
+    endpoints = _endpoints(endpoint, protocol)
     if spool_dir is not None:
-        folder = Path(spool_dir)
+        root = Path(spool_dir)
     elif endpoints:
-        folder = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "monitel"
+        root = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "monitel"
     else:
-        folder = Path("monitel-runs")
-    return Settings(
-        endpoints,
-        _headers(headers),
-        _interval(export_interval),
-        (folder / own_folder).absolute(),
-        SPOOL_BYTES if endpoints else None,
-    )
+        root = Path("monitel-runs")
+    return Settings(endpoints, _headers(headers), _interval(export_interval), root, _own_folder(root))
 
 
-def base_url(endpoint: object) -> str:
-    """An endpoint given as an argument, checked, without a slash at its end.
+def variable(name: str, signal: str) -> tuple[str, str] | None:
+    """``OTEL_EXPORTER_OTLP_<name>`` for a signal, its own one before the general one: which one, and its value."""
+    for full in (f"OTEL_EXPORTER_OTLP_{signal.upper()}_{name}", f"OTEL_EXPORTER_OTLP_{name}"):
+        if value := os.environ.get(full, "").strip():
+            return full, value
+    return None
 
-    Raises:
-        TypeError: Not a str.
-        ValueError: Not an http or https URL with a host.
-    """
+
+def _own_folder(root: Path) -> Path:
+    """A name that no other pipeline has, of this process or another."""
+    return (root / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{next(_pipelines)}").absolute()
+
+
+def _endpoints(endpoint: str | None, protocol: str | None) -> dict[str, Endpoint]:
+    found: dict[str, Endpoint] = {}
+    for signal in SIGNALS:
+        spoken = protocol or _protocol(signal)
+        if endpoint is not None:
+            base = _base_url(endpoint)
+            found[signal] = Endpoint(base if spoken == GRPC else f"{base}/v1/{signal}", spoken, "argument")
+        elif (named := variable("ENDPOINT", signal)) is not None:
+            source, url = named
+            if spoken == GRPC:
+                url = _with_scheme(url, signal)
+            elif source == "OTEL_EXPORTER_OTLP_ENDPOINT":
+                url = f"{url.rstrip('/')}/v1/{signal}"
+            if problem := _problem(url):
+                _log.warning("%s=%r is no URL (%s): %s go to the spool", source, named[1], problem, signal)
+            else:
+                found[signal] = Endpoint(url, spoken, source)
+    return found
+
+
+def _protocol(signal: str) -> str:
+    named = variable("PROTOCOL", signal)
+    if named is None or named[1] == HTTP:
+        return HTTP
+    if named[1] == GRPC:
+        return GRPC
+    _log.warning("%s=%r is neither %r nor %r: %s it is", *named, HTTP, GRPC, HTTP)
+    return HTTP
+
+
+def _with_scheme(url: str, signal: str) -> str:
+    """A gRPC address may come without a scheme; OTEL_EXPORTER_OTLP_INSECURE then says which is meant."""
+    if "://" in url:
+        return url
+    insecure = variable("INSECURE", signal)
+    return f"http://{url}" if insecure is not None and insecure[1].lower() == "true" else f"https://{url}"
+
+
+def _base_url(endpoint: object) -> str:
     if not isinstance(endpoint, str):
         raise TypeError(f"endpoint must be a str such as 'http://localhost:4318', got {type(endpoint).__qualname__}")
-    problem = _problem(endpoint)
-    if problem:
+    if problem := _problem(endpoint):
         raise ValueError(f"endpoint must be a base URL such as 'http://localhost:4318', got {endpoint!r}: {problem}")
     return endpoint.rstrip("/")
-
-
-def _endpoints(endpoint: str | None) -> dict[str, str | None]:
-    if endpoint is not None:
-        base = base_url(endpoint)
-        return {signal: f"{base}/v1/{signal}" for signal in SIGNALS}
-    found: dict[str, str | None] = {}
-    for signal in SIGNALS:
-        variables = (f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-        named = next((name for name in variables if os.environ.get(name)), None)
-        if named is None:
-            continue
-        problem = _problem(os.environ[named])
-        if problem:
-            _log.warning("%s=%r is no URL (%s): %s go to the spool", named, os.environ[named], problem, signal)
-        else:
-            found[signal] = None
-    return found
 
 
 def _problem(url: str) -> str | None:
     try:
         parts = urlsplit(url)
-        port_is_a_number = parts.port is None or parts.port > 0
+        host = parts.hostname
+        parts.port  # noqa: B018  reading it checks it
     except ValueError as error:
         return str(error)
     if parts.scheme not in {"http", "https"}:
         return "it must begin with http:// or https://"
-    if not parts.hostname or not port_is_a_number:
-        return "it names no host"
-    return None
+    return None if host else "it names no host"
 
 
 def _headers(headers: Mapping[str, str] | None) -> dict[str, str]:

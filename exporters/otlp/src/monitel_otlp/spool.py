@@ -93,7 +93,7 @@ class Spool:
         rejected.mkdir(mode=0o700, exist_ok=True)
         path = rejected / f"{request.signal}-{request.created_ns}.binpb"
         with _open_private(path, "wb") as file:
-            file.write(request.message().SerializeToString())
+            file.write(request.message_bytes())
         with _open_private(path.with_suffix(".txt"), "wb") as file:
             file.write(reason.encode())
         return path
@@ -113,8 +113,6 @@ class Spool:
         if not self.folder.is_dir():
             raise SpoolError(f"there is no folder {str(self.folder)!r}")
         self._open(create=False)
-        for queue in self._queues.values():
-            queue.load()
 
     def close(self) -> None:
         """Let the folder go; when nothing is left in it, remove it."""
@@ -138,6 +136,8 @@ class Spool:
             lock_file.close()
             raise SpoolError(f"{str(self.folder)!r} is in use: its process is running, or another replay is") from None
         self._lock_file = lock_file
+        for queue in self._queues.values():
+            queue.load()
 
 
 class _Queue:
@@ -212,16 +212,17 @@ class _Queue:
 
     def load(self) -> None:
         for path in sorted(self._spool.folder.glob(f"{self.signal}-*.spool")):
-            number = int(path.stem.rpartition("-")[2])
-            self._segments.append(number)
-            self._sizes[number] = path.stat().st_size
-            self._number = number
+            digits = path.stem.rpartition("-")[2]
+            if digits.isdecimal():
+                self._number = int(digits)
+                self._segments.append(self._number)
+                self._sizes[self._number] = path.stat().st_size
         try:
-            number, self._offset = map(int, self._position.read_text().split())
+            number, offset = map(int, self._position.read_text().split())
         except (FileNotFoundError, ValueError):
-            number = -1
-        if self._segments and self._segments[0] != number:
-            self._offset = 0
+            return
+        if self._segments and self._segments[0] == number and 0 <= offset <= self._sizes[number]:
+            self._offset = offset
 
     def close(self) -> None:
         if self._writer is not None:

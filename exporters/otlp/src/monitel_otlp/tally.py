@@ -11,7 +11,7 @@ from opentelemetry.metrics import Observation
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from opentelemetry.metrics import CallbackOptions, Meter
+    from opentelemetry.metrics import CallbackOptions, Histogram, Meter
 
 
 class Tally:
@@ -21,19 +21,25 @@ class Tally:
         self._lock = Lock()  # held for one addition
         self._exported: Counter[str] = Counter()
         self._dropped: Counter[tuple[str, str]] = Counter()
+        self.duration: Histogram | None = None  # an instrument that the meter makes
 
     def exported(self, signal: str, items: int) -> None:
         """Items that a backend has acknowledged."""
         with self._lock:
             self._exported[signal] += items
 
+    def attempted(self, signal: str, seconds: float) -> None:
+        """An attempt to deliver, and how long it took."""
+        if self.duration is not None:
+            self.duration.record(seconds, {"signal": signal})
+
     def dropped(self, signal: str, reason: str, items: int) -> None:
-        """Items that are lost, and why: ``queue_full``, ``spool_full``, ``disk``, ``rejected``."""
+        """Items that are lost, and why: see :class:`Outbox`; and ``queue_full``."""
         if items:
             with self._lock:
                 self._dropped[signal, reason] += items
 
-    def total_exported(self, signal: str) -> int:
+    def total(self, signal: str) -> int:
         """Items of one signal that a backend has acknowledged so far."""
         return self._exported[signal]
 
@@ -60,6 +66,7 @@ def register_self_metrics(
     queue_size: Callable[[], int],
     spool_bytes: Callable[[], int],
     nonfinite: Callable[[], int],
+    discarded: Callable[[], int],
 ) -> None:
     """Report the pipeline itself, in the shape of OpenTelemetry's ``otel.sdk.*`` metrics.
 
@@ -70,6 +77,7 @@ def register_self_metrics(
     def observe(read: Callable[[], int]) -> Callable[[CallbackOptions], Iterable[Observation]]:
         return lambda _options: [Observation(read())]
 
+    tally.duration = meter.create_histogram("monitel.export.duration", "s", "Time that one attempt to deliver took")
     meter.create_observable_counter(
         "monitel.exporter.item.exported", [tally.observe_exported], "{item}", "Items that a backend acknowledged"
     )
@@ -78,6 +86,9 @@ def register_self_metrics(
     )
     meter.create_observable_counter(
         "monitel.stat.nonfinite", [observe(nonfinite)], "{window}", "Windows whose sum was not finite"
+    )
+    meter.create_observable_counter(
+        "monitel.stat.discarded", [observe(discarded)], "{sample}", "Samples that max_samples kept out of windows"
     )
     meter.create_observable_up_down_counter(
         "monitel.queue.size", [observe(queue_size)], "{item}", "Items that wait in memory"

@@ -35,7 +35,7 @@ class WindowQueue:
 
     When it is full the oldest window is dropped and counted. Totals are fixed when a window comes in,
     so cumulative counts and sums are right whatever is dropped, and outlive the Stats. A window whose sum is not finite
-    is left out of the total and counted in ``nonfinite``.
+    is left out of the total and counted in ``nonfinite``; samples that ``max_samples`` kept out, in ``discarded``.
 
     Args:
         limit: Windows that it holds.
@@ -44,6 +44,7 @@ class WindowQueue:
     def __init__(self, limit: int) -> None:
         self._dropped = 0
         self.nonfinite = 0
+        self.discarded = 0
         self._limit = limit
         self._lock = RLock()  # a garbage collection inside may destruct a Stat, which logs its last window
         self._entries: deque[Entry] = deque()
@@ -59,6 +60,7 @@ class WindowQueue:
             totals = self._totals.get(series)
             if totals is None:
                 totals = self._totals[series] = _Totals()
+            self.discarded += window.discarded
             totals.count += window.count
             if math.isfinite(window.sum):
                 totals.sum += window.sum

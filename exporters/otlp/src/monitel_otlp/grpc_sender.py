@@ -1,0 +1,134 @@
+"""One attempt to deliver one request over gRPC: the same frozen body, through a plain channel."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import grpc
+from google.protobuf.message import DecodeError
+from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]  # no stubs
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # no stubs
+
+from monitel_otlp.sender import Answer, Verdict, partial_success
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from monitel_otlp.request import FrozenRequest
+
+_METHODS = {
+    "metrics": "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
+    "logs": "/opentelemetry.proto.collector.logs.v1.LogsService/Export",
+    "traces": "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
+}
+_CODES = {
+    grpc.StatusCode.UNAVAILABLE: Verdict.RETRY,
+    grpc.StatusCode.CANCELLED: Verdict.RETRY,
+    grpc.StatusCode.DEADLINE_EXCEEDED: Verdict.RETRY,
+    grpc.StatusCode.ABORTED: Verdict.RETRY,
+    grpc.StatusCode.OUT_OF_RANGE: Verdict.RETRY,
+    grpc.StatusCode.DATA_LOSS: Verdict.RETRY,
+    grpc.StatusCode.UNAUTHENTICATED: Verdict.REFUSED,
+    grpc.StatusCode.PERMISSION_DENIED: Verdict.REFUSED,
+    grpc.StatusCode.UNIMPLEMENTED: Verdict.REFUSED,
+    grpc.StatusCode.INTERNAL: Verdict.FAILED,
+    grpc.StatusCode.UNKNOWN: Verdict.FAILED,
+}
+_ADVICE = {
+    grpc.StatusCode.UNAUTHENTICATED: "the endpoint wants credentials: set OTEL_EXPORTER_OTLP_HEADERS",
+    grpc.StatusCode.PERMISSION_DENIED: "the credentials may not write: check OTEL_EXPORTER_OTLP_HEADERS",
+    grpc.StatusCode.UNIMPLEMENTED: "there is no OTLP receiver for this signal at this address",
+}
+_UNANSWERED = {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
+
+
+class GrpcSender:
+    """Sends over gRPC, on a channel that is opened with the first request.
+
+    Args:
+        signal: Whose requests these are.
+        url: ``http://host:4317``; with https the channel is encrypted.
+        headers: Sent as metadata.
+        timeout: Seconds that an attempt may take.
+        certificates: PEM files: ``certificate`` (the authorities'), ``client_certificate`` and ``client_key``.
+        compression: ``"gzip"``, ``"deflate"`` or ``""``.
+    """
+
+    def __init__(
+        self,
+        signal: str,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        timeout: float,
+        certificates: Mapping[str, bytes],
+        compression: str = "",
+    ) -> None:
+        self.url = url
+        self._method = _METHODS[signal]
+        self._metadata = tuple((name.lower(), value) for name, value in headers.items())
+        self._timeout = timeout
+        self._certificates = certificates
+        self._compression = {"gzip": grpc.Compression.Gzip, "deflate": grpc.Compression.Deflate}.get(compression)
+        self._channel: grpc.Channel | None = None
+
+    def send(self, request: FrozenRequest, timeout: float | None = None) -> Answer:
+        """Make one attempt."""
+        if self._channel is None:
+            self._channel = self._open()
+        call = self._channel.unary_unary(self._method, None, None)  # None: bytes go as they are
+        try:
+            content: bytes = call(
+                request.message_bytes(),
+                timeout=min(timeout or self._timeout, self._timeout),
+                metadata=self._metadata,
+                compression=self._compression,
+            )
+        except grpc.RpcError as error:
+            return _answer(error)
+        return partial_success(request.signal, content)
+
+    def close(self) -> None:
+        """Close the channel."""
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+
+    def _open(self) -> grpc.Channel:
+        parts = urlsplit(self.url)
+        if parts.scheme != "https":
+            return grpc.insecure_channel(parts.netloc)
+        credentials = grpc.ssl_channel_credentials(
+            self._certificates.get("certificate"),
+            self._certificates.get("client_key"),
+            self._certificates.get("client_certificate"),
+        )
+        return grpc.secure_channel(parts.netloc, credentials)
+
+
+def _answer(error: Any) -> Answer:
+    code, details = error.code(), (error.details() or "")[:200]
+    reason = f"gRPC {code.name}: {_ADVICE.get(code, details)}"
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        pause = _retry_delay(error)
+        return Answer(Verdict.TOO_LARGE, reason) if pause is None else Answer(Verdict.RETRY, reason, pause)
+    return Answer(
+        _CODES.get(code, Verdict.REJECTED), reason, _retry_delay(error), answered=code not in _UNANSWERED
+    )
+
+
+def _retry_delay(error: Any) -> float | None:
+    """The RetryInfo that the backend attached (google.rpc), in seconds."""
+    for key, value in error.trailing_metadata() or ():
+        if key != "grpc-status-details-bin":
+            continue
+        try:
+            details = Status.FromString(value).details
+        except DecodeError:
+            return None
+        for detail in details:
+            info = RetryInfo()
+            if detail.Unpack(info):
+                return float(info.retry_delay.seconds + info.retry_delay.nanos / 1e9)
+    return None

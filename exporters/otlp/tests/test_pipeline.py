@@ -1,0 +1,319 @@
+"""A pipeline with a healthy backend: everything arrives, once, at its own time."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import time
+from threading import Event as Signal
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+import monitel
+from monitel import COUNT, MEAN, SUM, Severity, Stat
+
+from .inbox import DEADLINE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
+    from monitel.testing import ManualClock
+
+    from .conftest import Start
+    from .receiver import Receiver
+
+
+def test_several_windows_of_one_interval_all_arrive(receiver: Receiver, start: Start, clock: ManualClock) -> None:
+    """2,000 windows between two exports: each is there, at its own time, in order, exactly once."""
+    pipeline = start()
+    stat = Stat("loss", [COUNT, MEAN], 1.0)
+    for number in range(2000):
+        stat.add(number)
+        clock.advance(1)
+    assert pipeline.force_flush(DEADLINE)
+    points = receiver.points("loss.mean")
+    assert list(range(2000)) == [point.value for point in points]
+    assert [points[0].time_ns + number * 10**9 for number in range(2000)] == [point.time_ns for point in points]
+    assert list(range(1, 2001)) == receiver.values("loss.count")
+
+
+def test_they_arrive_without_a_flush(receiver: Receiver, start: Start, clock: ManualClock) -> None:
+    """Each interval the thread closes windows whose time is over, also of a Stat that nobody adds to, and sends."""
+    pipeline = start(export_interval=0.05)
+    stat = Stat("loss", [COUNT], 60.0)
+    stat.add(1)
+    monitel.emit("epoch")
+    clock.advance(60)
+    receiver.wait_until(lambda: receiver.values("loss.count") and receiver.records("epoch"))
+    assert [1] == receiver.values("loss.count")
+    assert pipeline.shutdown()
+
+
+def test_the_interval_is_read_from_the_environment(
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OTEL_METRIC_EXPORT_INTERVAL counts milliseconds."""
+    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "30")
+    start(export_interval=None)
+    monitel.emit("epoch")
+    receiver.wait_until(lambda: receiver.records("epoch"))
+
+
+def test_a_window_still_open_stays_open_at_a_flush(receiver: Receiver, start: Start, clock: ManualClock) -> None:
+    """``force_flush`` delivers what is closed; leaving ``with`` closes the rest too."""
+    with start() as pipeline:
+        stat = Stat("loss", [COUNT], 60.0)
+        stat.add(1)
+        assert pipeline.force_flush(10)
+        assert [] == receiver.points("loss.count")
+    assert [1] == receiver.values("loss.count")
+
+
+def test_an_event_is_a_log_record(receiver: Receiver, start: Start) -> None:
+    """Name, time in ns, severity and data of the event, the step, and no body."""
+    pipeline = start()
+    moment = dt.datetime(2026, 3, 1, 12, 0, 0, 123456, dt.timezone.utc)
+    monitel.set_step(7)
+    before = time.time_ns()
+    event = monitel.Event("loss.spike", moment, {"loss": 3.5, "rank": 2, "ok": False, "why": "lr"}, severity=Severity.WARN)
+    monitel.log_event(event)
+    monitel.set_step(8)
+    after = time.time_ns()
+    assert pipeline.force_flush(10)
+    (record,) = receiver.records()
+    assert ("loss.spike", 13, None, "monitel") == (record.name, record.severity, record.body, record.scope)
+    assert 1_772_366_400_123_456_000 == record.time_ns
+    assert {"loss": 3.5, "rank": 2, "ok": False, "why": "lr", "training.step": 7} == record.attributes
+    assert isinstance(record.attributes["ok"], bool)
+    assert before <= record.observed_ns <= after
+    assert "" == record.trace_id
+
+
+def test_an_event_carries_the_context_of_its_thread(receiver: Receiver, start: Start) -> None:
+    """Each thread's own span, though another thread makes the record."""
+    pipeline = start()
+    tracer = pipeline.tracer_provider.get_tracer("test")
+    expected = {}
+
+    def work(name: str) -> None:
+        with tracer.start_as_current_span(name) as span:
+            expected[name] = format(span.get_span_context().span_id, "016x")
+            monitel.emit(name)
+
+    threads = [Thread(target=work, args=[name]) for name in ("load", "eval")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE)
+    monitel.emit("outside")
+    assert pipeline.force_flush(10)
+    assert {**expected, "outside": ""} == {record.name: record.span_id for record in receiver.records()}
+    assert expected == {span.name: span.span_id for span in receiver.spans()}
+    assert {"load", "eval"} == {record.name for record in receiver.records() if len(record.trace_id) == 32}
+
+
+def test_the_users_own_instruments_travel_along(receiver: Receiver, start: Start) -> None:
+    """In the very request that holds the windows, with the same resource."""
+    pipeline = start(service_name="trainer", resource_attributes={"run": 5, "team": "a"})
+    pipeline.meter_provider.get_meter("mine").create_counter("batches").add(3)
+    pipeline.logger_provider.get_logger("mine").emit(event_name="own", body="text")
+    with pipeline.tracer_provider.get_tracer("mine").start_as_current_span("step"):
+        pass
+    stat = Stat("loss", [COUNT], 60.0)
+    stat.add(1)
+    stat.flush()
+    assert pipeline.force_flush(10)
+    (own,), (window,) = receiver.points("batches"), receiver.points("loss.count")
+    assert (3, "mine") == (own.value, own.scope)
+    assert own.resource == window.resource
+    assert {"service.name": "trainer", "run": 5, "team": "a"}.items() <= own.resource.items()
+    assert [("own", "text")] == [(record.name, record.body) for record in receiver.records()]
+    assert ["step"] == [span.name for span in receiver.spans()]
+    request = next(each for each in receiver.of("metrics") if b"loss.count" in each.body)
+    assert b"batches" in request.body
+
+
+def test_no_request_holds_windows_alone(receiver: Receiver, start: Start, clock: ManualClock) -> None:
+    """Prometheus orders by resource: each request has a point of the pipeline's own, stamped when it was made."""
+    pipeline = start()
+    stat = Stat("loss", [COUNT], 1.0)
+    for _ in range(1200):
+        stat.add(1)
+        clock.advance(1)
+    before = time.time_ns()
+    assert pipeline.force_flush(DEADLINE)
+    stamps = [point.time_ns for point in receiver.points("monitel.queue.size")]
+    assert len(receiver.of("metrics")) == len(stamps)
+    assert sorted(stamps) == stamps
+    assert before <= stamps[0]
+
+
+def test_the_pipeline_reports_itself(receiver: Receiver, start: Start, clock: ManualClock) -> None:
+    """What was exported, by signal, and what waits, in the shape of ``otel.sdk.*``."""
+    pipeline = start()
+    stat = Stat("loss", [SUM], 60.0)
+    for _ in range(3):
+        stat.add(1)
+        clock.advance(60)
+    monitel.emit("epoch")
+    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(10)
+    exported = {
+        point.attributes["signal"]: point.value for point in receiver.points("monitel.exporter.item.exported")
+    }
+    assert {"metrics": 3, "logs": 1} == {signal: exported[signal] for signal in ("metrics", "logs")}
+    shapes = {
+        point.metric: (point.kind, point.monotonic, point.unit)
+        for point in receiver.all_points()
+        if point.scope != "monitel"
+    }
+    assert ("sum", True, "{item}") == shapes["monitel.exporter.item.exported"]
+    assert ("sum", False, "{item}") == shapes["monitel.queue.size"]
+    assert ("sum", False, "By") == shapes["monitel.spool.size"]
+    assert ("histogram", None, "s") == shapes["monitel.export.duration"]
+    assert [] == receiver.points("monitel.exporter.item.dropped")
+
+
+def test_a_handler_that_raises_keeps_nothing_back(receiver: Receiver, start: Start, clock: ManualClock) -> None:
+    """Somebody's broken handler hears of windows in the pipeline's thread: everything is delivered all the same."""
+    pipeline = start(export_interval=0.02)
+    stat = Stat("loss", [COUNT], 60.0)
+    calls = []
+
+    def broken(event: monitel.Event) -> None:
+        calls.append(event)
+        clock.advance(60)
+        stat.add(1)  # so that there is an expired window in every round
+        clock.advance(60)
+        raise RuntimeError("broken handler")
+
+    with monitel.register_event_handler(broken):
+        monitel.capture = None  # type: ignore[attr-defined]
+        stat.add(1)
+        clock.advance(60)
+        receiver.wait_until(lambda: len(receiver.values("loss.count")) >= 3)
+    assert pipeline.shutdown()
+    assert [1, 2, 3] == receiver.values("loss.count")[:3]
+
+
+def test_callers_do_not_wait_for_the_backend(receiver: Receiver, start: Start) -> None:
+    """While a request hangs, adding, emitting and closing windows go on."""
+    from .inbox import Answer
+
+    receiver.rule(lambda _request: Answer(delay=1.0))
+    pipeline = start()
+    flusher = Thread(target=pipeline.force_flush, args=[DEADLINE])
+    flusher.start()
+    receiver.wait_until(lambda: receiver.requests)
+    begin = time.monotonic()
+    for _ in range(100):
+        stat = Stat("loss", [COUNT], 60.0)
+        stat.add(1)
+        stat.flush()
+        monitel.emit("epoch")
+    assert time.monotonic() - begin < 0.5
+    receiver.forget_rules()
+    flusher.join(DEADLINE)
+    assert pipeline.force_flush(DEADLINE)
+    assert (100, 100) == (receiver.values("loss.count")[-1], len(receiver.records("epoch")))
+
+
+def test_a_second_configure_shuts_the_first_down(
+    receiver: Receiver, start: Start, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a notebook a cell runs twice: what the first has is delivered, and nothing is sent twice."""
+    first = start(service_name="first")
+    stat = Stat("loss", [COUNT], 60.0)
+    stat.add(1)
+    stat.flush()
+    second = start(service_name="second")
+    stat.add(1)
+    stat.flush()
+    assert second.force_flush(10)
+    assert [("first", 1), ("second", 1)] == [
+        (point.resource["service.name"], point.value) for point in receiver.points("loss.count")
+    ]
+    assert first.force_flush(1)
+    assert first.shutdown()
+    assert 1 == capsys.readouterr().err.count("monitel: exported")
+
+
+def test_each_pipeline_has_a_folder_of_its_own(start: Start) -> None:
+    """Also two of one second, or the second would write into what the first has left."""
+    assert start().spool_dir != start().spool_dir
+
+
+def test_after_shutdown_everything_is_quiet(receiver: Receiver, start: Start) -> None:
+    """Stats, events and providers can still be used; nothing is sent, and nobody waits."""
+    pipeline = start()
+    assert pipeline.shutdown()
+    assert pipeline.shutdown()
+    sent = len(receiver.requests)
+    monitel.emit("late")
+    pipeline.meter_provider.get_meter("mine").create_counter("late").add(1)
+    pipeline.logger_provider.get_logger("mine").emit(event_name="late")
+    begin = time.monotonic()
+    assert pipeline.force_flush(10)
+    assert time.monotonic() - begin < 1
+    assert sent == len(receiver.requests)
+
+
+def test_a_provider_that_is_shut_down_costs_no_window(receiver: Receiver, start: Start) -> None:
+    """The global MeterProvider is everybody's: a framework that shuts it down does not take the windows along."""
+    pipeline = start()
+    pipeline.meter_provider.shutdown()
+    pipeline.logger_provider.shutdown()
+    pipeline.tracer_provider.shutdown()
+    stat = Stat("loss", [COUNT], 60.0)
+    stat.add(1)
+    stat.flush()
+    monitel.emit("epoch")
+    assert pipeline.force_flush(10)
+    assert ([1], 1) == (receiver.values("loss.count"), len(receiver.records("epoch")))
+
+
+def _unencodable_record(provider: Any) -> None:
+    provider.logger_provider.get_logger("mine").emit(event_name="bad", body="\ud800")
+
+
+def _unencodable_metric(provider: Any) -> None:
+    provider.meter_provider.get_meter("mine").create_counter("bad", description="\ud800").add(1)
+
+
+def test_what_cannot_be_encoded_costs_itself_only(
+    receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A record or an instrument of the user's with half a character in it, as file names may have."""
+    makers: list[Callable[[Any], None]] = [_unencodable_record, _unencodable_metric]
+    pipeline = start()
+    for make in makers:
+        make(pipeline)
+    monitel.emit("epoch")
+    stat = Stat("loss", [COUNT], 60.0)
+    stat.add(1)
+    stat.flush()
+    assert pipeline.force_flush(10)
+    assert (1, [1]) == (len(receiver.records("epoch")), receiver.values("loss.count"))
+    assert any(record.levelno >= logging.WARNING for record in caplog.records)
+
+
+def test_the_own_requests_are_not_instrumented(receiver: Receiver, start: Start) -> None:
+    """The delivery thread runs with OpenTelemetry's suppression, so that HTTP instrumentation leaves it alone."""
+    from opentelemetry import context
+
+    keys: list[Any] = []
+    done = Signal()
+
+    def look(_event: monitel.Event) -> None:
+        keys.append(context.get_value(context._SUPPRESS_INSTRUMENTATION_KEY))
+        done.set()
+
+    pipeline = start()
+    with monitel.testing.ManualClock() as clock, monitel.register_event_handler(look):
+        stat = Stat("loss", [COUNT], 60.0)
+        stat.add(1)
+        clock.advance(60)
+        assert pipeline.force_flush(10)
+        assert done.wait(DEADLINE)
+    assert [True] == keys

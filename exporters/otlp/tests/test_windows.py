@@ -1,0 +1,134 @@
+"""The queue of windows, and what becomes of any windows in it: order, totals, what is dropped."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from threading import Thread
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+import monitel
+from monitel_otlp.mapping import CumulativeMapping
+from monitel_otlp.windows import WindowQueue
+
+from .inbox import DEADLINE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MILLISECOND_NS = 1_000_000
+
+
+def window(
+    value: float = 1.0, end_ns: int = 1, *, name: str = "x", count: int = 1, attributes: Mapping[str, Any] | None = None
+) -> monitel.Window:
+    """A window of ``count`` samples that are ``value``."""
+    definition = monitel.StatDefinition(
+        name, tuple(monitel.Aggregation), "", "", MappingProxyType(dict(attributes or {})), monotonic=False
+    )
+    return monitel.Window(definition, 0, end_ns, count, value * count, value, value, value, 0, None, None)
+
+
+def test_windows_come_out_as_they_went_in() -> None:
+    """First in, first out, as many as were asked for."""
+    queue = WindowQueue(10)
+    for end_ns in range(5):
+        queue.put(window(end_ns=end_ns))
+    assert [0, 1, 2] == [entry.window.end_ns for entry in queue.take(3)]
+    assert [3, 4] == [entry.window.end_ns for entry in queue.take(3)]
+    assert [] == queue.take(3)
+    assert 0 == queue.take_dropped()
+
+
+def test_the_oldest_is_dropped_and_counted_and_totals_stay_right() -> None:
+    """A full queue costs points, never counts."""
+    queue = WindowQueue(3)
+    for value in range(10):
+        queue.put(window(float(value), value))
+    assert 3 == len(queue)
+    assert [(8, 28.0), (9, 36.0), (10, 45.0)] == [(each.total_count, each.total_sum) for each in queue.take(10)]
+    assert 7 == queue.take_dropped()
+    assert 0 == queue.take_dropped()
+
+
+class Meddler(str):
+    """An attribute whose comparison, within ``put``, puts a window, as a Stat does that is collected there."""
+
+    __slots__ = ("meddle",)
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        self.meddle()
+        return str.__eq__(self, other)
+
+
+def test_a_window_may_come_while_one_is_put() -> None:
+    """A garbage collection at the worst moment destructs a Stat, in the same thread: no deadlock, nothing lost."""
+    queue = WindowQueue(10)
+    once = [lambda: queue.put(window(name="collected"))]
+
+    def meddle() -> None:
+        if once:
+            once.pop()()
+
+    def put_two() -> None:
+        for _ in range(2):
+            split = Meddler("val")
+            split.meddle = meddle
+            queue.put(window(attributes={"split": split}))
+
+    thread = Thread(target=put_two, daemon=True)
+    thread.start()
+    thread.join(DEADLINE)
+    assert not thread.is_alive()
+    assert not once
+    assert ["collected", "x", "x"] == sorted(entry.window.name for entry in queue.take(10))
+
+
+def test_threads_lose_nothing() -> None:
+    """Four threads put while one takes: every window comes out once, and the last total is exact."""
+    queue = WindowQueue(100_000)
+    threads = [Thread(target=lambda: [queue.put(window()) for _ in range(2000)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    taken = []
+    while any(thread.is_alive() for thread in threads):
+        taken += queue.take(100)
+    taken += queue.take(100_000)
+    assert list(range(1, 8001)) == [entry.total_count for entry in taken]
+
+
+samples = st.floats(width=32) | st.sampled_from([math.nan, math.inf, -math.inf, 0.1])
+steps = st.integers(-2 * MILLISECOND_NS, 3 * MILLISECOND_NS) | st.just(0)
+batches = st.lists(
+    st.lists(st.tuples(st.sampled_from("ab"), samples, steps, st.integers(1, 5)), max_size=8), max_size=5
+)
+
+
+@given(batches)
+def test_any_windows_give_points_that_every_backend_takes(batches: list[list[tuple[str, float, int, int]]]) -> None:
+    """Over all requests a series ascends by at least 1 ms, counts rise to the number of samples, sums are finite."""
+    queue, mapping = WindowQueue(1000), CumulativeMapping(0)
+    now_ns, counts, sums = 10**18, {"a": 0, "b": 0}, {"a": 0.0, "b": 0.0}
+    found: dict[str, list[Any]] = {}
+    for batch in batches:
+        for name, value, step, count in batch:
+            now_ns += step
+            closed = window(value, now_ns, name=name, count=count)
+            queue.put(closed)
+            counts[name] += count
+            sums[name] += closed.sum if math.isfinite(closed.sum) else 0.0
+        for metric in mapping.metrics(queue.take(1000)):
+            found.setdefault(metric.name, []).extend(metric.data.data_points)
+    for points in found.values():
+        times = [point.time_unix_nano for point in points]
+        assert all(later - earlier >= MILLISECOND_NS for earlier, later in pairwise(times))
+    for name in {name for batch in batches for name, *_rest in batch}:
+        totals = [point.value for point in found[f"{name}.count"]]
+        assert sorted(totals) == totals
+        assert counts[name] == totals[-1]
+        assert sums[name] == found[f"{name}.sum"][-1].value

@@ -1,0 +1,82 @@
+"""10,000 idle Stats whose windows expire while a loop adds to another one: how long it stands still."""
+
+from __future__ import annotations
+
+import gc
+import tempfile
+import threading
+import time
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from race import optional
+from row import Row
+
+import monitel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_STATS = 10_000
+_RUNS = 5
+_WINDOW = 2.0  # seconds
+_MEDIAN_NS, _WORST_NS, _TOGETHER_NS = 1e6, 3e6, 1e9
+
+
+def loop_during(work: Callable[[], object]) -> tuple[int, int]:
+    """Add to a Stat while another thread is at ``work``; the loop's longest standstill and the whole time, in ns."""
+    own = monitel.stat("loop", window_size=1e9)
+    done = threading.Event()
+
+    def run() -> None:
+        work()
+        done.set()
+
+    thread = threading.Thread(target=run)
+    gc.disable()
+    thread.start()
+    begin = last = time.perf_counter_ns()
+    longest = 0
+    while not done.is_set():
+        own.add(0.25)
+        now = time.perf_counter_ns()
+        longest = max(longest, now - last)
+        last = now
+    gc.enable()
+    thread.join()
+    return longest, last - begin
+
+
+def one_run(pipeline: Any) -> tuple[int, int, int]:
+    """The loop's standstill beside the pipeline, how long that took, and the standstill beside nothing."""
+    idle = [monitel.Stat(f"idle.{n}", list(monitel.Aggregation), _WINDOW) for n in range(_STATS)]
+    pipeline.force_flush(60.0)
+    for stat in idle:
+        stat.add(0.25)
+    threading.Event().wait(_WINDOW)  # a grid line has passed, and all are expired; the interval is longer
+    longest, together = loop_during(lambda: pipeline.force_flush(60.0))
+    left = sum(stat.count for stat in idle)
+    if left:
+        raise SystemExit(f"{left} windows were not closed")
+    alone, _ = loop_during(lambda: threading.Event().wait(together / 1e9))
+    return longest, together, alone
+
+
+def main() -> None:
+    """Five runs, offline: encoding and the spool, without a network."""
+    otlp = optional("monitel_otlp")
+    if otlp is None:
+        Row("10,000 windows expire", None).put()
+        return
+    with tempfile.TemporaryDirectory() as folder, otlp.configure(spool_dir=folder, export_interval=3600.0) as pipeline:
+        runs = [one_run(pipeline) for _ in range(_RUNS)]
+    stalls, together, alone = zip(*runs, strict=True)
+    what, peer = "10,000 windows expire: loop stands still", "the loop alone"
+    ratio = median(stall / other for stall, other in zip(stalls, alone, strict=True))
+    Row(f"{what}, median", median(stalls), peer=peer, peer_value=median(alone), ratio=ratio, most=_MEDIAN_NS).put()
+    Row(f"{what}, worst", max(stalls), peer=peer, peer_value=max(alone), most=_WORST_NS).put()
+    Row("10,000 windows expire: all closed and encoded", median(together), most=_TOGETHER_NS).put()
+
+
+if __name__ == "__main__":
+    main()

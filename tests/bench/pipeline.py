@@ -1,0 +1,96 @@
+"""What exporters cost the thread that logs: an event, and the add that closes a window."""
+
+from __future__ import annotations
+
+import tempfile
+from datetime import datetime, timezone
+from typing import Any
+
+from race import optional, race, timed
+from row import Row, report
+
+import monitel
+
+_CALLS = 500  # a round; the queues are emptied between rounds
+_LOG_BUDGET_NS = 3e3
+_CLOSE_BUDGET_NS = 10e3
+_CLOSE_API_BUDGET_NS = 20e3
+_DATA = {"epoch": 3, "loss": 0.25, "phase": "train"}
+_CLOSE = "for stat in stats: stat.add(0.25)"
+
+
+def stats() -> dict[str, Any]:
+    """Stats whose window a single sample fills."""
+    return {"stats": [monitel.Stat(f"loss.{n}", list(monitel.Aggregation), 1e9, 1) for n in range(_CALLS)]}
+
+
+def otel_provider() -> Any:
+    """A LoggerProvider with the SDK's own batch processor and an exporter that drops everything at once."""
+    logs, export = optional("opentelemetry.sdk._logs"), optional("opentelemetry.sdk._logs.export")
+    if logs is None or export is None:
+        return None
+
+    class Drop(export.LogRecordExporter):  # type: ignore[name-defined,misc]  # OpenTelemetry may be missing
+        def export(self, batch: object) -> Any:
+            return export.LogRecordExportResult.SUCCESS
+
+        def force_flush(self, timeout_millis: int = 0) -> bool:
+            return True
+
+        def shutdown(self) -> None:
+            pass
+
+    provider = logs.LoggerProvider()
+    provider.add_log_record_processor(export.BatchLogRecordProcessor(Drop()))
+    return provider
+
+
+def api_path() -> None:
+    """The add that closes a window when it is written to the application's own instruments."""
+    installed, metrics = optional("monitel_otel"), optional("opentelemetry.sdk.metrics")
+    export = optional("opentelemetry.sdk.metrics.export")
+    what = "add that closes the window, monitel_otel"
+    if installed is None or metrics is None or export is None:
+        Row(what, None).put()
+        return
+    with installed.install(metrics.MeterProvider([export.InMemoryMetricReader()])):
+        report(what, race({"monitel": timed(_CLOSE, stats, _CALLS)}), {}, most=_CLOSE_API_BUDGET_NS)
+
+
+def sdk_path() -> None:
+    """The same, and events, with the OTLP pipeline, whose delivery thread has nothing to do meanwhile."""
+    otlp = optional("monitel_otlp")
+    if otlp is None:
+        Row("OTLP pipeline, caller's side", None).put()
+        return
+    otel = otel_provider()
+    event = monitel.Event("epoch", datetime.now(timezone.utc), _DATA)
+    with tempfile.TemporaryDirectory() as folder, otlp.configure(spool_dir=folder) as pipeline:
+
+        def emptied(**names: Any) -> dict[str, Any]:
+            pipeline.force_flush()
+            otel.force_flush()
+            return {**names, "range": range(_CALLS), "DATA": _DATA}
+
+        logging = {
+            "monitel": timed(
+                "for _ in range: log(event)", lambda: emptied(log=monitel.log_event, event=event), _CALLS
+            ),
+            "emit": timed("for _ in range: emit('epoch', DATA)", lambda: emptied(emit=monitel.emit), _CALLS),
+            "OTel Logger.emit": timed(
+                "for _ in range: emit(event_name='epoch', timestamp=1, attributes=DATA)",
+                lambda: emptied(emit=otel.get_logger("bench").emit),
+                _CALLS,
+            ),
+        }
+        costs = race(logging)
+        report("log_event, OTLP pipeline", costs, {"OTel Logger.emit": None}, most=_LOG_BUDGET_NS)
+        costs["monitel"] = costs.pop("emit")
+        report("emit (makes the Event), OTLP pipeline", costs, {"OTel Logger.emit": None})
+        closing = {"monitel": timed(_CLOSE, lambda: {**emptied(), **stats()}, _CALLS)}
+        report("add that closes the window, OTLP pipeline", race(closing), {}, most=_CLOSE_BUDGET_NS)
+
+
+if __name__ == "__main__":
+    api_path()
+    sdk_path()

@@ -1,0 +1,65 @@
+"""Races: contenders take turns, round by round, so that the machine's noise hits all of them."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from itertools import count
+from timeit import Timer
+from typing import TYPE_CHECKING, Any
+
+import monitel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import ModuleType
+
+    Contender = Callable[[], float]  # runs one round; gives the cost of one call, in ns
+
+_ROUND_SECONDS = 0.003  # short: what disturbs one contender is likely to disturb its neighbours
+_UNROLLED = 10  # calls per turn of the loop, so that the loop itself hardly counts
+
+
+def timed(code: str, prepare: Callable[[], dict[str, Any]], calls: int | None = None) -> Contender:
+    """Make a contender of some code; garbage collection is off while it runs (timeit's doing).
+
+    Args:
+        code: One call, which is repeated; or, with ``calls``, code that makes so many and runs once a round.
+        prepare: Gives the local names of ``code``, anew for each round; its own time does not count.
+        calls: How many calls ``code`` makes.
+    """
+    setup = "names = prepare()\n" + "\n".join(f"{name} = names[{name!r}]" for name in prepare())
+    timer = Timer(code if calls else "\n".join([code] * _UNROLLED), setup, globals={"prepare": prepare})
+    number = 1 if calls else _loops_for(timer)
+    return lambda: timer.timeit(number) * 1e9 / (number * (calls or _UNROLLED))
+
+
+def _loops_for(timer: Timer) -> int:
+    return next(1 << power for power in count() if timer.timeit(1 << power) >= _ROUND_SECONDS)
+
+
+def race(contenders: Mapping[str, Contender], rounds: int = 41) -> dict[str, list[float]]:
+    """Have each contender run once a round, in alternating order, after one round that does not count.
+
+    Returns:
+        The cost of one call, in ns, by contender and round.
+    """
+    costs: dict[str, list[float]] = {name: [] for name in contenders}
+    for contender in contenders.values():
+        contender()
+    for turn in range(rounds):
+        for name in list(contenders)[:: -1 if turn % 2 else 1]:
+            costs[name].append(contenders[name]())
+    return costs
+
+
+def optional(name: str) -> ModuleType | None:
+    """A peer's module, None where it is not installed."""
+    try:
+        return import_module(name)
+    except ImportError:
+        return None
+
+
+def twin() -> str:
+    """Which window is measured."""
+    return "C" if monitel.Stat.__mro__[1].__module__ == "monitel._window_c" else "Python twin"

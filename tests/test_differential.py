@@ -1,0 +1,260 @@
+"""The twins do the same: random operations give equal events, readings, errors and messages in C and in Python."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import sys
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock, patch
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    Operation = tuple[Any, ...]
+
+
+class _Float(float):
+    def __float__(self) -> float:
+        return 99.0
+
+
+class _Int(int):
+    def __float__(self) -> float:
+        return 99.0
+
+
+class _Number:
+    def __init__(self, given: Any) -> None:
+        self._given = given
+
+    def __repr__(self) -> str:
+        return f"_Number({self._given!r})"
+
+    def __float__(self) -> Any:
+        if isinstance(self._given, BaseException):
+            raise self._given
+        return self._given
+
+
+class _Index:
+    def __index__(self) -> int:
+        return 10**400
+
+
+values = st.one_of(
+    st.floats(),
+    st.floats(width=16).map(_Float),
+    st.integers(-(2**70), 2**70),
+    st.sampled_from([10**400, -(10**400), 2**1024 - 2**970, 2**1024 - 2**969, -1, -1.0, _Int(7), True, _Index()]),
+    st.fractions(max_denominator=7),
+    st.decimals(),
+    st.complex_numbers(),
+    st.sampled_from([None, "1", b"1", (), object, _Number("1"), _Number(1.5), _Number(_Float(2.5)), _Number(3)]),
+    st.sampled_from([_Number(ValueError("why")), _Number(KeyboardInterrupt("why")), Mock(spec=float)]),
+)
+arguments = st.tuples(
+    st.just("add"),
+    st.integers(0, 1),
+    st.lists(st.just(1.0) | values, max_size=3),
+    st.dictionaries(st.sampled_from(["v", "x", "sample", "é"]), st.just(2.0), max_size=2),
+)
+seconds = st.sampled_from([0, 1e-9, 0.0005, 0.001, 0.25, 59.999999999, 60, 61, 1000]) | st.floats(0, 200)
+operations = st.one_of(
+    st.tuples(st.just("add"), st.integers(0, 1), st.tuples(st.floats(-5, 5)), st.just({})),
+    st.tuples(st.just("add"), st.integers(0, 1), st.tuples(values), st.just({})),
+    arguments,
+    st.tuples(st.just("advance"), seconds),
+    st.tuples(st.just("set_wall_clock"), st.sampled_from([-3600, -1e-9, 1, 3600]) | st.floats(-1e6, 1e6)),
+    st.tuples(st.just("flush"), st.integers(0, 1)),
+    st.just(("flush_all",)),
+    st.tuples(st.just("expire"), st.sampled_from([None, 0, 1, 2, -1, 2**70, 1.5, "1"])),
+    st.tuples(st.just("set_step"), st.sampled_from([0, 1, 2, 2**63 - 1, True, -1, 2**63, 1.5, None])),
+    st.tuples(st.just("handler"), st.sampled_from(["raise", "add", "flush", "flush_all", "advance"])),
+)
+kinds = st.tuples(st.sampled_from([0.001, 0.5, 60.0, math.inf]), st.sampled_from([1, 2, 3, 2**63 - 1]))
+
+
+class Side:
+    """One twin, with two Stats, a clock, and a handler that notes and does things."""
+
+    def __init__(self, package: ModuleType, kinds: list[tuple[float, int]]) -> None:
+        self.package, self.kinds = package, kinds
+        self.log: list[str] = []
+        self.windows: list[Any] = []
+        self.accepted = 0
+        self.planned = ""
+
+    def run(self, operations: list[Operation]) -> None:
+        """Do it all, and note what there is to see after each operation."""
+        self.package.flush()  # what other tests left
+        self.package._window.set_step(None)
+        with ExitStack() as stack:
+            stack.enter_context(
+                patch.object(sys, "unraisablehook", lambda report: self.log.append(repr(report.exc_value)))
+            )
+            self.clock = stack.enter_context(self.package.testing.ManualClock())
+            self.stats = [
+                self.package.Stat(name, list(self.package.Aggregation), *kind)
+                for name, kind in zip("xy", self.kinds, strict=True)
+            ]
+            stack.enter_context(self.package.register_event_handler(self.handle))
+            for operation, *arguments in operations:
+                self.note(operation, getattr(self, operation), *arguments)
+            self.planned = ""
+            self.note("end", self.flush_all)
+
+    def note(self, operation: str, action: Callable[..., object], *arguments: Any) -> None:
+        """Do one thing."""
+        try:
+            outcome = repr(action(*arguments))
+        except BaseException as error:
+            outcome = f"{error!r} from {error.__cause__!r}"
+        self.log.append(f"{operation} {arguments} -> {outcome}")
+        for stat in self.stats:
+            got = {aggregation.name: value for aggregation, value in stat.get().items()}
+            self.log.append(f"{stat!r} {stat.count} {stat.discarded} {got}")
+
+    def handle(self, event: Any) -> None:
+        """Note an event, and do what was planned."""
+        window = {field.name: getattr(event.window, field.name) for field in dataclasses.fields(event.window)[1:]}
+        self.log.append(f"{event!r} {window}")
+        self.windows.append(event.window)
+        planned, self.planned = self.planned, ""
+        if planned == "raise":
+            raise LookupError(event.window.name)
+        if planned == "add":
+            self.add("xy".index(event.window.name), [1.0], {})
+        elif planned == "flush":
+            self.stats["xy".index(event.window.name)].flush()
+        elif planned:
+            getattr(self, planned)(*[60] * (planned == "advance"))
+
+    def add(self, which: int, args: list[Any], kwargs: dict[str, Any]) -> None:
+        """Add to one of the Stats; a handler's failure comes after the sample is in."""
+        stat = self.stats[which]
+        try:
+            stat.add(*args, **kwargs)
+        except LookupError:
+            self.accepted += 1
+            raise
+        self.accepted += 1
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        self.clock.advance(seconds)
+
+    def set_wall_clock(self, seconds: float) -> None:
+        """Set the wall clock."""
+        self.clock.set_wall_clock(seconds)
+
+    def flush(self, which: int) -> None:
+        """Flush one Stat."""
+        self.stats[which].flush()
+
+    def flush_all(self) -> None:
+        """Flush both."""
+        self.package.flush()
+
+    def expire(self, limit: Any) -> int:
+        """Close what is over."""
+        return self.package.close_expired_windows(limit)  # type: ignore[no-any-return]
+
+    def set_step(self, step: Any) -> int | None:
+        """Set the step, and read it."""
+        self.package.set_step(step)
+        return self.package.get_step()  # type: ignore[no-any-return]
+
+    def handler(self, planned: str) -> None:
+        """Have the handler do something at the next event."""
+        self.planned = planned
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(kinds, min_size=2, max_size=2), st.lists(operations, max_size=40))
+def test_twins_agree(
+    both_twins: dict[str, ModuleType], kinds: list[tuple[float, int]], operations: list[Operation]
+) -> None:
+    """Any operations give equal events and readings, and nothing is lost but what max_samples discards."""
+    sides = [Side(package, kinds) for package in both_twins.values()]
+    for side in sides:
+        side.run(operations)
+        assert side.accepted == sum(window.count for window in side.windows) + sum(
+            stat.discarded for stat in side.stats
+        )
+        for stat, (_, max_samples) in zip(side.stats, kinds, strict=True):
+            windows = [window for window in side.windows if window.name == stat.name]
+            times = [time for window in sorted(windows, key=end) for time in (window.start_ns, window.end_ns)]
+            assert sorted(times) == times
+            assert len({window.end_ns for window in windows}) == len(windows)
+            assert {True} >= {1 <= window.count <= max_samples for window in windows}
+    assert sides[0].log == sides[1].log
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(), max_size=8), st.integers(1, 6))
+def test_twins_agree_on_the_systems_clock(
+    both_twins: dict[str, ModuleType], samples: list[float], max_samples: int
+) -> None:
+    """Plain floats at the system's time, the fast path of C, fill windows alike."""
+    seen = []
+    for package in both_twins.values():
+        stat = package.Stat("x", list(package.Aggregation), math.inf, max_samples)
+        with package.testing.capture_events() as events:
+            for sample in samples:
+                stat.add(sample)
+            closed = len(events)
+            stat.flush()
+        windows = [dataclasses.astuple(event.window)[3:] for event in events]
+        assert (closed, stat.discarded) == (len(samples) >= max_samples, max(0, len(samples) - max_samples))
+        seen.append(f"{stat!r} {windows} {list(stat.get().values())}")
+    assert seen[0] == seen[1]
+
+
+def end(window: Any) -> int:
+    """Order windows as exporters do."""
+    return int(window.end_ns)
+
+
+@pytest.mark.parametrize("args", [(), (1,), (1, 2), (1, 2, 3)])
+@pytest.mark.parametrize("kwargs", [{}, {"v": 1}, {"x": 1}, {"v": 1, "x": 1}, {"x": 1, "v": 1}, {"ü": 1}])
+def test_wrong_calls(both_twins: dict[str, ModuleType], args: tuple[int, ...], kwargs: dict[str, int]) -> None:
+    """A call of add() with other arguments than one says the same in both twins, in Python's words."""
+    said = []
+    for package in both_twins.values():
+        stat = package.Stat("x", [], 60.0)
+        if len(args) + len(kwargs) == 1 and "x" not in kwargs and "ü" not in kwargs:
+            stat.add(*args, **kwargs)
+            said.append(str(stat.count))
+        else:
+            with pytest.raises(TypeError, match=r"^Stat\.add\(\) ") as caught:
+                stat.add(*args, **kwargs)
+            said.append(str(caught.value))
+            assert 0 == stat.count
+    assert said[0] == said[1]
+
+
+@pytest.mark.parametrize("value", [1, 1.0, "1", Mock(spec=float)])
+def test_add_without_init(both_twins: dict[str, ModuleType], value: Any) -> None:
+    """A Stat without __init__ complains in the same words, whatever is added."""
+    said = []
+    for package in both_twins.values():
+        with pytest.raises((RuntimeError, TypeError)) as caught:
+            package.Stat.__new__(package.Stat).add(value)
+        said.append(repr(caught.value))
+    assert said[0] == said[1]
+
+
+def test_twins_have_one_interface(both_twins: dict[str, ModuleType]) -> None:
+    """What one window has, the other has, and the public part with the same documentation."""
+    c, py = (package.Stat for package in both_twins.values())
+    names = {name for name in vars(c.__mro__[1]) if not name.startswith("__")} | {"add"}
+    assert names == {name for name in names if hasattr(py, name)}
+    for name in (name for name in names if not name.startswith("_")):
+        assert getattr(c, name).__doc__.split() == getattr(py, name).__doc__.split()

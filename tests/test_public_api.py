@@ -1,0 +1,269 @@
+"""The repository as a whole: public names, import directions, versions, declared dependencies."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+import monitel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parents[1]
+CORE = ROOT / "src" / "monitel"
+EXPORTERS = {
+    "otel": ROOT / "exporters/otel/src/monitel_otel",
+    "otlp": ROOT / "exporters/otlp/src/monitel_otlp",
+    "tensorboard": ROOT / "exporters/tensorboard/src/monitel_tensorboard",
+}
+PROJECTS = [ROOT, *(ROOT / "exporters" / name for name in EXPORTERS)]
+tomllib: Any = pytest.importorskip(
+    "tomllib" if sys.version_info >= (3, 11) else "tomli", reason="Python 3.10 without pytest's tomli"
+)
+
+TORCHS_NAMES = {
+    *("Aggregation", "VALUE", "MEAN", "COUNT", "SUM", "MAX", "MIN"),
+    *("Stat", "Event", "data_value_t", "STAT_EVENT"),
+    *("EventHandlerHandle", "register_event_handler", "unregister_event_handler", "log_event"),
+    *("TensorboardEventHandler", "_WaitCounter", "_WaitCounterTracker"),
+}
+OUR_NAMES = {
+    *("stat", "flush", "close_expired_windows", "StatDefinition", "Window"),
+    *("emit", "Severity", "set_step", "get_step"),
+    *("WaitCounter", "WaitReading", "wait_counters"),
+    "testing",
+}
+PUBLIC_MODULES = {"monitel", "monitel.testing"}
+
+#: The core's modules, each of which imports only those before it.
+LAYERS = [
+    *("clock", "aggregation", "compiling", "value"),
+    *("event", "window", "_window_py", "_window"),
+    *("handlers", "timer", "stats", "registry"),
+    *("step", "wait_counter", "tensorboard", "exit", "testing"),
+    "__init__",
+]
+
+#: Which distribution gives a module, by the longest prefix. What is imported is declared, not inherited.
+DISTRIBUTIONS = {
+    "monitel": "monitel",
+    "monitel_otel": "monitel-otel",
+    "opentelemetry": "opentelemetry-api",
+    "opentelemetry.sdk": "opentelemetry-sdk",
+    "opentelemetry.exporter.otlp": "opentelemetry-exporter-otlp",
+    "opentelemetry.proto": "opentelemetry-proto",
+    "google.protobuf": "protobuf",
+    "google.rpc": "googleapis-common-protos",
+    "requests": "requests",
+    "urllib3": "requests",
+    "grpc": "grpcio",
+    "tensorboard": "tensorboard",
+    "tqdm": "tqdm",
+}
+
+
+class Import(NamedTuple):
+    """One name that a file imports."""
+
+    file: Path
+    module: str
+    name: str | None  # None: the module itself
+
+    @property
+    def path(self) -> str:
+        """The whole dotted path."""
+        return self.module if self.name is None else f"{self.module}.{self.name}"
+
+
+def sources(package: Path) -> list[Path]:
+    """Find a package's files; a path that has moved must not make a test pass."""
+    found = sorted(package.rglob("*.py"))
+    assert found, f"no sources in {package}"
+    return found
+
+
+def imports(file: Path, *, typing_only: bool = False) -> Iterator[Import]:
+    """Find what a file imports, wherever it does; with ``typing_only`` under ``if TYPE_CHECKING`` too."""
+    pending: list[ast.AST] = [ast.parse(file.read_text(encoding="utf-8"))]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.Import):
+            yield from (Import(file, alias.name, None) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}:{node.lineno} imports relatively"
+            yield from (Import(file, str(node.module), alias.name) for alias in node.names)
+        elif isinstance(node, ast.If) and not typing_only and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            pending += node.body if ast.unparse(node.test).startswith("not ") else node.orelse
+        else:
+            pending += ast.iter_child_nodes(node)
+
+
+def project(folder: Path) -> dict[str, Any]:
+    """Read the ``[project]`` table of a distribution."""
+    table: dict[str, Any] = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return table
+
+
+def test_public_names_are_spelled_out() -> None:
+    """``__all__`` is torch's names and ours, sorted, and every name is there."""
+    assert TORCHS_NAMES | OUR_NAMES == set(monitel.__all__)
+    assert len(monitel.__all__) == len(set(monitel.__all__))
+    assert [] == [name for name in monitel.__all__ if not hasattr(monitel, name)]
+
+
+def test_no_other_public_name() -> None:
+    """What has no underscore is in ``__all__`` or is one of the package's modules."""
+    modules = {file.stem for file in sources(CORE)}
+    assert set() == {name for name in vars(monitel) if not name.startswith("_")} - set(monitel.__all__) - modules
+
+
+def test_public_objects_say_what_they_do() -> None:
+    """Every public class and function has a docstring, every class' public method too."""
+    for name in OUR_NAMES | TORCHS_NAMES - {"data_value_t", "STAT_EVENT"}:
+        public = getattr(monitel, name)
+        assert public.__doc__, name
+        methods = [getattr(public, each) for each in dir(public) if not each.startswith("_")]
+        assert [] == [each for each in methods if callable(each) and not each.__doc__], name
+
+
+@pytest.mark.parametrize("pure", ["0", "1"])
+def test_import_needs_the_standard_library_only(pure: str) -> None:
+    """``import monitel`` loads no third-party module, neither with the C window nor without."""
+    script = (
+        "import sys; before = set(sys.modules); import monitel; "
+        "print(*sorted({name.split('.')[0] for name in set(sys.modules) - before} - sys.stdlib_module_names))"
+    )
+    process = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "MONITEL_NO_EXTENSIONS": pure},
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ("monitel\n", "") == (process.stdout, process.stderr)
+
+
+def core_modules(imported: Import) -> Iterator[str]:
+    """Name the core's modules that an import loads: ``from monitel import clock`` loads clock."""
+    parts = imported.path.split(".")
+    if parts[0] == "monitel":
+        is_module = len(parts) > 1 and ((CORE / f"{parts[1]}.py").exists() or (CORE / parts[1]).is_dir())
+        is_c = len(parts) > 1 and parts[1] == "_window_c"
+        yield "_window_py" if is_c else parts[1] if is_module else "__init__"
+
+
+def layer(file: Path) -> str:
+    """Name the module, or the folder, that a file of the core is in LAYERS by."""
+    return file.relative_to(CORE).parts[0].removesuffix(".py")
+
+
+def test_every_module_has_its_layer() -> None:
+    """LAYERS reads as the core's table of contents."""
+    assert sorted(LAYERS) == sorted({layer(file) for file in sources(CORE)})
+
+
+@pytest.mark.parametrize("file", sources(CORE), ids=lambda file: str(file.relative_to(CORE)))
+def test_core_imports_run_one_way(file: Path) -> None:
+    """A module of the core imports at runtime what is before it in LAYERS, and nothing third-party."""
+    own = layer(file)
+    before = LAYERS[: LAYERS.index(own)]
+    found = {module for imported in imports(file) for module in core_modules(imported)} - {own}
+    assert set() == found - set(before)
+    roots = {imported.module.split(".")[0] for imported in imports(file)}
+    assert set() == roots - sys.stdlib_module_names - {"monitel"}
+
+
+def exporter_files(*, but: str = "") -> list[Any]:
+    """List every file of every exporter, by a readable id."""
+    return [
+        pytest.param(file, id=str(file.relative_to(package.parent)))
+        for package in EXPORTERS.values()
+        for file in sources(package)
+        if file.name != but
+    ]
+
+
+@pytest.mark.parametrize("file", exporter_files())
+def test_exporters_use_public_names_only(file: Path) -> None:
+    """An exporter takes public names of monitel, and of its modules only monitel.testing."""
+    for imported in imports(file, typing_only=True):
+        if imported.module.split(".")[0] == "monitel":
+            assert imported.module in PUBLIC_MODULES, imported
+            if imported.module == "monitel" and imported.name is not None:
+                assert imported.name in set(monitel.__all__) - {"_WaitCounter", "_WaitCounterTracker"}, imported
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "monitel":
+            assert node.attr in {*monitel.__all__, "__version__"}, f"{file}:{node.lineno} monitel.{node.attr}"
+
+
+def private(path: str) -> bool:
+    """Say whether a dotted path goes through an underscore name."""
+    return any(part.startswith("_") and not part.endswith("__") for part in path.split("."))
+
+
+@pytest.mark.parametrize("file", exporter_files(but="_compat.py"))
+def test_private_opentelemetry_names_live_in_compat(file: Path) -> None:
+    """OpenTelemetry's underscore names are imported in ``_compat.py`` and nowhere else."""
+    found = [each for each in imports(file, typing_only=True) if each.module.split(".")[0] == "opentelemetry"]
+    assert [] == [imported.path for imported in found if private(imported.path)]
+    roots = {(imported.name or imported.module).split(".")[0] for imported in found}
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Attribute) and private(node.attr):
+            path = ast.unparse(node)
+            assert path.split(".")[0] not in roots, f"{file}:{node.lineno} {path}"
+
+
+@pytest.mark.parametrize("name", EXPORTERS)
+def test_exporters_import_one_way(name: str) -> None:
+    """Otlp imports otel, otel and tensorboard import no other exporter."""
+    allowed = {f"monitel_{name}", *(["monitel_otel"] if name == "otlp" else [])}
+    found = {each.module.split(".")[0] for file in sources(EXPORTERS[name]) for each in imports(file)}
+    assert set() == {root for root in found if root.startswith("monitel_")} - allowed
+
+
+@pytest.mark.parametrize("name", EXPORTERS)
+def test_declared_dependencies_cover_the_imports(name: str) -> None:
+    """Whatever an exporter imports at runtime is in its own pyproject.toml; the core declares nothing."""
+    declared = {re.split(r"[^\w.-]", each)[0] for each in project(ROOT / "exporters" / name)["dependencies"]}
+    needed = set()
+    for imported in (each for file in sources(EXPORTERS[name]) for each in imports(file)):
+        root = imported.module.split(".")[0]
+        if root not in sys.stdlib_module_names and root != f"monitel_{name}":
+            prefixes = [prefix for prefix in DISTRIBUTIONS if f"{imported.path}.".startswith(f"{prefix}.")]
+            assert prefixes, f"{imported}: add it to DISTRIBUTIONS"
+            needed.add(DISTRIBUTIONS[max(prefixes, key=len)])
+    assert set() == needed - declared
+    assert [] == project(ROOT)["dependencies"]
+
+
+def test_one_version() -> None:
+    """All four distributions share one X.Y.Z, which is monitel.__version__, and need each other in that line."""
+    versions = {folder.name: project(folder)["version"] for folder in PROJECTS}
+    assert {monitel.__version__} == set(versions.values()), versions
+    matched = re.fullmatch(r"(\d+)\.(\d+)\.\d+", monitel.__version__)
+    assert matched
+    major, minor = map(int, matched.groups())
+    own = [each for folder in PROJECTS for each in project(folder)["dependencies"] if each.startswith("monitel")]
+    assert [f">={major}.{minor},<{major}.{minor + 1}"] * 4 == [re.sub(r"^[\w-]+", "", each) for each in own]
+
+
+def test_one_range_of_pythons() -> None:
+    """All four distributions ask for the same Python."""
+    assert {">=3.10"} == {project(folder)["requires-python"] for folder in PROJECTS}
+
+
+@pytest.mark.parametrize("package", [CORE, *EXPORTERS.values()], ids=lambda package: package.name)
+def test_packages_are_typed(package: Path) -> None:
+    """Every package has its py.typed, and sends it along."""
+    assert (package / "py.typed").is_file()
+    text = (package.parents[1] / "pyproject.toml").read_text(encoding="utf-8")
+    assert {package.name: ["py.typed"]} == tomllib.loads(text)["tool"]["setuptools"]["package-data"]

@@ -1,0 +1,83 @@
+"""TensorboardEventHandler: exactly torch's."""
+
+from __future__ import annotations
+
+import datetime as dt
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import monitel
+from monitel import Event, TensorboardEventHandler
+
+MOMENT = dt.datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=dt.timezone.utc)
+
+
+class Writer:
+    """Notes how add_scalar is called."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+
+    def add_scalar(self, *args: Any, **kwargs: Any) -> None:
+        """Note one call."""
+        self.calls.append((args, kwargs))
+
+
+@pytest.mark.parametrize("timestamp", [MOMENT, MOMENT.astimezone().replace(tzinfo=None)])
+def test_one_scalar_for_each_value(timestamp: dt.datetime) -> None:
+    """Each value is a scalar of its key at the time of the event, zoned or local, without a global_step."""
+    writer = Writer()
+    TensorboardEventHandler(writer)(Event(monitel.STAT_EVENT, timestamp, {"a.sum": 1.5, "a.count": 2.0}))
+    when = {"walltime": MOMENT.timestamp()}
+    assert [(("a.sum", 1.5), when), (("a.count", 2.0), when)] == writer.calls
+
+
+@pytest.mark.parametrize("name", ["epoch", "", "torch.monitor", "torch.monitor.stat", "torch.monitor.Stat2"])
+def test_other_events(name: str) -> None:
+    """Events of another name are none of its business."""
+    writer = Writer()
+    TensorboardEventHandler(writer=writer)(Event(name, MOMENT, {"a": 1.0}))
+    assert [] == writer.calls
+
+
+def test_values_are_handed_over_untouched() -> None:
+    """What is no number is the writer's to refuse; any object with name, data and timestamp is an event."""
+    writer = Writer()
+    values = {"a": "text", "b": None, "c": True}
+    event: Any = SimpleNamespace(name="torch.monitor.Stat", timestamp=MOMENT, data=values)
+    TensorboardEventHandler(writer)(event)
+    assert values == {key: value for (key, value), _ in writer.calls}
+
+
+def test_keeps_the_writer() -> None:
+    """The writer is the parameter ``writer``, and the attribute that torch has."""
+    writer = Writer()
+    assert {"_writer": writer} == vars(TensorboardEventHandler(writer=writer))
+
+
+def test_of_a_stat() -> None:
+    """Ten samples of a window of five: one sum and one count, as in torch's own test."""
+    writer = Writer()
+    with (
+        monitel.testing.ManualClock(epoch_ns=1_000_000_000),
+        monitel.register_event_handler(TensorboardEventHandler(writer)),
+    ):
+        stat = monitel.Stat("loss", [monitel.COUNT, monitel.SUM], dt.timedelta(hours=100), 5)
+        for sample in range(10):
+            stat.add(sample)
+    assert [("loss.count", 5.0), ("loss.sum", 10.0)] == sorted(args for args, _ in writer.calls)
+    assert [{"walltime": 1.0}] * 2 == [keywords for _, keywords in writer.calls]
+
+
+def test_writer_raises() -> None:
+    """What the writer raises comes out of Stat.add; the sample is in and the window closed all the same."""
+    writer = SimpleNamespace(add_scalar=None)  # calling it is a TypeError
+    stat = monitel.Stat("loss", [monitel.SUM], dt.timedelta(hours=100), 1)
+    with (
+        monitel.register_event_handler(TensorboardEventHandler(writer)),
+        pytest.raises(TypeError, match="not callable"),
+    ):
+        stat.add(2)
+    assert ({monitel.SUM: 2.0}, 0) == (stat.get(), stat.count)

@@ -1,0 +1,197 @@
+"""WaitCounter: how often and how long this process has waited, by key."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import monitel
+from monitel import WaitCounter, WaitReading, wait_counters
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from monitel.testing import ManualClock
+
+
+@pytest.fixture
+def key(request: pytest.FixtureRequest) -> str:
+    """Give a key of the test's own: the totals belong to the process."""
+    return str(request.node.nodeid)
+
+
+@pytest.fixture
+def clock() -> Iterator[ManualClock]:
+    """Give a clock that moves only by advance()."""
+    with monitel.testing.ManualClock() as clock:
+        yield clock
+
+
+def test_row_wait_counter(key: str, clock: ManualClock) -> None:
+    """Row "_WaitCounter": count, total, max and in-flight are kept per key, where torch shows nothing."""
+    counter = WaitCounter(key)
+    assert WaitReading(count=0, total=0.0, max=0.0, active=0) == wait_counters()[key]
+    for seconds in (2, 5, 1):
+        with counter.guard():
+            clock.advance(seconds)
+            assert 1 == wait_counters()[key].active
+    assert WaitReading(count=3, total=8.0, max=5.0, active=0) == wait_counters()[key]
+
+
+def test_counters_of_one_key_share_the_totals(key: str, clock: ManualClock) -> None:
+    """Each call makes an object of its own; torch's name and bytes mean the same key."""
+    encoded: Any = key.encode()
+    counters = [WaitCounter(key), WaitCounter(key=key), monitel._WaitCounter(encoded)]
+    for counter in counters:
+        with counter.guard():
+            clock.advance(1)
+    del counter, counters
+    gc.collect()
+    assert WaitReading(3, 3.0, 1.0, 0) == wait_counters()[key]
+
+
+def test_names() -> None:
+    """WaitCounter is the public name of torch's _WaitCounter; key is readable, repr shows it."""
+    assert monitel._WaitCounter is WaitCounter
+    counter = WaitCounter("data.loading")
+    assert ("data.loading", "WaitCounter('data.loading')") == (counter.key, repr(counter))
+    assert counter is weakref.ref(counter)()
+    assert type(counter.guard()) is monitel._WaitCounterTracker
+    assert counter.guard() is not counter.guard()
+
+
+@pytest.mark.parametrize("key", [None, 1, 1.5, ("a",), "\ud800"])
+def test_refused_keys(key: Any) -> None:
+    """A key that is no text is a TypeError."""
+    with pytest.raises(TypeError, match="WaitCounter key must be"):
+        WaitCounter(key)
+
+
+@pytest.mark.parametrize("arguments", [(), ("a", "b")])
+def test_takes_one_key(arguments: tuple[str, ...]) -> None:
+    """Neither none nor two."""
+    with pytest.raises(TypeError):
+        WaitCounter(*arguments)
+
+
+def test_guards_come_from_counters() -> None:
+    """A guard has no constructor, as in torch."""
+    with pytest.raises(TypeError, match=r"WaitCounter\(key\).guard\(\) returns one"):
+        monitel._WaitCounterTracker()
+
+
+def test_guard_methods_return_none(key: str) -> None:
+    """Entering gives None, leaving too; leaving takes no keywords, as in torch."""
+    guard: Any = WaitCounter(key).guard()
+    assert guard.__enter__() is None
+    with pytest.raises(TypeError):
+        guard.__exit__(exc_type=None)
+    assert guard.__exit__(None, None, None) is None
+    assert 1 == wait_counters()[key].count
+
+
+def test_exception_passes(key: str, clock: ManualClock) -> None:
+    """A wait that ends by an exception is counted, and the exception comes out."""
+    guard = WaitCounter(key).guard()
+    with pytest.raises(ValueError, match="seconds >= 0"), guard:
+        clock.advance(-1)
+    assert WaitReading(1, 0.0, 0.0, 0) == wait_counters()[key]
+
+
+def test_left_without_entering(key: str) -> None:
+    """Leaving a guard that was not entered, or twice, counts nothing."""
+    guard = WaitCounter(key).guard()
+    guard.__exit__(None, None, None)
+    assert WaitReading(0, 0.0, 0.0, 0) == wait_counters()[key]
+    with guard:
+        pass
+    guard.__exit__(None, None, None)
+    assert (1, 0) == (wait_counters()[key].count, wait_counters()[key].active)
+
+
+def test_guard_is_used_again(key: str, clock: ManualClock) -> None:
+    """A guard, which may outlive its counter, counts each with."""
+    guard = WaitCounter(key).guard()
+    for _ in range(3):
+        with guard:
+            clock.advance(2)
+        clock.advance(10)
+    assert WaitReading(3, 6.0, 2.0, 0) == wait_counters()[key]
+
+
+def test_guards_of_one_counter_nest(key: str, clock: ManualClock) -> None:
+    """Two guards are two waits, even at once."""
+    counter = WaitCounter(key)
+    with counter.guard():
+        clock.advance(1)
+        with counter.guard():
+            clock.advance(1)
+            assert WaitReading(0, 0.0, 0.0, 2) == wait_counters()[key]
+    assert WaitReading(2, 3.0, 2.0, 0) == wait_counters()[key]
+
+
+def test_one_guard_entered_twice(key: str, clock: ManualClock) -> None:
+    """The second entering ends the first wait, the first leaving the second, the second leaving nothing."""
+    guard = WaitCounter(key).guard()
+    with guard:
+        clock.advance(1)
+        with guard:
+            assert WaitReading(1, 1.0, 1.0, 1) == wait_counters()[key]
+            clock.advance(2)
+        assert WaitReading(2, 3.0, 2.0, 0) == wait_counters()[key]
+        clock.advance(4)
+    assert WaitReading(2, 3.0, 2.0, 0) == wait_counters()[key]
+
+
+def test_guard_lost_while_entered(key: str, clock: ManualClock) -> None:
+    """A guard that is destructed while entered ends its wait, as in torch."""
+    guard = WaitCounter(key).guard()
+    guard.__enter__()
+    clock.advance(2)
+    del guard
+    gc.collect()
+    assert WaitReading(1, 2.0, 2.0, 0) == wait_counters()[key]
+
+
+def test_left_by_another_thread(key: str, clock: ManualClock, run_threads: Callable[..., None]) -> None:
+    """A wait may end in another thread."""
+    guard = WaitCounter(key).guard()
+    guard.__enter__()
+    clock.advance(2)
+    run_threads(lambda: guard.__exit__(None, None, None))
+    assert WaitReading(1, 2.0, 2.0, 0) == wait_counters()[key]
+
+
+def test_threads(key: str, run_threads: Callable[..., None]) -> None:
+    """Ten threads of a hundred waits are a thousand (c10's own test)."""
+
+    def wait() -> None:
+        for _ in range(100):
+            with WaitCounter(key).guard():
+                pass
+
+    run_threads(*[wait] * 10)
+    assert (1000, 0) == (wait_counters()[key].count, wait_counters()[key].active)
+
+
+def test_readings_are_the_callers(key: str) -> None:
+    """A reading does not change; the dict can be changed without harm."""
+    counter = WaitCounter(key)
+    readings = wait_counters()
+    reading: Any = readings.pop(key)
+    with counter.guard():
+        pass
+    assert 0 == reading.count
+    assert 1 == wait_counters()[key].count
+    with pytest.raises(AttributeError):
+        reading.count = 5
+
+
+def test_logs_no_events(key: str) -> None:
+    """A wait is no event."""
+    with monitel.testing.capture_events() as events, WaitCounter(key).guard():
+        pass
+    assert [] == events
