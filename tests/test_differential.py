@@ -81,6 +81,11 @@ operations = st.one_of(
 kinds = st.tuples(st.sampled_from([0.001, 0.5, 60.0, math.inf]), st.sampled_from([1, 2, 3, 2**63 - 1]))
 
 
+def readings(window: Any) -> list[Any]:
+    """Start, end, count and the rest of a window, without the definition."""
+    return [getattr(window, field.name) for field in dataclasses.fields(window)[1:]]
+
+
 class Side:
     """One twin, with two Stats, a clock, and a handler that notes and does things."""
 
@@ -123,8 +128,7 @@ class Side:
 
     def handle(self, event: Any) -> None:
         """Note an event, and do what was planned."""
-        window = {field.name: getattr(event.window, field.name) for field in dataclasses.fields(event.window)[1:]}
-        self.log.append(f"{event!r} {window}")
+        self.log.append(f"{event!r} {readings(event.window)}")
         self.windows.append(event.window)
         planned, self.planned = self.planned, ""
         if planned == "raise":
@@ -211,7 +215,7 @@ def test_twins_agree_on_the_systems_clock(
                 stat.add(sample)
             closed = len(events)
             stat.flush()
-        windows = [dataclasses.astuple(event.window)[3:] for event in events]
+        windows = [readings(event.window)[2:] for event in events]
         assert (closed, stat.discarded) == (len(samples) >= max_samples, max(0, len(samples) - max_samples))
         seen.append(f"{stat!r} {windows} {list(stat.get().values())}")
     assert seen[0] == seen[1]
@@ -258,3 +262,33 @@ def test_twins_have_one_interface(both_twins: dict[str, ModuleType]) -> None:
     assert names == {name for name in names if hasattr(py, name)}
     for name in (name for name in names if not name.startswith("_")):
         assert getattr(c, name).__doc__.split() == getattr(py, name).__doc__.split()
+
+
+@pytest.mark.parametrize(
+    ("extension", "said"),
+    [
+        ("None", "monitel._window_py"),  # what import makes of a module that is not there
+        ("types.ModuleType('broken')", "ImportError"),
+    ],
+    ids=["missing", "broken"],
+)
+def test_without_the_c_module(run_script: Any, extension: str, said: str) -> None:
+    """Where the C module was not built, the Python twin does the work; a broken one is an ImportError."""
+    ended = run_script(
+        f"""
+import subprocess
+child = '''
+import sys, types
+sys.modules["monitel._window_c"] = {extension}
+try:
+    import monitel
+except ImportError as error:
+    print(type(error).__name__)
+else:
+    print(monitel.Stat.__mro__[1].__module__)
+'''
+environment = dict(os.environ, MONITEL_NO_EXTENSIONS="")
+subprocess.run([sys.executable, "-c", child], env=environment, check=True)
+"""
+    )
+    assert [said] == ended.lines

@@ -27,6 +27,19 @@ def test_live_stats_are_logged_at_exit(run_script: RunScript, end: str, returnco
     assert ("Error" in end or "1 / 0" in end or "raise" in end) == bool(ended.stderr)
 
 
+def test_window_that_the_exit_closes_ends_then(run_script: RunScript) -> None:
+    """The end of a window closed by the exit is now."""
+    ended = run_script(
+        SAY
+        + """
+import time
+before_ns = time.time_ns()
+monitel.register_event_handler(lambda event: say(before_ns <= event.window.end_ns <= time.time_ns()))
+"""
+    )
+    assert ["x 3", "True"] == ended.lines
+
+
 def test_os_exit_logs_nothing(run_script: RunScript) -> None:
     """Nothing runs after os._exit(): nothing is logged."""
     assert [] == run_script(SAY + "os._exit(0)").lines

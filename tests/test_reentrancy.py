@@ -329,3 +329,31 @@ def test_signal_handler_adds_to_the_stat_it_interrupts(
     counted = added + interrupts - stat.count - stat.discarded
     assert counted == sum(event.window.count for event in events)
     assert counted == sum(event.window.sum for event in events)
+
+
+def test_interrupted_add_leaves_no_lock_behind(
+    make_stat: MakeStat, monitel: ModuleType, events: list[Any], run_threads: Any
+) -> None:
+    """A Ctrl-C that comes out of add(), wherever it strikes, keeps no other thread from the Stat."""
+
+    class Interrupt(BaseException):
+        pass
+
+    def interrupt(_number: int, _frame: Any) -> None:
+        raise Interrupt
+
+    stat = make_stat("x", None, 3600.0)
+    previous = signal.signal(signal.SIGALRM, interrupt)
+    deadline = time.monotonic() + 60
+    try:
+        for _ in range(200):
+            with suppress(Interrupt):
+                signal.setitimer(signal.ITIMER_REAL, 0.0001)
+                while time.monotonic() < deadline:
+                    stat.add(1.0)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+    count = stat.count
+    run_threads(stat.flush)
+    assert [(count, count)] == [(event.window.count, event.window.sum) for event in events]

@@ -314,17 +314,21 @@ def test_the_coarse_clock_is_for_long_windows(make_stat: MakeStat, twin: str) ->
 
 
 @pytest.mark.parametrize("window_ms", [36, 120], ids=["fine", "coarse"])
-def test_windows_of_the_systems_clocks(make_stat: MakeStat, events: list[Any], window_ms: int) -> None:
-    """Without a test's clock, windows lie on multiples of window_size of the system's monotonic clock."""
+def test_windows_of_the_systems_clocks(
+    make_stat: MakeStat, monitel: ModuleType, events: list[Any], window_ms: int
+) -> None:
+    """Without a test's clock, windows lie on the system's monotonic clock; one clock serves add and expiry."""
     window_ns = window_ms * 10**6
     made_ns = time.time_ns()
     stat = make_stat(window_size=window_ms / 1000)
     deadline = time.monotonic() + 30
-    while len(events) < 3:
+    while len(events) < 4:
         assert time.monotonic() < deadline
         stat.add(1.0)
+        monitel.close_expired_windows()
     now_ns, monotonic_ns = time.time_ns(), time.monotonic_ns()
     windows = [event.window for event in events]
-    assert [True] * 3 == [made_ns <= each.start_ns < each.end_ns <= now_ns for each in windows]
-    ends_ns = [(each.end_ns - now_ns + monotonic_ns) % window_ns for each in windows]
-    assert [True] * 3 == [min(end_ns, window_ns - end_ns) < window_ns // 4 for end_ns in ends_ns]
+    assert [True] * 4 == [made_ns <= each.start_ns < each.end_ns <= now_ns for each in windows]
+    cells = [(each.end_ns - now_ns + monotonic_ns) / window_ns for each in windows]
+    assert [] == [cell for cell in cells if abs(cell - round(cell)) > 0.25]
+    assert len(cells) == len({round(cell) for cell in cells})

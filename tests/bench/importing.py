@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tempfile
 import time
 from statistics import median
 from typing import TYPE_CHECKING
@@ -26,12 +28,13 @@ print(*sorted(tops - sys.stdlib_module_names - {"monitel"}))
 """
 
 
-def interpreter(code: str) -> Contender:
-    """A contender that runs ``code`` in a fresh interpreter."""
+def interpreter(code: str, cache: str) -> Contender:
+    """A contender that runs ``code`` in a fresh interpreter; the warm-up fills the cache of compiled modules."""
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": cache}
 
     def one_round() -> float:
         begin = time.perf_counter_ns()
-        subprocess.run([sys.executable, "-c", code], check=True)
+        subprocess.run([sys.executable, "-c", code], env=environment, check=True)
         return time.perf_counter_ns() - begin
 
     return one_round
@@ -41,10 +44,10 @@ def main() -> None:
     """Measure above a bare interpreter, and look at what is loaded."""
     peers = [peer for peer in _PEERS if optional(peer)]
     codes = {"bare": "pass", "monitel": "import monitel", **{peer: f"import {peer}" for peer in peers}}
-    costs = race({name: interpreter(code) for name, code in codes.items()}, _ROUNDS)
+    with tempfile.TemporaryDirectory() as cache:
+        costs = race({name: interpreter(code, cache) for name, code in codes.items()}, _ROUNDS)
     above = {
-        name: median(cost - bare for cost, bare in zip(costs[name], costs["bare"], strict=True))
-        for name in codes
+        name: median(cost - bare for cost, bare in zip(costs[name], costs["bare"], strict=True)) for name in codes
     }
     for peer in _PEERS:
         row = Row("import monitel", above["monitel"], peer=f"import {peer}", most=_BUDGET_NS)

@@ -16,21 +16,24 @@ if TYPE_CHECKING:
     Contender = Callable[[], float]  # runs one round; gives the cost of one call, in ns
 
 _ROUND_SECONDS = 0.003  # short: what disturbs one contender is likely to disturb its neighbours
-_UNROLLED = 10  # calls per turn of the loop, so that the loop itself hardly counts
 
 
-def timed(code: str, prepare: Callable[[], dict[str, Any]], calls: int | None = None) -> Contender:
+def timed(
+    code: str, prepare: Callable[[], dict[str, Any]], calls: int | None = None, unrolled: int = 1
+) -> Contender:
     """Make a contender of some code; garbage collection is off while it runs (timeit's doing).
 
     Args:
-        code: One call, which is repeated; or, with ``calls``, code that makes so many and runs once a round.
+        code: One call, which is repeated, the loop included; or, with ``calls``, code that makes so many and runs
+            once a round.
         prepare: Gives the local names of ``code``, anew for each round; its own time does not count.
         calls: How many calls ``code`` makes.
+        unrolled: How often a repeated call stands in the loop.
     """
     setup = "names = prepare()\n" + "\n".join(f"{name} = names[{name!r}]" for name in prepare())
-    timer = Timer(code if calls else "\n".join([code] * _UNROLLED), setup, globals={"prepare": prepare})
+    timer = Timer("\n".join([code] * unrolled), setup, globals={"prepare": prepare})
     number = 1 if calls else _loops_for(timer)
-    return lambda: timer.timeit(number) * 1e9 / (number * (calls or _UNROLLED))
+    return lambda: timer.timeit(number) * 1e9 / (number * (calls or unrolled))
 
 
 def _loops_for(timer: Timer) -> int:

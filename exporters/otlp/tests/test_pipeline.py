@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     import pytest
+
     from monitel.testing import ManualClock
 
     from .conftest import Start
@@ -76,15 +77,15 @@ def test_an_event_is_a_log_record(receiver: Receiver, start: Start) -> None:
     moment = dt.datetime(2026, 3, 1, 12, 0, 0, 123456, dt.timezone.utc)
     monitel.set_step(7)
     before = time.time_ns()
-    event = monitel.Event("loss.spike", moment, {"loss": 3.5, "rank": 2, "ok": False, "why": "lr"}, severity=Severity.WARN)
-    monitel.log_event(event)
+    data = {"loss": 3.5, "rank": 2, "ok": False, "why": "lr"}
+    monitel.log_event(monitel.Event("loss.spike", moment, data, severity=Severity.WARN))
     monitel.set_step(8)
     after = time.time_ns()
     assert pipeline.force_flush(10)
     (record,) = receiver.records()
     assert ("loss.spike", 13, None, "monitel") == (record.name, record.severity, record.body, record.scope)
     assert 1_772_366_400_123_456_000 == record.time_ns
-    assert {"loss": 3.5, "rank": 2, "ok": False, "why": "lr", "training.step": 7} == record.attributes
+    assert {**data, "training.step": 7} == record.attributes
     assert isinstance(record.attributes["ok"], bool)
     assert before <= record.observed_ns <= after
     assert "" == record.trace_id
@@ -124,7 +125,7 @@ def test_the_users_own_instruments_travel_along(receiver: Receiver, start: Start
     stat.add(1)
     stat.flush()
     assert pipeline.force_flush(10)
-    (own,), (window,) = receiver.points("batches"), receiver.points("loss.count")
+    own, (window,) = receiver.points("batches")[0], receiver.points("loss.count")
     assert (3, "mine") == (own.value, own.scope)
     assert own.resource == window.resource
     assert {"service.name": "trainer", "run": 5, "team": "a"}.items() <= own.resource.items()
@@ -189,7 +190,6 @@ def test_a_handler_that_raises_keeps_nothing_back(receiver: Receiver, start: Sta
         raise RuntimeError("broken handler")
 
     with monitel.register_event_handler(broken):
-        monitel.capture = None  # type: ignore[attr-defined]
         stat.add(1)
         clock.advance(60)
         receiver.wait_until(lambda: len(receiver.values("loss.count")) >= 3)

@@ -18,7 +18,7 @@ from monitel_otlp.spool import Spool, SpoolError
 
 def frozen(number: int, signal: str = "metrics", body: bytes | None = None, items: int = 1) -> FrozenRequest:
     """A request that can be told from others."""
-    return FrozenRequest(signal, body if body is not None else b"body %d" % number, "", items, number)
+    return FrozenRequest(signal, body if body is not None else b"body %d" % number, items, number)
 
 
 def written(folder: Path, *requests: FrozenRequest, limit_bytes: int | None = None) -> None:

@@ -48,12 +48,19 @@ def _replay(arguments: argparse.Namespace) -> int:
     folders = spool_folders(arguments.dir)
     headers = dict(_header(each) for each in arguments.header)
     settings = resolve(arguments.endpoint, headers, protocol=arguments.protocol)
-    if settings.offline:
+    if not settings.endpoints:
         raise SpoolError("no endpoint: give --endpoint http://HOST:4318 or set OTEL_EXPORTER_OTLP_ENDPOINT")
     routes = senders(settings)
-    delivered = sum(replay(folder, routes) for folder in folders)
-    print(f"delivered {delivered} items from {len(folders)} spool{'s' if len(folders) > 1 else ''}")
-    return 0
+    delivered, failures = 0, 0
+    for folder in folders:
+        try:
+            delivered += replay(folder, routes)
+        except SpoolError as error:
+            failures += 1
+            print(f"monitel_otlp: {error}", file=sys.stderr)
+    done = len(folders) - failures
+    print(f"delivered {delivered} items from {done} spool{'' if done == 1 else 's'}")
+    return 1 if failures else 0
 
 
 def _header(given: str) -> tuple[str, str]:

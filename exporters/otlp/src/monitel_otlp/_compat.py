@@ -4,30 +4,44 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from opentelemetry import context
-from opentelemetry._logs import get_logger_provider, set_logger_provider
-from opentelemetry._logs._internal import ProxyLoggerProvider
+from opentelemetry import context, metrics, trace
+from opentelemetry._logs import LoggerProvider as APILoggerProvider
+from opentelemetry._logs import NoOpLoggerProvider, SeverityNumber, get_logger_provider, set_logger_provider
+from opentelemetry._logs import _internal as logs_internal
 from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
-from opentelemetry.metrics._internal import _ProxyMeterProvider
-from opentelemetry.sdk._logs import LoggerProvider, LogRecordProcessor, ReadableLogRecord, ReadWriteLogRecord
+from opentelemetry.metrics import _internal as metrics_internal
+from opentelemetry.sdk._logs import (
+    LoggerProvider,
+    LogRecordLimits,
+    LogRecordProcessor,
+    ReadableLogRecord,
+    ReadWriteLogRecord,
+)
+from opentelemetry.sdk._logs._internal import std_to_otel
 from opentelemetry.sdk._logs.export import LogRecordExporter, LogRecordExportResult
-from opentelemetry.trace import ProxyTracerProvider
 
 if TYPE_CHECKING:
+    from opentelemetry.metrics import MeterProvider
     from opentelemetry.sdk.metrics.export import MetricExporter
+    from opentelemetry.trace import TracerProvider
 
 __all__ = [
+    "APILoggerProvider",
     "LogRecordExportResult",
     "LogRecordExporter",
+    "LogRecordLimits",
     "LogRecordProcessor",
     "LoggerProvider",
+    "NoOpLoggerProvider",
     "OTLPLogExporter",
     "ReadWriteLogRecord",
     "ReadableLogRecord",
+    "SeverityNumber",
     "get_logger_provider",
     "is_set",
     "preferences",
-    "set_logger_provider",
+    "set_global_providers",
+    "std_to_otel",
     "suppress_instrumentation",
 ]
 
@@ -42,7 +56,29 @@ def preferences(exporter: MetricExporter) -> dict[str, Any]:
 
 def is_set(provider: object) -> bool:
     """Whether this global provider is somebody's, and not OpenTelemetry's stand-in until one is set."""
-    return not isinstance(provider, (_ProxyMeterProvider, ProxyLoggerProvider, ProxyTracerProvider))
+    stand_ins = metrics_internal._ProxyMeterProvider, logs_internal.ProxyLoggerProvider, trace.ProxyTracerProvider
+    return not isinstance(provider, stand_ins)
+
+
+def set_global_providers(
+    meter_provider: MeterProvider | None, logger_provider: APILoggerProvider | None, tracer_provider: TracerProvider | None
+) -> None:
+    """Make these the global ones. The public functions set each once; a second pipeline's must replace the first's."""
+    if meter_provider is not None:
+        if is_set(metrics.get_meter_provider()):
+            metrics_internal._METER_PROVIDER = meter_provider
+        else:
+            metrics.set_meter_provider(meter_provider)
+    if logger_provider is not None:
+        if is_set(get_logger_provider()):
+            logs_internal._LOGGER_PROVIDER = logger_provider
+        else:
+            set_logger_provider(logger_provider)
+    if tracer_provider is not None:
+        if is_set(trace.get_tracer_provider()):
+            trace._TRACER_PROVIDER = tracer_provider
+        else:
+            trace.set_tracer_provider(tracer_provider)
 
 
 def suppress_instrumentation() -> None:

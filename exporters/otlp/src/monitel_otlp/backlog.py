@@ -72,7 +72,8 @@ class Backlog:
         written = 0
         for waiting in (self._parts, self._memory):
             while waiting:
-                self._spool.append(waiting[0])
+                if not waiting[0].idle:
+                    self._spool.append(waiting[0])
                 request = waiting.popleft()
                 self._count(request, -1)
                 written += request.items

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from queue import Empty, SimpleQueue
-from threading import Condition, RLock, Thread
+from threading import Condition, Lock, RLock, Thread
 from typing import TYPE_CHECKING
 
 from monitel_otlp._compat import suppress_instrumentation
@@ -50,6 +50,7 @@ class Delivery:
         self._outboxes = {
             signal: Outbox(signal, senders.get(signal), spool, tally, self._lock) for signal in SIGNALS
         }
+        self._encode_lock = Lock()  # while the thread encodes: at the end somebody else may have to
         self._bell: SimpleQueue[None] = SimpleQueue()  # may be rung from a signal handler
         self._rounds = Condition()
         self._wanted = self._done = 0
@@ -92,20 +93,30 @@ class Delivery:
                 self._rounds.wait(min(0.5, max(0.0, deadline - time.monotonic())))
         return False
 
-    def shutdown(self, timeout: float) -> bool:
+    def shutdown(self, timeout: float, *, in_signal_handler: bool = False) -> bool:
         """Make a last round, and put into the spool what it does not deliver.
 
+        Args:
+            timeout: Seconds at most, whatever the backend does.
+            in_signal_handler: Encode nothing in this thread, which may have been interrupted inside the SDK's locks.
+
         Returns:
-            As :meth:`force_flush`. The bound of ``timeout`` seconds holds whatever the backend does.
+            As :meth:`force_flush`.
         """
         self._deadline = time.monotonic() + _SEND_SHARE * timeout
         self.wake()
         self._thread.join(_JOIN_SHARE * timeout)
+        patience = max(0.1, 0.05 * timeout)
+        if self._thread.is_alive() and not in_signal_handler and self._encode_lock.acquire(timeout=patience):
+            try:  # the thread waits for an answer: what it has not seen yet is encoded here
+                self._guarded(self._encode)
+            finally:
+                self._encode_lock.release()
         with self._lock:
             undelivered = [outbox for outbox in self._outboxes.values() if outbox.waits()]
             for outbox in self._outboxes.values():
                 outbox.end()
-            self.spooled_items = sum(request.items for request in self._spool.requests())
+            self.spooled_items = self._spool.items
             self._spool.close()
         return not undelivered
 
@@ -114,18 +125,24 @@ class Delivery:
         while True:
             self._sleep()
             last = self._deadline is not None
-            try:
-                self._encode()
-                for outbox in self._outboxes.values():
-                    outbox.deliver(urgent=last or self._done < self._wanted, deadline=self._deadline)
-                    outbox.keep()
-            except Exception:
-                _log.exception("the delivery of telemetry failed; it goes on")
+            with self._encode_lock:
+                self._guarded(self._encode)
+            for outbox in self._outboxes.values():
+                urgent = last or self._done < self._wanted
+                self._guarded(lambda: outbox.deliver(urgent=urgent, deadline=self._deadline))  # noqa: B023  called here
+                self._guarded(outbox.keep)
             with self._rounds:
                 self._done += 1
                 self._rounds.notify_all()
             if last:
                 return
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        """One step of a round: when it fails, the others are done all the same."""
+        try:
+            step()
+        except Exception:
+            _log.exception("a step of the delivery of telemetry failed; it goes on")
 
     def _sleep(self) -> None:
         if self._done < self._wanted:

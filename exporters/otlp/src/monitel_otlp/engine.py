@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from threading import RLock
 from typing import TYPE_CHECKING
 
 from opentelemetry.context import Context, get_current
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
-from opentelemetry.sdk.trace import TracerProvider
 
 import monitel
 from monitel_otel import Records
-from monitel_otlp._compat import LoggerProvider
+from monitel_otlp._compat import get_logger_provider
 from monitel_otlp.delivery import Delivery
 from monitel_otlp.exporters import RangeExporter, RecordExporter, WindowExporter
 from monitel_otlp.mapping import choose_mapping
-from monitel_otlp.processors import BoundedQueue, RecordProcessor, SpanQueue, drain
-from monitel_otlp.senders import make_senders
+from monitel_otlp.processors import BoundedQueue
+from monitel_otlp.providers import Providers
+from monitel_otlp.request import SIGNALS
+from monitel_otlp.senders import encoder_arguments, make_senders
+from monitel_otlp.settings import SPOOL_BYTES
 from monitel_otlp.spool import Spool
-from monitel_otlp.tally import Tally, register_self_metrics
+from monitel_otlp.tally import PIPELINE_SCOPE, Tally, register_self_metrics
 from monitel_otlp.windows import WindowQueue
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from opentelemetry.metrics import MeterProvider
     from opentelemetry.sdk.resources import Resource
 
     from monitel_otlp.request import FrozenRequest
@@ -47,95 +49,121 @@ class Engine:
 
     Args:
         settings: Where to, how often, which spool.
-        resource: Who is speaking.
+        point_attributes: Put on every point of a window, e.g. the rank.
+        resource: Who is speaking, for providers of its own. None where it is attached to an application's: windows
+            then travel when the application's reader collects, and events by the global LoggerProvider.
     """
 
-    def __init__(self, settings: Settings, resource: Resource) -> None:
+    def __init__(
+        self, settings: Settings, point_attributes: Mapping[str, str | int], resource: Resource | None
+    ) -> None:
         self.settings = settings
         self.tally = Tally()
         self.encoding = RLock()  # held while the SDK collects: a fork waits for it, so that no lock stays held
-        self._windows = WindowQueue(_LIMIT)
+        self._queue = WindowQueue(_LIMIT)
         self._events: BoundedQueue[_Logged] = BoundedQueue(_LIMIT)
         self._flush_stats = False
-
-        mapping = choose_mapping(time.time_ns())
-        windows = WindowExporter(self._windows, mapping, self._put, settings.encoder_arguments("metrics"))
-        records = RecordExporter(self._put, settings.encoder_arguments("logs"))
-        spans = RangeExporter(self._put, settings.encoder_arguments("traces"))
-        routes = {"metrics": windows.learn_route, "logs": records.learn_route, "traces": spans.learn_route}
-        self._spool = Spool(settings.spool_dir, settings.spool_limit_bytes)
-        self.delivery = Delivery(
-            self._encode, make_senders(settings, routes), self._spool, self.tally, settings.interval
-        )
-
-        self._reader = PeriodicExportingMetricReader(windows, export_interval_millis=math.inf)  # we say when
-        self.meter_provider = MeterProvider([self._reader], resource, shutdown_on_exit=False)
-        self._records = RecordProcessor(_LIMIT, self.delivery.force_flush)
-        self._export_records = records.export
-        self.logger_provider = LoggerProvider(resource, shutdown_on_exit=False)
-        self.logger_provider.add_log_record_processor(self._records)
-        self._spans = SpanQueue(_LIMIT, self.delivery.force_flush)
-        self._export_spans = spans.export
-        self.tracer_provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-        self.tracer_provider.add_span_processor(self._spans)
-        self._event_records = Records(self.logger_provider.get_logger("monitel", monitel.__version__))
-        register_self_metrics(
-            self.meter_provider.get_meter("monitel.pipeline", monitel.__version__),
-            self.tally,
-            queue_size=lambda: self.delivery.memory_items + len(self._windows) + len(self._events),
-            spool_bytes=lambda: self._spool.size_bytes,
-            nonfinite=lambda: self._windows.nonfinite,
-            discarded=lambda: self._windows.discarded,
-        )
+        self._handler_failed = False
+        mapping = choose_mapping(time.time_ns(), point_attributes)
+        metrics, logs, traces = (encoder_arguments(settings, signal) for signal in SIGNALS)
+        self.windows = WindowExporter(self._queue, mapping, self._put, self.tally, metrics)
+        self.records = RecordExporter(self._put, self.tally, logs)
+        self.spans = RangeExporter(self._put, self.tally, traces)
+        routes = {
+            "metrics": self.windows.learn_route,
+            "logs": self.records.learn_route,
+            "traces": self.spans.learn_route,
+        }
+        self._spool = Spool(settings.spool_dir, SPOOL_BYTES, settings.endpoints)
+        senders = make_senders(settings, routes)
+        self.delivery = Delivery(self._encode, senders, self._spool, self.tally, settings.interval)
+        self.providers: Providers | None = None
+        self._event_records: Records | None = None
+        if resource is not None:
+            flush = self.delivery.force_flush
+            self.providers = Providers(resource, self.windows, self.records, self.spans, flush, _LIMIT)
+            self.observe_in(self.providers.meter_provider)
         self.delivery.start()
+
+    def observe_in(self, meter_provider: MeterProvider) -> None:
+        """Report the pipeline's own metrics by this provider."""
+        register_self_metrics(
+            meter_provider.get_meter(PIPELINE_SCOPE, monitel.__version__),
+            self.tally,
+            queue_size=lambda: self.delivery.memory_items + len(self._queue) + len(self._events),
+            spool_bytes=lambda: self._spool.size_bytes,
+            nonfinite=lambda: self._queue.nonfinite,
+            discarded=lambda: self._queue.discarded,
+        )
 
     def take(self, event: monitel.Event) -> None:
         """Take one event, in the thread that logs it: an append and nothing else."""
         if event.window is not None:
-            self._windows.put(event.window)
-            waiting = len(self._windows)
+            self._queue.put(event.window)
+            waiting = len(self._queue)
         else:
             self._events.put((event, monitel.get_step(), get_current(), time.time_ns()))
             waiting = len(self._events)
         if waiting == _LIMIT // 2:
             self.delivery.wake()
 
-    def shutdown(self, timeout: float, *, flush_stats: bool = False) -> bool:
+    def shutdown(self, timeout: float, *, in_signal_handler: bool = False) -> bool:
         """End within ``timeout`` seconds; what is not delivered by then is in the spool.
 
         Args:
             timeout: Seconds at most.
-            flush_stats: Have the delivery thread flush the Stats, for a signal handler, which must not.
+            in_signal_handler: Have the delivery thread do what may need a lock, flushing the Stats first.
         """
-        self._flush_stats = flush_stats
-        return self.delivery.shutdown(timeout)
+        self._flush_stats = in_signal_handler
+        return self.delivery.shutdown(timeout, in_signal_handler=in_signal_handler)
+
+    def abandon(self) -> None:
+        """In a forked child: let go of the files that are the parent's."""
+        self._spool.abandon()
 
     def _put(self, request: FrozenRequest) -> None:
         self.delivery.put(request)
 
     def _encode(self) -> None:
         """Put everything queued into requests; runs in the delivery thread."""
-        if self._flush_stats:
-            monitel.flush()
-        while monitel.close_expired_windows(_SLICE) == _SLICE:
-            _yield()
-        self._collect()
-        while self._windows:
-            _yield()
-            self._collect()
+        self._close_windows()
+        if self.providers is not None:
+            self._collect(self.providers)
         while logged := self._events.take(_SLICE):
+            records = self._records()
             for event, step, context, observed_ns in logged:
-                self._event_records.write(event, step=step, context=context, observed_ns=observed_ns)
+                records.write(event, step=step, context=context, observed_ns=observed_ns)
             _yield()
-        drain(self._records.queue, self._export_records)
-        drain(self._spans.queue, self._export_spans)
-        self.tally.dropped("metrics", "queue_full", self._windows.take_dropped())
-        self.tally.dropped("logs", "queue_full", self._events.take_dropped() + self._records.queue.take_dropped())
-        self.tally.dropped("traces", "queue_full", self._spans.queue.take_dropped())
+        if self.providers is not None:
+            self.providers.drain()
+            self.providers.count_drops(self.tally)
+        self.tally.dropped("metrics", "queue_full", self._queue.take_dropped())
+        self.tally.dropped("logs", "queue_full", self._events.take_dropped())
 
-    def _collect(self) -> None:
-        with self.encoding:
-            self._reader.collect()
+    def _close_windows(self) -> None:
+        try:
+            if self._flush_stats:
+                monitel.flush()
+            while monitel.close_expired_windows(_SLICE) == _SLICE:
+                _yield()
+        except BaseException:  # a user's handler, in our thread: not even its SystemExit may stop the delivery
+            if not self._handler_failed:
+                self._handler_failed = True
+                _log.exception("a handler raised while windows were closed; telemetry goes on")
+
+    def _collect(self, providers: Providers) -> None:
+        while True:
+            with self.encoding:
+                providers.collect()
+            if not self._queue:
+                return
+            _yield()
+
+    def _records(self) -> Records:
+        if self._event_records is None:
+            provider = self.providers.logger_provider if self.providers else get_logger_provider()
+            self._event_records = Records(provider.get_logger("monitel", monitel.__version__))
+        return self._event_records
 
 
 def _yield() -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.metrics.export import (
+    Metric,
     MetricExporter,
     MetricExportResult,
     MetricsData,
@@ -20,6 +21,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 import monitel
 from monitel_otlp._compat import LogRecordExporter, LogRecordExportResult, OTLPLogExporter, preferences
 from monitel_otlp.handover import HandOver, Route
+from monitel_otlp.tally import PIPELINE_SCOPE, Tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,16 +34,19 @@ if TYPE_CHECKING:
     from monitel_otlp.windows import WindowQueue
 
 _SCOPE = InstrumentationScope("monitel", monitel.__version__)
-_WINDOWS_A_REQUEST = 500
+_WINDOWS_A_REQUEST = 100
 
 
 class WindowExporter(MetricExporter):
     """Adds the queued windows to the requests of the SDK's own reader: same resource, same request.
 
+    When something of the user's cannot be encoded, the windows go without it.
+
     Args:
         windows: Where they wait.
         mapping: How they become metrics.
         put: Gets the finished requests.
+        tally: Told what could not be encoded.
         settings: Arguments of the official exporter: ``endpoint`` and ``headers``.
     """
 
@@ -50,10 +55,12 @@ class WindowExporter(MetricExporter):
         windows: WindowQueue,
         mapping: WindowMapping,
         put: Callable[[FrozenRequest], None],
+        tally: Tally,
         settings: dict[str, Any],
     ) -> None:
         self._windows = windows
         self._mapping = mapping
+        self._tally = tally
         self._handover = HandOver("metrics", put)
         self._encoder = OTLPMetricExporter(session=self._handover.session(), **settings)
         super().__init__(**preferences(self._encoder))
@@ -66,23 +73,36 @@ class WindowExporter(MetricExporter):
     def export(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> MetricExportResult:
         """Encode what the reader collected and as many windows as go into one request."""
         entries = self._windows.take(_WINDOWS_A_REQUEST)
-        self._handover.items = len(entries)
-        try:
-            merged = _with_metrics(metrics_data, self._mapping.metrics(entries)) if entries else metrics_data
-            return self._encoder.export(merged, timeout_millis, **kwargs)
-        finally:
-            self._handover.items = None
+        metrics = self._mapping.metrics(entries)
+        idle = not entries and _is_idle(metrics_data)
+        for attempt in (_with_metrics(metrics_data, metrics), _without_others(metrics_data, metrics)):
+            with self._handover.of(len(entries), idle=idle):
+                result = self._encoder.export(attempt, timeout_millis, **kwargs)
+            if result is MetricExportResult.SUCCESS:
+                return result
+        self._tally.dropped("metrics", "encoding", len(entries))
+        return MetricExportResult.FAILURE
+
+    def export_all(
+        self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any
+    ) -> MetricExportResult:
+        """The same, in as many requests as the windows take: each carries what the reader collected."""
+        result = self.export(metrics_data, timeout_millis, **kwargs)
+        while self._windows:
+            result = self.export(metrics_data, timeout_millis, **kwargs)
+        return result
 
     def force_flush(self, timeout_millis: float = 10_000) -> bool:  # noqa: ARG002  nothing is held here
         """Nothing is held here."""
         return True
 
     def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:
-        """Take no more."""
-        self._encoder.shutdown(timeout_millis, **kwargs)
+        """The pipeline shuts down, not the provider: windows go on."""
 
 
-def _with_metrics(metrics_data: MetricsData, metrics: list[Any]) -> MetricsData:
+def _with_metrics(metrics_data: MetricsData, metrics: list[Metric]) -> MetricsData:
+    if not metrics:
+        return metrics_data
     first, *others = metrics_data.resource_metrics
     scopes = list(first.scope_metrics)
     for position, scope in enumerate(scopes):
@@ -94,10 +114,23 @@ def _with_metrics(metrics_data: MetricsData, metrics: list[Any]) -> MetricsData:
     return MetricsData([ResourceMetrics(first.resource, scopes, first.schema_url), *others])
 
 
+def _is_idle(metrics_data: MetricsData) -> bool:
+    scopes = (scope for resource in metrics_data.resource_metrics for scope in resource.scope_metrics)
+    return all(scope.scope.name == PIPELINE_SCOPE for scope in scopes)
+
+
+def _without_others(metrics_data: MetricsData, metrics: list[Metric]) -> MetricsData:
+    """The windows, and of the rest the pipeline's own metrics."""
+    first = metrics_data.resource_metrics[0]
+    own = [scope for scope in first.scope_metrics if scope.scope.name == PIPELINE_SCOPE]
+    return MetricsData([ResourceMetrics(first.resource, [*own, ScopeMetrics(_SCOPE, metrics, "")], first.schema_url)])
+
+
 class RecordExporter(LogRecordExporter):
     """Encodes log records; see :class:`WindowExporter` for the arguments."""
 
-    def __init__(self, put: Callable[[FrozenRequest], None], settings: dict[str, Any]) -> None:
+    def __init__(self, put: Callable[[FrozenRequest], None], tally: Tally, settings: dict[str, Any]) -> None:
+        self._tally = tally
         self._handover = HandOver("logs", put)
         self._encoder = OTLPLogExporter(session=self._handover.session(), **settings)
 
@@ -107,26 +140,27 @@ class RecordExporter(LogRecordExporter):
         return self._handover.route
 
     def export(self, batch: Sequence[ReadableLogRecord]) -> LogRecordExportResult:
-        """Encode one batch."""
-        self._handover.items = len(batch)
-        try:
-            return self._encoder.export(batch)
-        finally:
-            self._handover.items = None
+        """Encode one batch; when that fails, what can be encoded of it."""
+        with self._handover.of(len(batch)):
+            result = self._encoder.export(batch)
+        if result is LogRecordExportResult.SUCCESS or not batch:
+            return result
+        _halve(batch, self.export, self._tally, "logs")
+        return LogRecordExportResult.SUCCESS
 
     def force_flush(self, timeout_millis: int = 10_000) -> bool:  # noqa: ARG002  nothing is held here
         """Nothing is held here."""
         return True
 
     def shutdown(self) -> None:
-        """Take no more."""
-        self._encoder.shutdown()  # type: ignore[no-untyped-call]  # OpenTelemetry left it untyped
+        """The pipeline shuts down, not the provider."""
 
 
 class RangeExporter(SpanExporter):
     """Encodes spans; see :class:`WindowExporter` for the arguments."""
 
-    def __init__(self, put: Callable[[FrozenRequest], None], settings: dict[str, Any]) -> None:
+    def __init__(self, put: Callable[[FrozenRequest], None], tally: Tally, settings: dict[str, Any]) -> None:
+        self._tally = tally
         self._handover = HandOver("traces", put)
         self._encoder = OTLPSpanExporter(session=self._handover.session(), **settings)
 
@@ -136,13 +170,23 @@ class RangeExporter(SpanExporter):
         return self._handover.route
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Encode one batch."""
-        self._handover.items = len(spans)
-        try:
-            return self._encoder.export(spans)
-        finally:
-            self._handover.items = None
+        """Encode one batch; when that fails, what can be encoded of it."""
+        with self._handover.of(len(spans)):
+            result = self._encoder.export(spans)
+        if result is SpanExportResult.SUCCESS or not spans:
+            return result
+        _halve(spans, self.export, self._tally, "traces")
+        return SpanExportResult.SUCCESS
 
     def shutdown(self) -> None:
-        """Take no more."""
-        self._encoder.shutdown()  # type: ignore[no-untyped-call]  # OpenTelemetry left it untyped
+        """The pipeline shuts down, not the provider."""
+
+
+def _halve(batch: Sequence[Any], export: Callable[[Sequence[Any]], object], tally: Tally, signal: str) -> None:
+    """Encode the halves of a batch that could not be encoded; a single item that cannot is dropped, and counted."""
+    half = len(batch) // 2
+    if half == 0:
+        tally.dropped(signal, "encoding", 1)
+        return
+    export(batch[:half])
+    export(batch[half:])

@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError
 from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]  # no stubs
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # no stubs
 
+from monitel_otlp.handover import public_url
 from monitel_otlp.sender import Answer, Verdict, partial_success
 
 if TYPE_CHECKING:
@@ -65,7 +66,8 @@ class GrpcSender:
         certificates: Mapping[str, bytes],
         compression: str = "",
     ) -> None:
-        self.url = url
+        self.url = public_url(url)
+        self._target = urlsplit(url)
         self._method = _METHODS[signal]
         self._metadata = tuple((name.lower(), value) for name, value in headers.items())
         self._timeout = timeout
@@ -80,7 +82,7 @@ class GrpcSender:
         call = self._channel.unary_unary(self._method, None, None)  # None: bytes go as they are
         try:
             content: bytes = call(
-                request.message_bytes(),
+                request.body,
                 timeout=min(timeout or self._timeout, self._timeout),
                 metadata=self._metadata,
                 compression=self._compression,
@@ -96,7 +98,7 @@ class GrpcSender:
             self._channel = None
 
     def _open(self) -> grpc.Channel:
-        parts = urlsplit(self.url)
+        parts = self._target
         if parts.scheme != "https":
             return grpc.insecure_channel(parts.netloc)
         credentials = grpc.ssl_channel_credentials(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit, urlunsplit
 
 import requests
 from requests.adapters import BaseAdapter
@@ -12,14 +14,14 @@ from requests.adapters import BaseAdapter
 from monitel_otlp.request import FrozenRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 
 @dataclass
 class Route:
     """How requests of one signal are sent: what the official exporter made of arguments and variables.
 
-    It holds the headers, tokens among them, so it stays in memory and its repr shows the URL alone.
+    It holds the headers, tokens among them, so it stays in memory, and its repr shows the address alone.
     """
 
     url: str
@@ -43,6 +45,7 @@ class HandOver(BaseAdapter):
         super().__init__()
         self.items: int | None = None
         self.route: Route | None = None
+        self._idle = False
         self._signal = signal
         self._put = put
 
@@ -52,6 +55,16 @@ class HandOver(BaseAdapter):
         session.mount("http://", self)
         session.mount("https://", self)
         return session
+
+    @contextmanager
+    def of(self, items: int, *, idle: bool = False) -> Iterator[None]:
+        """What is handed over inside ``with`` holds so many windows, records or spans; see :class:`FrozenRequest`."""
+        self.items = items
+        self._idle = idle
+        try:
+            yield
+        finally:
+            self.items = None
 
     def send(  # noqa: PLR0917  requests' signature
         self,
@@ -65,10 +78,10 @@ class HandOver(BaseAdapter):
         """Take the request; the arguments are those of ``requests``."""
         options = {"stream": stream, "timeout": timeout, "verify": verify, "cert": cert, "proxies": proxies}
         if self.items is not None:
-            encoding = str(request.headers.get("Content-Encoding") or "")
-            self._put(FrozenRequest(self._signal, _body(request), encoding, self.items, time.time_ns()))
+            body = _body(request)
+            self._put(FrozenRequest(self._signal, body, self.items, time.time_ns(), self._idle))
         else:
-            self.route = Route(str(request.url), request, options)
+            self.route = Route(public_url(str(request.url)), request, options)
         response = requests.Response()
         response.status_code = 200
         response.url = str(request.url)
@@ -77,6 +90,12 @@ class HandOver(BaseAdapter):
 
     def close(self) -> None:
         """Nothing is held here."""
+
+
+def public_url(url: str) -> str:
+    """An address without the user and password that may be in it."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
 def _body(request: requests.PreparedRequest) -> bytes:

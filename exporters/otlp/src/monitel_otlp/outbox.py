@@ -55,7 +55,6 @@ class Outbox:
         self._failures = 0  # attempts in a row that say nothing about the request itself
         self._tries = 0  # of the oldest request, on which the backend broke
         self._unanswered = False  # the oldest request may have been taken without our hearing of it
-        self._disk_failed = False
 
     @property
     def memory_items(self) -> int:
@@ -188,9 +187,7 @@ class Outbox:
         try:
             self._backlog.spill()
         except (OSError, SpoolError) as error:
-            if not self._disk_failed:
-                self._disk_failed = True
-                _log.warning("the spool in %s cannot be written: %s", self._spool.folder, error)
+            self._spool.complain(error)
             if last or self._backlog.memory_bytes > _MEMORY_BYTES:
                 self._tally.dropped(self.signal, "disk", self._backlog.drop())
         self._tally.dropped(self.signal, "spool_full", self._spool.take_dropped(self.signal))

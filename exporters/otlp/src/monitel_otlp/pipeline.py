@@ -1,4 +1,4 @@
-"""configure(): the whole pipeline in one call, and what it promises at fork and exit."""
+"""What configure() returns, and what it promises at fork and exit."""
 
 from __future__ import annotations
 
@@ -7,33 +7,41 @@ import logging
 import os
 import sys
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from opentelemetry import metrics, trace
-from opentelemetry.sdk.resources import Resource
 
 import monitel
-from monitel_otlp._compat import get_logger_provider, is_set, set_logger_provider
+from monitel_otlp._compat import NoOpLoggerProvider
 from monitel_otlp.engine import Engine
-from monitel_otlp.settings import Settings, resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
+    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.trace import TracerProvider
+
+    from monitel_otlp._compat import APILoggerProvider
+    from monitel_otlp.settings import Settings
 
 _log = logging.getLogger("monitel.otlp")
 
-_EXIT_TIMEOUT = 2.0
+EXIT_TIMEOUT = 2.0
 _BEFORE_QUEUES = 50  # multiprocessing's priority: after monitel's own flush (100), before its Queues close (10)
 _FORK_PATIENCE = 1.0
 
 
 class Pipeline:
-    """What :func:`configure` returns: monitel's windows and events on their way to an OTLP endpoint.
+    """monitel's windows and events on their way to an OTLP endpoint; :func:`configure` makes it.
 
     Windows and events wait in bounded queues (100,000 each; the oldest is dropped and counted) until the delivery
     thread encodes and sends them. What a backend does not take is kept, first in memory, then in the spool.
-    Thread-safe. A forked child exports nothing of its parent, and nothing at all until a window or an event is logged
-    there; it then has a thread and a spool of its own.
+    Thread-safe.
+
+    A forked child exports nothing of its parent, and nothing at all until a window or an event is logged there; it
+    then has a thread and a spool of its own. In a worker of torch's DataLoader what is logged is dropped, counted as
+    ``worker`` and said once, unless ``workers=True``.
 
     Attributes:
         meter_provider: For instruments of your own; they travel with the windows. Not in a forked child.
@@ -41,16 +49,41 @@ class Pipeline:
         tracer_provider: For spans of your own; likewise.
     """
 
-    def __init__(self, settings: Settings, attributes: Mapping[str, str | int | float | bool]) -> None:
+    meter_provider: MeterProvider = metrics.NoOpMeterProvider()
+    logger_provider: APILoggerProvider = NoOpLoggerProvider()
+    tracer_provider: TracerProvider = trace.NoOpTracerProvider()
+
+    def __init__(
+        self,
+        settings: Settings,
+        make_resource: Callable[[], Resource],
+        *,
+        point_attributes: Mapping[str, str | int],
+        workers: bool = False,
+        attached: bool = False,
+        silent: bool = False,
+    ) -> None:
         self._settings = settings
-        self._attributes = dict(attributes)
-        self._engine: Engine | None = Engine(settings, Resource.create(self._attributes))
-        self.meter_provider = self._engine.meter_provider
-        self.logger_provider = self._engine.logger_provider
-        self.tracer_provider = self._engine.tracer_provider
-        self._ended: bool | None = None
+        self._make_resource = make_resource
+        self._point_attributes = point_attributes
+        self._workers = workers
+        self._engine: Engine | None = None
+        self._in_worker = False
+        self.ended: bool | None = True if silent else None
+        if silent:
+            return
+        self._engine = Engine(settings, point_attributes, None if attached else make_resource())
+        if self._engine.providers is not None:
+            self.meter_provider = self._engine.providers.meter_provider
+            self.logger_provider = self._engine.providers.logger_provider
+            self.tracer_provider = self._engine.providers.tracer_provider
         self._handle = monitel.register_event_handler(self._take)
         self._end_with_the_process()
+
+    @property
+    def engine(self) -> Engine | None:
+        """What works for this process; None in a forked child until something is logged there."""
+        return self._engine
 
     @property
     def spool_dir(self) -> os.PathLike[str]:
@@ -68,11 +101,11 @@ class Pipeline:
         Returns:
             True if all of it was acknowledged, or is on disk where no endpoint is set.
         """
-        if self._ended is not None:
-            return self._ended
+        if self.ended is not None:
+            return self.ended
         return self._engine is None or self._engine.delivery.force_flush(timeout)
 
-    def shutdown(self, timeout: float = _EXIT_TIMEOUT) -> bool:
+    def shutdown(self, timeout: float = EXIT_TIMEOUT) -> bool:
         """Flush every live Stat, deliver what can be delivered, put the rest into the spool, and stop.
 
         Runs by itself at exit. A second time does nothing.
@@ -83,17 +116,18 @@ class Pipeline:
         Returns:
             As :meth:`force_flush`.
         """
-        if self._ended is not None:
-            return self._ended
-        try:
-            monitel.flush()
-        except Exception:
-            _log.exception("a handler failed while Stats were flushed at the end")
-        monitel.unregister_event_handler(self._handle)
-        self._ended = self._engine is None or self._engine.shutdown(timeout)
-        if self._engine is not None:
-            _say_goodbye(self._engine)
-        return self._ended
+        if self.ended is None:
+            try:
+                monitel.flush()
+            except Exception:
+                _log.exception("a handler failed while Stats were flushed at the end")
+            self._end(timeout)
+        return bool(self.ended)
+
+    def terminate(self, timeout: float) -> None:
+        """Shut down from a signal handler: the delivery thread does what may need a lock."""
+        if self.ended is None:
+            self._end(timeout, in_signal_handler=True)
 
     def __enter__(self) -> Pipeline:  # noqa: PYI034  typing.Self is 3.11's
         return self
@@ -101,13 +135,29 @@ class Pipeline:
     def __exit__(self, *_exception: object) -> None:
         self.shutdown()
 
-    def _take(self, event: monitel.Event) -> None:
-        (self._engine or self._revive()).take(event)
+    def _end(self, timeout: float, **how: Any) -> None:
+        engine = self._engine
+        self.ended = engine is None or engine.shutdown(timeout, **how)
+        monitel.unregister_event_handler(self._handle)
+        if engine is not None:
+            _say_goodbye(engine)
 
-    def _revive(self) -> Engine:
-        """The first window or event of a forked child: an engine of its own."""
-        self._settings = self._settings.for_this_process()
-        self._engine = Engine(self._settings, Resource.create(self._attributes))
+    def _take(self, event: monitel.Event) -> None:
+        engine = self._engine or self._revive()
+        if engine is not None:
+            engine.take(event)
+
+    def _revive(self) -> Engine | None:
+        """The first window or event of a forked child: an engine of its own, unless it is a DataLoader's worker."""
+        if self.ended is not None:
+            return None
+        if not self._workers and _is_worker():
+            if not self._in_worker:
+                self._in_worker = True
+                _log.warning("what DataLoader workers record is dropped; configure(workers=True) exports it")
+            return None
+        self._settings = self._settings.for_forked_child()
+        self._engine = Engine(self._settings, self._point_attributes, self._make_resource())
         _finalize(self)
         return self._engine
 
@@ -134,72 +184,15 @@ class Pipeline:
             self._engine.encoding.release()
 
     def _in_child(self) -> None:
-        self._engine = None
+        if self._engine is not None:
+            self._engine.abandon()
+            self._engine = None
 
 
-def configure(
-    *,
-    service_name: str | None = None,
-    endpoint: str | None = None,
-    protocol: str | None = None,
-    headers: Mapping[str, str] | None = None,
-    export_interval: float | None = None,
-    resource_attributes: Mapping[str, str | int | float | bool] | None = None,
-    spool_dir: str | os.PathLike[str] | None = None,
-) -> Pipeline:
-    """Deliver every closed window, every event and the user's own OpenTelemetry data to an OTLP endpoint.
-
-    What is left out comes from the standard OTEL_* variables. The providers become the global ones where none is set.
-    A second call shuts the first pipeline down.
-
-    Args:
-        service_name: ``service.name``; else OTEL_SERVICE_NAME.
-        endpoint: Base URL such as ``"http://localhost:4318"``; ``/v1/metrics`` and so on are appended. Without it and
-            without a variable, everything goes to the spool under ``monitel-runs/``.
-        protocol: ``"http/protobuf"`` or ``"grpc"``; else OTEL_EXPORTER_OTLP_PROTOCOL, else HTTP.
-        headers: Sent with each request, e.g. a token; never written to disk or a log.
-        export_interval: Seconds between two rounds of delivery; else OTEL_METRIC_EXPORT_INTERVAL, else 5.
-        resource_attributes: Added to OTEL_RESOURCE_ATTRIBUTES.
-        spool_dir: Where the folder of this process's spool is made; else ``$XDG_STATE_HOME/monitel``.
-
-    Returns:
-        The pipeline, a context manager. It shuts down by itself at exit.
-
-    Raises:
-        TypeError: An argument of a wrong type.
-        ValueError: An endpoint that is no base URL, an interval that is not positive, an unknown protocol.
-
-    Example:
-        >>> import monitel
-        >>> import monitel_otlp
-        >>> with monitel_otlp.configure(service_name="train", spool_dir="runs") as pipeline:
-        ...     monitel.stat("train.loss").add(0.25)
-        >>> pipeline.force_flush(timeout=1.0)
-        True
-    """
-    global _current
-    settings = resolve(endpoint, headers, export_interval, spool_dir, protocol)
-    attributes = dict(resource_attributes or {})
-    if service_name is not None:
-        attributes["service.name"] = service_name
-    if _current is not None:
-        _current.shutdown()
-    if settings.offline:
-        _log.warning(
-            "no OTLP endpoint is set: telemetry goes to %s; set OTEL_EXPORTER_OTLP_ENDPOINT to send it",
-            settings.spool_dir,
-        )
-    _current = Pipeline(settings, attributes)
-    if not is_set(metrics.get_meter_provider()):
-        metrics.set_meter_provider(_current.meter_provider)
-    if not is_set(get_logger_provider()):
-        set_logger_provider(_current.logger_provider)
-    if not is_set(trace.get_tracer_provider()):
-        trace.set_tracer_provider(_current.tracer_provider)
-    return _current
-
-
-_current: Pipeline | None = None
+def _is_worker() -> bool:
+    """Whether this is a worker process of torch's DataLoader."""
+    data = sys.modules.get("torch.utils.data")
+    return data is not None and data.get_worker_info() is not None
 
 
 def _finalize(pipeline: Pipeline) -> None:

@@ -11,8 +11,9 @@ from monitel_otlp.exporters import RangeExporter, RecordExporter, WindowExporter
 from monitel_otlp.mapping import choose_mapping
 from monitel_otlp.request import SIGNALS
 from monitel_otlp.sender import Verdict
-from monitel_otlp.senders import make_senders
+from monitel_otlp.senders import encoder_arguments, make_senders
 from monitel_otlp.spool import Spool, SpoolError
+from monitel_otlp.tally import Tally
 from monitel_otlp.windows import WindowQueue
 
 if TYPE_CHECKING:
@@ -46,10 +47,10 @@ def senders(settings: Settings) -> dict[str, Sender]:
     def put(_request: object) -> None:
         raise AssertionError("only the route is asked for")
 
-    arguments = settings.encoder_arguments
-    windows = WindowExporter(WindowQueue(1), choose_mapping(0), put, arguments("metrics"))
-    records = RecordExporter(put, arguments("logs"))
-    spans = RangeExporter(put, arguments("traces"))
+    metrics, logs, traces = (encoder_arguments(settings, signal) for signal in SIGNALS)
+    windows = WindowExporter(WindowQueue(1), choose_mapping(0), put, Tally(), metrics)
+    records = RecordExporter(put, Tally(), logs)
+    spans = RangeExporter(put, Tally(), traces)
     routes = {"metrics": windows.learn_route, "logs": records.learn_route, "traces": spans.learn_route}
     return make_senders(settings, routes)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +16,6 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from google.protobuf.message import Message
 
 #: The signals, in the order in which they are delivered.
@@ -36,8 +32,6 @@ RESPONSES: dict[str, type[Any]] = {
     "traces": ExportTraceServiceResponse,
 }
 
-_DECODERS: dict[str, Callable[[bytes], bytes]] = {"": bytes, "gzip": gzip.decompress, "deflate": zlib.decompress}
-
 
 @dataclass(frozen=True, slots=True)
 class FrozenRequest:
@@ -45,23 +39,19 @@ class FrozenRequest:
 
     Attributes:
         signal: ``"metrics"``, ``"logs"`` or ``"traces"``.
-        body: The protobuf message, compressed as ``encoding`` says.
-        encoding: ``""``, ``"gzip"`` or ``"deflate"``.
+        body: The protobuf message; it is compressed when it is sent, if at all.
         items: Windows, log records or spans in it.
         created_ns: When it was encoded, Unix ns.
+        idle: Nothing but the pipeline's own metrics is in it: not worth a place on disk.
     """
 
     signal: str
     body: bytes
-    encoding: str
     items: int
     created_ns: int
-
-    def message_bytes(self) -> bytes:
-        """The encoded message, not compressed."""
-        return _DECODERS[self.encoding](self.body)
+    idle: bool = False
 
     def message(self) -> Message:
         """The message, decoded."""
-        request: Message = REQUESTS[self.signal].FromString(self.message_bytes())
+        request: Message = REQUESTS[self.signal].FromString(self.body)
         return request

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import time
+import zlib
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from enum import Enum
@@ -15,6 +17,8 @@ from requests.adapters import HTTPAdapter
 from monitel_otlp.request import RESPONSES
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from monitel_otlp.handover import Route
     from monitel_otlp.request import FrozenRequest
 
@@ -63,6 +67,7 @@ class Sender(Protocol):
         """Close the connection."""
 
 
+_COMPRESS: dict[str, Callable[[bytes], bytes]] = {"none": bytes, "gzip": gzip.compress, "deflate": zlib.compress}
 _RETRY = {408, 429, 502, 503, 504}
 _REFUSED = {
     401: "the endpoint wants credentials: set OTEL_EXPORTER_OTLP_HEADERS",
@@ -75,8 +80,9 @@ _REJECTED_FIELD = {"metrics": "rejected_data_points", "logs": "rejected_log_reco
 class HttpSender:
     """Sends over HTTP what the official exporter prepared, on a connection that is kept open."""
 
-    def __init__(self, route: Route) -> None:
+    def __init__(self, route: Route, compression: str = "none") -> None:
         self._route = route
+        self._compression = compression
         self._connection = HTTPAdapter(max_retries=0)
 
     @property
@@ -87,11 +93,11 @@ class HttpSender:
     def send(self, request: FrozenRequest, timeout: float | None = None) -> Answer:
         """Make one attempt."""
         prepared = self._route.prepared.copy()
-        prepared.body = request.body
-        prepared.headers["Content-Length"] = str(len(request.body))
-        prepared.headers.pop("Content-Encoding", None)
-        if request.encoding:
-            prepared.headers["Content-Encoding"] = request.encoding
+        body = _COMPRESS[self._compression](request.body)
+        prepared.body = body
+        prepared.headers["Content-Length"] = str(len(body))
+        if body is not request.body:
+            prepared.headers["Content-Encoding"] = self._compression
         options = dict(self._route.options)
         if timeout is not None:
             options["timeout"] = min(timeout, options["timeout"] or timeout)
@@ -118,7 +124,7 @@ def partial_success(signal: str, content: bytes) -> Answer:
         partial = RESPONSES[signal].FromString(content).partial_success
     except DecodeError:  # a proxy's page instead of an OTLP answer: the status counts
         return Answer(Verdict.DELIVERED)
-    return Answer(Verdict.DELIVERED, partial.error_message, rejected=getattr(partial, _REJECTED_FIELD[signal]))
+    return Answer(Verdict.DELIVERED, partial.error_message, rejected=max(0, getattr(partial, _REJECTED_FIELD[signal])))
 
 
 def _answer(signal: str, response: requests.Response) -> Answer:

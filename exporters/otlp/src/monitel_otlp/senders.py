@@ -1,25 +1,43 @@
-"""The sender of each signal, as settings and variables ask for it."""
+"""The sender of each signal, as the settings ask for it."""
 
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from opentelemetry.util.re import parse_env_headers
+from opentelemetry.exporter.otlp.proto.http import Compression
 
 from monitel_otlp.grpc_sender import GrpcSender
 from monitel_otlp.sender import HttpSender, Sender
-from monitel_otlp.settings import GRPC, Settings, variable
+from monitel_otlp.settings import GRPC, Environment, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from monitel_otlp.handover import Route
+    from monitel_otlp.settings import Endpoint
 
 _log = logging.getLogger("monitel.otlp")
 
-_DEFAULT_TIMEOUT = 10.0
+_NOWHERE = "http://localhost"  # for encoders whose requests are handed over, and never sent as they are
+
+
+def encoder_arguments(settings: Settings, signal: str) -> dict[str, Any]:
+    """Arguments for the official HTTP exporter of a signal: it encodes, and prepares what goes over HTTP.
+
+    It is told everything but the certificates, which it reads itself; compressed is what is sent, not what is kept.
+    """
+    endpoint = settings.endpoints.get(signal)
+    if endpoint is None or endpoint.protocol == GRPC:
+        return {"endpoint": _NOWHERE, "headers": {}, "timeout": 1.0, "compression": Compression.NoCompression}
+    return {
+        "endpoint": endpoint.url,
+        "headers": endpoint.headers,
+        "timeout": endpoint.timeout,
+        "compression": Compression.NoCompression,
+    }
 
 
 def make_senders(settings: Settings, routes: Mapping[str, Callable[[], Route | None]]) -> dict[str, Sender]:
@@ -32,47 +50,32 @@ def make_senders(settings: Settings, routes: Mapping[str, Callable[[], Route | N
     senders: dict[str, Sender] = {}
     for signal, endpoint in settings.endpoints.items():
         if endpoint.protocol == GRPC:
-            senders[signal] = _grpc(signal, endpoint.url, settings.headers)
+            senders[signal] = _grpc(signal, endpoint)
         elif route := routes[signal]():
-            senders[signal] = HttpSender(route)
+            senders[signal] = HttpSender(route, endpoint.compression)
+        else:
+            _log.warning("no request can be made for %s: they are kept on disk", signal)
     return senders
 
 
-def _grpc(signal: str, url: str, headers: Mapping[str, str]) -> GrpcSender:
-    given = variable("HEADERS", signal)
-    from_environment = parse_env_headers(given[1], liberal=True) if given else {}
-    compression = variable("COMPRESSION", signal)
+def _grpc(signal: str, endpoint: Endpoint) -> GrpcSender:
     return GrpcSender(
         signal,
-        url,
-        headers={**from_environment, **headers},
-        timeout=_timeout(signal),
+        endpoint.url,
+        headers=endpoint.headers,
+        timeout=endpoint.timeout,
         certificates=_certificates(signal),
-        compression=compression[1].lower() if compression else "",
+        compression=endpoint.compression,
     )
-
-
-def _timeout(signal: str) -> float:
-    given = variable("TIMEOUT", signal)
-    if given is None:
-        return _DEFAULT_TIMEOUT
-    try:
-        seconds = float(given[1])
-    except ValueError:
-        seconds = 0.0
-    if seconds > 0:
-        return seconds
-    _log.warning("%s=%r is no number of seconds: %g it is", *given, _DEFAULT_TIMEOUT)
-    return _DEFAULT_TIMEOUT
 
 
 def _certificates(signal: str) -> dict[str, bytes]:
     found = {}
     for name in ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY"):
-        if (given := variable(name, signal)) is None:
+        if (given := Environment().read(name, signal)) is None:
             continue
         try:
             found[name.lower()] = Path(given[1]).read_bytes()
         except OSError as error:
-            _log.warning("%s=%r cannot be read: %s", *given, error.strerror)
+            _log.warning("%s=%r cannot be read: %s", *given, os.strerror(error.errno or 0))
     return found

@@ -5,40 +5,53 @@ from __future__ import annotations
 import logging
 import math
 import os
+import re
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
-from monitel_otlp.request import SIGNALS
+from opentelemetry.util.re import parse_env_headers
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from monitel_otlp.handover import public_url
+from monitel_otlp.request import SIGNALS
 
 _log = logging.getLogger("monitel.otlp")
 
 HTTP, GRPC = "http/protobuf", "grpc"
-_SPOOL_BYTES = 1 << 30
+COMPRESSIONS = ("none", "gzip", "deflate")
+SPOOL_BYTES = 1 << 30
 _DEFAULT_INTERVAL = 5.0
+_LONGEST_INTERVAL = 86_400.0
+_DEFAULT_TIMEOUT = 10.0
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+
 _pipelines = count(1)
-_NOWHERE = "http://localhost"  # for encoders whose requests are handed over, never sent as they are
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where one signal goes.
+    """Where one signal goes, and how.
 
     Attributes:
         url: The full address over HTTP, host and port over gRPC.
         protocol: ``"http/protobuf"`` or ``"grpc"``.
-        source: ``"argument"``, or the variable that said so.
+        headers: Sent with each request.
+        timeout: Seconds that an attempt may take.
+        compression: ``"none"``, ``"gzip"`` or ``"deflate"``.
+        sources: Who said so: for each of these the variable, ``"argument"`` or ``"default"``.
     """
 
-    url: str
+    url: str = field(repr=False)  # a password may be in it
     protocol: str
-    source: str
+    headers: dict[str, str] = field(repr=False)
+    timeout: float
+    compression: str
+    sources: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -47,39 +60,107 @@ class Settings:
 
     Attributes:
         endpoints: Where each signal goes; one that is missing here has no endpoint anywhere and is offline.
-        headers: Headers given as an argument; they never appear in a repr.
         interval: Seconds between two rounds of delivery.
         spool_root: The folder in which each process's spool has a folder of its own.
         spool_dir: This process's.
+        problems: What was wrong with variables, said already.
     """
 
     endpoints: dict[str, Endpoint]
-    headers: dict[str, str] = field(repr=False)
     interval: float
     spool_root: Path
     spool_dir: Path
+    problems: tuple[str, ...] = ()
 
     @property
-    def offline(self) -> bool:
-        """No signal has an endpoint."""
-        return not self.endpoints
+    def offline(self) -> list[str]:
+        """The signals that have no endpoint."""
+        return [signal for signal in SIGNALS if signal not in self.endpoints]
 
-    @property
-    def spool_limit_bytes(self) -> int | None:
-        """None when offline: there is nowhere else to go."""
-        return None if self.offline else _SPOOL_BYTES
+    def for_forked_child(self) -> Settings:
+        """The same for a forked child: a spool folder of its own, and no gRPC, whose core does not survive a fork."""
+        left = {signal: endpoint for signal, endpoint in self.endpoints.items() if endpoint.protocol != GRPC}
+        own = replace(self, endpoints=left, spool_dir=_own_folder(self.spool_root))
+        if len(left) < len(self.endpoints):
+            _log.warning("gRPC does not work in a forked process: its telemetry goes to %s", own.spool_dir)
+        return own
 
-    def encoder_arguments(self, signal: str) -> dict[str, Any]:
-        """Arguments for the official exporter of a signal, which encodes, and over HTTP prepares the requests."""
-        endpoint = self.endpoints.get(signal)
-        if endpoint is None or endpoint.protocol == GRPC:
-            return {"endpoint": _NOWHERE}
-        given = endpoint.url if endpoint.source == "argument" else None  # else it reads the variables itself
-        return {"endpoint": given, "headers": self.headers or None}
 
-    def for_this_process(self) -> Settings:
-        """The same with a spool folder for the process that asks: a forked child has its own."""
-        return replace(self, spool_dir=_own_folder(self.spool_root))
+class Environment:
+    """Reads the OTLP exporter's variables, a signal's own one before the general one; each fault is said once."""
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+
+    def read(self, name: str, signal: str) -> tuple[str, str] | None:
+        """``OTEL_EXPORTER_OTLP_<name>`` for a signal: which variable, and its value."""
+        for full in (f"OTEL_EXPORTER_OTLP_{signal.upper()}_{name}", f"OTEL_EXPORTER_OTLP_{name}"):
+            if value := os.environ.get(full, "").strip():
+                return full, value
+        return None
+
+    def complain(self, problem: str) -> None:
+        """Say what is wrong with a variable, once."""
+        if problem not in self.problems:
+            self.problems.append(problem)
+            _log.warning("%s", problem)
+
+    def protocol(self, signal: str) -> tuple[str, str]:
+        """The protocol, and who said so."""
+        source, value = self.read("PROTOCOL", signal) or ("default", HTTP)
+        if value in {HTTP, GRPC}:
+            return value, source
+        self.complain(f"{source}={value!r} is neither {HTTP!r} nor {GRPC!r}: {HTTP} it is")
+        return HTTP, "default"
+
+    def timeout(self, signal: str) -> tuple[float, str]:
+        """Seconds for an attempt, as the official exporters read them, and who said so."""
+        source, value = self.read("TIMEOUT", signal) or ("default", str(_DEFAULT_TIMEOUT))
+        seconds = _positive(value)
+        if seconds is not None:
+            return seconds, source
+        self.complain(f"{source}={value!r} is no positive number of seconds: {_DEFAULT_TIMEOUT:g} it is")
+        return _DEFAULT_TIMEOUT, "default"
+
+    def compression(self, signal: str) -> tuple[str, str]:
+        """The compression, and who said so."""
+        source, value = self.read("COMPRESSION", signal) or ("default", "none")
+        if value.lower() in COMPRESSIONS:
+            return value.lower(), source
+        self.complain(f"{source}={value!r} is none of {', '.join(COMPRESSIONS)}: nothing is compressed")
+        return "none", "default"
+
+    def headers(self, signal: str) -> tuple[dict[str, str], str]:
+        """Headers, and who said so; what is malformed is left out, and never shown: it may be a token."""
+        source, value = self.read("HEADERS", signal) or ("default", "")
+        found = {}
+        for entry in filter(None, (each.strip() for each in value.split(","))):
+            parsed = parse_env_headers(entry, liberal=True) if "=" in entry else {}
+            found.update({name: text for name, text in parsed.items() if _is_header(name, text)})
+            if not parsed or not all(_is_header(*pair) for pair in parsed.items()):
+                self.complain(f"{source}: an entry is not NAME=VALUE and is left out")
+        return found, source
+
+    def endpoint(self, signal: str, protocol: str) -> tuple[str, str] | None:
+        """The address of a signal, and the variable that says so; None is offline."""
+        named = self.read("ENDPOINT", signal)
+        if named is None:
+            return None
+        source, value = named
+        url = self._with_scheme(value, signal) if protocol == GRPC else value
+        if problem := _problem(url):
+            self.complain(f"{source}={public_url(value)!r} is no URL ({problem}): what should go there is kept on disk")
+            return None
+        if protocol == HTTP and source == "OTEL_EXPORTER_OTLP_ENDPOINT":
+            url = f"{url.rstrip('/')}/v1/{signal}"
+        return url, source
+
+    def _with_scheme(self, url: str, signal: str) -> str:
+        """A gRPC address may come without a scheme; OTEL_EXPORTER_OTLP_INSECURE then says which is meant."""
+        if "://" in url:
+            return url
+        insecure = self.read("INSECURE", signal)
+        return f"http://{url}" if insecure is not None and insecure[1].lower() == "true" else f"https://{url}"
 
 
 def resolve(
@@ -97,22 +178,47 @@ def resolve(
     """
     if protocol not in {None, HTTP, GRPC}:
         raise ValueError(f"protocol must be {HTTP!r} or {GRPC!r}, got {protocol!r}")
-    endpoints = _endpoints(endpoint, protocol)
+    if spool_dir is not None and not isinstance(spool_dir, (str, os.PathLike)):
+        raise TypeError(f"spool_dir must be a path, got {type(spool_dir).__qualname__}")
+    base = None if endpoint is None else _base_url(endpoint)
+    own_headers = _headers(headers)
+    environment = Environment()
+    endpoints = {}
+    for signal in SIGNALS:
+        if (found := _endpoint(environment, signal, base, own_headers, protocol)) is not None:
+            endpoints[signal] = found
     if spool_dir is not None:
         root = Path(spool_dir)
     elif endpoints:
         root = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "monitel"
     else:
         root = Path("monitel-runs")
-    return Settings(endpoints, _headers(headers), _interval(export_interval), root, _own_folder(root))
+    interval = _interval(export_interval, environment)
+    return Settings(endpoints, interval, root, _own_folder(root), tuple(environment.problems))
 
 
-def variable(name: str, signal: str) -> tuple[str, str] | None:
-    """``OTEL_EXPORTER_OTLP_<name>`` for a signal, its own one before the general one: which one, and its value."""
-    for full in (f"OTEL_EXPORTER_OTLP_{signal.upper()}_{name}", f"OTEL_EXPORTER_OTLP_{name}"):
-        if value := os.environ.get(full, "").strip():
-            return full, value
-    return None
+def _endpoint(
+    environment: Environment, signal: str, base: str | None, headers: dict[str, str], protocol: str | None
+) -> Endpoint | None:
+    spoken, spoken_by = (protocol, "argument") if protocol else environment.protocol(signal)
+    if base is not None:
+        located: tuple[str, str] | None = (base if spoken == GRPC else f"{base}/v1/{signal}", "argument")
+    else:
+        located = environment.endpoint(signal, spoken)
+    if located is None:
+        return None
+    url, url_by = located
+    from_environment, headers_by = environment.headers(signal)
+    timeout, timeout_by = environment.timeout(signal)
+    compression, compression_by = environment.compression(signal)
+    sources = {
+        "endpoint": url_by,
+        "protocol": spoken_by,
+        "headers": "argument" if headers else headers_by,
+        "timeout": timeout_by,
+        "compression": compression_by,
+    }
+    return Endpoint(url, spoken, {**from_environment, **headers}, timeout, compression, sources)
 
 
 def _own_folder(root: Path) -> Path:
@@ -120,49 +226,13 @@ def _own_folder(root: Path) -> Path:
     return (root / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{next(_pipelines)}").absolute()
 
 
-def _endpoints(endpoint: str | None, protocol: str | None) -> dict[str, Endpoint]:
-    found: dict[str, Endpoint] = {}
-    for signal in SIGNALS:
-        spoken = protocol or _protocol(signal)
-        if endpoint is not None:
-            base = _base_url(endpoint)
-            found[signal] = Endpoint(base if spoken == GRPC else f"{base}/v1/{signal}", spoken, "argument")
-        elif (named := variable("ENDPOINT", signal)) is not None:
-            source, url = named
-            if spoken == GRPC:
-                url = _with_scheme(url, signal)
-            elif source == "OTEL_EXPORTER_OTLP_ENDPOINT":
-                url = f"{url.rstrip('/')}/v1/{signal}"
-            if problem := _problem(url):
-                _log.warning("%s=%r is no URL (%s): %s go to the spool", source, named[1], problem, signal)
-            else:
-                found[signal] = Endpoint(url, spoken, source)
-    return found
-
-
-def _protocol(signal: str) -> str:
-    named = variable("PROTOCOL", signal)
-    if named is None or named[1] == HTTP:
-        return HTTP
-    if named[1] == GRPC:
-        return GRPC
-    _log.warning("%s=%r is neither %r nor %r: %s it is", *named, HTTP, GRPC, HTTP)
-    return HTTP
-
-
-def _with_scheme(url: str, signal: str) -> str:
-    """A gRPC address may come without a scheme; OTEL_EXPORTER_OTLP_INSECURE then says which is meant."""
-    if "://" in url:
-        return url
-    insecure = variable("INSECURE", signal)
-    return f"http://{url}" if insecure is not None and insecure[1].lower() == "true" else f"https://{url}"
-
-
 def _base_url(endpoint: object) -> str:
     if not isinstance(endpoint, str):
         raise TypeError(f"endpoint must be a str such as 'http://localhost:4318', got {type(endpoint).__qualname__}")
-    if problem := _problem(endpoint):
-        raise ValueError(f"endpoint must be a base URL such as 'http://localhost:4318', got {endpoint!r}: {problem}")
+    problem = _problem(endpoint) or ("it has a query" if "?" in endpoint or "#" in endpoint else None)
+    if problem:
+        shown = public_url(endpoint)
+        raise ValueError(f"endpoint must be a base URL such as 'http://localhost:4318', got {shown!r}: {problem}")
     return endpoint.rstrip("/")
 
 
@@ -178,30 +248,46 @@ def _problem(url: str) -> str | None:
     return None if host else "it names no host"
 
 
-def _headers(headers: Mapping[str, str] | None) -> dict[str, str]:
-    for name, value in (headers or {}).items():
+def _headers(headers: Any) -> dict[str, str]:
+    if headers is None:
+        return {}
+    if not isinstance(headers, Mapping):
+        raise TypeError(f"headers must be a mapping of names to values, got {type(headers).__qualname__}")
+    for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise TypeError(f"headers must map str to str; the one named {name!r:.40} does not")
-    return dict(headers or {})
+        if not _is_header(name, value):
+            raise ValueError(f"header {name!r:.40}: its name or its value has a character that HTTP does not allow")
+    return dict(headers)
 
 
-def _interval(export_interval: float | None) -> float:
+def _is_header(name: str, value: str) -> bool:
+    return bool(_HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(value))
+
+
+def _interval(export_interval: object, environment: Environment) -> float:
     if export_interval is not None:
         if not isinstance(export_interval, (int, float)) or isinstance(export_interval, bool):
             raise TypeError(f"export_interval must be seconds, got {type(export_interval).__qualname__}")
-        if not 0 < export_interval < math.inf:
-            raise ValueError(f"export_interval must be a positive number of seconds, got {export_interval!r}")
+        if not 0 < export_interval <= _LONGEST_INTERVAL:
+            raise ValueError(f"export_interval must be seconds, from above 0 to a day, got {export_interval!r}")
         return float(export_interval)
     given = os.environ.get("OTEL_METRIC_EXPORT_INTERVAL", "").strip()
     if not given:
         return _DEFAULT_INTERVAL
-    try:
-        milliseconds = float(given)
-    except ValueError:
-        milliseconds = math.nan
-    if not 0 < milliseconds < math.inf:
-        _log.warning(
-            "OTEL_METRIC_EXPORT_INTERVAL=%r is no positive number of milliseconds: %g s it is", given, _DEFAULT_INTERVAL
+    milliseconds = _positive(given)
+    if milliseconds is None or milliseconds > _LONGEST_INTERVAL * 1000:
+        environment.complain(
+            f"OTEL_METRIC_EXPORT_INTERVAL={given!r} is no number of milliseconds up to a day: "
+            f"{_DEFAULT_INTERVAL:g} s it is"
         )
         return _DEFAULT_INTERVAL
     return milliseconds / 1000
+
+
+def _positive(value: str) -> float | None:
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return number if 0 < number < math.inf else None

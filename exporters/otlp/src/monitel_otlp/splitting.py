@@ -129,4 +129,4 @@ def _prune(message: Any, levels: tuple[str, ...]) -> None:
 
 
 def _frozen(request: FrozenRequest, message: Any, items: int) -> FrozenRequest:
-    return FrozenRequest(request.signal, message.SerializeToString(), "", items, request.created_ns)
+    return FrozenRequest(request.signal, message.SerializeToString(), items, request.created_ns)

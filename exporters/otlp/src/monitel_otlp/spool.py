@@ -2,29 +2,30 @@
 
 A folder holds, for each signal, segments ``metrics-000001.spool``, ``metrics-000002.spool`` and so on, and while they
 are read back the place that was reached, ``metrics.position``. A segment is a row of records, each a header (length
-of the body, checksum, items, creation time, encoding) and a body. A crash costs at most the last record.
+of the body, checksum, items, creation time) and a body. A crash costs at most the last record.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
 import struct
 import zlib
 from collections import Counter
+from io import FileIO
 from typing import TYPE_CHECKING, BinaryIO
 
 from monitel_otlp.request import SIGNALS, FrozenRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 _log = logging.getLogger("monitel.otlp")
 
-_HEADER = struct.Struct("<IIIQB")  # body length, CRC-32 of the rest of the header and the body, items, ns, encoding
-_ENCODINGS = ("", "gzip", "deflate")
+_HEADER = struct.Struct("<IIIQ")  # body length, CRC-32 of the rest of the header and the body, items, ns
 _LARGEST = 64 << 20
 SEGMENT_BYTES = 16 << 20
 
@@ -38,14 +39,21 @@ class Spool:
 
     Args:
         folder: Made with the first request, for its owner alone.
-        limit_bytes: The most that the segments may take; the oldest are dropped, and counted. None is no limit.
+        limit_bytes: The most that segments may take; the oldest are dropped, and counted.
+        limited: The signals that the limit binds, all by default; one that has nowhere else to go is not among them.
+
+    Attributes:
+        items: Windows, records and spans that this process has put there and that are still there.
     """
 
-    def __init__(self, folder: Path, limit_bytes: int | None = None) -> None:
+    def __init__(self, folder: Path, limit_bytes: int | None = None, limited: Iterable[str] = SIGNALS) -> None:
         self.folder = folder
+        self.items = 0
+        self._limited = list(limited)
         self._dropped: Counter[str] = Counter()
+        self._complained = False
         self._limit_bytes = limit_bytes
-        self._lock_file: BinaryIO | None = None
+        self._lock_file: FileIO | None = None
         self._queues = {signal: _Queue(self, signal) for signal in SIGNALS}
 
     @property
@@ -61,9 +69,13 @@ class Spool:
         """
         self._open(create=True)
         self._queues[request.signal].append(request)
-        while self._limit_bytes is not None and self.size_bytes > self._limit_bytes:
-            largest = max(self._queues.values(), key=lambda queue: queue.size_bytes)
-            self._dropped[largest.signal] += largest.drop_segment()
+        self.items += request.items
+        limited = [self._queues[signal] for signal in self._limited]
+        while self._limit_bytes is not None and sum(queue.size_bytes for queue in limited) > self._limit_bytes:
+            largest = max(limited, key=lambda queue: queue.size_bytes)
+            dropped = largest.drop_segment()
+            self._dropped[largest.signal] += dropped
+            self.items -= dropped
 
     def oldest(self, signal: str) -> FrozenRequest | None:
         """The request of a signal that is to go next; None when there is none."""
@@ -71,12 +83,18 @@ class Spool:
 
     def remove_oldest(self, signal: str) -> None:
         """Forget what :meth:`oldest` gave: it was delivered, or set aside."""
-        self._queues[signal].remove_oldest()
+        self.items -= self._queues[signal].remove_oldest()
 
     def requests(self) -> Iterator[FrozenRequest]:
         """Every request still to be delivered, oldest first signal by signal; nothing is removed."""
         for queue in self._queues.values():
             yield from queue
+
+    def complain(self, error: Exception) -> None:
+        """Say, once, that the disk does not take what it is given."""
+        if not self._complained:
+            self._complained = True
+            _log.warning("the spool in %s cannot be written: %s", self.folder, error)
 
     def take_dropped(self, signal: str) -> int:
         """Items that the size limit pushed out since this was last asked."""
@@ -93,7 +111,7 @@ class Spool:
         rejected.mkdir(mode=0o700, exist_ok=True)
         path = rejected / f"{request.signal}-{request.created_ns}.binpb"
         with _open_private(path, "wb") as file:
-            file.write(request.message_bytes())
+            file.write(request.body)
         with _open_private(path.with_suffix(".txt"), "wb") as file:
             file.write(reason.encode())
         return path
@@ -124,6 +142,13 @@ class Spool:
             self._lock_file.close()
             self._lock_file = None
 
+    def abandon(self) -> None:
+        """Close the files and nothing else: in a forked child, which would hold the parent's lock."""
+        for queue in self._queues.values():
+            queue.close()
+        if self._lock_file is not None:
+            self._lock_file.close()
+
     def _open(self, *, create: bool) -> None:
         if self._lock_file is not None:
             return
@@ -148,7 +173,7 @@ class _Queue:
         self.signal = signal
         self._segments: list[int] = []
         self._sizes: dict[int, int] = {}
-        self._writer: BinaryIO | None = None
+        self._writer: FileIO | None = None
         self._number = 0
         self._offset = 0  # in the oldest segment
         self._head: tuple[FrozenRequest, int] | None = None  # and where the record after it begins
@@ -165,13 +190,12 @@ class _Queue:
         if writer is None:
             raise SpoolError("no segment is open")
         try:
-            writer.write(record)
-            writer.flush()
+            if writer.write(record) < len(record):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError:
             # A torn record would hide what comes after it: cut it off, and begin anew next time.
-            self._writer = None
-            os.truncate(writer.name, self._sizes[self._number])
-            writer.close()
+            self.close()
+            os.truncate(self._path(self._number), self._sizes[self._number])
             raise
         self._sizes[self._number] += len(record)
 
@@ -182,22 +206,22 @@ class _Queue:
                 self._drop_file(self._segments[0])
         return self._head[0] if self._head else None
 
-    def remove_oldest(self) -> None:
+    def remove_oldest(self) -> int:
         if self._head is None:
             raise SpoolError("nothing was read")
-        self._offset = self._head[1]
+        request, self._offset = self._head
         self._head = None
         if self._offset >= self._sizes[self._segments[0]]:
             self._drop_file(self._segments[0])
         else:
             self._write_position()
+        return request.items
 
     def drop_segment(self) -> int:
         items = 0
         while self.oldest() is not None and self._head is not None:
-            items += self._head[0].items
             before = self._segments[0]
-            self.remove_oldest()
+            items += self.remove_oldest()
             if before not in self._segments:
                 break
         return items
@@ -276,8 +300,7 @@ class _Queue:
 
 
 def _pack(request: FrozenRequest) -> bytes:
-    encoding = _ENCODINGS.index(request.encoding)
-    tail = _HEADER.pack(len(request.body), 0, request.items, request.created_ns, encoding)[8:]
+    tail = _HEADER.pack(len(request.body), 0, request.items, request.created_ns)[8:]
     checksum = zlib.crc32(request.body, zlib.crc32(tail))
     return struct.pack("<II", len(request.body), checksum) + tail + request.body
 
@@ -285,17 +308,18 @@ def _pack(request: FrozenRequest) -> bytes:
 def _unpack(signal: str, header: bytes, file: BinaryIO) -> FrozenRequest | None:
     if len(header) < _HEADER.size:
         return None
-    length, checksum, items, created_ns, encoding = _HEADER.unpack(header)
-    if length > _LARGEST or encoding >= len(_ENCODINGS):
+    length, checksum, items, created_ns = _HEADER.unpack(header)
+    if length > _LARGEST:
         return None
     body = file.read(length)
     if len(body) < length or zlib.crc32(body, zlib.crc32(header[8:])) != checksum:
         return None
-    return FrozenRequest(signal, body, _ENCODINGS[encoding], items, created_ns)
+    return FrozenRequest(signal, body, items, created_ns)
 
 
-def _open_private(path: Path, mode: str) -> BinaryIO:
-    return open(path, mode, opener=lambda name, flags: os.open(name, flags, 0o600))  # type: ignore[return-value]
+def _open_private(path: Path, mode: str) -> FileIO:
+    """A file for its owner alone, without a buffer that a fork could copy."""
+    return FileIO(path, mode, opener=lambda name, flags: os.open(name, flags, 0o600))
 
 
 def _remove_empty(folder: Path) -> None:

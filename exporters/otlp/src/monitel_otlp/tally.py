@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Histogram, Meter
 
 
+PIPELINE_SCOPE = "monitel.pipeline"
+
+
 class Tally:
     """Counts items (windows, log records, spans) by signal, and drops by reason."""
 
@@ -34,7 +37,7 @@ class Tally:
             self.duration.record(seconds, {"signal": signal})
 
     def dropped(self, signal: str, reason: str, items: int) -> None:
-        """Items that are lost, and why: see :class:`Outbox`; and ``queue_full``."""
+        """Items that are lost, and why: see :class:`Outbox`; and ``queue_full``, ``encoding``."""
         if items:
             with self._lock:
                 self._dropped[signal, reason] += items

@@ -1,0 +1,86 @@
+"""What the tests of this folder share: OpenTelemetry's own providers in memory, a clock that stands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+import monitel
+import monitel_otel
+from monitel import _window
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from monitel_otel import Installation
+
+
+@pytest.fixture(autouse=True)
+def no_step() -> Iterator[None]:
+    """Begin and end each test without a training step; there is no public way to forget one."""
+    _window.set_step(None)
+    yield
+    _window.set_step(None)
+
+
+@pytest.fixture
+def clock() -> Iterator[monitel.testing.ManualClock]:
+    """The clock of the Stats that the test makes: it stands until advanced."""
+    with monitel.testing.ManualClock() as clock:
+        yield clock
+
+
+@dataclass
+class Backend:
+    """An application's own providers, with all that they have exported."""
+
+    reader: InMemoryMetricReader = field(default_factory=InMemoryMetricReader)
+    exporter: InMemoryLogRecordExporter = field(default_factory=InMemoryLogRecordExporter)
+
+    def __post_init__(self) -> None:
+        self.meter_provider = MeterProvider([self.reader], shutdown_on_exit=False)
+        self.logger_provider = LoggerProvider(shutdown_on_exit=False)
+        self.logger_provider.add_log_record_processor(SimpleLogRecordProcessor(self.exporter))
+
+    def collect(self) -> dict[str, Any]:
+        """Collect as a reader does each interval: the metrics of the scope ``monitel``, by name."""
+        data = self.reader.get_metrics_data()
+        return {
+            metric.name: metric
+            for resource_metrics in (data.resource_metrics if data else [])
+            for scope_metrics in resource_metrics.scope_metrics
+            if scope_metrics.scope.name == "monitel"
+            for metric in scope_metrics.metrics
+        }
+
+    def values(self) -> dict[str, float]:
+        """Collect, and give each metric's value, of those that have one point."""
+        return {
+            name: metric.data.data_points[0].value
+            for name, metric in self.collect().items()
+            if len(metric.data.data_points) == 1
+        }
+
+    def records(self) -> list[Any]:
+        """The log records so far."""
+        return [each.log_record for each in self.exporter.get_finished_logs()]
+
+
+@pytest.fixture
+def backend() -> Backend:
+    """Providers of OpenTelemetry's SDK, in memory."""
+    return Backend()
+
+
+@pytest.fixture
+def installed(backend: Backend) -> Iterator[Installation]:
+    """monitel_otel, installed with these providers."""
+    installation = monitel_otel.install(backend.meter_provider, backend.logger_provider)
+    yield installation
+    installation.uninstall()

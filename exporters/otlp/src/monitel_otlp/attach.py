@@ -1,0 +1,115 @@
+"""monitel in an application's own OpenTelemetry pipeline: exporters for its readers and processors.
+
+They are the entry points ``monitel`` for OTEL_METRICS_EXPORTER, OTEL_LOGS_EXPORTER and OTEL_TRACES_EXPORTER, and for a
+declarative configuration. The first one that is made registers monitel's handler, once for the process.
+"""
+
+from __future__ import annotations
+
+import os
+from threading import RLock
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry.sdk.metrics.export import MetricExporter as SDKMetricExporter
+from opentelemetry.sdk.metrics.export import MetricExportResult, MetricsData
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace.export import SpanExporter as SDKSpanExporter
+from opentelemetry.sdk.trace.export import SpanExportResult
+
+from monitel_otlp._compat import LogRecordExporter, LogRecordExportResult, preferences
+from monitel_otlp.pipeline import Pipeline
+from monitel_otlp.ranks import launch_attributes
+from monitel_otlp.settings import resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from opentelemetry.sdk.trace import ReadableSpan
+
+    from monitel_otlp._compat import ReadableLogRecord
+    from monitel_otlp.engine import Engine
+
+_lock = RLock()
+_attached: Pipeline | None = None
+
+
+def _attach(**arguments: Any) -> Pipeline:
+    global _attached
+    with _lock:
+        if _attached is None or _attached.ended is not None:
+            settings = resolve(**arguments)
+            _attached = Pipeline(settings, _make_resource, point_attributes={}, attached=True)
+        return _attached
+
+
+def _make_resource() -> Resource:
+    return Resource.create(launch_attributes())
+
+
+class _Attached:
+    """What the three exporters share.
+
+    In a forked child the SDK's inherited readers and processors deliver nothing: what they hold is the parent's.
+    """
+
+    def __init__(self, **arguments: Any) -> None:
+        self._pipeline = _attach(**arguments)
+        self._pid = os.getpid()
+
+    def _engine(self) -> Engine | None:
+        return self._pipeline.engine if os.getpid() == self._pid and self._pipeline.ended is None else None
+
+    def force_flush(self, timeout_millis: float = 10_000) -> bool:
+        """Deliver what was handed over."""
+        return self._engine() is None or self._pipeline.force_flush(timeout_millis / 1e3)
+
+    def shutdown(self, timeout_millis: float = 30_000, **_kwargs: Any) -> None:
+        """Deliver what was handed over, and what is still open; the rest goes to the spool."""
+        self.force_flush(min(timeout_millis, 1_000))
+
+
+class MetricExporter(_Attached, SDKMetricExporter):
+    """Puts monitel's windows into the requests of the reader that it is given to, and delivers them.
+
+    Args:
+        **arguments: ``endpoint``, ``headers``, ``export_interval``, ``spool_dir``, ``protocol``, as for
+            :func:`monitel_otlp.configure`; the first exporter that is made decides.
+
+    Example:
+        >>> from opentelemetry.sdk.metrics import MeterProvider
+        >>> from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+        >>> from monitel_otlp import MetricExporter
+        >>> reader = PeriodicExportingMetricReader(MetricExporter(spool_dir="runs"), export_interval_millis=5_000)
+        >>> provider = MeterProvider([reader])
+        >>> provider.shutdown()
+    """
+
+    def __init__(self, **arguments: Any) -> None:
+        _Attached.__init__(self, **arguments)
+        engine = self._engine()
+        SDKMetricExporter.__init__(self, **(preferences(engine.windows) if engine else {}))
+
+    def export(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> MetricExportResult:
+        """Encode what was collected and every window that waits."""
+        engine = self._engine()
+        if engine is None:
+            return MetricExportResult.SUCCESS
+        return engine.windows.export_all(metrics_data, timeout_millis, **kwargs)
+
+
+class LogExporter(_Attached, LogRecordExporter):
+    """Delivers log records, monitel's events among them; see :class:`MetricExporter`."""
+
+    def export(self, batch: Sequence[ReadableLogRecord]) -> LogRecordExportResult:
+        """Encode one batch."""
+        engine = self._engine()
+        return LogRecordExportResult.SUCCESS if engine is None else engine.records.export(batch)
+
+
+class SpanExporter(_Attached, SDKSpanExporter):
+    """Delivers spans; see :class:`MetricExporter`."""
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Encode one batch."""
+        engine = self._engine()
+        return SpanExportResult.SUCCESS if engine is None else engine.spans.export(spans)

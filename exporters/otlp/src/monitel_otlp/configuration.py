@@ -1,0 +1,175 @@
+"""configure(): the whole pipeline in one call."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from opentelemetry import metrics, trace
+from opentelemetry.sdk.resources import Resource
+
+from monitel_otlp._compat import get_logger_provider, is_set, set_global_providers
+from monitel_otlp.log_handler import LogHandler
+from monitel_otlp.pipeline import Pipeline
+from monitel_otlp.ranks import launch_attributes
+from monitel_otlp.settings import resolve
+from monitel_otlp.termination import on_sigterm
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_log = logging.getLogger("monitel.otlp")
+
+_current: Pipeline | None = None
+_ours: list[object] = []  # the global providers that were set here
+
+
+def configure(
+    *,
+    service_name: str | None = None,
+    endpoint: str | None = None,
+    protocol: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    export_interval: float | None = None,
+    resource_attributes: Mapping[str, str | int | float | bool] | None = None,
+    resource: Resource | None = None,
+    spool_dir: str | os.PathLike[str] | None = None,
+    ranks: str = "all",
+    rank_attribute: bool = False,
+    workers: bool = False,
+    sigterm: bool = False,
+    logging_level: int | str | None = None,
+) -> Pipeline:
+    """Deliver every closed window, every event and the user's own OpenTelemetry data to an OTLP endpoint.
+
+    What is left out comes from the standard OTEL_* variables. The providers become the global ones where none is set;
+    an application's own MeterProvider is left alone, and the windows go by a private one. A second call shuts the
+    first pipeline down. ``OTEL_SDK_DISABLED=true`` makes a pipeline that does nothing.
+
+    Args:
+        service_name: ``service.name``; else OTEL_SERVICE_NAME.
+        endpoint: Base URL such as ``"http://localhost:4318"``; ``/v1/metrics`` and so on are appended. Without it and
+            without a variable, everything goes to the spool under ``monitel-runs/``.
+        protocol: ``"http/protobuf"`` or ``"grpc"``; else OTEL_EXPORTER_OTLP_PROTOCOL, else HTTP.
+        headers: Sent with each request, e.g. a token; never written to disk or a log.
+        export_interval: Seconds between two rounds of delivery; else OTEL_METRIC_EXPORT_INTERVAL, else 5.
+        resource_attributes: Added to OTEL_RESOURCE_ATTRIBUTES and to what the launcher says (rank, run).
+        resource: Taken as it is, in place of all that.
+        spool_dir: Where the folder of this process's spool is made; else ``$XDG_STATE_HOME/monitel``.
+        ranks: ``"all"`` export, or only rank ``"zero"``; without a launcher the process is rank zero.
+        rank_attribute: Put ``training.rank`` on the points too, for backends that do not promote resource attributes.
+        workers: Export what workers of torch's DataLoader record.
+        sigterm: On SIGTERM deliver or spool what there is, for 2 seconds at most, then do what SIGTERM did before.
+            To be called in the main thread.
+        logging_level: Records of Python's ``logging`` from this level on travel as log records.
+
+    Returns:
+        The pipeline, a context manager. It shuts down by itself at exit.
+
+    Raises:
+        TypeError: An argument of a wrong type.
+        ValueError: An endpoint that is no base URL, an interval that is not positive, an unknown protocol or ranks.
+
+    Example:
+        >>> import monitel
+        >>> import monitel_otlp
+        >>> with monitel_otlp.configure(service_name="train", spool_dir="runs") as pipeline:
+        ...     monitel.stat("train.loss").add(0.25)
+        >>> pipeline.force_flush(timeout=1.0)
+        True
+    """
+    global _current
+    if ranks not in {"all", "zero"}:
+        raise ValueError(f"ranks must be 'all' or 'zero', got {ranks!r}")
+    _check(service_name, resource_attributes, resource)
+    settings = resolve(endpoint, headers, export_interval, spool_dir, protocol)
+    launch = launch_attributes()
+    rank = launch.get("training.rank", 0)
+    silent = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true" or (ranks == "zero" and rank != 0)
+    if _current is not None:
+        _current.shutdown()
+    if settings.offline and not silent and not settings.problems:
+        what = "telemetry goes" if not settings.endpoints else f"{' and '.join(settings.offline)} go"
+        _log.warning(
+            "no OTLP endpoint is set: %s to %s; set OTEL_EXPORTER_OTLP_ENDPOINT to send it", what, settings.spool_dir
+        )
+    make_resource = _resource_maker(service_name, resource_attributes, resource)
+    on_points = rank_attribute or "service.instance.id" not in make_resource().attributes
+    _current = Pipeline(
+        settings,
+        make_resource,
+        point_attributes={"training.rank": launch["training.rank"]} if on_points and "training.rank" in launch else {},
+        workers=workers,
+        silent=silent,
+    )
+    if not silent:
+        _set_globals(_current)
+        if logging_level is not None:
+            logging.getLogger().addHandler(LogHandler(_current, logging_level))
+        if sigterm:
+            on_sigterm(_current)
+    return _current
+
+
+def _check(service_name: object, attributes: object, resource: object) -> None:
+    if service_name is not None and not isinstance(service_name, str):
+        raise TypeError(f"service_name must be a str, got {type(service_name).__qualname__}")
+    if resource is not None and not isinstance(resource, Resource):
+        raise TypeError(f"resource must be an OpenTelemetry Resource, got {type(resource).__qualname__}")
+    if attributes is None:
+        return
+    if not isinstance(attributes, Mapping):
+        raise TypeError(f"resource_attributes must be a mapping, got {type(attributes).__qualname__}")
+    for name, value in attributes.items():
+        if not isinstance(name, str) or not isinstance(value, (str, bool, int, float)):
+            raise TypeError(f"resource_attributes must map str to str, int, float or bool; {name!r:.40} does not")
+        if not name:
+            raise ValueError("resource_attributes: a name must not be empty, Prometheus refuses such a request")
+
+
+def _resource_maker(
+    service_name: str | None,
+    resource_attributes: Mapping[str, str | int | float | bool] | None,
+    resource: Resource | None,
+) -> Callable[[], Resource]:
+    """What makes the resource, in this process and anew in a forked child, whose service.instance.id is another."""
+    attributes: dict[str, str | int | float | bool] = {**launch_attributes(), **(resource_attributes or {})}
+    if service_name is not None:
+        attributes["service.name"] = service_name
+    theirs = resource
+    marker = Resource.get_empty()
+    if _is_theirs(metrics.get_meter_provider()):
+        # Their MeterProvider does not say its resource; the others do. The marker keeps the two apart in a backend
+        # that orders samples by resource.
+        marker = Resource({"monitel.pipeline": "windows"})
+        for provider in (get_logger_provider(), trace.get_tracer_provider()):
+            theirs = theirs or getattr(provider, "resource", None)
+
+    def make() -> Resource:
+        base = theirs.merge(Resource(attributes)) if theirs is not None and resource is None else resource
+        return (base or Resource.create(attributes)).merge(marker)
+
+    return make
+
+
+def _is_theirs(provider: object) -> bool:
+    """Whether a global provider is the application's: neither a stand-in nor one that was set here."""
+    return is_set(provider) and not any(provider is own for own in _ours)
+
+
+def _set_globals(pipeline: Pipeline) -> None:
+    """Make the pipeline's providers the global ones, except where the application has set its own.
+
+    OpenTelemetry sets each of them once; after a second ``configure()``, in a notebook, the first ones would go on
+    taking what nobody delivers any more, so ours are replaced.
+    """
+    pairs = [
+        (metrics.get_meter_provider(), pipeline.meter_provider),
+        (get_logger_provider(), pipeline.logger_provider),
+        (trace.get_tracer_provider(), pipeline.tracer_provider),
+    ]
+    chosen = [None if _is_theirs(there) else own for there, own in pairs]
+    _ours.extend(chosen)
+    set_global_providers(*chosen)  # type: ignore[arg-type]  # one of each kind

@@ -1,0 +1,242 @@
+"""``python -m monitel_otlp``: what a run has left is delivered, or looked at."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import shutil
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from google.protobuf.json_format import Parse
+
+import monitel_otlp.replay
+from monitel_otlp.__main__ import main
+from monitel_otlp.request import REQUESTS
+from monitel_otlp.spool import Spool
+
+from .inbox import Answer
+from .spools import folders, spooled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from .conftest import Ended, Run
+    from .receiver import Receiver
+
+OFFLINE = """\
+pipeline = monitel_otlp.configure(spool_dir="runs", export_interval=3600.0)
+with monitel.testing.ManualClock() as clock:
+    loss = Stat("loss", [COUNT, MEAN], 60.0, attributes={"réseau": "é", "n": 2**40})
+tracer = pipeline.tracer_provider.get_tracer("test")
+for number in range(20):
+    loss.add([number, float("nan"), float("inf")][number % 3])
+    clock.advance(60)
+    with tracer.start_as_current_span("step"):
+        monitel.emit(f"event {number}", step=number, big=2**60, why="tiefe Größe")
+    assert pipeline.force_flush(5)  # a request for each
+"""
+COMMAND = ("-m", "monitel_otlp")
+EVENTS = [f"event {number}" for number in range(20)]
+POISON = b"event 7"
+
+
+@pytest.fixture
+def runs(train: Callable[..., Ended], tmp_path: Path) -> Path:
+    """The folder of a run without a backend: 20 windows, 20 events, 20 spans, in requests of their own."""
+    train(OFFLINE)
+    return tmp_path / "runs"
+
+
+def names(receiver: Receiver) -> list[str]:
+    """The names of the records that were taken, in order of arrival."""
+    return [record.name for record in receiver.records()]
+
+
+def test_replay_delivers_everything_in_order(receiver: Receiver, run: Run, runs: Path) -> None:
+    """Oldest first, at the times when it happened; what was delivered is removed, and said in one line."""
+    kept = list(Spool(folders(runs)[0]).peek())
+    left = {signal: [request.body for request in kept if request.signal == signal] for signal in REQUESTS}
+    ended = run(*COMMAND, "replay", runs, "--endpoint", receiver.url)
+    assert left == {signal: [request.body for request in receiver.of(signal)] for signal in REQUESTS}
+    assert list(range(1, 21)) == receiver.values("loss.count")
+    assert (EVENTS, 20) == (names(receiver), len(receiver.spans()))
+    assert "delivered 60 items from 1 spool\n" == ended.stdout
+    assert [] == list(runs.iterdir())
+
+
+def test_replay_may_be_given_one_spool(receiver: Receiver, run: Run, runs: Path) -> None:
+    """The folder that a run's last line names; the endpoint comes from the variable."""
+    (folder,) = runs.iterdir()
+    run(*COMMAND, "replay", folder, env={"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url})
+    assert EVENTS == names(receiver)
+
+
+def test_replay_runs_twice_safely(receiver: Receiver, run: Run, runs: Path) -> None:
+    """The second time there is nothing to deliver, and it says so."""
+    run(*COMMAND, "replay", runs, "--endpoint", receiver.url)
+    sent = len(receiver.requests)
+    again = run(*COMMAND, "replay", runs, "--endpoint", receiver.url, returncode=1)
+    assert re.search("nothing is left to deliver", again.stderr)
+    assert sent == len(receiver.requests)
+
+
+def test_replay_goes_on_where_it_was_stopped(receiver: Receiver, run: Run, runs: Path) -> None:
+    """The backend fails in the middle: what it had is not sent again, the rest comes with the next run."""
+    receiver.rule(lambda request: Answer(401) if POISON in request.body else None)
+    ended = run(*COMMAND, "replay", runs, "--endpoint", receiver.url, returncode=1)
+    assert "401" in ended.stderr
+    assert "run this again" in ended.stderr
+    assert EVENTS[:7] == names(receiver)
+    assert EVENTS[7:] == spooled(runs)[1]
+    receiver.forget_rules()
+    run(*COMMAND, "replay", runs, "--endpoint", receiver.url)
+    assert EVENTS == names(receiver)
+    assert list(range(1, 21)) == receiver.values("loss.count")
+
+
+def test_replay_waits_for_a_busy_backend(receiver: Receiver, run: Run, runs: Path) -> None:
+    """503 and a lost connection are tried again, and cost neither data nor order."""
+    receiver.answer("logs", Answer(), Answer(503, {"Retry-After": "0"}), Answer(429, {"Retry-After": "0"}))
+    run(*COMMAND, "replay", runs, "--endpoint", receiver.url)
+    assert EVENTS == names(receiver)
+
+
+def test_replay_sets_aside_what_is_rejected(receiver: Receiver, run: Run, runs: Path) -> None:
+    """A poisoned request does not keep the others; it is in ``rejected/``, and that is said."""
+    receiver.rule(lambda request: Answer(400, body=b"bad") if POISON in request.body else None)
+    ended = run(*COMMAND, "replay", runs, "--endpoint", receiver.url)
+    assert [name for name in EVENTS if name != "event 7"] == names(receiver)
+    (message,) = runs.rglob("rejected/*.binpb")
+    assert str(message) in ended.stdout + ended.stderr
+    assert POISON in message.read_bytes()
+    assert "bad" in message.with_suffix(".txt").read_text()
+
+
+def test_replay_leaves_what_is_in_use_and_delivers_the_rest(receiver: Receiver, run: Run, runs: Path) -> None:
+    """One process of many is still running: the others' spools are delivered, its own is named."""
+    (folder,) = runs.iterdir()
+    running = runs / "20000101-000000-1-1"  # comes first
+    shutil.copytree(folder, running)
+    with closing(Spool(running)) as spool:
+        spool.load()
+        ended = run(*COMMAND, "replay", runs, "--endpoint", receiver.url, returncode=1)
+    assert "is in use" in ended.stderr
+    assert str(running) in ended.stderr
+    assert EVENTS == names(receiver)
+    assert [running] == folders(runs)
+
+
+def test_replay_sends_the_headers_that_it_is_given(receiver: Receiver, run: Run, runs: Path) -> None:
+    """By option or by variable."""
+    run(*COMMAND, "replay", runs, "--endpoint", receiver.url, "--header", "Tenant=a=b", "--header", "Other=c")
+    assert {("a=b", "c")} == {(each.headers["tenant"], each.headers["other"]) for each in receiver.requests}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["replay", "typo", "--endpoint", "http://127.0.0.1:9"], ["there is no folder", "typo"]),
+        (["replay", ".", "--endpoint", "http://127.0.0.1:9"], ["no spooled telemetry"]),
+        (["replay", "runs"], ["no endpoint", "--endpoint", "OTEL_EXPORTER_OTLP_ENDPOINT"]),
+        (["replay", "runs", "--endpoint", "localhost:4318"], ["'localhost:4318'", "http://"]),
+        (["replay", "runs", "--endpoint", "http://127.0.0.1:9", "--header", "sesame"], ["NAME=VALUE"]),
+        (["cat", "typo"], ["there is no folder", "typo"]),
+        (["cat", "."], ["no spooled telemetry"]),
+    ],
+    ids=" ".join,
+)
+def test_a_mistake_gives_one_line(run: Run, train: Run, tmp_path: Path, arguments: list[str], words: list[str]) -> None:
+    """No traceback, status 1, nothing lost, and no token repeated."""
+    if arguments[1] == "runs":
+        train(OFFLINE)
+    ended = run(*COMMAND, *arguments, returncode=1)
+    (line,) = ended.stderr.splitlines()
+    assert [] == [word for word in words if word not in line]
+    assert "sesame" not in line
+    if arguments[1] == "runs":
+        assert EVENTS == spooled(tmp_path / "runs")[1]
+
+
+@pytest.mark.parametrize("arguments", [[], ["replay"], ["dance"], ["--help"]], ids=" ".join)
+def test_the_command_explains_itself(run: Run, arguments: list[str]) -> None:
+    """Usage, as every command has it."""
+    ended = run(*COMMAND, *arguments, returncode=0 if "--help" in arguments else 2)
+    assert "python -m monitel_otlp" in ended.stdout + ended.stderr
+
+
+def test_an_unreachable_endpoint_loses_nothing(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is named, with what to do."""
+    monkeypatch.setattr(monitel_otlp.replay, "_PAUSES", (0.01,))
+    assert 1 == main(["replay", str(runs), "--endpoint", "http://127.0.0.1:9"])
+    assert re.search(r"http://127\.0\.0\.1:9.*run this again", capsys.readouterr().err)
+    assert EVENTS == spooled(runs)[1]
+
+
+def test_cat_prints_what_the_collector_reads(run: Run, runs: Path) -> None:
+    """Each line is one request as OTLP JSON: parsed again it is the very same, ids are hex and enums integers."""
+    ended = run(*COMMAND, "cat", runs)
+    kinds = {"resourceMetrics": "metrics", "resourceLogs": "logs", "resourceSpans": "traces"}
+    kept = list(Spool(folders(runs)[0]).peek())
+    lines = ended.stdout.splitlines()
+    assert len(kept) == len(lines)
+    for request, line in zip(kept, lines, strict=True):
+        document = json.loads(line)
+        (kind,) = document
+        assert request.signal == kinds[kind]
+        assert request.message() == Parse(json.dumps(_with_base64_ids(document)), REQUESTS[request.signal]())
+    text = ended.stdout
+    ids = re.findall(r'"(traceId|spanId)":"([^"]*)"', text)
+    assert 80 == len(ids)
+    assert {("traceId", 32), ("spanId", 16)} == {(name, len(value)) for name, value in ids}
+    assert all(re.fullmatch("[0-9a-f]+", value) for _name, value in ids)
+    assert {"9"} == set(re.findall(r'"severityNumber":([^,]*)', text))
+    assert '"NaN"' in text
+    assert '"Infinity"' in text
+    assert "tiefe Größe" in text
+
+
+def _with_base64_ids(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_with_base64_ids(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: base64.b64encode(bytes.fromhex(each)).decode() if key in {"traceId", "spanId"} else _with_base64_ids(each)
+        for key, each in value.items()
+    }
+
+
+def test_cat_takes_nothing_away_and_reads_a_spool_in_use(receiver: Receiver, run: Run, runs: Path) -> None:
+    """It can be looked at while its process runs; afterwards all of it can be delivered."""
+    (folder,) = runs.iterdir()
+    with closing(Spool(folder)) as spool:
+        spool.load()
+        assert run(*COMMAND, "cat", folder).stdout == run(*COMMAND, "cat", runs).stdout
+    run(*COMMAND, "replay", runs, "--endpoint", receiver.url)
+    assert EVENTS == names(receiver)
+
+
+def test_cat_shows_what_is_left(receiver: Receiver, run: Run, runs: Path) -> None:
+    """After half a replay it prints the other half."""
+    receiver.rule(lambda request: Answer(401) if POISON in request.body else None)
+    run(*COMMAND, "replay", runs, "--endpoint", receiver.url, returncode=1)
+    ended = run(*COMMAND, "cat", runs)
+    assert EVENTS[7:] == re.findall(r'"eventName":"([^"]*)"', ended.stdout)
+
+
+def test_compressed_requests_are_printed_and_delivered(
+    receiver: Receiver, run: Run, train: Run, tmp_path: Path
+) -> None:
+    """A run with OTEL_EXPORTER_OTLP_COMPRESSION=gzip has spooled them as they would have gone."""
+    train(OFFLINE, env={"OTEL_EXPORTER_OTLP_COMPRESSION": "gzip"})
+    runs = tmp_path / "runs"
+    assert EVENTS == re.findall(r'"eventName":"([^"]*)"', run(*COMMAND, "cat", runs).stdout)
+    run(*COMMAND, "replay", runs, "--endpoint", receiver.url)
+    assert EVENTS == names(receiver)
+    assert {"gzip"} == {request.headers["content-encoding"] for request in receiver.requests}

@@ -1,0 +1,292 @@
+"""Arguments and OTEL_* variables: those that are good are honoured, those that are not are told, once."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import monitel
+import monitel_otlp
+from monitel_otlp.spool import Spool
+
+from .inbox import Answer
+
+if TYPE_CHECKING:
+    from .conftest import Run, Start
+    from .receiver import Receiver
+
+TOKEN = "sesame-4711"
+
+
+@pytest.mark.parametrize(
+    ("variables", "headers", "expected"),
+    [
+        ({"OTEL_EXPORTER_OTLP_HEADERS": "authorization=Bearer%20x,tenant=a"}, None, {"authorization": "Bearer x"}),
+        ({"OTEL_EXPORTER_OTLP_LOGS_HEADERS": "tenant=logs", "OTEL_EXPORTER_OTLP_HEADERS": "tenant=all"}, None, None),
+        ({}, {"Authorization": "Bearer y", "Tenant": "b"}, {"authorization": "Bearer y", "tenant": "b"}),
+        ({"OTEL_EXPORTER_OTLP_HEADERS": "tenant=a"}, {"tenant": "b"}, {"tenant": "b"}),
+    ],
+)
+def test_headers_arrive(
+    *,
+    receiver: Receiver,
+    start: Start,
+    monkeypatch: pytest.MonkeyPatch,
+    variables: dict[str, str],
+    headers: dict[str, str] | None,
+    expected: dict[str, str] | None,
+) -> None:
+    """From the variables, a signal's own before the general ones, or from the argument before both."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    pipeline = start(headers=headers)
+    monitel.emit("event")
+    assert pipeline.force_flush(10)
+    assert (expected or {"tenant": "logs"}).items() <= receiver.of("logs")[0].headers.items()
+    assert (expected or {"tenant": "all"}).items() <= receiver.of("metrics")[0].headers.items()
+
+
+def test_a_token_is_nowhere_but_in_the_request(
+    *, receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not in the spool, in what is set aside, in a repr, in a log line or in what is said at the end."""
+    pipeline = start(headers={"authorization": f"Bearer {TOKEN}"})
+    for status in (400, 401, 503):
+        receiver.answer("logs", Answer(status))
+        monitel.emit("event")
+        pipeline.force_flush(0.1)
+    receiver.rule(lambda _request: Answer(503))
+    monitel.emit("event")
+    pipeline.force_flush(0.1)
+    pipeline.shutdown()
+    assert TOKEN in receiver.of("logs")[0].headers["authorization"]
+    kept = [path.read_bytes() for path in Path(pipeline.spool_dir).rglob("*") if path.is_file()]
+    assert len(kept) > 3
+    assert all(TOKEN.encode() not in each for each in kept)
+    said = caplog.text + capsys.readouterr().err + repr(vars(pipeline))
+    assert TOKEN not in said + repr(list(Spool(Path(pipeline.spool_dir)).peek()))
+
+
+def test_a_password_in_the_address_is_not_told(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    """The log line about an unreachable endpoint names it without its user."""
+    pipeline = start(endpoint=f"http://user:{TOKEN}@127.0.0.1:9")
+    monitel.emit("event")
+    assert not pipeline.force_flush(0.2)
+    pipeline.shutdown()
+    assert "127.0.0.1:9" in caplog.text
+    assert TOKEN not in caplog.text
+
+
+def test_a_password_in_a_wrong_address_is_not_told() -> None:
+    """Nor does the exception hold it."""
+    with pytest.raises(ValueError, match="must begin with http") as raised:
+        monitel_otlp.configure(endpoint=f"htp://user:{TOKEN}@host")
+    assert TOKEN not in str(raised.value)
+
+
+@pytest.mark.parametrize("compression", ["gzip", "deflate", "none"])
+def test_compression_is_honoured(
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, compression: str
+) -> None:
+    """By the variable, for the signal that it names; what is delivered later is compressed the same way."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_COMPRESSION", compression)
+    pipeline = start()
+    receiver.answer("logs", Answer(503))
+    monitel.emit("event")
+    assert pipeline.force_flush(10)
+    expected = {"none": None}.get(compression, compression)
+    assert [expected] * 2 == [request.headers.get("content-encoding") for request in receiver.of("logs")]
+    assert None is receiver.of("metrics")[0].headers.get("content-encoding")
+    assert ["event"] == [record.name for record in receiver.records()]
+
+
+def test_the_endpoint_is_read_from_the_environment(
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal's own address is used as it is, to the general one the path is appended."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"{receiver.url}/base/")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", f"{receiver.url}/own/logs")
+    pipeline = start(endpoint=None)
+    monitel.emit("event")
+    assert pipeline.force_flush(10)
+    assert {"/base/v1/metrics", "/own/logs"} == {request.path for request in receiver.requests}
+
+
+@pytest.mark.parametrize("suffix", ["", "/", "/otlp", "/otlp/"])
+def test_the_argument_is_a_base_url(
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    """It wins over every variable."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "http://127.0.0.1:9/other")
+    pipeline = start(endpoint=receiver.url + suffix)
+    monitel.emit("event")
+    assert pipeline.force_flush(10)
+    base = suffix.rstrip("/")
+    assert {f"{base}/v1/metrics", f"{base}/v1/logs"} == {request.path for request in receiver.requests}
+
+
+def test_the_service_has_a_name(receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The argument before OTEL_SERVICE_NAME; OTEL_RESOURCE_ATTRIBUTES are there too."""
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "variable")
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "team=a,run=1")
+    for arguments in ({}, {"service_name": "argument", "resource_attributes": {"run": 2}}):
+        assert start(**arguments).force_flush(10)
+    first, second = (receiver.points("monitel.queue.size")[index].resource for index in (0, -1))
+    assert {"service.name": "variable", "team": "a", "run": "1"}.items() <= first.items()
+    assert {"service.name": "argument", "team": "a", "run": 2}.items() <= second.items()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"endpoint": 4318}, TypeError, ["endpoint", "'http://localhost:4318'", "int"]),
+        ({"endpoint": "localhost:4318"}, ValueError, ["endpoint", "'localhost:4318'", "http://"]),
+        ({"endpoint": ""}, ValueError, ["endpoint", "''", "http://"]),
+        ({"endpoint": "http://"}, ValueError, ["endpoint", "host"]),
+        ({"endpoint": "http://host:port"}, ValueError, ["endpoint", "'http://host:port'", "ort"]),
+        ({"endpoint": "http://host:99999"}, ValueError, ["endpoint", "ort"]),
+        ({"endpoint": "http://host:4318/v1?key=1"}, ValueError, ["endpoint", "query"]),
+        ({"headers": "a=b"}, TypeError, ["headers", "str"]),
+        ({"headers": {"a": 1}}, TypeError, ["headers", "'a'"]),
+        ({"headers": {"a": f"{TOKEN}\n"}}, ValueError, ["headers", "'a'"]),
+        ({"headers": {"a b": TOKEN}}, ValueError, ["headers", "'a b'"]),
+        ({"headers": {"a": f"{TOKEN}é\u4e00"}}, ValueError, ["headers", "'a'"]),
+        ({"export_interval": "5"}, TypeError, ["export_interval", "seconds", "str"]),
+        ({"export_interval": True}, TypeError, ["export_interval", "bool"]),
+        ({"export_interval": 0}, ValueError, ["export_interval", "0"]),
+        ({"export_interval": -1.0}, ValueError, ["export_interval", "-1.0"]),
+        ({"export_interval": float("nan")}, ValueError, ["export_interval", "nan"]),
+        ({"export_interval": 1e300}, ValueError, ["export_interval", "1e+300"]),
+        ({"service_name": 5}, TypeError, ["service_name", "str", "int"]),
+        ({"resource_attributes": [("a", 1)]}, TypeError, ["resource_attributes", "list"]),
+        ({"resource_attributes": {"a": object()}}, TypeError, ["resource_attributes", "'a'"]),
+        ({"resource_attributes": {1: "a"}}, TypeError, ["resource_attributes", "1"]),
+        ({"resource_attributes": {"": "a"}}, ValueError, ["resource_attributes", "empty"]),
+        ({"spool_dir": 5}, TypeError, ["spool_dir", "int"]),
+        ({"endpont": "http://host"}, TypeError, ["endpont"]),
+    ],
+    ids=str,
+)
+def test_a_wrong_argument_is_refused_at_once(
+    arguments: dict[str, Any], error: type[Exception], words: list[str]
+) -> None:
+    """What was given and what is allowed are in the message, a header's value is not; nothing is started."""
+    with pytest.raises(error) as raised:
+        monitel_otlp.configure(**arguments)
+    assert [] == [word for word in words if word not in str(raised.value)]
+    assert TOKEN not in str(raised.value)
+
+
+def test_a_wrong_argument_leaves_the_pipeline_that_runs(receiver: Receiver, start: Start) -> None:
+    """A typo in a notebook does not end what was configured before."""
+    pipeline = start()
+    with pytest.raises(ValueError, match="endpoint"):
+        monitel_otlp.configure(endpoint="typo")
+    monitel.emit("event")
+    assert pipeline.force_flush(10)
+    assert ["event"] == [record.name for record in receiver.records()]
+
+
+TRAIN = """\
+with monitel_otlp.configure(spool_dir="spool"):
+    monitel.emit("event")
+    stat = Stat("loss", [COUNT], 60.0)
+    stat.add(1)
+print("trained")
+"""
+
+
+@pytest.mark.parametrize(
+    "url", ["localhost:4318", "http://", "http://host:port", "not a url", "http://[::1", "ftp://host"]
+)
+def test_a_malformed_endpoint_sends_nothing_and_loses_nothing(train: Run, tmp_path: Path, url: str) -> None:
+    """Training goes on, the spool has everything, and it is said once with the variable and its value."""
+    ended = train(TRAIN, env={"OTEL_EXPORTER_OTLP_ENDPOINT": url})
+    assert "trained\n" == ended.stdout
+    (folder,) = (tmp_path / "spool").iterdir()
+    kept = [(request.signal, request.items) for request in Spool(folder).peek() if request.items]
+    assert [("metrics", 1), ("logs", 1)] == kept
+    told = [line for line in ended.stderr.splitlines() if "OTEL_EXPORTER_OTLP_ENDPOINT" in line]
+    assert 1 == len(told), ended.stderr
+    assert url in told[0]
+    assert str(folder) in ended.stderr
+
+
+MALFORMED = {
+    "OTEL_METRIC_EXPORT_INTERVAL": ["abc", "-5", "0", "nan", "inf", "1e300"],
+    "OTEL_EXPORTER_OTLP_TIMEOUT": ["abc", "-1"],
+    "OTEL_EXPORTER_OTLP_LOGS_TIMEOUT": ["abc"],
+    "OTEL_EXPORTER_OTLP_COMPRESSION": ["brotli"],
+    "OTEL_EXPORTER_OTLP_HEADERS": ["no-equals-sign"],
+    "OTEL_EXPORTER_OTLP_PROTOCOL": ["pigeon"],
+    "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": ["sometimes"],
+    "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION": ["sometimes"],
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in MALFORMED.items() for value in values])
+def test_a_malformed_variable_does_not_end_training(receiver: Receiver, train: Run, name: str, value: str) -> None:
+    """Everything is delivered by the default, and one line says what is wrong."""
+    ended = train(TRAIN, env={"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url, name: value})
+    assert "trained\n" == ended.stdout
+    assert ([1], 1) == (receiver.values("loss.count"), len(receiver.records("event")))
+    lines = [line for line in ended.stderr.splitlines() if not line.startswith("monitel: exported")]
+    assert 1 == len(lines), ended.stderr
+
+
+# OTEL_SPAN_*_LIMIT is not among them: the SDK raises for it when it is imported.
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("OTEL_METRIC_EXPORT_TIMEOUT", "abc"),
+        ("OTEL_METRICS_EXEMPLAR_FILTER", "dice"),
+        ("OTEL_RESOURCE_ATTRIBUTES", "nonsense"),
+        ("OTEL_EXPERIMENTAL_RESOURCE_DETECTORS", "no-such-detector"),
+        ("OTEL_LOGRECORD_ATTRIBUTE_COUNT_LIMIT", "many"),
+        ("OTEL_TRACES_SAMPLER", "dice"),
+    ],
+)
+def test_what_the_sdk_cannot_read_does_not_end_training(receiver: Receiver, train: Run, name: str, value: str) -> None:
+    """Variables of OpenTelemetry's own, for some of which its classes raise."""
+    ended = train(TRAIN, env={"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url, name: value})
+    assert "trained\n" == ended.stdout
+    assert len(ended.stderr.splitlines()) >= 2
+    assert ([1], 1) == (receiver.values("loss.count"), len(receiver.records("event")))
+
+
+def test_no_other_variable_is_needed(receiver: Receiver, train: Run) -> None:
+    """With nothing but an endpoint a run says one line, at its end."""
+    ended = train(TRAIN, env={"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url})
+    assert "monitel: exported 1 windows, 1 events\n" == ended.stderr
+
+
+GLOBALS = """\
+from opentelemetry import metrics, trace
+from opentelemetry._logs import get_logger_provider, set_logger_provider
+from opentelemetry.sdk.metrics import MeterProvider
+
+mine = MeterProvider()
+if sys.argv[1] == "set":
+    metrics.set_meter_provider(mine)
+with monitel_otlp.configure() as pipeline:
+    print((metrics.get_meter_provider() is mine) == (sys.argv[1] == "set"))
+    print((metrics.get_meter_provider() is pipeline.meter_provider) == (sys.argv[1] == "unset"))
+    print(get_logger_provider() is pipeline.logger_provider, trace.get_tracer_provider() is pipeline.tracer_provider)
+"""
+
+
+@pytest.mark.parametrize("before", ["set", "unset"])
+def test_the_providers_become_the_global_ones_where_none_is_set(receiver: Receiver, train: Run, before: str) -> None:
+    """An application's own provider stays."""
+    ended = train(GLOBALS, before, env={"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url})
+    assert "True\nTrue\nTrue True\n" == ended.stdout
+
+
+def test_the_environment_is_not_changed(start: Start) -> None:
+    """Other libraries read the same variables."""
+    before = dict(os.environ)
+    start()
+    assert before == dict(os.environ)

@@ -1,0 +1,139 @@
+"""torch.compile: guards and timers leave the captured graph as it is, and record nothing while it is traced."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import monitel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Step = Callable[[Any], Any]
+
+torch: Any = pytest.importorskip("torch", reason="compiles with torch.compile: torch is not installed")
+
+pytestmark = pytest.mark.torch
+
+STAT = monitel.Stat("test_compile.seconds", [monitel.COUNT], float("inf"))
+COUNTER = monitel.WaitCounter("test_compile.waits")
+
+
+def plain(x: Any) -> Any:
+    """Compute without telemetry."""
+    y = x + 1
+    y = y * 2
+    return y.sin()
+
+
+def guarded(x: Any) -> Any:
+    """Compute within a wait counter's guard."""
+    with COUNTER.guard():
+        y = x + 1
+        y = y * 2
+    return y.sin()
+
+
+def timed(x: Any) -> Any:
+    """Compute within a Stat's timer."""
+    with STAT.time():
+        y = x + 1
+        y = y * 2
+    return y.sin()
+
+
+@STAT.time()
+def decorated(x: Any) -> Any:
+    """Compute in a timed function."""
+    y = x + 1
+    y = y * 2
+    return y.sin()
+
+
+def nested(x: Any) -> Any:
+    """Compute within both, around a timed function."""
+    with STAT.time(), COUNTER.guard():
+        return decorated(x)
+
+
+#: Each step, with the samples and waits of one eager call.
+STEPS: dict[str, tuple[Step, tuple[int, int]]] = {
+    "plain": (plain, (0, 0)),
+    "guard": (guarded, (0, 1)),
+    "timer": (timed, (1, 0)),
+    "decorator": (decorated, (1, 0)),
+    "nested": (nested, (2, 1)),
+}
+
+
+@pytest.fixture(autouse=True)
+def _compile_anew() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def recorded() -> tuple[int, int]:
+    """Give the samples and the waits so far."""
+    reading = monitel.wait_counters()[COUNTER.key]
+    assert 0 == reading.active
+    return STAT.count, reading.count
+
+
+def captured(step: Step, *, fullgraph: bool) -> tuple[list[list[str]], Any]:
+    """Give the ops of each graph that torch.compile captures, and what two compiled calls return."""
+    graphs: list[list[str]] = []
+
+    def backend(module: Any, _inputs: Any) -> Any:
+        graphs.append([str(node.target) for node in module.graph.nodes if node.op.startswith("call_")])
+        return module.forward
+
+    compiled = torch.compile(step, backend=backend, fullgraph=fullgraph)
+    return graphs, [compiled(torch.ones(3)).tolist() for _ in range(2)]
+
+
+@pytest.mark.parametrize("fullgraph", [True, False])
+@pytest.mark.parametrize("step", [step for step, _ in STEPS.values()], ids=STEPS)
+def test_captures_the_same_ops(step: Step, fullgraph: bool) -> None:
+    """A step with telemetry is one graph of the plain step's ops; a plain ``with`` would leave no graph at all."""
+    before = recorded()
+    graphs, results = captured(plain, fullgraph=fullgraph)
+    assert [3] == [len(ops) for ops in graphs]
+    assert (graphs, results) == captured(step, fullgraph=fullgraph)
+    assert before == recorded()
+
+
+@pytest.mark.parametrize(("step", "once"), STEPS.values(), ids=STEPS)
+def test_records_when_run_eagerly(step: Step, once: tuple[int, int]) -> None:
+    """The same step, run eagerly before and after it was compiled, records each call."""
+    samples, waits = recorded()
+    expected = plain(torch.ones(3)).tolist()
+    assert expected == step(torch.ones(3)).tolist()
+    assert (samples + once[0], waits + once[1]) == recorded()
+    captured(step, fullgraph=True)
+    step(torch.ones(3))
+    assert (samples + 2 * once[0], waits + 2 * once[1]) == recorded()
+
+
+@pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace:UserWarning")
+def test_a_plain_context_manager_would_not_do() -> None:
+    """What the guards avoid is seen here: a context manager that reads a clock breaks the graph."""
+
+    class Clocked:
+        """What monitel's guards would be without the check."""
+
+        def __enter__(self) -> None:
+            monitel.clock.monotonic_ns()
+
+        def __exit__(self, *_exception: object) -> None:
+            """End."""
+
+    def step(x: Any) -> Any:
+        with Clocked():
+            y = x + 1
+        return y.sin()
+
+    with pytest.raises(torch._dynamo.exc.TorchDynamoException):
+        captured(step, fullgraph=True)
