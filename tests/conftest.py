@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _SWITCH = "MONITEL_NO_EXTENSIONS"
 _PURE_ONLY = os.environ.get(_SWITCH, "0") not in {"", "0"}
 _ACCUMULATORS = {"monitel._window_c": "c", "monitel._window_py": "py"}
-_DEADLINE = 60.0  # seconds, for what takes a fraction of one
+_DEADLINE = 30.0  # seconds, for what takes a fraction of one
 
 
 def _twin_of(module: ModuleType) -> str:

@@ -67,7 +67,8 @@ def test_handlers_are_called_in_order_here_and_now() -> None:
 def test_one_callable_twice() -> None:
     """A callable registered twice has two handles, and is called once for each."""
     heard: list[Event] = []
-    with register_event_handler(callback=heard.append) as first, register_event_handler(heard.append) as second:
+    callback = heard.append
+    with register_event_handler(callback=callback) as first, register_event_handler(callback) as second:
         log_event(event())
         assert 2 == len(heard)
         unregister_event_handler(handler=first)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import ModuleType
 
     MakeStat = Callable[..., Any]
@@ -105,6 +105,15 @@ def test_handler_flushes_its_own_stat(
     assert [("x", 1.0), ("x", 2.0)] == sums(events)
 
 
+@pytest.fixture
+def no_gc() -> Iterator[None]:
+    """Collect cycles only where the test does."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_gc")
 def test_stat_dies_inside_a_handler(
     make_stat: MakeStat, monitel: ModuleType, clock: Any, events: list[Any], run_threads: Any
 ) -> None:
@@ -203,6 +212,7 @@ def test_several_handlers_fail(
     assert [("x", 1.0)] == sums(heard)
 
 
+@pytest.mark.usefixtures("no_gc")
 def test_failing_handler_leaves_no_cycle(make_stat: MakeStat, monitel: ModuleType) -> None:
     """What a failing handler held is freed with the exception, not at some later gc."""
     held: list[Any] = []
@@ -214,14 +224,10 @@ def test_failing_handler_leaves_no_cycle(make_stat: MakeStat, monitel: ModuleTyp
 
     monitel.register_event_handler(handler)
     stat = make_stat()
-    gc.disable()
-    try:
-        for close in (stat.flush, monitel.flush):
-            stat.add(1)
-            with suppress(ValueError):
-                close()
-    finally:
-        gc.enable()
+    for close in (stat.flush, monitel.flush):
+        stat.add(1)
+        with suppress(ValueError):
+            close()
     assert [None, None] == [reference() for reference in held]
 
 
@@ -342,15 +348,18 @@ def test_interrupted_add_leaves_no_lock_behind(
     def interrupt(_number: int, _frame: Any) -> None:
         raise Interrupt
 
+    def add_until_interrupted() -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0.0001)
+        while time.monotonic() < deadline:
+            stat.add(1.0)
+
     stat = make_stat("x", None, 3600.0)
     previous = signal.signal(signal.SIGALRM, interrupt)
     deadline = time.monotonic() + 60
     try:
         for _ in range(200):
             with suppress(Interrupt):
-                signal.setitimer(signal.ITIMER_REAL, 0.0001)
-                while time.monotonic() < deadline:
-                    stat.add(1.0)
+                add_until_interrupted()
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)

@@ -450,7 +450,7 @@ def registered_none(m: Any) -> Any:
     """Register None, and log."""
     handle = m.register_event_handler(None)
     try:
-        return m.log_event(event(m))
+        return [outcome(lambda m: m.log_event(event(m)), m)]
     finally:
         m.unregister_event_handler(handle)
 
@@ -522,7 +522,7 @@ DIFFERENCES: dict[str, tuple[Call, Any, Any]] = {
         [[ZeroDivisionError, "str 'NoneType None'"], "int 1", "int 0", "float 1.0"],
     ),
     "unregister None": (lambda m: m.unregister_event_handler(None), CRASH, TypeError),
-    "register None": (registered_none, RuntimeError, TypeError),
+    "register None": (registered_none, [RuntimeError], TypeError),
     "handle": (lambda m: with_handle(m, lambda handle: hasattr(handle, "__enter__")), "bool False", "bool True"),
     "Stat.__new__(Stat).add(1)": (lambda m: m.Stat.__new__(m.Stat).add(1), CRASH, RuntimeError),
     "Stat subclass without super().__init__()": (

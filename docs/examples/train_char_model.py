@@ -89,7 +89,8 @@ def train(model: CharModel, corpus: Corpus, arguments: argparse.Namespace, inter
             monitel.emit("validation", epoch=epoch, loss=validation)
             model.save(checkpoint, step=step)
             monitel.emit("checkpoint", epoch=epoch, path=str(checkpoint), size=checkpoint.stat().st_size)
-            monitel.emit("epoch", epoch=epoch, step=step, loss=loss)
+            waited = monitel.wait_counters()["data.loading"].total
+            monitel.emit("epoch", epoch=epoch, step=step, loss=loss, waited=waited)
             bar.write(f"epoch {epoch:2}  step {step:6,}  loss {loss:.3f}  validation loss {validation:.3f}")
             sys.stdout.flush()
     if interrupt.requested:

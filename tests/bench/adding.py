@@ -29,13 +29,13 @@ def main() -> None:
         "prometheus_client Summary.observe": None,
         "OTel SDK Histogram.record": None,
     }
-    report(f"Stat.add, {twin()}", race(contenders, 81), budgets)
+    report(f"Stat.add, {twin()}", race(contenders, 201), budgets)
     if in_c:
         several = {
             "monitel": timed("stat.add(0.25)", lambda: {"stat": stat}, unrolled=10),
             "list.append": timed("samples.append(0.25)", lambda: {"samples": []}, unrolled=10),
         }
-        report("Stat.add, C, ten calls a turn of the loop", race(several, 81), {"list.append": None})
+        report("Stat.add, C, ten calls a turn of the loop", race(several, 201), {"list.append": None})
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from peers import torch_stat
-from race import optional, race, timed, twin
+from race import optional, race, timed
 from row import report
 
 import monitel
@@ -18,13 +18,18 @@ if TYPE_CHECKING:
 
 _STATS = 300
 _WHEN = datetime.now(timezone.utc).replace(tzinfo=None)
-_DATA = {"epoch": 3, "loss": 0.25, "phase": "train"}
+_DATA: dict[str, str | int | float] = {"epoch": 3, "loss": 0.25, "phase": "train"}
 _TORCH = optional("torch.monitor")
 
 
 def closing(make: Callable[[], Any]) -> Contender:
     """A contender that adds to Stats whose window a single sample fills."""
     return timed("for stat in stats: stat.add(0.25)", lambda: {"stats": [make() for _ in range(_STATS)]}, _STATS)
+
+
+def constructing(event: Callable[..., Any]) -> Contender:
+    """A contender that makes Events."""
+    return timed("Event('epoch', when, data)", lambda: {"Event": event, "when": _WHEN, "data": _DATA})
 
 
 def measure(handlers: str) -> None:
@@ -37,22 +42,16 @@ def measure(handlers: str) -> None:
         log = _TORCH.log_event
         logging["torch.monitor"] = timed("log(event)", lambda: {"log": log, "event": torchs})
         windows["torch.monitor"] = closing(lambda: torch_stat("loss", 1))
-    if twin() == "C":  # events are the same in both
-        report(f"log_event, {handlers}", race(logging), {"torch.monitor": None})
-    report(f"add that closes the window, {handlers}, {twin()}", race(windows), {"torch.monitor": None})
+    report(f"log_event, {handlers}", race(logging), {"torch.monitor": None})
+    report(f"add that closes the window, {handlers}", race(windows), {"torch.monitor": None})
 
 
 def main() -> None:
     """Measure without a handler, then with one that does nothing."""
-    constructors = {"monitel": monitel.Event}
+    making = {"monitel": constructing(monitel.Event)}
     if _TORCH:
-        constructors["torch.monitor"] = _TORCH.Event
-    making = {
-        name: timed("Event('epoch', when, data)", lambda event=event: {"Event": event, "when": _WHEN, "data": _DATA})
-        for name, event in constructors.items()
-    }
-    if twin() == "C":
-        report("Event()", race(making), {"torch.monitor": None})
+        making["torch.monitor"] = constructing(_TORCH.Event)
+    report("Event()", race(making), {"torch.monitor": None})
     measure("no handler")
     with monitel.register_event_handler(lambda event: None):
         handle = _TORCH and _TORCH.register_event_handler(lambda event: None)

@@ -46,9 +46,7 @@ def main() -> None:
     codes = {"bare": "pass", "monitel": "import monitel", **{peer: f"import {peer}" for peer in peers}}
     with tempfile.TemporaryDirectory() as cache:
         costs = race({name: interpreter(code, cache) for name, code in codes.items()}, _ROUNDS)
-    above = {
-        name: median(cost - bare for cost, bare in zip(costs[name], costs["bare"], strict=True)) for name in codes
-    }
+    above = {name: median(cost - bare for cost, bare in zip(costs[name], costs["bare"], strict=True)) for name in codes}
     for peer in _PEERS:
         row = Row("import monitel", above["monitel"], peer=f"import {peer}", most=_BUDGET_NS)
         if peer in above:

@@ -15,12 +15,10 @@ if TYPE_CHECKING:
 
     Contender = Callable[[], float]  # runs one round; gives the cost of one call, in ns
 
-_ROUND_SECONDS = 0.003  # short: what disturbs one contender is likely to disturb its neighbours
+_ROUND_SECONDS = 0.001  # short: what disturbs one contender is likely to disturb its neighbours
 
 
-def timed(
-    code: str, prepare: Callable[[], dict[str, Any]], calls: int | None = None, unrolled: int = 1
-) -> Contender:
+def timed(code: str, prepare: Callable[[], dict[str, Any]], calls: int | None = None, unrolled: int = 1) -> Contender:
     """Make a contender of some code; garbage collection is off while it runs (timeit's doing).
 
     Args:

@@ -93,4 +93,5 @@ def _quantity(value: float | None, unit: str) -> str:
     if value is None:
         return "not installed"
     scale, name = next((entry for entry in _SCALES[unit] if value >= entry[0]), _SCALES[unit][-1])
-    return f"{value / scale:.3g} {name}".rstrip()
+    number = value / scale
+    return f"{number:.0f} {name}".rstrip() if number >= 1000 else f"{number:.3g} {name}".rstrip()

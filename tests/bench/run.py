@@ -20,7 +20,7 @@ from row import HEADER, Row
 _HERE = Path(__file__).parent
 _SWITCH = "MONITEL_NO_EXTENSIONS"
 _SUBJECTS = ("adding", "threads", "events", "waits", "memory", "importing", "pipeline", "expiry", "ending", "writer")
-_BOTH_TWINS = {"adding", "threads", "events"}
+_BOTH_TWINS = {"adding", "threads"}
 
 
 def main() -> int:

@@ -48,7 +48,8 @@ def in_threads(add: Callable[[float], object]) -> Contender:
 def main() -> None:
     """Measure, then count."""
     stat = monitel.stat("loss", window_size=1e9)
-    contenders = {"monitel": in_threads(stat.add), "list.append": in_threads([].append)}
+    samples: list[float] = []
+    contenders = {"monitel": in_threads(stat.add), "list.append": in_threads(samples.append)}
     if torchs := torch_stat("loss"):
         contenders["torch.monitor Stat.add"] = in_threads(torchs.add)
     if summary := prometheus_summary():

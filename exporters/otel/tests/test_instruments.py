@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -64,7 +64,7 @@ def test_each_aggregation_has_its_instrument(
     value: float,
 ) -> None:
     """COUNT and SUM add up over windows, the others show the last one; unit, description and attributes are there."""
-    attributes = {"split": "val", "fold": 3}
+    attributes: dict[str, Any] = {"split": "val", "fold": 3}
     stat = Stat(
         "step.time", [aggregation], 60.0, unit="s", description="a step", attributes=attributes, monotonic=declared
     )
@@ -204,9 +204,11 @@ def test_windows_that_come_faster_than_collects_are_told_once(
 
 @pytest.mark.usefixtures("installed")
 def test_the_loss_is_told_for_stats_that_are_made_anew_too(
-    clock: ManualClock, caplog: pytest.LogCaptureFixture
+    backend: Backend, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Two Stats of one name and attributes write one gauge: it holds the later one's window."""
+    backend.collect()
+    backend.collect()
     stats = [Stat("val.loss", [MEAN], 60.0) for _ in range(2)]
     for stat in stats:
         close_windows(stat, clock, [1.0])
@@ -215,9 +217,11 @@ def test_the_loss_is_told_for_stats_that_are_made_anew_too(
 
 @pytest.mark.usefixtures("installed")
 def test_stats_of_other_attributes_do_not_lose_each_others_windows(
-    clock: ManualClock, caplog: pytest.LogCaptureFixture
+    backend: Backend, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One window each between two collects, of many Stats that come and go, is no loss and gives no warning."""
+    backend.collect()
+    backend.collect()
     for number in range(200):
         close_windows(Stat("loss", [MEAN], 60.0, attributes={"number": number}), clock, [1.0])
     assert [] == warnings(caplog)

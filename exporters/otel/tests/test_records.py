@@ -30,7 +30,7 @@ MOMENT_NS = 1_772_366_400_123_456_000
 @pytest.mark.parametrize("severity", list(Severity))
 def test_an_event_is_a_log_record(backend: Backend, severity: Severity) -> None:
     """Name, time in ns, severity and data; no body, no severity text; observed when it was logged."""
-    data = {"loss": 3.5, "rank": 2, "ok": False, "why": "learning rate", "nan": float("inf")}
+    data: dict[str, Any] = {"loss": 3.5, "rank": 2, "ok": False, "why": "learning rate", "nan": float("inf")}
     before = time.time_ns()
     monitel.log_event(Event("loss.spike", MOMENT, data, severity=severity))
     (record,) = backend.records()
@@ -56,7 +56,7 @@ def test_the_scope_is_monitel(backend: Backend) -> None:
     """With its version, and no schema."""
     monitel.emit("epoch")
     (exported,) = backend.exporter.get_finished_logs()
-    scope = exported.instrumentation_scope
+    scope: Any = exported.instrumentation_scope
     assert ("monitel", monitel.__version__, "") == (scope.name, scope.version, scope.schema_url or "")
 
 

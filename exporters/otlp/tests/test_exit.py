@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import socket
 import sys
 import time
@@ -13,7 +12,7 @@ import pytest
 
 from .conftest import PRELUDE
 from .inbox import Answer
-from .spools import spooled
+from .spools import LastLine, last_line, spooled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,10 +20,6 @@ if TYPE_CHECKING:
 
     from .conftest import Run
     from .receiver import Receiver
-
-SAY = re.compile(
-    r"^monitel: exported (\d+) windows, (\d+) events(, dropped \d+)?(; (\d+) in (\S+), replay with: (.*))?$"
-)
 
 TRAIN = """\
 pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=3600.0)
@@ -38,14 +33,6 @@ clock.advance(1)
 monitel.emit("checkpoint", step=10)
 """
 CLOCK = "print(time.monotonic(), flush=True)\n"
-
-
-def exit_line(stderr: str) -> re.Match[str]:
-    """The one line that a run says at its end."""
-    (line,) = (line for line in stderr.splitlines() if line.startswith("monitel: "))
-    match = SAY.match(line)
-    assert match is not None, line
-    return match
 
 
 @pytest.fixture
@@ -70,7 +57,7 @@ def test_everything_is_delivered_at_exit(receiver: Receiver, train: Run, tmp_pat
     assert list(range(1, 12)) == receiver.values("loss.count")
     assert 55 == receiver.values("loss.sum")[-1]
     assert ["checkpoint"] == [record.name for record in receiver.records()]
-    assert ("11", "1", None, None) == exit_line(ended.stderr).group(1, 2, 3, 4)
+    assert LastLine(11, 1, None, None, None, None) == last_line(ended.stderr)
     assert [] == list(tmp_path.rglob("*.spool"))
 
 
@@ -80,10 +67,9 @@ def test_an_unreachable_endpoint_costs_two_seconds_at_most(unreachable: str, tra
     ended = train(TRAIN + CLOCK, unreachable, timeout=20)
     assert ended.at - float(ended.stdout) <= 2.0
     assert (list(range(1, 12)), ["checkpoint"]) == spooled(tmp_path / "spool")
-    said = exit_line(ended.stderr)
     (folder,) = (tmp_path / "spool").iterdir()
-    assert ("0", "0", None, "12", str(folder)) == said.group(1, 2, 3, 5, 6)
-    assert f"python -m monitel_otlp replay {folder}" == said[7]
+    command = f"python -m monitel_otlp replay {folder}"
+    assert LastLine(0, 0, None, 12, str(folder), command) == last_line(ended.stderr)
 
 
 HUNG = """\
@@ -119,7 +105,7 @@ def test_what_comes_while_a_request_hangs_is_spooled_too(
     assert 0 == process.returncode, stderr
     assert at - float(stdout) <= 2.0
     assert (list(range(1, 12)), ["before", "after"]) == spooled(tmp_path / "spool")
-    assert "13" == exit_line(stderr)[5]
+    assert 13 == last_line(stderr).spooled
 
 
 def test_an_exception_changes_nothing(receiver: Receiver, train: Run) -> None:
@@ -159,7 +145,7 @@ def test_a_shutdown_without_time_still_spools(train: Run, tmp_path: Path) -> Non
     """``shutdown(0)`` gives up the network, not the data."""
     ended = train(TRAIN + "assert not pipeline.shutdown(0)\n", "http://127.0.0.1:9")
     assert (list(range(1, 12)), ["checkpoint"]) == spooled(tmp_path / "spool")
-    assert "12" == exit_line(ended.stderr)[5]
+    assert 12 == last_line(ended.stderr).spooled
 
 
 def test_a_full_disk_is_told_and_counted(train: Run) -> None:
@@ -167,9 +153,9 @@ def test_a_full_disk_is_told_and_counted(train: Run) -> None:
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
     events = 'for number in range(2000): monitel.emit("event", number=number)\n'
     ended = train(limit + TRAIN + events + CLOCK, "http://127.0.0.1:9")
-    said = exit_line(ended.stderr)
-    kept = int(said[5] or 0)
-    assert 11 + 2001 == kept + int(said[3].removeprefix(", dropped "))
+    said = last_line(ended.stderr)
+    assert said.dropped
+    assert 11 + 2001 == (said.spooled or 0) + said.dropped
     assert 1 == len([line for line in ended.stderr.splitlines() if "cannot be written" in line])
 
 
@@ -182,7 +168,9 @@ def test_offline_is_said_once_and_keeps_everything(train: Run, tmp_path: Path) -
     warning, _goodbye = ended.stderr.splitlines()
     assert str(folder) in warning
     assert "OTEL_EXPORTER_OTLP_ENDPOINT" in warning
-    assert ("0", "0", "12") == exit_line(ended.stderr).group(1, 2, 5)
+    said = last_line(ended.stderr)
+    assert (12, str(folder)) == (said.spooled, said.folder)
+    assert f"replay {folder} --endpoint" in str(said.command)
 
 
 def test_one_signal_may_be_offline(receiver: Receiver, train: Run, tmp_path: Path) -> None:
@@ -199,4 +187,20 @@ def test_a_run_that_recorded_nothing_leaves_nothing(train: Run, tmp_path: Path) 
     """An unreachable endpoint and no telemetry: no folder, no advice to replay."""
     ended = train('monitel_otlp.configure(endpoint="http://127.0.0.1:9", spool_dir="spool")\n')
     assert [] == list(tmp_path.rglob("*.spool"))
-    assert ("0", "0", None, None) == exit_line(ended.stderr).group(1, 2, 3, 4)
+    assert (None, None) == (last_line(ended.stderr).dropped, last_line(ended.stderr).spooled)
+
+
+def test_disabled_is_nothing_at_all(receiver: Receiver, train: Run, tmp_path: Path) -> None:
+    """``OTEL_SDK_DISABLED=true``: no request, no folder, no thread, no line, and code that uses the pipeline works."""
+    script = """\
+import threading
+from opentelemetry import metrics
+with pipeline.tracer_provider.get_tracer("mine").start_as_current_span("step"):
+    metrics.get_meter("mine").create_counter("mine").add(1)
+pipeline.logger_provider.get_logger("mine").emit(event_name="mine")
+assert pipeline.force_flush(1) and pipeline.shutdown()
+print(threading.active_count())
+"""
+    ended = train(TRAIN + script, receiver.url, env={"OTEL_SDK_DISABLED": "true"})
+    assert ("1\n", "") == (ended.stdout, ended.stderr)
+    assert ([], ["train.py"]) == (receiver.requests, [path.name for path in tmp_path.iterdir()])

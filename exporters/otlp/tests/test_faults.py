@@ -14,7 +14,7 @@ import monitel
 from monitel import COUNT, Stat
 
 from .inbox import DEADLINE, Answer, Request, records_of
-from .receiver import Receiver, partial_success
+from .receiver import Receiver
 
 if TYPE_CHECKING:
 
@@ -43,6 +43,14 @@ def told(caplog: pytest.LogCaptureFixture, *words: str) -> list[str]:
 def names(receiver: Receiver) -> list[str]:
     """The names of the records that were taken, in order of arrival."""
     return [record.name for record in receiver.records()]
+
+
+def dropped(receiver: Receiver, pipeline: Pipeline, reason: str) -> dict[str, int | float]:
+    """What the pipeline itself has counted, by signal."""
+    assert pipeline.force_flush(DEADLINE)
+    assert pipeline.force_flush(DEADLINE)
+    points = receiver.points("monitel.exporter.item.dropped")
+    return {point.attributes["signal"]: point.value for point in points if point.attributes["error.type"] == reason}
 
 
 @pytest.mark.parametrize(
@@ -200,44 +208,6 @@ def test_a_rejected_request_is_set_aside_and_the_queue_goes_on(
     assert message.exists()
 
 
-def dropped(receiver: Receiver, pipeline: Pipeline, reason: str) -> dict[str, int | float]:
-    """What the pipeline itself has counted, by signal."""
-    assert pipeline.force_flush(DEADLINE)
-    assert pipeline.force_flush(DEADLINE)
-    points = receiver.points("monitel.exporter.item.dropped")
-    return {point.attributes["signal"]: point.value for point in points if point.attributes["error.type"] == reason}
-
-
-def test_a_partial_success_is_counted_and_never_sent_again(
-    receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The backend has said what it left out: to insist would double the rest."""
-    pipeline = start()
-    receiver.answer("logs", partial_success("logs", 2, "attribute too long"))
-    for _ in range(5):
-        monitel.emit("event")
-    assert pipeline.force_flush(10)
-    assert 1 == len(receiver.of("logs"))
-    assert 1 == len(told(caplog, "2", "attribute too long"))
-    assert {"logs": 2} == dropped(receiver, pipeline, "partial_success")
-    pipeline.shutdown()
-    assert "3 events, dropped 2" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("rejected", [10**9, -3])
-def test_a_partial_success_that_cannot_be_does_not_count_below_zero(
-    receiver: Receiver, start: Start, capsys: pytest.CaptureFixture[str], rejected: int
-) -> None:
-    """Counters stay between nothing and everything."""
-    pipeline = start()
-    receiver.answer("logs", partial_success("logs", rejected, "nonsense"))
-    monitel.emit("event")
-    assert pipeline.force_flush(10)
-    pipeline.shutdown()
-    assert f"{0 if rejected > 0 else 1} events" in capsys.readouterr().err
-    assert 1 == len(receiver.of("logs"))
-
-
 @pytest.mark.parametrize("body", [b"", b"\xff\xff\xff\xff", b"<html>ok</html>", b"{}"])
 def test_an_answer_that_is_no_otlp_counts_by_its_status(receiver: Receiver, start: Start, body: bytes) -> None:
     """A proxy's page with 200 is a success; the request is not sent again."""
@@ -268,36 +238,3 @@ def test_force_flush_returns_in_time(receiver: Receiver, start: Start) -> None:
         begin = time.monotonic()
         assert not pipeline.force_flush(timeout)
         assert timeout <= time.monotonic() - begin < timeout + 0.3
-
-
-def test_the_disk_may_be_missing(
-    *,
-    receiver: Receiver,
-    start: Start,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """A spool that cannot be made is told once with its path, and what is lost for it is counted at the end."""
-    (tmp_path / "file").write_text("not a folder")
-    pipeline = start(spool_dir=tmp_path / "file" / "spool")
-    receiver.rule(lambda _request: DOWN)
-    assert not flushed(pipeline, *["event"] * 5)
-    assert not pipeline.shutdown()
-    assert 1 == len(told(caplog, str(tmp_path / "file"), "cannot be written"))
-    assert "exported 0 windows, 0 events, dropped 5" in capsys.readouterr().err
-
-
-def test_a_request_that_lay_in_memory_when_the_disk_failed_is_not_lost(
-    receiver: Receiver, start: Start, tmp_path: Path
-) -> None:
-    """Offline or not, what memory still holds is delivered once that is possible."""
-    (tmp_path / "file").write_text("not a folder")
-    pipeline = start(spool_dir=tmp_path / "file" / "spool")
-    receiver.rule(lambda _request: DOWN)
-    assert not flushed(pipeline, "first", "second")
-    receiver.forget_rules()
-    assert pipeline.force_flush(DEADLINE)
-    assert ["first", "second"] == names(receiver)
-
-

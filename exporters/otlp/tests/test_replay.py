@@ -17,7 +17,7 @@ from monitel_otlp.__main__ import main
 from monitel_otlp.request import REQUESTS
 from monitel_otlp.spool import Spool
 
-from .inbox import Answer
+from .inbox import Answer, records_of
 from .spools import folders, spooled
 
 if TYPE_CHECKING:
@@ -178,6 +178,28 @@ def test_an_unreachable_endpoint_loses_nothing(
     assert EVENTS == spooled(runs)[1]
 
 
+BIG = """\
+pipeline = monitel_otlp.configure(spool_dir="runs", export_interval=3600.0)
+for number in range(100):
+    monitel.emit(f"event {number}")
+"""
+
+
+@pytest.mark.parametrize("status", [413, 500])
+def test_replay_gets_past_what_the_backend_cannot_take(
+    receiver: Receiver, train: Callable[..., Ended], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    """As the pipeline does: what is too large is halved, what breaks the backend is set aside after three tries."""
+    train(BIG)
+    receiver.rule(lambda request: Answer(status) if len(list(records_of(request.message))) > 10 else None)
+    monkeypatch.setattr(monitel_otlp.replay, "_PAUSES", (0.01, 0.01, 0.01, 0.01))
+    assert 0 == main(["replay", str(tmp_path / "runs"), "--endpoint", receiver.url])
+    if status == 413:
+        assert [f"event {number}" for number in range(100)] == names(receiver)
+    else:
+        assert 1 == len(list(tmp_path.glob("runs/*/rejected/*.binpb")))
+
+
 def test_cat_prints_what_the_collector_reads(run: Run, runs: Path) -> None:
     """Each line is one request as OTLP JSON: parsed again it is the very same, ids are hex and enums integers."""
     ended = run(*COMMAND, "cat", runs)
@@ -230,13 +252,12 @@ def test_cat_shows_what_is_left(receiver: Receiver, run: Run, runs: Path) -> Non
     assert EVENTS[7:] == re.findall(r'"eventName":"([^"]*)"', ended.stdout)
 
 
-def test_compressed_requests_are_printed_and_delivered(
-    receiver: Receiver, run: Run, train: Run, tmp_path: Path
-) -> None:
-    """A run with OTEL_EXPORTER_OTLP_COMPRESSION=gzip has spooled them as they would have gone."""
-    train(OFFLINE, env={"OTEL_EXPORTER_OTLP_COMPRESSION": "gzip"})
+def test_replay_compresses(receiver: Receiver, run: Run, train: Run, tmp_path: Path) -> None:
+    """With OTEL_EXPORTER_OTLP_COMPRESSION=gzip what is sent is compressed; what is kept is not."""
+    train(OFFLINE)
     runs = tmp_path / "runs"
     assert EVENTS == re.findall(r'"eventName":"([^"]*)"', run(*COMMAND, "cat", runs).stdout)
-    run(*COMMAND, "replay", runs, "--endpoint", receiver.url)
+    compressed = {"OTEL_EXPORTER_OTLP_COMPRESSION": "gzip"}
+    run(*COMMAND, "replay", runs, "--endpoint", receiver.url, env=compressed)
     assert EVENTS == names(receiver)
     assert {"gzip"} == {request.headers["content-encoding"] for request in receiver.requests}

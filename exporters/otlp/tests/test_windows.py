@@ -18,7 +18,7 @@ from monitel_otlp.windows import WindowQueue
 from .inbox import DEADLINE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 MILLISECOND_NS = 1_000_000
 
@@ -55,10 +55,10 @@ def test_the_oldest_is_dropped_and_counted_and_totals_stay_right() -> None:
     assert 0 == queue.take_dropped()
 
 
-class Meddler(str):
+class Meddler(str):  # noqa: SLOT000  each has its own callback
     """An attribute whose comparison, within ``put``, puts a window, as a Stat does that is collected there."""
 
-    __slots__ = ("meddle",)
+    meddle: Callable[[], None]
     __hash__ = str.__hash__
 
     def __eq__(self, other: object) -> bool:
@@ -92,7 +92,12 @@ def test_a_window_may_come_while_one_is_put() -> None:
 def test_threads_lose_nothing() -> None:
     """Four threads put while one takes: every window comes out once, and the last total is exact."""
     queue = WindowQueue(100_000)
-    threads = [Thread(target=lambda: [queue.put(window()) for _ in range(2000)]) for _ in range(4)]
+
+    def put_many() -> None:
+        for _ in range(2000):
+            queue.put(window())
+
+    threads = [Thread(target=put_many) for _ in range(4)]
     for thread in threads:
         thread.start()
     taken = []

@@ -33,8 +33,8 @@ class Instruments:
     def __init__(self, meter_provider: MeterProvider) -> None:
         self._meter = meter_provider.get_meter("monitel", monitel.__version__)
         self._names = MetricNames()
-        self._writers: dict[tuple[str, monitel.Aggregation], Callable[..., None]] = {}
-        self._since_collect: set[int] = set()
+        self._writers: dict[tuple[str, str, bool, monitel.Aggregation], Callable[..., None]] = {}
+        self._since_collect: set[tuple[str, frozenset[tuple[str, Any]]]] | None = None  # None until a reader collects
         self._warned = False
         self._windows = 0
         self._active = True
@@ -64,9 +64,10 @@ class Instruments:
         self._active = False
 
     def _writer(self, definition: monitel.StatDefinition, aggregation: monitel.Aggregation) -> Callable[..., None]:
-        known = self._writers.get((definition.name, aggregation))
+        key = definition.name, definition.unit, definition.monotonic, aggregation
+        known = self._writers.get(key)
         if known is None:
-            known = self._writers[definition.name, aggregation] = self._make(definition, aggregation)
+            known = self._writers[key] = self._make(definition, aggregation)
         return known
 
     def _make(self, definition: monitel.StatDefinition, aggregation: monitel.Aggregation) -> Callable[..., None]:
@@ -81,9 +82,10 @@ class Instruments:
         return self._meter.create_up_down_counter(name, definition.unit, description).add
 
     def _watch_for_loss(self, definition: monitel.StatDefinition) -> None:
-        if self._warned or not _LAST_WINDOW_ONLY.intersection(definition.aggregations):
+        if self._warned or self._since_collect is None or _LAST_WINDOW_ONLY.isdisjoint(definition.aggregations):
             return
-        if id(definition) in self._since_collect:
+        series = definition.name, frozenset(definition.attributes.items())
+        if series in self._since_collect:
             self._warned = True
             _log.warning(
                 "Stat %r closes windows faster than the metric reader collects: mean, value, max and min of all but "
@@ -91,10 +93,13 @@ class Instruments:
                 "or use monitel_otlp, which delivers every window.",
                 definition.name,
             )
-        self._since_collect.add(id(definition))
+        self._since_collect.add(series)
 
     def _collect(self, _options: CallbackOptions) -> Iterator[Observation]:
         if self._active:
-            monitel.close_expired_windows()
-            self._since_collect.clear()
+            try:
+                monitel.close_expired_windows()
+            except Exception:
+                _log.exception("a handler raised while windows were closed for a metric reader")
+            self._since_collect = set()
             yield Observation(self._windows)

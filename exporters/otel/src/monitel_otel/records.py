@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 from monitel_otel._compat import SeverityNumber
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from opentelemetry.context import Context
 
     import monitel
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("monitel.otel")
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _LATEST_NS = 2**64 - 1  # the protocol's field
 
 
@@ -75,7 +75,7 @@ def _can_be_sent(key: object, value: object) -> bool:
 def timestamp_ns(timestamp: datetime) -> int:
     """Nanoseconds since the Unix epoch; a naive datetime is local time, what the protocol cannot hold is cut."""
     try:
-        seconds = timestamp.timestamp()
-    except (OverflowError, ValueError):  # years that the C library's calendar does not have
-        return 0
-    return min(max(round(seconds * 1e6) * 1000, 0), _LATEST_NS)
+        elapsed = timestamp.astimezone(timezone.utc) - _EPOCH
+    except (OverflowError, ValueError):  # a year that the C library's calendar does not have
+        return 0 if timestamp.year < _EPOCH.year else _LATEST_NS
+    return min(max(elapsed // timedelta(microseconds=1) * 1000, 0), _LATEST_NS)

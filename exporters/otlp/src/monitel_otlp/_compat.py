@@ -61,7 +61,9 @@ def is_set(provider: object) -> bool:
 
 
 def set_global_providers(
-    meter_provider: MeterProvider | None, logger_provider: APILoggerProvider | None, tracer_provider: TracerProvider | None
+    meter_provider: MeterProvider | None,
+    logger_provider: APILoggerProvider | None,
+    tracer_provider: TracerProvider | None,
 ) -> None:
     """Make these the global ones. The public functions set each once; a second pipeline's must replace the first's."""
     if meter_provider is not None:

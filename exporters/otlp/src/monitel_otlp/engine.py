@@ -7,6 +7,7 @@ import time
 from threading import RLock
 from typing import TYPE_CHECKING
 
+from opentelemetry import metrics
 from opentelemetry.context import Context, get_current
 
 import monitel
@@ -65,10 +66,10 @@ class Engine:
         self._flush_stats = False
         self._handler_failed = False
         mapping = choose_mapping(time.time_ns(), point_attributes)
-        metrics, logs, traces = (encoder_arguments(settings, signal) for signal in SIGNALS)
-        self.windows = WindowExporter(self._queue, mapping, self._put, self.tally, metrics)
-        self.records = RecordExporter(self._put, self.tally, logs)
-        self.spans = RangeExporter(self._put, self.tally, traces)
+        arguments = {signal: encoder_arguments(settings, signal) for signal in SIGNALS}
+        self.windows = WindowExporter(self._queue, mapping, self._put, self.tally, arguments["metrics"])
+        self.records = RecordExporter(self._put, self.tally, arguments["logs"])
+        self.spans = RangeExporter(self._put, self.tally, arguments["traces"])
         routes = {
             "metrics": self.windows.learn_route,
             "logs": self.records.learn_route,
@@ -83,6 +84,7 @@ class Engine:
             flush = self.delivery.force_flush
             self.providers = Providers(resource, self.windows, self.records, self.spans, flush, _LIMIT)
             self.observe_in(self.providers.meter_provider)
+        self._observed = self.providers is not None
         self.delivery.start()
 
     def observe_in(self, meter_provider: MeterProvider) -> None:
@@ -127,6 +129,9 @@ class Engine:
     def _encode(self) -> None:
         """Put everything queued into requests; runs in the delivery thread."""
         self._close_windows()
+        if not self._observed:  # attached: by now the application has set its provider, and a reader without any
+            self._observed = True  # instrument would never ask for the windows
+            self.observe_in(metrics.get_meter_provider())
         if self.providers is not None:
             self._collect(self.providers)
         while logged := self._events.take(_SLICE):

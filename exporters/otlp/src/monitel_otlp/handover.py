@@ -6,7 +6,6 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit, urlunsplit
 
 import requests
 from requests.adapters import BaseAdapter
@@ -94,8 +93,9 @@ class HandOver(BaseAdapter):
 
 def public_url(url: str) -> str:
     """An address without the user and password that may be in it."""
-    parts = urlsplit(url)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+    scheme, separator, rest = url.rpartition("://")  # by hand: it may be malformed, and is told for that
+    authority, slash, path = rest.partition("/")
+    return f"{scheme}{separator}{authority.rpartition('@')[2]}{slash}{path}"
 
 
 def _body(request: requests.PreparedRequest) -> bytes:

@@ -55,6 +55,7 @@ class Outbox:
         self._failures = 0  # attempts in a row that say nothing about the request itself
         self._tries = 0  # of the oldest request, on which the backend broke
         self._unanswered = False  # the oldest request may have been taken without our hearing of it
+        self.trouble: Answer | None = None  # why the oldest request is still here
 
     @property
     def memory_items(self) -> int:
@@ -82,14 +83,17 @@ class Outbox:
             urgent: Do not sit out a pause after a failure.
             deadline: Monotonic time by which to be back.
         """
-        while self._sender is not None and (urgent or time.monotonic() >= self._not_before):
-            with self._lock:
-                request = None if self.over else self._backlog.oldest()
-            if request is None:
-                return
-            answer = self._attempt(request, deadline)
-            if answer is None or not self._settle(request, answer, deadline):
-                return
+        while (urgent or time.monotonic() >= self._not_before) and self.deliver_one(deadline):
+            pass
+
+    def deliver_one(self, deadline: float | None = None) -> bool:
+        """Make an attempt with the oldest request; True if it is dealt with, and the next one can go."""
+        with self._lock:
+            request = None if self.over or self._sender is None else self._backlog.oldest()
+        if request is None:
+            return False
+        answer = self._attempt(request, deadline)
+        return answer is not None and self._settle(request, answer, deadline)
 
     def keep(self) -> None:
         """Move to disk what memory should not hold: all of it offline, and what is too much or too old."""
@@ -146,6 +150,7 @@ class Outbox:
                 return False
             self._backlog.replace_oldest(parts)
         self._failures = self._tries = 0
+        self.trouble = None
         self._not_before = 0.0
         self._unanswered = False
         return True
@@ -163,6 +168,7 @@ class Outbox:
 
     def _pause(self, answer: Answer) -> None:
         self._failures += 1
+        self.trouble = answer
         if self._failures == 1:
             _log.warning("%s: %s; everything is kept, and tried again", self._url, answer.reason)
         if answer.verdict is Verdict.REFUSED:

@@ -14,6 +14,7 @@ from opentelemetry import metrics, trace
 import monitel
 from monitel_otlp._compat import NoOpLoggerProvider
 from monitel_otlp.engine import Engine
+from monitel_otlp.handover import public_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -68,7 +69,7 @@ class Pipeline:
         self._point_attributes = point_attributes
         self._workers = workers
         self._engine: Engine | None = None
-        self._in_worker = False
+        self._dropped_in_worker = 0
         self.ended: bool | None = True if silent else None
         if silent:
             return
@@ -86,9 +87,20 @@ class Pipeline:
         return self._engine
 
     @property
+    def endpoints(self) -> dict[str, str]:
+        """Where each signal goes; one that is missing here goes to the spool."""
+        return {signal: public_url(endpoint.url) for signal, endpoint in self._settings.endpoints.items()}
+
+    @property
     def spool_dir(self) -> os.PathLike[str]:
         """Where this process's spool is, or will be."""
         return self._settings.spool_dir
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        """What this process has lost so far: windows, events and spans by reason."""
+        found = self._engine.tally.dropped_by_reason() if self._engine is not None else {}
+        return found | {"worker": self._dropped_in_worker} if self._dropped_in_worker else found
 
     def force_flush(self, timeout: float = 10.0) -> bool:
         """Close the windows whose time is over, and deliver everything that is queued.
@@ -152,8 +164,8 @@ class Pipeline:
         if self.ended is not None:
             return None
         if not self._workers and _is_worker():
-            if not self._in_worker:
-                self._in_worker = True
+            self._dropped_in_worker += 1
+            if self._dropped_in_worker == 1:
                 _log.warning("what DataLoader workers record is dropped; configure(workers=True) exports it")
             return None
         self._settings = self._settings.for_forked_child()
@@ -203,10 +215,13 @@ def _finalize(pipeline: Pipeline) -> None:
 
 
 def _say_goodbye(engine: Engine) -> None:
-    line = f"monitel: exported {engine.tally.total('metrics')} windows, {engine.tally.total('logs')} events"
+    parts = []
+    if engine.settings.endpoints:
+        parts.append(f"exported {engine.tally.total('metrics')} windows, {engine.tally.total('logs')} events")
     if dropped := engine.tally.total_dropped():
-        line += f", dropped {dropped}"
+        parts.append(f"dropped {dropped}")
     if spooled := engine.delivery.spooled_items:
         folder = engine.settings.spool_dir
-        line += f"; {spooled} in {folder}, replay with: python -m monitel_otlp replay {folder}"
-    print(line, file=sys.stderr)  # noqa: T201  the one line that a run says at its end
+        where = "" if engine.settings.endpoints else " --endpoint http://HOST:4318"
+        parts.append(f"{spooled} in {folder}, replay with: python -m monitel_otlp replay {folder}{where}")
+    print("monitel:", "; ".join(parts) or "nothing was recorded", file=sys.stderr)  # noqa: T201  the last line of a run

@@ -67,7 +67,7 @@ class Providers:
         self.logger_provider.add_log_record_processor(self._records)
         self.tracer_provider = _tolerant(
             lambda **more: TracerProvider(resource=resource, shutdown_on_exit=False, **more),
-            lambda: {"sampler": DEFAULT_ON, "span_limits": SpanLimits(_NONE, *[_COUNT] * 5, _NONE, _NONE)},
+            lambda: {"sampler": DEFAULT_ON, "span_limits": _span_limits()},
         )
         self.tracer_provider.add_span_processor(self._spans)
 
@@ -84,6 +84,19 @@ class Providers:
         """Tell the tally what the queues have dropped."""
         tally.dropped("logs", "queue_full", self._records.queue.take_dropped())
         tally.dropped("traces", "queue_full", self._spans.queue.take_dropped())
+
+
+def _span_limits() -> SpanLimits:
+    return SpanLimits(
+        max_attributes=_NONE,
+        max_events=_COUNT,
+        max_links=_COUNT,
+        max_span_attributes=_COUNT,
+        max_event_attributes=_COUNT,
+        max_link_attributes=_COUNT,
+        max_attribute_length=_NONE,
+        max_span_attribute_length=_NONE,
+    )
 
 
 def _tolerant(make: Callable[..., _Provider], defaults: Callable[[], dict[str, Any]]) -> _Provider:

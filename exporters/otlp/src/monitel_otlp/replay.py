@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from threading import Event
+from threading import Event, RLock
 from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
 from monitel_otlp.exporters import RangeExporter, RecordExporter, WindowExporter
 from monitel_otlp.mapping import choose_mapping
+from monitel_otlp.outbox import Outbox
 from monitel_otlp.request import SIGNALS
 from monitel_otlp.sender import Verdict
 from monitel_otlp.senders import encoder_arguments, make_senders
@@ -17,13 +18,13 @@ from monitel_otlp.tally import Tally
 from monitel_otlp.windows import WindowQueue
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-    from monitel_otlp.request import FrozenRequest
     from monitel_otlp.sender import Sender
     from monitel_otlp.settings import Settings
 
-_wait = Event()  # never set: a pause that Ctrl-C ends
+_never = Event()  # never set: a pause that Ctrl-C ends
 _PAUSES = (1.0, 2.0, 4.0, 8.0)  # seconds after which a request is tried again
 
 
@@ -73,35 +74,33 @@ def replay(folder: Path, routes: dict[str, Sender]) -> int:
     """
     spool = Spool(folder)
     spool.load()
-    delivered = 0
+    tally = Tally()
     try:
-        with tqdm(total=spool.size_bytes, unit="B", unit_scale=True, desc=folder.name, disable=None) as progress:
+        begin = spool.size_bytes
+        with tqdm(total=begin, unit="B", unit_scale=True, desc=folder.name, disable=None) as progress:
             for signal in SIGNALS:
-                while (request := spool.oldest(signal)) is not None:
+                if spool.oldest(signal) is not None:
                     if signal not in routes:
                         raise SpoolError(f"there are {signal} to deliver, and no endpoint for them: give --endpoint")
-                    if _deliver(spool, routes[signal], request):
-                        delivered += request.items
-                    before = spool.size_bytes
-                    spool.remove_oldest(signal)
-                    progress.update(before - spool.size_bytes)
+                    outbox = Outbox(signal, routes[signal], spool, tally, RLock())
+                    try:
+                        _empty(outbox, lambda: progress.update(begin - spool.size_bytes - progress.n))
+                    finally:
+                        outbox.end()
+                    if outbox.trouble is not None:
+                        why = f"{routes[signal].url}: {outbox.trouble.reason}"
+                        raise SpoolError(f"{why}; the rest is still in {folder}, run this again")
     finally:
         spool.close()
-    return delivered
+    return sum(tally.total(signal) for signal in SIGNALS)
 
 
-def _deliver(spool: Spool, sender: Sender, request: FrozenRequest) -> bool:
+def _empty(outbox: Outbox, on_progress: Callable[[], object]) -> None:
+    """Deliver until nothing is left, or the backend has not taken the oldest request for a while."""
     for pause in (*_PAUSES, None):
-        answer = sender.send(request)
-        if answer.verdict is Verdict.DELIVERED:
-            if answer.rejected:
-                tqdm.write(f"{sender.url} left {answer.rejected} items out: {answer.reason}")
-            return True
-        if answer.verdict is Verdict.REJECTED:
-            path = spool.set_aside(request, answer.reason)
-            tqdm.write(f"{sender.url} rejected a request ({answer.reason}); it is in {path}")
-            return False
-        if answer.verdict is Verdict.REFUSED or pause is None:
-            break
-        _wait.wait(answer.retry_after if answer.retry_after is not None else pause)
-    raise SpoolError(f"{sender.url}: {answer.reason}; the rest is still in {spool.folder}, run this again")
+        while outbox.deliver_one():
+            on_progress()
+        if outbox.trouble is None or outbox.trouble.verdict is Verdict.REFUSED or pause is None:
+            return
+        asked = outbox.trouble.retry_after
+        _never.wait(pause if asked is None else asked)

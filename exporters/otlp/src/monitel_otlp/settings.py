@@ -257,7 +257,7 @@ def _headers(headers: Any) -> dict[str, str]:
         if not isinstance(name, str) or not isinstance(value, str):
             raise TypeError(f"headers must map str to str; the one named {name!r:.40} does not")
         if not _is_header(name, value):
-            raise ValueError(f"header {name!r:.40}: its name or its value has a character that HTTP does not allow")
+            raise ValueError(f"headers: {name!r:.40} or its value has a character that HTTP does not allow")
     return dict(headers)
 
 

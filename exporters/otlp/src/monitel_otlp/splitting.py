@@ -20,6 +20,7 @@ _LEVELS = {
     "traces": ("resource_spans", "scope_spans", "spans"),
 }
 _ATTEMPTS = 16
+_BAD = {Verdict.REJECTED, Verdict.FAILED}
 
 
 def split(request: FrozenRequest) -> tuple[FrozenRequest, FrozenRequest] | None:
@@ -80,9 +81,9 @@ def isolate(request: FrozenRequest, send: Callable[[FrozenRequest], Answer | Non
             verdicts.append(answer.verdict if answer else Verdict.RETRY)
             if verdicts[-1] is Verdict.DELIVERED:
                 found.delivered += half.items
-            elif verdicts[-1] is not Verdict.REJECTED:
+            elif verdicts[-1] not in _BAD:
                 found.unsent.append(half)
-        bad = [half for half, verdict in zip(halves, verdicts, strict=True) if verdict is Verdict.REJECTED]
+        bad = [half for half, verdict in zip(halves, verdicts, strict=True) if verdict in _BAD]
         if suspect is request and len(bad) == len(halves):
             found.rejected.append(request)
         else:

@@ -46,9 +46,16 @@ class Tally:
         """Items of one signal that a backend has acknowledged so far."""
         return self._exported[signal]
 
+    def dropped_by_reason(self) -> dict[str, int]:
+        """Items that are lost, all signals together."""
+        found: Counter[str] = Counter()
+        for (_signal, reason), items in list(self._dropped.items()):
+            found[reason] += items
+        return dict(found)
+
     def total_dropped(self) -> int:
         """Items that are lost, all signals and reasons together."""
-        return sum(self._dropped.values())
+        return sum(self.dropped_by_reason().values())
 
     def observe_exported(self, _options: CallbackOptions) -> Iterable[Observation]:
         """For ``monitel.exporter.item.exported``."""

@@ -1,0 +1,114 @@
+"""What is lost is counted, by reason, and said at the end: the queues, the disk, what a backend leaves out."""
+
+from __future__ import annotations
+
+from threading import Thread
+from typing import TYPE_CHECKING
+
+import pytest
+
+import monitel
+import monitel_otlp.engine
+from monitel import COUNT, Stat
+
+from .inbox import DEADLINE, Answer
+from .receiver import partial_success
+from .spools import last_line
+from .test_faults import DOWN, dropped, flushed, names, told
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .conftest import Start
+    from .receiver import Receiver
+
+
+def test_a_partial_success_is_counted_and_never_sent_again(
+    receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The backend has said what it left out: to insist would double the rest."""
+    pipeline = start()
+    receiver.answer("logs", partial_success("logs", 2, "attribute too long"))
+    for _ in range(5):
+        monitel.emit("event")
+    assert pipeline.force_flush(10)
+    assert 1 == len(receiver.of("logs"))
+    assert 1 == len(told(caplog, "2", "attribute too long"))
+    assert {"logs": 2} == dropped(receiver, pipeline, "partial_success")
+    pipeline.shutdown()
+    said = last_line(capsys.readouterr().err)
+    assert (3, 2) == (said.events, said.dropped)
+
+
+@pytest.mark.parametrize("rejected", [10**9, -3])
+def test_a_partial_success_that_cannot_be_does_not_count_below_zero(
+    receiver: Receiver, start: Start, capsys: pytest.CaptureFixture[str], rejected: int
+) -> None:
+    """Counters stay between nothing and everything."""
+    pipeline = start()
+    receiver.answer("logs", partial_success("logs", rejected, "nonsense"))
+    monitel.emit("event")
+    assert pipeline.force_flush(10)
+    pipeline.shutdown()
+    assert (0 if rejected > 0 else 1) == last_line(capsys.readouterr().err).events
+    assert 1 == len(receiver.of("logs"))
+
+
+def test_the_disk_may_be_missing(
+    *,
+    receiver: Receiver,
+    start: Start,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A spool that cannot be made is told once with its path, and what is lost for it is counted at the end."""
+    (tmp_path / "file").write_text("not a folder")
+    pipeline = start(spool_dir=tmp_path / "file" / "spool")
+    receiver.rule(lambda _request: DOWN)
+    assert not flushed(pipeline, *["event"] * 5)
+    assert not pipeline.shutdown()
+    assert 1 == len(told(caplog, str(tmp_path / "file"), "cannot be written"))
+    said = last_line(capsys.readouterr().err)
+    assert (0, 0, 5) == (said.windows, said.events, said.dropped)
+
+
+def test_a_request_that_lay_in_memory_when_the_disk_failed_is_not_lost(
+    receiver: Receiver, start: Start, tmp_path: Path
+) -> None:
+    """Offline or not, what memory still holds is delivered once that is possible."""
+    (tmp_path / "file").write_text("not a folder")
+    pipeline = start(spool_dir=tmp_path / "file" / "spool")
+    receiver.rule(lambda _request: DOWN)
+    assert not flushed(pipeline, "first", "second")
+    receiver.forget_rules()
+    assert pipeline.force_flush(DEADLINE)
+    assert ["first", "second"] == names(receiver)
+
+
+def test_a_full_queue_drops_the_oldest_and_counts_them(
+    *, receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """While a request hangs, more comes than the queues hold: the newest are kept, the rest is in the last line."""
+    monkeypatch.setattr(monitel_otlp.engine, "_LIMIT", 100)
+    pipeline = start()
+    receiver.answer("metrics", Answer(delay=1.0))
+    flusher = Thread(target=pipeline.force_flush, args=[DEADLINE])
+    flusher.start()
+    receiver.wait_until(lambda: receiver.requests)
+    for number in range(250):
+        monitel.emit(f"event {number}")
+    with monitel.testing.ManualClock() as clock:
+        stat = Stat("loss", [COUNT], 60.0)
+        for _ in range(130):
+            stat.add(1)
+            clock.advance(60)
+        stat.flush()
+    flusher.join(DEADLINE)
+    assert pipeline.force_flush(DEADLINE)
+    assert [f"event {number}" for number in range(150, 250)] == names(receiver)
+    assert list(range(31, 131)) == receiver.values("loss.count")
+    assert {"metrics": 30, "logs": 150} == dropped(receiver, pipeline, "queue_full")
+    pipeline.shutdown()
+    said = last_line(capsys.readouterr().err)
+    assert (100, 100, 180) == (said.windows, said.events, said.dropped)
