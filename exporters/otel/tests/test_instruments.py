@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings

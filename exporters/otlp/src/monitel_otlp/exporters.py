@@ -20,7 +20,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 import monitel
 from monitel_otlp._compat import LogRecordExporter, LogRecordExportResult, OTLPLogExporter, preferences
-from monitel_otlp.handover import HandOver, Route
+from monitel_otlp.handover import HandOver, Route, headers_unsaid
 from monitel_otlp.tally import PIPELINE_SCOPE, Tally
 
 if TYPE_CHECKING:
@@ -62,7 +62,8 @@ class WindowExporter(MetricExporter):
         self._mapping = mapping
         self._tally = tally
         self._handover = HandOver("metrics", put)
-        self._encoder = OTLPMetricExporter(session=self._handover.session(), **settings)
+        with headers_unsaid():
+            self._encoder = OTLPMetricExporter(session=self._handover.session(), **settings)
         super().__init__(**preferences(self._encoder))
 
     def learn_route(self) -> Route | None:
@@ -132,7 +133,8 @@ class RecordExporter(LogRecordExporter):
     def __init__(self, put: Callable[[FrozenRequest], None], tally: Tally, settings: dict[str, Any]) -> None:
         self._tally = tally
         self._handover = HandOver("logs", put)
-        self._encoder = OTLPLogExporter(session=self._handover.session(), **settings)
+        with headers_unsaid():
+            self._encoder = OTLPLogExporter(session=self._handover.session(), **settings)
 
     def learn_route(self) -> Route | None:
         """How to send, found by having an empty request prepared; None when the exporter could not make one."""
@@ -162,7 +164,8 @@ class RangeExporter(SpanExporter):
     def __init__(self, put: Callable[[FrozenRequest], None], tally: Tally, settings: dict[str, Any]) -> None:
         self._tally = tally
         self._handover = HandOver("traces", put)
-        self._encoder = OTLPSpanExporter(session=self._handover.session(), **settings)
+        with headers_unsaid():
+            self._encoder = OTLPSpanExporter(session=self._handover.session(), **settings)
 
     def learn_route(self) -> Route | None:
         """How to send, found by having an empty request prepared; None when the exporter could not make one."""

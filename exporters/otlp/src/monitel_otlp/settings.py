@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from opentelemetry.util.re import parse_env_headers
 
-from monitel_otlp.handover import public_url
+from monitel_otlp.handover import headers_unsaid, public_url
 from monitel_otlp.request import SIGNALS
 
 _log = logging.getLogger("monitel.otlp")
@@ -135,7 +135,8 @@ class Environment:
         source, value = self.read("HEADERS", signal) or ("default", "")
         found = {}
         for entry in filter(None, (each.strip() for each in value.split(","))):
-            parsed = parse_env_headers(entry, liberal=True) if "=" in entry else {}
+            with headers_unsaid():
+                parsed = parse_env_headers(entry, liberal=True)
             found.update({name: text for name, text in parsed.items() if _is_header(name, text)})
             if not parsed or not all(_is_header(*pair) for pair in parsed.items()):
                 self.complain(f"{source}: an entry is not NAME=VALUE and is left out")
