@@ -32,9 +32,7 @@ class Accumulator:
     """The open window of a Stat."""
 
     __slots__ = (
-        "_acquire",
         "_boundary",
-        "_capacity",
         "_clock",
         "_count",
         "_discarded",
@@ -42,12 +40,13 @@ class Accumulator:
         "_first_step",
         "_last",
         "_last_step",
+        "_lock",
         "_max",
         "_max_samples",
         "_min",
         "_monotonic_ns",
         "_previous_end",
-        "_release",
+        "_room",
         "_sum",
         "_window",
     )
@@ -56,7 +55,7 @@ class Accumulator:
     _window: int
     _max_samples: int
     _boundary: int
-    _capacity: int
+    _room: int  # samples that the open window takes before its last one; below _count: it takes none
     _count: int
     _sum: float
     _discarded: int
@@ -68,9 +67,10 @@ class Accumulator:
         """Make one that nothing was opened on yet, and enter it among the live ones."""
         global _serial
         self = super().__new__(cls)
-        self._renew_lock()
+        self._lock = RLock()
         self._boundary = -(2**63)  # the first add finds that nothing was opened
-        self._capacity = self._count = self._window = self._max_samples = 0
+        self._room = -1
+        self._count = self._window = self._max_samples = 0
         self._discarded = self._discarded_before = 0
         self._sum = 0.0
         self._clock = time
@@ -125,34 +125,60 @@ class Accumulator:
             if v is None:
                 return
         tick = self._monotonic_ns()
-        closed = None
-        self._acquire()  # with its release half the price of a with statement
-        try:
-            if tick >= self._boundary:
-                closed = self._turn(tick)
-            count = self._count
-            if count == self._capacity:
-                self._discarded += 1
-            else:
-                if not count:
-                    self._min = self._max = v
-                    self._first_step = _step
-                elif v > self._max:
-                    self._max = v
-                elif v < self._min:
-                    self._min = v
-                self._sum += v
-                self._last = v
-                self._last_step = _step
-                self._count = count = count + 1
-                if count == self._capacity and closed is None:  # else at its grid line: one window an add
-                    closed = self._close_window()
-        finally:
-            self._release()
+        entered = False
+        try:  # `with self._lock` in full: acquire and release cost half of what a with statement does
+            self._lock.acquire()
+            entered = True
+            try:
+                count = self._count
+                if tick < self._boundary and count < self._room:
+                    if not count:  # _collect(), here because a call costs as much as all of it
+                        self._min = self._max = v
+                        self._first_step = _step
+                    elif v > self._max:
+                        self._max = v
+                    elif v < self._min:
+                        self._min = v
+                    self._count = count + 1
+                    self._sum += v
+                    self._last = v
+                    self._last_step = _step
+                    return
+                closed = self._add_at_edge(tick, v)
+            finally:
+                self._lock.release()
+        except BaseException:
+            if not entered and self._lock._is_owned():  # type: ignore[attr-defined]  # Condition asks the same
+                self._lock.release()  # a signal handler raised between acquire() and the inner try
+            raise
         if closed:
             self._log_closed(*closed)
 
     add.__qualname__ = "Stat.add"  # what error messages call it
+
+    def _add_at_edge(self, tick: int, v: float) -> Snapshot | None:
+        """Take the sample that opens a grid cell, fills one, or finds it full."""
+        closed = self._turn(tick) if tick >= self._boundary else None
+        if self._count > self._room:
+            self._discarded += 1
+            return closed
+        self._collect(v)
+        if self._count > self._room and closed is None:  # else at its grid line: one window an add
+            closed = self._close_window()
+        return closed
+
+    def _collect(self, v: float) -> None:
+        if not self._count:
+            self._min = self._max = v
+            self._first_step = _step
+        elif v > self._max:
+            self._max = v
+        elif v < self._min:
+            self._min = v
+        self._count += 1
+        self._sum += v
+        self._last = v
+        self._last_step = _step
 
     def _turn(self, tick: int) -> Snapshot | None:
         """Close the window of a cell that is over and start the cell of ``tick``."""
@@ -167,7 +193,7 @@ class Accumulator:
 
     def _start_cell(self, now: int) -> None:
         self._boundary = (now // self._window + 1) * self._window
-        self._capacity = self._max_samples
+        self._room = self._max_samples - 1
 
     def _read_moment(self) -> tuple[int, int]:
         """The moment, and what to add to a monotonic time to get a Unix time."""
@@ -202,7 +228,7 @@ class Accumulator:
             self._last_step,
         )
         self._previous_end = end_ns
-        self._capacity -= self._count
+        self._room -= self._count
         self._discarded_before = self._discarded
         self._count = 0
         self._sum = 0.0
@@ -210,11 +236,8 @@ class Accumulator:
 
     def _close(self) -> None:
         """Close the open window, unless it is empty, and log it."""
-        self._acquire()
-        try:
+        with self._lock:
             closed = self._close_window()
-        finally:
-            self._release()
         if closed:
             self._log_closed(*closed)
 
@@ -228,15 +251,11 @@ class Accumulator:
 
     def _forget(self) -> None:
         """Empty the open window without a word: in a forked child, where the parent will log it."""
-        self._renew_lock()
+        self._lock = RLock()
         self._count = self._discarded = self._discarded_before = 0
         self._sum = 0.0
-        self._capacity = self._max_samples
+        self._room = self._max_samples - 1
 
-    def _renew_lock(self) -> None:
-        lock = RLock()
-        self._acquire = lock.acquire
-        self._release = lock.release
 
     def _log_closed(self, *snapshot: Any) -> None:
         raise NotImplementedError  # Stat's part

@@ -50,7 +50,7 @@ class Row:
     def cells(self) -> tuple[str, ...]:
         """The line, by HEADER."""
         peer = f"{self.peer}: {_quantity(self.peer_value, self.unit)}" if self.peer else ""
-        ratio = "" if self.ratio is None else f"{self.ratio:.2f}"
+        ratio = "" if self.ratio is None else f"{self.ratio:.3g}"
         budget = ""
         if self.most is not None:
             budget = f"<= {_quantity(self.most, self.unit)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import gc
 import time
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -204,3 +205,31 @@ def test_a_flush_waits_for_what_came_while_another_was_under_way(receiver: Recei
     assert pipeline.force_flush(DEADLINE)
     assert ["event"] == [record.name for record in receiver.records()]
     flusher.join(DEADLINE)
+
+
+def test_stats_that_are_collected_anywhere_lose_nothing(receiver: Receiver, start: Start) -> None:
+    """Cycles hold the Stats, so the garbage collector logs their windows, in whatever thread and line it strikes."""
+    pipeline = start(export_interval=0.01)
+
+    def work() -> None:
+        for _ in range(300):
+            cycle: list[Any] = [Stat("loss", [COUNT, SUM], 60.0)]
+            cycle[0].add(1)
+            cycle.append(cycle)
+            monitel.emit("event")
+
+    threads = [Thread(target=work, daemon=True) for _ in range(3)]
+    before = gc.get_threshold()
+    gc.set_threshold(5)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(DEADLINE)
+            assert not thread.is_alive(), "deadlock"
+    finally:
+        gc.set_threshold(*before)
+    gc.collect()
+    assert pipeline.force_flush(DEADLINE)
+    assert (900, 900.0) == (receiver.values("loss.count")[-1], receiver.values("loss.sum")[-1])
+    assert 900 == len(receiver.records("event"))

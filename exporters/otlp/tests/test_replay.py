@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,12 +21,12 @@ from monitel_otlp.__main__ import main
 from monitel_otlp.request import REQUESTS
 from monitel_otlp.spool import Spool
 
+from .conftest import PRELUDE
 from .inbox import Answer, records_of
 from .spools import folders, spooled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from .conftest import Ended, Run
     from .receiver import Receiver
@@ -44,11 +48,20 @@ EVENTS = [f"event {number}" for number in range(20)]
 POISON = b"event 7"
 
 
+@pytest.fixture(scope="module")
+def offline_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run without a backend: 20 windows, 20 events, 20 spans, in requests of their own."""
+    folder = tmp_path_factory.mktemp("offline")
+    (folder / "train.py").write_text(PRELUDE + OFFLINE, encoding="utf-8")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
+    subprocess.run([sys.executable, "train.py"], cwd=folder, env=environment, timeout=60, check=True)
+    return folder / "runs"
+
+
 @pytest.fixture
-def runs(train: Callable[..., Ended], tmp_path: Path) -> Path:
-    """The folder of a run without a backend: 20 windows, 20 events, 20 spans, in requests of their own."""
-    train(OFFLINE)
-    return tmp_path / "runs"
+def runs(offline_run: Path, tmp_path: Path) -> Path:
+    """A copy of that run's folder, for this test to take away from."""
+    return Path(shutil.copytree(offline_run, tmp_path / "runs"))
 
 
 def names(receiver: Receiver) -> list[str]:
@@ -140,25 +153,23 @@ def test_replay_sends_the_headers_that_it_is_given(receiver: Receiver, run: Run,
     ("arguments", "words"),
     [
         (["replay", "typo", "--endpoint", "http://127.0.0.1:9"], ["there is no folder", "typo"]),
-        (["replay", ".", "--endpoint", "http://127.0.0.1:9"], ["no spooled telemetry"]),
+        (["replay", "state", "--endpoint", "http://127.0.0.1:9"], ["no spooled telemetry"]),
         (["replay", "runs"], ["no endpoint", "--endpoint", "OTEL_EXPORTER_OTLP_ENDPOINT"]),
         (["replay", "runs", "--endpoint", "localhost:4318"], ["'localhost:4318'", "http://"]),
         (["replay", "runs", "--endpoint", "http://127.0.0.1:9", "--header", "sesame"], ["NAME=VALUE"]),
         (["cat", "typo"], ["there is no folder", "typo"]),
-        (["cat", "."], ["no spooled telemetry"]),
+        (["cat", "state"], ["no spooled telemetry"]),
     ],
     ids=" ".join,
 )
-def test_a_mistake_gives_one_line(run: Run, train: Run, tmp_path: Path, arguments: list[str], words: list[str]) -> None:
+def test_a_mistake_gives_one_line(run: Run, runs: Path, arguments: list[str], words: list[str]) -> None:
     """No traceback, status 1, nothing lost, and no token repeated."""
-    if arguments[1] == "runs":
-        train(OFFLINE)
+    Path("state").mkdir()
     ended = run(*COMMAND, *arguments, returncode=1)
     (line,) = ended.stderr.splitlines()
     assert [] == [word for word in words if word not in line]
     assert "sesame" not in line
-    if arguments[1] == "runs":
-        assert EVENTS == spooled(tmp_path / "runs")[1]
+    assert EVENTS == spooled(runs)[1]
 
 
 @pytest.mark.parametrize("arguments", [[], ["replay"], ["dance"], ["--help"]], ids=" ".join)
@@ -252,10 +263,8 @@ def test_cat_shows_what_is_left(receiver: Receiver, run: Run, runs: Path) -> Non
     assert EVENTS[7:] == re.findall(r'"eventName":"([^"]*)"', ended.stdout)
 
 
-def test_replay_compresses(receiver: Receiver, run: Run, train: Run, tmp_path: Path) -> None:
+def test_replay_compresses(receiver: Receiver, run: Run, runs: Path) -> None:
     """With OTEL_EXPORTER_OTLP_COMPRESSION=gzip what is sent is compressed; what is kept is not."""
-    train(OFFLINE)
-    runs = tmp_path / "runs"
     assert EVENTS == re.findall(r'"eventName":"([^"]*)"', run(*COMMAND, "cat", runs).stdout)
     compressed = {"OTEL_EXPORTER_OTLP_COMPRESSION": "gzip"}
     run(*COMMAND, "replay", runs, "--endpoint", receiver.url, env=compressed)
