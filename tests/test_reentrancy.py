@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import signal
+import sys
 import time
 import weakref
 from contextlib import suppress
@@ -311,6 +312,8 @@ def test_signal_handler_adds_to_the_stat_it_interrupts(
     make_stat: MakeStat, monitel: ModuleType, events: list[Any], max_samples: int
 ) -> None:
     """A signal handler may add to the Stat that it interrupts, and flush it: every sample is counted once."""
+    if sys.version_info < (3, 11) and monitel._window.Accumulator.__module__.endswith("_py"):
+        pytest.skip("CPython 3.10 runs signal handlers between any two lines; docs/stats.md says what that means")
     stat = make_stat("x", None, 0.001, max_samples)
     interrupts = 0
 

@@ -188,7 +188,7 @@ def _datetime(timestamp: object) -> dt.datetime:
     if type(timestamp) is dt.datetime:
         return timestamp
     if isinstance(timestamp, dt.datetime):  # pandas.Timestamp and the like: plain, as torch hands it back
-        return dt.datetime.combine(timestamp.date(), timestamp.timetz()).replace(fold=timestamp.fold)
+        return dt.datetime.combine(timestamp.date(), timestamp.timetz())
     if isinstance(timestamp, dt.date):
         return dt.datetime.combine(timestamp, dt.time())
     if isinstance(timestamp, dt.time):

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 class Installation:
     """What :func:`install` returns; leaving ``with install():`` takes the handler out again."""
 
-    def __init__(self, instruments: Instruments, records: Records) -> None:
-        self._instruments = instruments
-        self._records = records
+    def __init__(self, meter_provider: MeterProvider, logger_provider: LoggerProvider) -> None:
+        self.providers = meter_provider, logger_provider
+        self._instruments = Instruments(meter_provider)
+        self._records = Records(logger_provider.get_logger("monitel", monitel.__version__))
         self._handle = monitel.register_event_handler(self._write)
 
     def _write(self, event: monitel.Event) -> None:
@@ -35,6 +36,8 @@ class Installation:
         """Write nothing any more. Windows still open are not closed; a second time does nothing."""
         monitel.unregister_event_handler(self._handle)
         self._instruments.stop()
+        if self in _installed:
+            _installed.remove(self)
 
     def __enter__(self) -> Installation:  # noqa: PYI034  typing.Self is 3.11's
         return self
@@ -49,6 +52,7 @@ def install(
 ) -> Installation:
     """Write every closed window to metric instruments and every event to log records.
 
+    A second call with the same providers takes the place of the first, so that a notebook's cell may run again.
     Instruments are written in the thread that closes the window. Whenever a reader collects, the windows whose time
     is over are closed first.
 
@@ -71,5 +75,12 @@ def install(
         >>> [metric.name for metric in metrics if metric.name.startswith("train.loss.m")]
         ['train.loss.mean', 'train.loss.max', 'train.loss.min']
     """
-    logger = (logger_provider or get_logger_provider()).get_logger("monitel", monitel.__version__)
-    return Installation(Instruments(meter_provider or get_meter_provider()), Records(logger))
+    providers = meter_provider or get_meter_provider(), logger_provider or get_logger_provider()
+    for earlier in [each for each in _installed if each.providers == providers]:
+        earlier.uninstall()
+    installation = Installation(*providers)
+    _installed.append(installation)
+    return installation
+
+
+_installed: list[Installation] = []
