@@ -30,13 +30,17 @@ class Aggregation(Enum):
     MAX = 5  #: the largest sample
     MIN = 6  #: the smallest sample
 
-    def __index__(self) -> int:
-        return self.value
+    def __init__(self, _number: int) -> None:
+        self._suffix = self._name_.lower()
 
     @property
     def suffix(self) -> str:
         """The last part of a metric's name: ``"mean"`` in ``loss.mean``."""
-        return self.name.lower()
+        return self._suffix
+
+    def __index__(self) -> int:
+        number: int = self._value_
+        return number
 
     @classmethod
     def _missing_(cls, value: object) -> NoReturn:

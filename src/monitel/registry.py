@@ -15,14 +15,14 @@ from monitel.handlers import raise_first
 from monitel.stats import Stat, checked_attributes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from monitel.window import AttributeValue
 
 _DEFAULTS: dict[str, Any] = {"aggregations": tuple(Aggregation), "window_size": dt.timedelta(seconds=60)}
 
 _lock = RLock()
-_stats: dict[tuple[str, frozenset[tuple[str, type, AttributeValue]]], Stat] = {}
+_stats: dict[Hashable, Stat] = {}
 
 
 def stat(
@@ -72,7 +72,8 @@ def stat(
     }
     given = {key: value for key, value in asked.items() if value is not None}
     name, checked = text("Stat name", name), checked_attributes(attributes)
-    identity = name, frozenset((key, type(value), value) for key, value in checked.items())
+    attributes_key = frozenset((key, type(value), value) for key, value in checked.items())
+    identity = (name, attributes_key) if checked else name
     known = _stats.get(identity)
     if known is None or given:
         made = Stat(name, **{**_DEFAULTS, **given}, attributes=checked)  # checks every argument

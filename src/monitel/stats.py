@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _NO_LIMIT = 2**63 - 1
 _NO_ATTRIBUTES: Mapping[str, AttributeValue] = MappingProxyType({})
 _MILLISECOND_NS = 1_000_000
+_SHARED: dict[tuple[Aggregation, ...], tuple[Aggregation, ...]] = {}  # 63 at most, for any number of Stats
 
 
 @own_add
@@ -188,7 +189,8 @@ def _aggregations(aggregations: object) -> tuple[Aggregation, ...]:
                 f"aggregations must hold Aggregation members such as monitel.MEAN, got {member!r:.80}"
             )
         given.add(member)
-    return tuple(member for member in Aggregation if member in given)
+    asked = tuple(member for member in Aggregation if member in given)
+    return _SHARED.setdefault(asked, asked)
 
 
 def _window_ns(window_size: object) -> int:

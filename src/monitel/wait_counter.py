@@ -99,7 +99,8 @@ class _WaitCounterTracker:
     def __enter__(self) -> None:
         if compiling():
             return
-        self._end()
+        if self._start_ns is not None:
+            self._end()
         with _lock:
             self._waits.active += 1
             self._start_ns = clock.monotonic_ns()

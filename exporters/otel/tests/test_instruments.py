@@ -190,6 +190,7 @@ def test_windows_that_come_faster_than_collects_are_told_once(
 ) -> None:
     """The Stat is named, and what to do; counts and sums alone lose nothing and give no warning."""
     exact, lossy = Stat("exact", [COUNT, SUM], 60.0), Stat("lossy", [MEAN], 60.0)
+    backend.collect()
     close_windows(exact, clock, [1.0], [2.0], [3.0])
     close_windows(lossy, clock, [1.0])
     backend.collect()
