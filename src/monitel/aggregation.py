@@ -30,17 +30,13 @@ class Aggregation(Enum):
     MAX = 5  #: the largest sample
     MIN = 6  #: the smallest sample
 
-    def __init__(self, _number: int) -> None:
-        self._suffix = self._name_.lower()
-
     @property
     def suffix(self) -> str:
         """The last part of a metric's name: ``"mean"`` in ``loss.mean``."""
-        return self._suffix
+        return self._name_.lower()  # not .name, which enum makes slow
 
     def __index__(self) -> int:
-        number: int = self._value_
-        return number
+        return self.value
 
     @classmethod
     def _missing_(cls, value: object) -> NoReturn:
