@@ -23,7 +23,7 @@ bench: $(STAMP)  ## the numbers of docs/performance.md, as ratios to its peers
 	$(BIN)/python tests/bench/run.py
 
 integration: $(STAMP)  ## against a real Collector and a real Prometheus
-	$(BIN)/python -m pytest -m integration
+	$(BIN)/python -m pytest tests/integration
 
 clean:  ## everything that was made here
 	rm -rf $(VENV) build dist runs monitel-runs .pytest_cache .ruff_cache .mypy_cache

@@ -38,7 +38,7 @@ TORCHS_NAMES = {
 OUR_NAMES = {
     *("stat", "flush", "close_expired_windows", "StatDefinition", "Window"),
     *("emit", "Severity", "set_step", "get_step"),
-    *("WaitCounter", "WaitReading", "wait_counters"),
+    *("WaitCounter", "WaitMaxima", "WaitReading", "wait_counters"),
     "testing",
 }
 PUBLIC_MODULES = {"monitel", "monitel.testing"}

@@ -195,3 +195,18 @@ def test_logs_no_events(key: str) -> None:
     with monitel.testing.capture_events() as events, WaitCounter(key).guard():
         pass
     assert [] == events
+
+
+def test_the_longest_wait_is_told_once_to_each_reader() -> None:
+    """Two readers of maxima have one of their own each, and reading it begins anew."""
+    with monitel.testing.ManualClock() as clock:
+        first, second = monitel.WaitMaxima(), monitel.WaitMaxima()
+        for seconds in (1.0, 3.0, 2.0):
+            with monitel.WaitCounter("maxima").guard():
+                clock.advance(seconds)
+        assert {"maxima": 3.0} == first.read()
+        with monitel.WaitCounter("maxima").guard():
+            clock.advance(0.5)
+        assert {"maxima": 0.5} == first.read()
+        assert {} == first.read()
+        assert {"maxima": 3.0} == second.read()

@@ -18,7 +18,7 @@ from monitel.registry import close_expired_windows, flush, stat
 from monitel.stats import Stat
 from monitel.step import get_step, set_step
 from monitel.tensorboard import TensorboardEventHandler
-from monitel.wait_counter import WaitCounter, WaitReading, _WaitCounterTracker, wait_counters
+from monitel.wait_counter import WaitCounter, WaitMaxima, WaitReading, _WaitCounterTracker, wait_counters
 from monitel.window import StatDefinition, Window
 
 _WaitCounter = WaitCounter
@@ -40,6 +40,7 @@ __all__ = [
     "StatDefinition",
     "TensorboardEventHandler",
     "WaitCounter",
+    "WaitMaxima",
     "WaitReading",
     "Window",
     "_WaitCounter",

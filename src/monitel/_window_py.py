@@ -210,9 +210,9 @@ class Accumulator:
             return None
         # From here on no call, not even of max(): Python runs signal handlers at calls, and one may add or flush.
         start_ns = self._boundary - self._window + epoch
-        if start_ns < self._previous_end:  # noqa: PLR1730  see above
+        if start_ns < self._previous_end:
             start_ns = self._previous_end
-        end_ns = (now if now < self._boundary else self._boundary) + epoch  # noqa: FURB136  see above
+        end_ns = (now if now < self._boundary else self._boundary) + epoch
         if end_ns <= start_ns:  # times rise, whatever the wall clock does
             end_ns = start_ns + 1
         closed: Snapshot = (

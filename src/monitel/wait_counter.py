@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from threading import RLock
+from weakref import ref
 
 from monitel import clock
 from monitel.compiling import compiling
@@ -29,14 +30,16 @@ class WaitReading:
 
 
 class _Waits:
-    __slots__ = ("active", "count", "max_ns", "total_ns")
+    __slots__ = ("active", "count", "key", "max_ns", "total_ns")
 
-    def __init__(self) -> None:
+    def __init__(self, key: str) -> None:
+        self.key = key
         self.count = self.total_ns = self.max_ns = self.active = 0
 
 
 _lock = RLock()
 _waits: dict[str, _Waits] = {}
+_maxima: tuple[ref[WaitMaxima], ...] = ()
 
 
 class WaitCounter:
@@ -64,7 +67,7 @@ class WaitCounter:
     def __init__(self, key: str) -> None:
         self._key = text("WaitCounter key", key)
         with _lock:
-            self._waits = _waits.setdefault(self._key, _Waits())
+            self._waits = _waits.setdefault(self._key, _Waits(self._key))
 
     @property
     def key(self) -> str:
@@ -122,7 +125,11 @@ class _WaitCounterTracker:
             waits.active -= 1
             waits.count += 1
             waits.total_ns += elapsed_ns
-            waits.max_ns = max(waits.max_ns, elapsed_ns)
+            if elapsed_ns > waits.max_ns:
+                waits.max_ns = elapsed_ns
+            for reference in _maxima:
+                if (maxima := reference()) is not None:
+                    maxima._note(waits.key, elapsed_ns)
 
 
 def wait_counters() -> dict[str, WaitReading]:
@@ -144,12 +151,46 @@ def wait_counters() -> dict[str, WaitReading]:
         }
 
 
+class WaitMaxima:
+    """The longest wait of each key since the last reading: for exporters, each of which has its own.
+
+    Example:
+        >>> import monitel
+        >>> maxima = monitel.WaitMaxima()
+        >>> with monitel.WaitCounter("queue").guard():
+        ...     pass
+        >>> list(maxima.read()), maxima.read()
+        (['queue'], {})
+    """
+
+    __slots__ = ("__weakref__", "_longest_ns")
+
+    def __init__(self) -> None:
+        global _maxima
+        self._longest_ns: dict[str, int] = {}
+        with _lock:
+            _maxima = (*(reference for reference in _maxima if reference() is not None), ref(self))
+
+    def read(self) -> dict[str, float]:
+        """Seconds, by key, of the waits that have ended since this was last called."""
+        with _lock:
+            longest_ns, self._longest_ns = self._longest_ns, {}
+        return {key: longest / 1e9 for key, longest in longest_ns.items()}
+
+    def _note(self, key: str, elapsed_ns: int) -> None:
+        if elapsed_ns >= self._longest_ns.get(key, 0):
+            self._longest_ns[key] = elapsed_ns
+
+
 def _start_at_zero() -> None:
     """In a forked child: what the parent has counted stays the parent's; a wait in flight here goes on."""
     global _lock
     _lock = RLock()
     for waits in _waits.values():
         waits.count = waits.total_ns = waits.max_ns = 0
+    for reference in _maxima:
+        if (maxima := reference()) is not None:
+            maxima.read()
 
 
 os.register_at_fork(after_in_child=_start_at_zero)

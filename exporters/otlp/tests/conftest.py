@@ -16,6 +16,7 @@ import monitel
 import monitel_otlp
 from monitel import _window
 
+from .grpc_receiver import GrpcReceiver
 from .receiver import Receiver
 
 if TYPE_CHECKING:
@@ -46,6 +47,13 @@ def nothing_left() -> Iterator[None]:
 def receiver() -> Iterator[Receiver]:
     """A healthy backend, until the test says otherwise."""
     with Receiver() as receiver:
+        yield receiver
+
+
+@pytest.fixture
+def grpc_receiver() -> Iterator[GrpcReceiver]:
+    """The same over gRPC."""
+    with GrpcReceiver() as receiver:
         yield receiver
 
 

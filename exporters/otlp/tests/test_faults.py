@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from monitel_otlp import Pipeline
 
     from .conftest import Start
+    from .inbox import Inbox
 
 DOWN = Answer(503)
 
@@ -40,12 +41,12 @@ def told(caplog: pytest.LogCaptureFixture, *words: str) -> list[str]:
     return [message for message in messages if all(word in message for word in words)]
 
 
-def names(receiver: Receiver) -> list[str]:
+def names(receiver: Inbox) -> list[str]:
     """The names of the records that were taken, in order of arrival."""
     return [record.name for record in receiver.records()]
 
 
-def dropped(receiver: Receiver, pipeline: Pipeline, reason: str) -> dict[str, int | float]:
+def dropped(receiver: Inbox, pipeline: Pipeline, reason: str) -> dict[str, int | float]:
     """What the pipeline itself has counted, by signal."""
     assert pipeline.force_flush(DEADLINE)
     assert pipeline.force_flush(DEADLINE)

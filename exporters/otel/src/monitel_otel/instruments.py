@@ -10,6 +10,7 @@ from opentelemetry.metrics import Observation
 
 import monitel
 from monitel_otel.names import MetricNames, describe
+from monitel_otel.waits import WaitInstruments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,7 +28,7 @@ class Instruments:
     COUNT and SUM lose nothing: they are cumulative. Of MEAN, VALUE, MAX and MIN a reader sees the last window
     before it collects, because that is all that the API's gauges carry; the first time that this costs a window, a
     warning says so. Values that are not finite, and a negative sum of a monotonic Stat, are left out and counted in
-    ``monitel.stat.nonfinite``.
+    ``monitel.stat.nonfinite``. Wait counters are observed too, from the first window on that is written after theirs.
     """
 
     def __init__(self, meter_provider: MeterProvider) -> None:
@@ -36,6 +37,8 @@ class Instruments:
         self._writers: dict[tuple[str, str, bool, monitel.Aggregation], Callable[..., None]] = {}
         self._since_collect: set[tuple[str, frozenset[tuple[str, Any]]]] | None = None  # None until a reader collects
         self._warned = False
+        self._waits = WaitInstruments(self._meter)
+        self._collecting = False
         self._windows = 0
         self._active = True
         self._nonfinite = self._meter.create_counter(
@@ -47,6 +50,8 @@ class Instruments:
 
     def write(self, window: monitel.Window) -> None:
         """Write one window."""
+        if not self._collecting:
+            self._waits.refresh()
         definition = window.definition
         attributes: dict[str, Any] | None = dict(definition.attributes) or None  # the SDK is faster without
         for aggregation in definition.aggregations:
@@ -97,9 +102,12 @@ class Instruments:
 
     def _collect(self, _options: CallbackOptions) -> Iterator[Observation]:
         if self._active:
+            self._collecting = True
             try:
                 monitel.close_expired_windows()
             except Exception:
                 _log.exception("a handler raised while windows were closed for a metric reader")
+            finally:
+                self._collecting = False
             self._since_collect = set()
             yield Observation(self._windows)

@@ -1,10 +1,34 @@
 """monitel's whole OpenTelemetry pipeline: providers, OTLP delivery, spool and exit."""
 
-from monitel_otlp.attach import LogExporter, MetricExporter, SpanExporter
-from monitel_otlp.configuration import configure
-from monitel_otlp.pipeline import Pipeline
-from monitel_otlp.ranks import RankResourceDetector
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
 __all__ = ["LogExporter", "MetricExporter", "Pipeline", "RankResourceDetector", "SpanExporter", "configure"]
+
+if TYPE_CHECKING:
+    from monitel_otlp.attach import LogExporter, MetricExporter, SpanExporter
+    from monitel_otlp.configuration import configure
+    from monitel_otlp.pipeline import Pipeline
+    from monitel_otlp.ranks import RankResourceDetector
+else:  # late: as a resource detector this is imported by the SDK while the SDK itself is still being imported
+    _MODULES = {
+        "LogExporter": "attach",
+        "MetricExporter": "attach",
+        "Pipeline": "pipeline",
+        "RankResourceDetector": "ranks",
+        "SpanExporter": "attach",
+        "configure": "configuration",
+    }
+
+    def __getattr__(name: str) -> Any:
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

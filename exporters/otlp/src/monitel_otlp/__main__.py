@@ -1,4 +1,4 @@
-"""``python -m monitel_otlp``: look at spooled telemetry, and deliver it."""
+"""``python -m monitel_otlp``: look at spooled telemetry and deliver it, and see why none arrives."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
+from monitel_otlp.doctor import examine
 from monitel_otlp.jsonlines import json_line
 from monitel_otlp.replay import replay, senders, spool_folders
 from monitel_otlp.settings import GRPC, HTTP, resolve
@@ -19,19 +20,14 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     command = commands.add_parser("replay", help="deliver spooled telemetry, and remove what was acknowledged")
     command.add_argument("dir", type=Path, help="a spool folder, or a folder that holds some")
-    command.add_argument("--endpoint", help="base URL; else OTEL_EXPORTER_OTLP_ENDPOINT")
-    command.add_argument(
-        "--header",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="sent along; else OTEL_EXPORTER_OTLP_HEADERS",
-    )
-    command.add_argument("--protocol", choices=(HTTP, GRPC), help="else OTEL_EXPORTER_OTLP_PROTOCOL")
+    _where_to(command)
     command.set_defaults(run=_replay)
     command = commands.add_parser("cat", help="print spooled telemetry as OTLP JSON lines")
     command.add_argument("dir", type=Path, help="a spool folder, or a folder that holds some")
     command.set_defaults(run=_cat)
+    command = commands.add_parser("doctor", help="show the configuration, and try each endpoint with an empty request")
+    _where_to(command)
+    command.set_defaults(run=_doctor)
     parsed = parser.parse_args(arguments)
     try:
         status: int = parsed.run(parsed)
@@ -44,9 +40,25 @@ def main(arguments: list[str] | None = None) -> int:
     return status
 
 
+def _where_to(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--endpoint", help="base URL; else OTEL_EXPORTER_OTLP_ENDPOINT")
+    command.add_argument(
+        "--header",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="sent along; else OTEL_EXPORTER_OTLP_HEADERS",
+    )
+    command.add_argument("--protocol", choices=(HTTP, GRPC), help="else OTEL_EXPORTER_OTLP_PROTOCOL")
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    return examine(arguments.endpoint, dict(map(_header, arguments.header)), arguments.protocol)
+
+
 def _replay(arguments: argparse.Namespace) -> int:
     folders = spool_folders(arguments.dir)
-    headers = dict(_header(each) for each in arguments.header)
+    headers = dict(map(_header, arguments.header))
     settings = resolve(arguments.endpoint, headers, protocol=arguments.protocol)
     if not settings.endpoints:
         raise SpoolError("no endpoint: give --endpoint http://HOST:4318 or set OTEL_EXPORTER_OTLP_ENDPOINT")

@@ -11,7 +11,7 @@ from opentelemetry import metrics
 from opentelemetry.context import Context, get_current
 
 import monitel
-from monitel_otel import Records
+from monitel_otel import Records, WaitInstruments
 from monitel_otlp._compat import get_logger_provider
 from monitel_otlp.delivery import Delivery
 from monitel_otlp.exporters import RangeExporter, RecordExporter, WindowExporter
@@ -80,6 +80,7 @@ class Engine:
         self.delivery = Delivery(self._encode, senders, self._spool, self.tally, settings.interval)
         self.providers: Providers | None = None
         self._event_records: Records | None = None
+        self._waits: WaitInstruments | None = None
         if resource is not None:
             flush = self.delivery.force_flush
             self.providers = Providers(resource, self.windows, self.records, self.spans, flush, _LIMIT)
@@ -88,7 +89,8 @@ class Engine:
         self.delivery.start()
 
     def observe_in(self, meter_provider: MeterProvider) -> None:
-        """Report the pipeline's own metrics by this provider."""
+        """Report the pipeline itself, and the process's wait counters, by this provider."""
+        self._waits = WaitInstruments(meter_provider.get_meter("monitel", monitel.__version__))
         register_self_metrics(
             meter_provider.get_meter(PIPELINE_SCOPE, monitel.__version__),
             self.tally,
@@ -132,6 +134,8 @@ class Engine:
         if not self._observed:  # attached: by now the application has set its provider, and a reader without any
             self._observed = True  # instrument would never ask for the windows
             self.observe_in(metrics.get_meter_provider())
+        if self._waits is not None:
+            self._waits.refresh()
         if self.providers is not None:
             self._collect(self.providers)
         while logged := self._events.take(_SLICE):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -41,6 +42,15 @@ _ADVICE = {
     grpc.StatusCode.PERMISSION_DENIED: "the credentials may not write: check OTEL_EXPORTER_OTLP_HEADERS",
     grpc.StatusCode.UNIMPLEMENTED: "there is no OTLP receiver for this signal at this address",
 }
+_KEY, _VALUE = re.compile(r"[0-9a-z_.-]+(?<!-bin)"), re.compile(r"[\x20-\x7e]*")
+_METADATA = "gRPC takes header names of a-z 0-9 _ . - and values of printable ASCII: check OTEL_EXPORTER_OTLP_HEADERS"
+_TLS = ("CERTIFICATE", "Hostname Verification", "WRONG_VERSION_NUMBER", "security handshaker")  # as gRPC's core says it
+_CLOSED = "if this stays, check http or https, and OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE"
+_OPTIONS = [  # how often to try is the outbox's business; gRPC's own pause grows to two minutes
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 10_000),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+]
 _UNANSWERED = {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
 
 
@@ -77,6 +87,8 @@ class GrpcSender:
 
     def send(self, request: FrozenRequest, timeout: float | None = None) -> Answer:
         """Make one attempt."""
+        if not all(_KEY.fullmatch(name) and _VALUE.fullmatch(value) for name, value in self._metadata):
+            return Answer(Verdict.REFUSED, _METADATA)
         if self._channel is None:
             self._channel = self._open()
         call = self._channel.unary_unary(self._method, None, None)  # None: bytes go as they are
@@ -100,24 +112,28 @@ class GrpcSender:
     def _open(self) -> grpc.Channel:
         parts = self._target
         if parts.scheme != "https":
-            return grpc.insecure_channel(parts.netloc)
+            return grpc.insecure_channel(parts.netloc, _OPTIONS)
+        chain = self._certificates.get("client_certificate")
+        key = self._certificates.get("client_key", chain)  # one file may hold both
         credentials = grpc.ssl_channel_credentials(
-            self._certificates.get("certificate"),
-            self._certificates.get("client_key"),
-            self._certificates.get("client_certificate"),
-        )
-        return grpc.secure_channel(parts.netloc, credentials)
+            self._certificates.get("certificate"), key if chain else None, chain or None
+        )  # one without the other would have gRPC abort the process
+        return grpc.secure_channel(parts.netloc, credentials, _OPTIONS)
 
 
 def _answer(error: Any) -> Answer:
-    code, details = error.code(), (error.details() or "")[:200]
+    code, details = error.code(), (error.details() or "").rpartition("last error: ")[2][:200]
     reason = f"gRPC {code.name}: {_ADVICE.get(code, details)}"
+    if code is grpc.StatusCode.UNAVAILABLE:
+        if any(word in details for word in _TLS):
+            return Answer(Verdict.REFUSED, f"TLS failed, check OTEL_EXPORTER_OTLP_CERTIFICATE: {details}")
+        if "Socket closed" in details:
+            reason = f"{reason}; {_CLOSED}"
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         pause = _retry_delay(error)
         return Answer(Verdict.TOO_LARGE, reason) if pause is None else Answer(Verdict.RETRY, reason, pause)
-    return Answer(
-        _CODES.get(code, Verdict.REJECTED), reason, _retry_delay(error), answered=code not in _UNANSWERED
-    )
+    answered = code not in _UNANSWERED and "Socket closed" not in details
+    return Answer(_CODES.get(code, Verdict.REJECTED), reason, _retry_delay(error), answered=answered)
 
 
 def _retry_delay(error: Any) -> float | None:

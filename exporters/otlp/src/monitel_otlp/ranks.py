@@ -23,6 +23,8 @@ VARIABLES = {
     "training.node_rank": ("GROUP_RANK", "NODE_RANK", "SLURM_NODEID"),
 }
 
+_TOO_LONG = 19  # digits: it might not go into 64 bits
+
 
 class RankResourceDetector(ResourceDetector):
     """Reads ``training.*`` resource attributes (experimental names) from the launcher's variables.
@@ -52,8 +54,8 @@ def launch_attributes() -> dict[str, str | int]:
         for variable in variables:
             value = os.environ.get(variable, "").strip()
             if attribute == "training.run.id" and value:
-                found[attribute] = value
-            elif value.isdecimal():
+                found[attribute] = value.encode(errors="backslashreplace").decode()  # variables are bytes
+            elif value.isdecimal() and len(value) < _TOO_LONG:
                 found[attribute] = int(value)
             if attribute in found:
                 break

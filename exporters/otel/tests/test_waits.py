@@ -1,0 +1,62 @@
+"""Wait counters as instruments."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+import monitel
+import monitel_otel
+
+if TYPE_CHECKING:
+    from monitel.testing import ManualClock
+
+
+def collected(reader: InMemoryMetricReader, key: str) -> dict[str, float]:
+    """What a collect gives for one key, by the last part of the metric's name, with its unit."""
+    data: Any = reader.get_metrics_data()
+    metrics = [metric for scope in data.resource_metrics[0].scope_metrics for metric in scope.metrics]
+    return {
+        f"{metric.name.removeprefix(key)} {metric.unit}": metric.data.data_points[0].value
+        for metric in metrics
+        if metric.name.startswith(f"{key}.")
+    }
+
+
+def wait(clock: ManualClock, key: str, seconds: float) -> None:
+    """Wait once."""
+    with monitel.WaitCounter(key).guard():
+        clock.advance(seconds)
+
+
+def test_a_wait_counter_gives_four_metrics(clock: ManualClock) -> None:
+    """Time, count and active are the process's totals; max is the longest since the last collect."""
+    reader = InMemoryMetricReader()
+    waits = monitel_otel.WaitInstruments(MeterProvider([reader]).get_meter("test"))
+    wait(clock, "loading.one", 2.0)
+    wait(clock, "loading.one", 0.5)
+    waits.refresh()
+    expected = {".time s": 2.5, ".count {wait}": 2, ".active {wait}": 0, ".max s": 2.0}
+    assert expected == collected(reader, "loading.one")
+    with monitel.WaitCounter("loading.one").guard():
+        expected = {".time s": 2.5, ".count {wait}": 2, ".active {wait}": 1}
+        assert expected == collected(reader, "loading.one")
+        clock.advance(1.0)
+    expected = {".time s": 3.5, ".count {wait}": 3, ".active {wait}": 0, ".max s": 1.0}
+    assert expected == collected(reader, "loading.one")
+
+
+def test_install_observes_wait_counters(clock: ManualClock) -> None:
+    """A counter made after install() is seen once a window has been written, also while a reader collects."""
+    reader = InMemoryMetricReader()
+    with monitel_otel.install(meter_provider=MeterProvider([reader])):
+        wait(clock, "loading.two", 1.0)
+        stat = monitel.Stat("x", [monitel.COUNT], 60.0)
+        stat.add(1.0)
+        clock.advance(60)
+        assert {} == collected(reader, "loading.two")  # closed by this collect, where none is made
+        stat.add(1.0)
+        stat.flush()
+        assert 1.0 == collected(reader, "loading.two")[".time s"]

@@ -1,0 +1,244 @@
+"""Who of many is speaking: what the launchers say, and where it is put."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from opentelemetry.sdk.resources import Resource
+
+import monitel
+import monitel_otlp
+from monitel import COUNT, Stat
+from monitel_otlp.ranks import VARIABLES
+
+from .spools import folders
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .conftest import Run, Start
+    from .receiver import Receiver
+
+TORCHRUN = {
+    "TORCHELASTIC_RUN_ID": "run-7",
+    "TORCHELASTIC_RESTART_COUNT": "2",
+    "RANK": "13",
+    "LOCAL_RANK": "5",
+    "WORLD_SIZE": "16",
+    "GROUP_RANK": "1",
+}
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run as if nothing had launched the tests."""
+    for variables in VARIABLES.values():
+        for variable in variables:
+            monkeypatch.delenv(variable, raising=False)
+
+
+def launch(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
+    """Set what a launcher sets."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+
+def attributes(*values: str | int | None) -> dict[str, str | int]:
+    """The attributes with these values, in the order of the table; None is missing."""
+    return {name: value for name, value in zip(VARIABLES, values, strict=True) if value is not None}
+
+
+def record() -> None:
+    """Log one window and one event."""
+    stat = Stat("loss", [COUNT], 60.0)
+    stat.add(1)
+    stat.flush()
+    monitel.emit("epoch")
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        pytest.param({}, {}, id="none"),
+        pytest.param(TORCHRUN, attributes("run-7", 2, 13, 5, 16, 1), id="torchrun"),
+        pytest.param(
+            {
+                "SLURM_JOB_ID": "4711",
+                "SLURM_RESTART_COUNT": "1",
+                "SLURM_PROCID": "9",
+                "SLURM_LOCALID": "1",
+                "SLURM_NTASKS": "32",
+                "SLURM_NODEID": "4",
+            },
+            attributes("4711", 1, 9, 1, 32, 4),
+            id="slurm",
+        ),
+        pytest.param(
+            {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4"},
+            attributes(None, None, 3, 0, 4, None),
+            id="openmpi",
+        ),
+        pytest.param(
+            {"JOB_NAME": "train-abc", "JOB_COMPLETION_INDEX": "6"},
+            attributes("train-abc", None, 6, None, None, None),
+            id="kubernetes",
+        ),
+        pytest.param(
+            {"RAY_JOB_ID": "01000000", "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "NODE_RANK": "0"},
+            attributes("01000000", None, 1, 1, 2, 0),
+            id="ray",
+        ),
+        pytest.param(
+            {**TORCHRUN, "SLURM_JOB_ID": "4711", "SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_NODEID": "0"},
+            attributes("run-7", 2, 13, 5, 16, 1),
+            id="torchrun in slurm",
+        ),
+    ],
+)
+def test_each_launcher_is_understood(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: dict[str, Any]
+) -> None:
+    """The most particular one wins: torchrun's agent is one task of SLURM, its workers are many."""
+    launch(monkeypatch, variables)
+    assert expected == dict(monitel_otlp.RankResourceDetector().detect().attributes)
+
+
+@pytest.mark.parametrize("malformed", ["", " ", "three", "-1", "1.5", "1_0", "²", "9" * 19, "9" * 5000])
+def test_what_is_no_number_is_passed_over(monkeypatch: pytest.MonkeyPatch, malformed: str) -> None:
+    """The next launcher is asked; also for a number that does not go into an attribute's 64 bits."""
+    launch(monkeypatch, {"RANK": malformed, "SLURM_PROCID": "2", "WORLD_SIZE": malformed})
+    assert {"training.rank": 2} == dict(monitel_otlp.RankResourceDetector().detect().attributes)
+
+
+def test_blanks_around_a_value_are_no_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As shell scripts leave them."""
+    launch(monkeypatch, {"RANK": " 3 ", "SLURM_JOB_ID": " 4711\n"})
+    assert attributes("4711", None, 3, None, None, None) == dict(
+        monitel_otlp.RankResourceDetector().detect().attributes
+    )
+
+
+def test_a_name_that_is_no_utf8_costs_no_telemetry(
+    monkeypatch: pytest.MonkeyPatch, receiver: Receiver, start: Start
+) -> None:
+    """Variables are bytes: half a character in one would keep every request from being encoded."""
+    launch(monkeypatch, {"JOB_NAME": "tr\udce4in"})
+    pipeline = start()
+    record()
+    assert pipeline.force_flush(10)
+    assert ["tr\\udce4in"] == [point.resource["training.run.id"] for point in receiver.points("loss.count")]
+
+
+def test_the_resource_carries_them(monkeypatch: pytest.MonkeyPatch, receiver: Receiver, start: Start) -> None:
+    """On windows and events alike; the points stay lean, and service.instance.id is no rank."""
+    launch(monkeypatch, TORCHRUN)
+    pipeline = start(service_name="train")
+    record()
+    assert pipeline.force_flush(10)
+    (point,) = receiver.points("loss.count")
+    (event,) = receiver.records("epoch")
+    expected = attributes("run-7", 2, 13, 5, 16, 1)
+    assert expected == {name: point.resource[name] for name in expected}
+    assert point.resource == event.resource
+    assert "training.rank" not in point.attributes
+    assert 4 == uuid.UUID(point.resource["service.instance.id"]).version
+
+
+def test_arguments_win_over_the_launcher(monkeypatch: pytest.MonkeyPatch, receiver: Receiver, start: Start) -> None:
+    """A run may have a better name than the launcher gives it."""
+    launch(monkeypatch, TORCHRUN)
+    pipeline = start(resource_attributes={"training.run.id": "baseline"})
+    record()
+    assert pipeline.force_flush(10)
+    (point,) = receiver.points("loss.count")
+    assert ("baseline", 13) == (point.resource["training.run.id"], point.resource["training.rank"])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"rank_attribute": True}, {"resource": Resource({"service.name": "train"})}],
+    ids=["asked for", "no instance"],
+)
+def test_the_rank_is_on_the_points_where_it_is_needed(
+    monkeypatch: pytest.MonkeyPatch, receiver: Receiver, start: Start, arguments: dict[str, Any]
+) -> None:
+    """Asked for, or where the resource has no instance and the ranks would write into one series."""
+    launch(monkeypatch, {"RANK": "3"})
+    pipeline = start(**arguments)
+    record()
+    assert pipeline.force_flush(10)
+    assert [3] == [point.attributes["training.rank"] for point in receiver.points("loss.count")]
+
+
+def test_without_a_launcher_points_have_no_rank(receiver: Receiver, start: Start) -> None:
+    """Not even when it is asked for: nobody knows it."""
+    pipeline = start(rank_attribute=True)
+    record()
+    assert pipeline.force_flush(10)
+    assert ["training.rank" in point.attributes for point in receiver.points("loss.count")] == [False]
+
+
+def test_only_rank_zero_speaks_where_that_is_wanted(
+    monkeypatch: pytest.MonkeyPatch,
+    receiver: Receiver,
+    start: Start,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Rank 1 sends nothing, keeps nothing, says nothing, and its code works."""
+    launch(monkeypatch, {"RANK": "1"})
+    pipeline = start(ranks="zero")
+    record()
+    pipeline.meter_provider.get_meter("mine").create_counter("mine").add(1)
+    assert pipeline.force_flush(1)
+    assert pipeline.shutdown()
+    assert ([], [], "") == (receiver.requests, folders(tmp_path), capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("rank", ["0", None])
+def test_rank_zero_is_the_one(
+    monkeypatch: pytest.MonkeyPatch, receiver: Receiver, start: Start, rank: str | None
+) -> None:
+    """So is a process without a launcher."""
+    launch(monkeypatch, {"RANK": rank} if rank else {})
+    pipeline = start(ranks="zero")
+    record()
+    assert pipeline.force_flush(10)
+    assert [1] == receiver.values("loss.count")
+
+
+DETECT = """\
+from opentelemetry.sdk.trace import TracerProvider
+print(TracerProvider().resource.attributes["training.rank"])
+"""
+CONFIGURE = """\
+pipeline = monitel_otlp.configure(endpoint=sys.argv[1])
+monitel.emit("epoch")
+assert pipeline.force_flush(10)
+"""
+
+
+@pytest.mark.parametrize("first", ["monitel_otlp", "opentelemetry.sdk.resources", "opentelemetry.sdk.trace"])
+def test_the_detector_is_found_by_its_name(run: Run, tmp_path: Path, first: str) -> None:
+    """The SDK makes resources while it is itself being imported: whatever comes first, nothing goes in a circle."""
+    script = tmp_path / "train.py"
+    script.write_text(f"import {first}\n{DETECT}")
+    ended = run(script, env={"OTEL_EXPERIMENTAL_RESOURCE_DETECTORS": "monitel", "RANK": "3"})
+    assert ("3\n", "") == (ended.stdout, ended.stderr)
+
+
+def test_the_detector_and_the_pipeline_get_on(receiver: Receiver, train: Run) -> None:
+    """Both name the rank."""
+    ended = train(CONFIGURE, receiver.url, env={"OTEL_EXPERIMENTAL_RESOURCE_DETECTORS": "monitel", "RANK": "3"})
+    assert ["monitel: exported 0 windows, 1 events"] == ended.stderr.splitlines()
+    assert [3] == [record.resource["training.rank"] for record in receiver.records("epoch")]
+
+
+def test_importing_the_package_imports_no_sdk(run: Run) -> None:
+    """Its names are there all the same, and no others."""
+    run("-c", "import sys, monitel_otlp; assert not {'requests', 'opentelemetry.sdk'} & {*sys.modules}")
+    assert [] == [name for name in monitel_otlp.__all__ if name not in dir(monitel_otlp)]
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        monitel_otlp.nothing  # type: ignore[attr-defined]  # noqa: B018  reading it raises
