@@ -76,8 +76,9 @@ class GrpcSender:
         certificates: Mapping[str, bytes],
         compression: str = "",
     ) -> None:
-        self.url = public_url(url)
-        self._target = urlsplit(url)
+        self.url = f"{public_url(url)} ({signal})"  # one address for all signals: a log line says which
+        self._encrypted = urlsplit(url).scheme == "https"
+        self._target = urlsplit(url).netloc.rpartition("@")[2]  # gRPC would take a user for part of the name, and tell
         self._method = _METHODS[signal]
         self._metadata = tuple((name.lower(), value) for name, value in headers.items())
         self._timeout = timeout
@@ -110,15 +111,14 @@ class GrpcSender:
             self._channel = None
 
     def _open(self) -> grpc.Channel:
-        parts = self._target
-        if parts.scheme != "https":
-            return grpc.insecure_channel(parts.netloc, _OPTIONS)
+        if not self._encrypted:
+            return grpc.insecure_channel(self._target, _OPTIONS)
         chain = self._certificates.get("client_certificate")
         key = self._certificates.get("client_key", chain)  # one file may hold both
         credentials = grpc.ssl_channel_credentials(
             self._certificates.get("certificate"), key if chain else None, chain or None
         )  # one without the other would have gRPC abort the process
-        return grpc.secure_channel(parts.netloc, credentials, _OPTIONS)
+        return grpc.secure_channel(self._target, credentials, _OPTIONS)
 
 
 def _answer(error: Any) -> Answer:

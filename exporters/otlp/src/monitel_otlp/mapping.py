@@ -6,6 +6,7 @@ import math
 import os
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.sdk.metrics.export import (
@@ -64,7 +65,9 @@ class Point:
         """MEAN, MAX, MIN or VALUE."""
         if aggregation is monitel.MEAN:
             return self.sum / self.count
-        return {monitel.MAX: self.max, monitel.MIN: self.min, monitel.VALUE: self.last}[aggregation]
+        if aggregation is monitel.MAX:
+            return self.max
+        return self.min if aggregation is monitel.MIN else self.last
 
 
 class WindowMapping(ABC):
@@ -94,11 +97,10 @@ class WindowMapping(ABC):
         for series, own in by_series.items():
             definition = own[0].window.definition
             name = self._names.of(definition.name)
+            description = describe(definition.name, definition.description)
             for point in self._points(series, own):
                 for kind, number in self.numbers(name, series, point):
-                    if kind not in found:
-                        found[kind] = describe(definition.name, definition.description), []
-                    found[kind][1].append(number)
+                    found.setdefault(kind, (description, []))[1].append(number)
         return [_metric(kind, description, points) for kind, (description, points) in found.items()]
 
     def _points(self, series: Hashable, entries: list[Entry]) -> list[Point]:
@@ -202,7 +204,8 @@ def _number(point: Point, value: float, start_ns: int | None = None) -> NumberDa
 
 def _metric(kind: Kind, description: str, points: list[Any]) -> Metric:
     name, unit, shape, temporality, monotonic = kind
-    points.sort(key=lambda point: point.time_unix_nano)
+    if len(points) > 1:
+        points.sort(key=attrgetter("time_unix_nano"))
     data: Gauge | Sum | Histogram
     if shape is Gauge or temporality is None:
         data = Gauge(points)

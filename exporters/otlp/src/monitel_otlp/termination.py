@@ -21,8 +21,13 @@ def on_sigterm(pipeline: Pipeline) -> None:
         ValueError: Not called in the main thread.
     """
     previous = signal.getsignal(signal.SIGTERM)
+    begun = False
 
     def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal begun
+        if begun and pipeline.ended is None:
+            return  # a second one, in the time that the first has
+        begun = True
         pipeline.terminate(EXIT_TIMEOUT)
         if callable(previous):
             previous(number, frame)
