@@ -9,7 +9,6 @@ import ssl
 import subprocess
 import time
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from socket import SHUT_RDWR, create_server, socket
 from threading import Thread
 from typing import TYPE_CHECKING
@@ -29,8 +28,9 @@ from .receiver import MESSAGES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
-    from .conftest import Run, Start
+    from .conftest import Run
     from .receiver import Receiver
 
 HTTP, GRPC = ("--protocol", "http/protobuf"), ("--protocol", "grpc")
@@ -66,7 +66,7 @@ def examine(capsys: pytest.CaptureFixture[str]) -> Callable[..., Sections]:
 
 
 @contextmanager
-def serving(handle: Callable[[socket], None]) -> Iterator[int]:
+def serving(handle: Callable[[socket], object]) -> Iterator[int]:
     """A port on which each connection is given to ``handle``, and closed."""
 
     def accept() -> None:
@@ -84,26 +84,32 @@ def serving(handle: Callable[[socket], None]) -> Iterator[int]:
 
 
 @pytest.fixture
-def tls_port(tmp_path: Path) -> Iterator[int]:
-    """A port that speaks TLS, with a certificate that nobody trusts."""
+def tls(tmp_path: Path) -> ssl.SSLContext:
+    """A server's side of TLS, with a certificate that nobody trusts: ``certificate.pem``."""
     openssl = shutil.which("openssl")
     if openssl is None:
         pytest.skip("there is no openssl to make a certificate with")
-    files = {"-keyout": tmp_path / "key.pem", "-out": tmp_path / "certificate.pem"}
     subprocess.run(
-        [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost"]
-        + ["-addext", "subjectAltName=IP:127.0.0.1", *(str(part) for pair in files.items() for part in pair)],
+        f"{openssl} req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1 "
+        f"-keyout key.pem -out certificate.pem".split(),
+        cwd=tmp_path,
         check=True,
         capture_output=True,
         timeout=60,
     )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(files["-out"], files["-keyout"])
+    context.load_cert_chain(tmp_path / "certificate.pem", tmp_path / "key.pem")
     context.set_alpn_protocols(["h2", "http/1.1"])
+    return context
+
+
+@pytest.fixture
+def tls_port(tls: ssl.SSLContext) -> Iterator[int]:
+    """A port that speaks it, and hangs up after the handshake."""
 
     def shake(connection: socket) -> None:
         connection.settimeout(DEADLINE)
-        context.wrap_socket(connection, server_side=True).close()
+        tls.wrap_socket(connection, server_side=True).close()
 
     with serving(shake) as port:
         yield port
@@ -147,7 +153,7 @@ def test_no_secret_is_printed(
     """Headers are sent, and told by name; neither their values nor a password or a query is."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer sesame,broken sesame")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url.replace("//", "//me:sesame@"))
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", f"{receiver.url}/v1/logs?key=sesame")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", f"{receiver.url}/v1/?key=sesame/logs")
     main(["doctor", "--header", "tenant=sesame"])
     output = capsys.readouterr()
     assert "sesame" not in output.out + output.err
@@ -165,7 +171,7 @@ def test_no_secret_is_printed(
         (Answer(405), "no OTLP receiver: check port and path"),
         (Answer(429), "busy: a pipeline keeps everything"),
         (Answer(503), "busy: a pipeline keeps everything"),
-        (Answer(500, body=b"out of cheese"), "out of cheese"),
+        (Answer(500, body=b"disk: timed out"), "HTTP 500: 'disk: timed out'  ("),
         (Answer(400, body=b"Client sent an HTTP request to an HTTPS server."), "begin the endpoint with https://"),
     ],
     ids=lambda value: str(value.status) if isinstance(value, Answer) else "",
@@ -179,6 +185,7 @@ def test_an_answer_over_http_is_explained(
     for signal in SIGNALS:
         assert f"FAILED: HTTP {answer.status}" in told[signal]["result"]
         assert words in told[signal]["result"] + told[signal].get("advice", "")
+        assert ("advice" in told[signal]) == (answer.status in {400, 405, 429, 503})
     assert "0 of 3 endpoints accept telemetry" in told
 
 
@@ -227,7 +234,7 @@ def test_an_http_port_spoken_to_with_grpc_is_recognised(receiver: Receiver, exam
 
 def test_a_server_that_hangs_up_is_taken_for_a_grpc_port(examine: Callable[..., Sections]) -> None:
     """Some gRPC servers do just that when they are spoken to with HTTP."""
-    with serving(lambda connection: None if connection.recv(1 << 16) else None) as port:
+    with serving(lambda connection: connection.recv(1 << 16)) as port:
         told = examine("--endpoint", f"http://127.0.0.1:{port}", status=1)
     assert "this looks like a gRPC port" in told["metrics"]["advice"]
 
@@ -239,6 +246,16 @@ def test_a_port_where_nobody_listens_is_explained(examine: Callable[..., Section
         port = listener.getsockname()[1]
     told = examine("--endpoint", f"http://127.0.0.1:{port}", *protocol, status=1)
     assert "nothing listens there" in told["metrics"]["advice"]
+
+
+def test_a_proxy_that_is_not_there_is_explained(
+    receiver: Receiver, examine: Callable[..., Sections], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fault is the proxy's, not the endpoint's, and its variables are named."""
+    with create_server(("127.0.0.1", 0)) as listener:
+        monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{listener.getsockname()[1]}")
+    told = examine("--endpoint", receiver.url, status=1)
+    assert "check HTTPS_PROXY, HTTP_PROXY and NO_PROXY" in told["metrics"]["advice"]
 
 
 @BOTH
@@ -281,7 +298,23 @@ def test_a_certificate_that_is_not_there_is_explained(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", "missing.pem")
     told = examine("--endpoint", f"https://127.0.0.1:{tls_port}", status=1)
     assert "missing.pem  (OTEL_EXPORTER_OTLP_CERTIFICATE)" == told["metrics"]["certificate"]
-    assert "OTEL_EXPORTER_OTLP_CERTIFICATE" in told["metrics"]["advice"]
+    assert re.search("OTEL_EXPORTER_OTLP_CERTIFICATE.*missing.pem", told["metrics"]["result"])
+
+
+@BOTH
+def test_a_backend_that_wants_a_certificate_is_explained(
+    examine: Callable[..., Sections],
+    monkeypatch: pytest.MonkeyPatch,
+    tls: ssl.SSLContext,
+    tls_port: int,
+    protocol: tuple[str, ...],
+) -> None:
+    """Mutual TLS: the variable of the client's certificate is named."""
+    tls.verify_mode = ssl.CERT_REQUIRED
+    tls.load_verify_locations("certificate.pem")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", "certificate.pem")
+    told = examine("--endpoint", f"https://127.0.0.1:{tls_port}", *protocol, status=1)
+    assert "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE" in told["metrics"]["result"] + told["metrics"].get("advice", "")
 
 
 @BOTH
@@ -358,13 +391,15 @@ def test_what_is_wrong_with_variables_is_told_once(
     assert "5 s  (default)" == told["all signals"]["interval"]
 
 
-def test_what_waits_in_the_spool_is_told(receiver: Receiver, start: Start, examine: Callable[..., Sections]) -> None:
+def test_what_waits_in_the_spool_is_told(
+    examine: Callable[..., Sections], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """With the command that delivers it."""
-    start(endpoint=None, spool_dir=None)
-    monitel.emit("event")
-    monitel_otlp.configure().shutdown()
+    with monitel_otlp.configure():
+        monitel.emit("event")
+    capsys.readouterr()
     told = examine(status=1)
-    assert f"python -m monitel_otlp replay {Path('monitel-runs').absolute()}" in told["all signals"]["spool"]
+    assert f"python -m monitel_otlp replay {tmp_path / 'monitel-runs'}  (default)" in told["all signals"]["spool"]
 
 
 def test_a_spool_that_cannot_be_written_is_told(

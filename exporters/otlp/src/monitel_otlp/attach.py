@@ -6,18 +6,21 @@ declarative configuration. The first one that is made registers monitel's handle
 
 from __future__ import annotations
 
+import atexit
 import os
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
+from opentelemetry import trace
 from opentelemetry.sdk.metrics.export import MetricExporter as SDKMetricExporter
-from opentelemetry.sdk.metrics.export import MetricExportResult, MetricsData
+from opentelemetry.sdk.metrics.export import MetricExportResult, MetricsData, ResourceMetrics
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace.export import SpanExporter as SDKSpanExporter
 from opentelemetry.sdk.trace.export import SpanExportResult
 
+import monitel
 from monitel_otlp._compat import LogRecordExporter, LogRecordExportResult, preferences
-from monitel_otlp.pipeline import Pipeline
+from monitel_otlp.pipeline import EXIT_TIMEOUT, Pipeline
 from monitel_otlp.ranks import launch_attributes
 from monitel_otlp.settings import resolve
 
@@ -29,8 +32,18 @@ if TYPE_CHECKING:
     from monitel_otlp._compat import ReadableLogRecord
     from monitel_otlp.engine import Engine
 
+_HAND_OVER = 0.3  # seconds of the exit's
+
 _lock = RLock()
 _attached: Pipeline | None = None
+
+
+@atexit.register  # at import, before the application's providers register: atexit runs last in, first out
+def _end() -> None:
+    if _attached is not None:
+        # A declarative configuration makes the TracerProvider first: it will shut down after this.
+        getattr(trace.get_tracer_provider(), "force_flush", lambda _milliseconds: None)(_HAND_OVER * 1e3)
+        _attached.shutdown(EXIT_TIMEOUT - 2 * _HAND_OVER)
 
 
 def _attach(**arguments: Any) -> Pipeline:
@@ -39,7 +52,23 @@ def _attach(**arguments: Any) -> Pipeline:
         if _attached is None or _attached.ended is not None:
             settings = resolve(**arguments)
             _attached = Pipeline(settings, _make_resource, point_attributes={}, attached=True)
+            atexit.unregister(_attached.shutdown)  # it would come before the shutdown of an earlier provider
+            _hand_over_at_exit(_attached)
         return _attached
+
+
+def _hand_over_at_exit(pipeline: Pipeline) -> None:
+    """Have what waits given to the application's providers before they shut down; by the first event they are made."""
+
+    def first(_event: monitel.Event) -> None:
+        monitel.unregister_event_handler(handle)
+        atexit.register(hand_over)
+
+    def hand_over() -> None:
+        monitel.flush()
+        pipeline.force_flush(_HAND_OVER)
+
+    handle = monitel.register_event_handler(first)
 
 
 def _make_resource() -> Resource:
@@ -63,9 +92,10 @@ class _Attached:
         """Deliver what was handed over."""
         return self._engine() is None or self._pipeline.force_flush(timeout_millis / 1e3)
 
-    def shutdown(self, timeout_millis: float = 30_000, **_kwargs: Any) -> None:
-        """Deliver what was handed over, and what is still open; the rest goes to the spool."""
-        self.force_flush(min(timeout_millis, 1_000))
+    def shutdown(self, timeout_millis: float = 30_000, **_kwargs: Any) -> None:  # noqa: ARG002  it does not wait
+        """What was handed over is delivered in the background, or when the process ends."""
+        if (engine := self._engine()) is not None:
+            engine.delivery.wake()
 
 
 class MetricExporter(_Attached, SDKMetricExporter):
@@ -88,13 +118,24 @@ class MetricExporter(_Attached, SDKMetricExporter):
         _Attached.__init__(self, **arguments)
         engine = self._engine()
         SDKMetricExporter.__init__(self, **(preferences(engine.windows) if engine else {}))
+        self._resource = _make_resource()  # until a reader says the application's; at exit the SDK can make none
 
     def export(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> MetricExportResult:
         """Encode what was collected and every window that waits."""
         engine = self._engine()
         if engine is None:
             return MetricExportResult.SUCCESS
+        self._resource = metrics_data.resource_metrics[0].resource
         return engine.windows.export_all(metrics_data, timeout_millis, **kwargs)
+
+    def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:
+        """Encode the windows that are still open, too; see :meth:`LogExporter.shutdown`."""
+        engine = self._engine()
+        if engine is not None:
+            monitel.flush()
+            if engine.windows._windows:  # no reader asks for them any more
+                engine.windows.export_all(MetricsData([ResourceMetrics(self._resource, [], "")]))
+        super().shutdown(timeout_millis, **kwargs)
 
 
 class LogExporter(_Attached, LogRecordExporter):

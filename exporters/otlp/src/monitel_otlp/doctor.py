@@ -28,22 +28,28 @@ _INTERVAL = "OTEL_METRIC_EXPORT_INTERVAL"
 
 #: What a failed attempt means, by the words of urllib3, OpenSSL, gRPC's core and the sender; the first that fits.
 _MEANINGS = {
+    r"HTTP request to an HTTPS server|BadStatusLine\('\\x15": """
+        this port wants TLS: begin the endpoint with https://""",
+    r"^HTTP (405|501)": """
+        something listens there, but no OTLP receiver: check port and path""",
+    r"^HTTP (408|429|50[234])|RESOURCE_EXHAUSTED": """
+        the backend is there, but busy: a pipeline keeps everything and tries again""",
+    r"^HTTP": "",  # the answer speaks for itself
+    r"^ProxyError": """
+        the proxy does not let it through: check HTTPS_PROXY, HTTP_PROXY and NO_PROXY""",
     r"resol|Name or service not known|Domain name not found": """
         there is no host of this name: check it, and the DNS of this machine""",
     r"Connection refused": """
         nothing listens there: is the backend running, and is this its port? As a rule it is 4318 for HTTP and 4317
         for gRPC; in a container, localhost is the container itself""",
-    r"[Pp]roxy": """
-        the proxy does not let it through: check HTTPS_PROXY, HTTP_PROXY and NO_PROXY""",
-    r"HTTP request to an HTTPS server|BadStatusLine\('\\x15": """
-        this port wants TLS: begin the endpoint with https://""",
     r"WRONG_VERSION_NUMBER|100000f7": """
         this port speaks without TLS: begin the endpoint with http://""",
-    r"(?i)certificate.verif|1000007d|CA certificate bundle": """
+    r"(?i)certificate.verif|1000007d": """
         the backend's certificate is not trusted: OTEL_EXPORTER_OTLP_CERTIFICATE is to name the file of the authority
         that signed it, and the endpoint to have the host name that is in it""",
-    r"(?i)^tls|tls handshake|ssl": """
-        TLS failed: check that the endpoint takes https://, and OTEL_EXPORTER_OTLP_CERTIFICATE""",
+    r"(?i)(tls|ssl) handshake|unwrap failed": """
+        TLS failed: check that the endpoint takes https://, OTEL_EXPORTER_OTLP_CERTIFICATE, and where the backend wants
+        to know who you are, OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and OTEL_EXPORTER_OTLP_CLIENT_KEY""",
     r"BadStatusLine|RemoteDisconnected|ConnectionReset": f"""
         this looks like a gRPC port: set OTEL_EXPORTER_OTLP_PROTOCOL={GRPC} or use 4318. If it is none, it may want
         https://, or a proxy on the way hangs up""",
@@ -52,10 +58,6 @@ _MEANINGS = {
         https://""",
     r"(?i)timed out|no connection in time|DEADLINE_EXCEEDED": """
         no answer in time: a firewall swallows it, the address is wrong, or the backend hangs""",
-    r"HTTP (405|501)": """
-        something listens there, but no OTLP receiver: check port and path""",
-    r"HTTP (408|429|50[234])|RESOURCE_EXHAUSTED": """
-        the backend is there, but busy: a pipeline keeps everything and tries again""",
 }
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -15,7 +17,7 @@ from monitel_otlp.handover import public_url
 from monitel_otlp.sender import Answer, Verdict, partial_success
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from monitel_otlp.request import FrozenRequest
 
@@ -91,7 +93,8 @@ class GrpcSender:
         if not all(_KEY.fullmatch(name) and _VALUE.fullmatch(value) for name, value in self._metadata):
             return Answer(Verdict.REFUSED, _METADATA)
         if self._channel is None:
-            self._channel = self._open()
+            with _fork_unsupported():
+                self._channel = self._open()
         call = self._channel.unary_unary(self._method, None, None)  # None: bytes go as they are
         try:
             content: bytes = call(
@@ -121,8 +124,26 @@ class GrpcSender:
         return grpc.secure_channel(self._target, credentials, _OPTIONS)
 
 
+@contextmanager
+def _fork_unsupported() -> Iterator[None]:
+    """Have gRPC's core leave forks alone, where nobody says otherwise: it reads this with the first channel.
+
+    It would cancel calls of the parent, and start its threads in the child, which crash there at times. The Python
+    layer's own default is no support; a forked child of ours uses no gRPC.
+    """
+    name = "GRPC_ENABLE_FORK_SUPPORT"
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = "0"
+    try:
+        yield
+    finally:
+        os.environ.pop(name, None)
+
+
 def _answer(error: Any) -> Answer:
-    code, details = error.code(), (error.details() or "").rpartition("last error: ")[2][:200]
+    code, details = error.code(), (error.details() or "").rpartition("last error: ")[2][:300]
     reason = f"gRPC {code.name}: {_ADVICE.get(code, details)}"
     if code is grpc.StatusCode.UNAVAILABLE:
         if any(word in details for word in _TLS):

@@ -108,10 +108,10 @@ def _nothing(_record: logging.LogRecord) -> bool:
 
 
 def public_url(url: str) -> str:
-    """An address without the user and password that may be in it."""
+    """An address without what may be secret in it: user, password and query."""
     scheme, separator, rest = url.rpartition("://")  # by hand: it may be malformed, and is told for that
     authority, slash, path = rest.partition("/")
-    return f"{scheme}{separator}{authority.rpartition('@')[2]}{slash}{path}"
+    return f"{scheme}{separator}{authority.rpartition('@')[2]}{slash}{path.partition('?')[0]}"
 
 
 def _body(request: requests.PreparedRequest) -> bytes:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import re
+import ssl
 import time
 import zlib
 from dataclasses import dataclass
@@ -68,6 +70,8 @@ class Sender(Protocol):
 
 
 _COMPRESS: dict[str, Callable[[bytes], bytes]] = {"none": bytes, "gzip": gzip.compress, "deflate": zlib.compress}
+_CLIENT = "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE"
+_OF_CLIENT = re.compile("PEM lib|alert.*(certificate|unknown ca)")  # OpenSSL's words: our file, and the other side's no
 _RETRY = {408, 429, 502, 503, 504}
 _REFUSED = {
     401: "the endpoint wants credentials: set OTEL_EXPORTER_OTLP_HEADERS",
@@ -105,13 +109,15 @@ class HttpSender:
             with self._connection.send(prepared, **options) as response:
                 return _answer(request.signal, response)
         except requests.exceptions.SSLError as error:
-            return Answer(Verdict.REFUSED, f"TLS failed, check OTEL_EXPORTER_OTLP_CERTIFICATE: {_innermost(error)}")
+            return _tls_failed(_innermost(error))
         except requests.exceptions.ConnectTimeout:
             return Answer(Verdict.RETRY, "no connection in time")
-        except (requests.exceptions.RequestException, OSError) as error:
+        except requests.exceptions.RequestException as error:
             cause = _innermost(error)
             answered = "NewConnectionError" in type(cause).__name__ or isinstance(cause, ConnectionRefusedError)
             return Answer(Verdict.RETRY, f"{type(error).__name__}: {cause}", answered=answered)
+        except OSError as error:  # requests looks for the files by itself
+            return Answer(Verdict.REFUSED, f"check OTEL_EXPORTER_OTLP_CERTIFICATE, {_CLIENT} and _CLIENT_KEY: {error}")
 
     def close(self) -> None:
         """Close the connection."""
@@ -125,6 +131,13 @@ def partial_success(signal: str, content: bytes) -> Answer:
     except DecodeError:  # a proxy's page instead of an OTLP answer: the status counts
         return Answer(Verdict.DELIVERED)
     return Answer(Verdict.DELIVERED, partial.error_message, rejected=max(0, getattr(partial, _REJECTED_FIELD[signal])))
+
+
+def _tls_failed(cause: BaseException) -> Answer:
+    if isinstance(cause, ssl.SSLEOFError):  # a backend that goes away; some do so where they miss a certificate
+        return Answer(Verdict.RETRY, f"TLS connection closed ({cause}); if this stays, check {_CLIENT}", answered=False)
+    variable = _CLIENT if _OF_CLIENT.search(str(cause)) else "OTEL_EXPORTER_OTLP_CERTIFICATE"
+    return Answer(Verdict.REFUSED, f"TLS failed, check {variable}: {cause}")
 
 
 def _answer(signal: str, response: requests.Response) -> Answer:

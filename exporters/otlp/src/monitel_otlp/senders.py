@@ -52,6 +52,8 @@ def make_senders(settings: Settings, routes: Mapping[str, Callable[[], Route | N
         if endpoint.protocol == GRPC:
             senders[signal] = _grpc(signal, endpoint)
         elif route := routes[signal]():
+            if (authority := Environment().read("CERTIFICATE", signal)) is not None:
+                route.options["verify"] = authority[1]  # requests lets REQUESTS_CA_BUNDLE go before it
             senders[signal] = HttpSender(route, endpoint.compression)
         else:
             _log.warning("no request can be made for %s: they are kept on disk", signal)

@@ -9,8 +9,8 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from itertools import count
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -30,7 +30,6 @@ _DEFAULT_TIMEOUT = 10.0
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 
-_pipelines = count(1)
 
 
 @dataclass(frozen=True)
@@ -223,8 +222,8 @@ def _endpoint(
 
 
 def _own_folder(root: Path) -> Path:
-    """A name that no other pipeline has, of this process or another."""
-    return (root / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{next(_pipelines)}").absolute()
+    """A name that no other pipeline has: containers on a shared file system start in one second, with one pid."""
+    return (root / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{token_hex(3)}").absolute()
 
 
 def _base_url(endpoint: object) -> str:

@@ -52,6 +52,7 @@ class Spool:
         self._limited = list(limited)
         self._dropped: Counter[str] = Counter()
         self._complained = False
+        self._set_aside = 0
         self._limit_bytes = limit_bytes
         self._lock_file: FileIO | None = None
         self._queues = {signal: _Queue(self, signal) for signal in SIGNALS}
@@ -109,7 +110,8 @@ class Spool:
         self._open(create=True)
         rejected = self.folder / "rejected"
         rejected.mkdir(mode=0o700, exist_ok=True)
-        path = rejected / f"{request.signal}-{request.created_ns}.binpb"
+        self._set_aside += 1  # parts of one request were all created at once
+        path = rejected / f"{request.signal}-{request.created_ns}-{self._set_aside}.binpb"
         with _open_private(path, "wb") as file:
             file.write(request.body)
         with _open_private(path.with_suffix(".txt"), "wb") as file:
