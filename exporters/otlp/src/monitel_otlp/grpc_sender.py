@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+
+# At a fork gRPC's core cancels the parent's calls and starts threads in the child, which crash at times. Its Python
+# layer has that off by default, the core on; the core reads this at its import. A forked child of ours uses no gRPC.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -17,7 +20,7 @@ from monitel_otlp.handover import public_url
 from monitel_otlp.sender import Answer, Verdict, partial_success
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from monitel_otlp.request import FrozenRequest
 
@@ -93,8 +96,7 @@ class GrpcSender:
         if not all(_KEY.fullmatch(name) and _VALUE.fullmatch(value) for name, value in self._metadata):
             return Answer(Verdict.REFUSED, _METADATA)
         if self._channel is None:
-            with _fork_unsupported():
-                self._channel = self._open()
+            self._channel = self._open()
         call = self._channel.unary_unary(self._method, None, None)  # None: bytes go as they are
         try:
             content: bytes = call(
@@ -122,24 +124,6 @@ class GrpcSender:
             self._certificates.get("certificate"), key if chain else None, chain or None
         )  # one without the other would have gRPC abort the process
         return grpc.secure_channel(self._target, credentials, _OPTIONS)
-
-
-@contextmanager
-def _fork_unsupported() -> Iterator[None]:
-    """Have gRPC's core leave forks alone, where nobody says otherwise: it reads this with the first channel.
-
-    It would cancel calls of the parent, and start its threads in the child, which crash there at times. The Python
-    layer's own default is no support; a forked child of ours uses no gRPC.
-    """
-    name = "GRPC_ENABLE_FORK_SUPPORT"
-    if name in os.environ:
-        yield
-        return
-    os.environ[name] = "0"
-    try:
-        yield
-    finally:
-        os.environ.pop(name, None)
 
 
 def _answer(error: Any) -> Answer:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry.exporter.otlp.proto.http import Compression
 
-from monitel_otlp.grpc_sender import GrpcSender
 from monitel_otlp.sender import HttpSender, Sender
 from monitel_otlp.settings import GRPC, Environment, Settings
 
@@ -60,7 +59,9 @@ def make_senders(settings: Settings, routes: Mapping[str, Callable[[], Route | N
     return senders
 
 
-def _grpc(signal: str, endpoint: Endpoint) -> GrpcSender:
+def _grpc(signal: str, endpoint: Endpoint) -> Sender:
+    from monitel_otlp.grpc_sender import GrpcSender  # late: importing gRPC has effects on the process
+
     return GrpcSender(
         signal,
         endpoint.url,

@@ -87,7 +87,12 @@ def register_self_metrics(
     def observe(read: Callable[[], int]) -> Callable[[CallbackOptions], Iterable[Observation]]:
         return lambda _options: [Observation(read())]
 
-    tally.duration = meter.create_histogram("monitel.export.duration", "s", "Time that one attempt to deliver took")
+    tally.duration = meter.create_histogram(
+        "monitel.export.duration",
+        "s",
+        "Time that one attempt to deliver took",
+        explicit_bucket_boundaries_advisory=[0.01, 0.1, 1.0],  # a series each, in every process of a job
+    )
     meter.create_observable_counter(
         "monitel.exporter.item.exported", [tally.observe_exported], "{item}", "Items that a backend acknowledged"
     )
