@@ -68,7 +68,7 @@ def test_a_short_illness_costs_nothing_and_no_order(
     assert pipeline.force_flush(DEADLINE)
     assert flushed(pipeline, "second", "third")
     assert ["first", "second", "third"] == names(grpc_receiver)
-    assert 1 == len(told(caplog, grpc_receiver.url, code.name, "everything is kept"))
+    assert 1 == len(told(caplog, f"{grpc_receiver.url} (logs)", code.name, "everything is kept"))
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_a_backend_that_comes_back_gets_everything(start: Start, caplog: pytest.
         pipeline = start(endpoint=before.url, protocol="grpc")
         assert flushed(pipeline, "first")
     assert not flushed(pipeline, *["while away"] * 10)
-    assert 1 == len(told(caplog, "UNAVAILABLE", "everything is kept"))
+    assert 1 == len(told(caplog, f"{before.url} (logs)", "UNAVAILABLE", "everything is kept"))
     with GrpcReceiver(before.port) as after:
         begin = time.monotonic()
         assert pipeline.force_flush(DEADLINE)
