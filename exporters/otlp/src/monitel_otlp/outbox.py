@@ -26,6 +26,7 @@ _MEMORY_BYTES = 64 << 20
 _OLDEST_IN_MEMORY_NS = 60 * 10**9
 _LONGEST_PAUSE = 30.0
 _REFUSED_PAUSE = 60.0
+_LONGEST_ASKED = 600.0  # a backend may ask for more
 _TRIES = 3  # of a request on which the backend breaks
 
 
@@ -174,7 +175,7 @@ class Outbox:
         if answer.verdict is Verdict.REFUSED:
             pause = _REFUSED_PAUSE
         elif answer.retry_after is not None:
-            pause = answer.retry_after
+            pause = min(answer.retry_after, _LONGEST_ASKED)
         else:
             pause = min(_LONGEST_PAUSE, 2.0 ** min(self._failures, 10)) * random.uniform(0.8, 1.2)  # noqa: S311
         self._not_before = time.monotonic() + pause

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from monitel_otlp.settings import Settings
 
 _never = Event()  # never set: a pause that Ctrl-C ends
+_LONGEST_ASKED = 60.0  # somebody is watching
 _PAUSES = (1.0, 2.0, 4.0, 8.0)  # seconds after which a request is tried again
 
 
@@ -103,4 +104,4 @@ def _empty(outbox: Outbox, on_progress: Callable[[], object]) -> None:
         if outbox.trouble is None or outbox.trouble.verdict is Verdict.REFUSED or pause is None:
             return
         asked = outbox.trouble.retry_after
-        _never.wait(pause if asked is None else asked)
+        _never.wait(pause if asked is None else min(asked, _LONGEST_ASKED))

@@ -1,0 +1,224 @@
+"""Delivery over gRPC: the same pipeline, the same requests, another way to the backend."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import suppress
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING
+
+import pytest
+from grpc import StatusCode
+
+import monitel
+from monitel import COUNT, Stat
+from monitel_otlp.spool import Spool
+
+from .grpc_receiver import GrpcAnswer, GrpcReceiver
+from .inbox import DEADLINE
+from .test_faults import flushed, names, told
+
+if TYPE_CHECKING:
+    from monitel.testing import ManualClock
+    from monitel_otlp import Pipeline
+
+    from .conftest import Start
+
+TOKEN = "sesame-4711"
+
+
+def record(pipeline: Pipeline, clock: ManualClock) -> None:
+    """Three windows, an event, a span and an instrument of the user's, and flush."""
+    stat = Stat("loss", [COUNT], 60.0)
+    for number in range(3):
+        stat.add(number)
+        clock.advance(60)
+    with pipeline.tracer_provider.get_tracer("mine").start_as_current_span("epoch"):
+        monitel.emit("checkpoint", step=7)
+    pipeline.meter_provider.get_meter("mine").create_counter("batches").add(5)
+    assert pipeline.force_flush(DEADLINE)
+
+
+def assert_recorded(receiver: GrpcReceiver) -> None:
+    """All of that has arrived, once."""
+    assert [1, 2, 3] == receiver.values("loss.count")
+    (event,) = receiver.records("checkpoint")
+    (span,) = receiver.spans()
+    assert ("epoch", 7, span.span_id) == (span.name, event.attributes["step"], event.span_id)
+    assert {5} == set(receiver.values("batches"))
+    assert {"monitel", "mine"} <= {point.scope for point in receiver.all_points()}
+
+
+def test_everything_arrives(grpc_receiver: GrpcReceiver, start: Start, clock: ManualClock) -> None:
+    """By ``configure(protocol="grpc")``: windows, events, the user's own spans and instruments."""
+    record(start(endpoint=grpc_receiver.url, protocol="grpc"), clock)
+    assert_recorded(grpc_receiver)
+
+
+@pytest.mark.parametrize("insecure", ["true", "True", " true "])
+def test_everything_arrives_by_the_variables(
+    grpc_receiver: GrpcReceiver, start: Start, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, insecure: str
+) -> None:
+    """An address without a scheme, as gRPC's own users write it, and OTEL_EXPORTER_OTLP_INSECURE."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", grpc_receiver.address)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_INSECURE", insecure)
+    record(start(endpoint=None), clock)
+    assert_recorded(grpc_receiver)
+
+
+def test_the_user_agent_is_honest(grpc_receiver: GrpcReceiver, start: Start) -> None:
+    """It is gRPC's, and the path is the service's."""
+    assert flushed(start(endpoint=grpc_receiver.url, protocol="grpc"), "event")
+    (request,) = grpc_receiver.of("logs")
+    assert "/opentelemetry.proto.collector.logs.v1.LogsService/Export" == request.path
+    assert request.headers["user-agent"].startswith("grpc-python")
+
+
+def test_signals_may_go_different_ways(
+    grpc_receiver: GrpcReceiver, start: Start, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Logs over gRPC, the others over HTTP."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_PROTOCOL", "grpc")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", grpc_receiver.url)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    pipeline = start(endpoint=None)
+    monitel.emit("event")
+    assert not pipeline.force_flush(0.5)
+    assert ["event"] == names(grpc_receiver)
+    assert [] == grpc_receiver.of("metrics")
+
+
+def test_headers_are_metadata(grpc_receiver: GrpcReceiver, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In lower case, as gRPC wants them; the argument counts before the variable."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "tenant=a,other=b%20c")
+    pipeline = start(endpoint=grpc_receiver.url, protocol="grpc", headers={"Tenant": "b", "X-Run.id": "7"})
+    assert flushed(pipeline, "event")
+    headers = grpc_receiver.of("logs")[0].headers
+    assert ("b", "b c", "7") == (headers["tenant"], headers["other"], headers["x-run.id"])
+
+
+@pytest.mark.parametrize("headers", [{"x!": TOKEN}, {"x": f"{TOKEN}é"}, {"x": f"{TOKEN}\t"}, {"x-bin": TOKEN}], ids=str)
+def test_a_header_that_grpc_does_not_allow_is_told_and_nothing_is_lost(
+    *,
+    grpc_receiver: GrpcReceiver,
+    start: Start,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+    headers: dict[str, str],
+) -> None:
+    """HTTP would take it: one line says what to mend, without the value, and everything is in the spool."""
+    pipeline = start(endpoint=grpc_receiver.url, protocol="grpc", headers=headers)
+    assert not flushed(pipeline, "first", "second")
+    assert not pipeline.shutdown()
+    assert 1 == len(told(caplog, "(logs)", "OTEL_EXPORTER_OTLP_HEADERS"))
+    assert 2 == sum(request.items for request in Spool(Path(pipeline.spool_dir)).peek() if request.signal == "logs")
+    assert TOKEN not in caplog.text + capfd.readouterr().err
+
+
+def test_a_token_is_nowhere_but_in_the_request(
+    *,
+    grpc_receiver: GrpcReceiver,
+    start: Start,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Not in the spool, in what is set aside, in a repr, in a log line or in what is said at the end."""
+    pipeline = start(endpoint=grpc_receiver.url, protocol="grpc", headers={"authorization": f"Bearer {TOKEN}"})
+    for code in (StatusCode.INVALID_ARGUMENT, StatusCode.UNAUTHENTICATED, StatusCode.UNAVAILABLE):
+        grpc_receiver.answer("logs", GrpcAnswer(code=code))
+        monitel.emit("event")
+        pipeline.force_flush(0.1)
+    grpc_receiver.rule(lambda _request: GrpcAnswer(code=StatusCode.UNAVAILABLE))
+    monitel.emit("event")
+    pipeline.force_flush(0.1)
+    pipeline.shutdown()
+    assert f"Bearer {TOKEN}" == grpc_receiver.of("logs")[0].headers["authorization"]
+    kept = [path.read_bytes() for path in Path(pipeline.spool_dir).rglob("*") if path.is_file()]
+    assert len(kept) > 3
+    assert all(TOKEN.encode() not in each for each in kept)
+    assert TOKEN not in caplog.text + capfd.readouterr().err + repr(vars(pipeline)) + repr(pipeline)
+
+
+class Relay:
+    """Between a client and a server on this machine; counts the bytes that the client sends.
+
+    Args:
+        port: The server's.
+    """
+
+    def __init__(self, port: int) -> None:
+        self.sent_bytes = 0
+        self._port = port
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self._sockets = [self._listening]
+        self._threads = [Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"http://127.0.0.1:{self._listening.getsockname()[1]}"
+
+    def close(self) -> None:
+        """End all connections."""
+        for each in self._sockets:
+            with suppress(OSError):  # the other side may have been quicker
+                each.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(DEADLINE)
+        for each in self._sockets:
+            each.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listening.accept()
+                server = socket.create_connection(("127.0.0.1", self._port))
+                self._sockets += [client, server]
+                for source, target in ((client, server), (server, client)):
+                    self._threads.append(Thread(target=self._copy, args=[source, target], daemon=True))
+                    self._threads[-1].start()
+
+    def _copy(self, source: socket.socket, target: socket.socket) -> None:
+        upwards = source.getpeername()[1] != self._port
+        with suppress(OSError):
+            while content := source.recv(1 << 16):
+                self.sent_bytes += upwards * len(content)
+                target.sendall(content)
+            target.shutdown(socket.SHUT_WR)
+
+
+@pytest.mark.parametrize(("compression", "small"), [("gzip", True), ("deflate", True), ("none", False)])
+def test_what_is_sent_is_compressed(
+    *,
+    grpc_receiver: GrpcReceiver,
+    start: Start,
+    monkeypatch: pytest.MonkeyPatch,
+    compression: str,
+    small: bool,
+) -> None:
+    """With OTEL_EXPORTER_OTLP_COMPRESSION, of which the official exporter raises for two."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", compression)
+    relay = Relay(grpc_receiver.port)
+    pipeline = start(endpoint=relay.url, protocol="grpc")
+    monitel.emit("event", text="a" * 100_000)
+    assert pipeline.force_flush(DEADLINE)
+    pipeline.shutdown()
+    relay.close()
+    assert 100_000 == len(grpc_receiver.records("event")[0].attributes["text"])
+    assert small is (relay.sent_bytes < 50_000)
+
+
+def test_a_password_in_the_address_is_not_told(
+    grpc_receiver: GrpcReceiver, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    """GRPC has no use for it: what can be delivered is, and a line about trouble names the address without it."""
+    pipeline = start(endpoint=f"http://user:{TOKEN}@{grpc_receiver.address}", protocol="grpc")
+    grpc_receiver.answer("logs", GrpcAnswer(code=StatusCode.UNAVAILABLE))
+    monitel.emit("event")
+    assert pipeline.force_flush(DEADLINE)
+    assert ["event"] == names(grpc_receiver)
+    assert 1 == len(told(caplog, f"{grpc_receiver.url} (logs)", "everything is kept"))
+    assert TOKEN not in caplog.text + repr(vars(pipeline))
