@@ -176,7 +176,6 @@ def test_after_shutdown_nothing_travels(receiver: Receiver, start: Start) -> Non
     assert ["once"] == bodies(receiver)
 
 
-@pytest.mark.xfail(reason="it stays, and holds the pipeline", raises=AssertionError)
 def test_after_shutdown_the_handler_is_gone(start: Start) -> None:
     """In a notebook there would be one more for each configure()."""
     handlers = list(logging.getLogger().handlers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -84,6 +85,10 @@ def configure(
     if ranks not in {"all", "zero"}:
         raise ValueError(f"ranks must be 'all' or 'zero', got {ranks!r}")
     _check(service_name, resource_attributes, resource)
+    if logging_level is not None:
+        logging.Handler(logging_level)  # which checks it
+    if sigterm and threading.current_thread() is not threading.main_thread():
+        raise ValueError("sigterm=True must be asked for in the main thread: Python sets signal handlers there only")
     settings = resolve(endpoint, headers, export_interval, spool_dir, protocol)
     launch = launch_attributes()
     rank = launch.get("training.rank", 0)
@@ -107,7 +112,9 @@ def configure(
     if not silent:
         _set_globals(_current)
         if logging_level is not None:
-            logging.getLogger().addHandler(LogHandler(_current, logging_level))
+            handler = LogHandler(_current, logging_level)
+            logging.getLogger().addHandler(handler)
+            _current.at_end.append(lambda: logging.getLogger().removeHandler(handler))
         if sigterm:
             on_sigterm(_current)
     return _current
@@ -135,10 +142,11 @@ def _resource_maker(
     resource: Resource | None,
 ) -> Callable[[], Resource]:
     """What makes the resource, in this process and anew in a forked child, whose service.instance.id is another."""
-    attributes: dict[str, str | int | float | bool] = {**launch_attributes(), **(resource_attributes or {})}
+    launch = Resource(launch_attributes())
+    attributes = dict(resource_attributes or {})
     if service_name is not None:
         attributes["service.name"] = service_name
-    theirs = resource
+    theirs: Resource | None = None
     marker = Resource.get_empty()
     if _is_theirs(metrics.get_meter_provider()):
         # Their MeterProvider does not say its resource; the others do. The marker keeps the two apart in a backend
@@ -148,8 +156,11 @@ def _resource_maker(
             theirs = theirs or getattr(provider, "resource", None)
 
     def make() -> Resource:
-        base = theirs.merge(Resource(attributes)) if theirs is not None and resource is None else resource
-        return (base or Resource.create(attributes)).merge(marker)
+        if resource is not None:
+            return resource.merge(marker)
+        if theirs is not None:
+            return launch.merge(theirs).merge(Resource(attributes)).merge(marker)
+        return launch.merge(Resource.create(attributes)).merge(marker)  # variables win over what is detected
 
     return make
 

@@ -106,12 +106,8 @@ class Delivery:
         self._deadline = time.monotonic() + _SEND_SHARE * timeout
         self.wake()
         self._thread.join(_JOIN_SHARE * timeout)
-        patience = max(0.1, 0.05 * timeout)
-        if self._thread.is_alive() and not in_signal_handler and self._encode_lock.acquire(timeout=patience):
-            try:  # the thread waits for an answer: what it has not seen yet is encoded here
-                self._guarded(self._encode)
-            finally:
-                self._encode_lock.release()
+        if self._thread.is_alive():  # it waits for an answer: what it has not seen yet is encoded without it
+            self._encode_without_thread(max(0.1, 0.05 * timeout), elsewhere=in_signal_handler)
         with self._lock:
             undelivered = [outbox for outbox in self._outboxes.values() if outbox.waits()]
             for outbox in self._outboxes.values():
@@ -119,6 +115,26 @@ class Delivery:
             self.spooled_items = self._spool.items
             self._spool.close()
         return not undelivered
+
+    @property
+    def ending(self) -> bool:
+        """Whether the last round has begun, or will be the next."""
+        return self._deadline is not None
+
+    def _encode_without_thread(self, patience: float, *, elsewhere: bool) -> None:
+        if elsewhere:
+            helper = Thread(target=self._encode_locked, args=(patience,), name="monitel-otlp-last", daemon=True)
+            helper.start()
+            helper.join(2 * patience)
+        else:  # at exit no thread can be started any more
+            self._encode_locked(patience)
+
+    def _encode_locked(self, patience: float) -> None:
+        if self._encode_lock.acquire(timeout=patience):
+            try:
+                self._guarded(self._encode)
+            finally:
+                self._encode_lock.release()
 
     def _run(self) -> None:
         suppress_instrumentation()

@@ -131,8 +131,10 @@ class Engine:
     def _encode(self) -> None:
         """Put everything queued into requests; runs in the delivery thread."""
         self._close_windows()
-        if not self._observed:  # attached: by now the application has set its provider, and a reader without any
-            self._observed = True  # instrument would never ask for the windows
+        if not self._observed and not self.delivery.ending:
+            # Attached: by now the application has set its provider, and a reader without any instrument would never
+            # ask for the windows.
+            self._observed = True
             self.observe_in(metrics.get_meter_provider())
         if self._waits is not None:
             self._waits.refresh()

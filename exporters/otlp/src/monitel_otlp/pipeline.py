@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 import weakref
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry import metrics, trace
@@ -70,6 +71,7 @@ class Pipeline:
         self._workers = workers
         self._engine: Engine | None = None
         self._dropped_in_worker = 0
+        self.at_end: list[Callable[[], object]] = []  # what configure() has to take back
         self.ended: bool | None = True if silent else None
         if silent:
             return
@@ -151,6 +153,8 @@ class Pipeline:
         engine = self._engine
         self.ended = engine is None or engine.shutdown(timeout, **how)
         monitel.unregister_event_handler(self._handle)
+        for action in self.at_end:
+            action()
         if engine is not None:
             _say_goodbye(engine)
 
@@ -224,4 +228,5 @@ def _say_goodbye(engine: Engine) -> None:
         folder = engine.settings.spool_dir
         where = "" if engine.settings.endpoints else " --endpoint http://HOST:4318"
         parts.append(f"{spooled} in {folder}, replay with: python -m monitel_otlp replay {folder}{where}")
-    print("monitel:", "; ".join(parts) or "nothing was recorded", file=sys.stderr)  # noqa: T201  the last line of a run
+    with suppress(RuntimeError):  # a signal handler may have interrupted a print
+        print("monitel:", "; ".join(parts) or "nothing was recorded", file=sys.stderr)  # noqa: T201  a run's last line
