@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def no_wait_counters() -> Iterator[None]:
-    """Forget the keys that a test has counted waits under: exporters report all that the process knows."""
+    """Forget the keys that a test was the first to use: exporters report all that the process knows."""
+    before = set(wait_counter._waits)
     yield
-    wait_counter._waits.clear()
+    for key in wait_counter._waits.keys() - before:
+        del wait_counter._waits[key]
