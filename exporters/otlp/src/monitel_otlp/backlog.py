@@ -60,24 +60,17 @@ class Backlog:
         for part in parts:
             self._count(part, 1)
 
-    def spill(self) -> int:
+    def spill(self) -> None:
         """Write what is in memory to the spool.
-
-        Returns:
-            Items written.
 
         Raises:
             OSError: The disk takes no more; the rest is still in memory.
         """
-        written = 0
         for waiting in (self._parts, self._memory):
             while waiting:
                 if not waiting[0].idle:
                     self._spool.append(waiting[0])
-                request = waiting.popleft()
-                self._count(request, -1)
-                written += request.items
-        return written
+                self._count(waiting.popleft(), -1)
 
     def drop(self) -> int:
         """Give up what is in memory, because no disk takes it.

@@ -101,11 +101,13 @@ def configure(
             "no OTLP endpoint is set: %s to %s; set OTEL_EXPORTER_OTLP_ENDPOINT to send it", what, settings.spool_dir
         )
     make_resource = _resource_maker(service_name, resource_attributes, resource)
-    on_points = rank_attribute or "service.instance.id" not in make_resource().attributes
+    on_points = {name: launch[name] for name in ("training.rank",) if name in launch}
+    if on_points and not rank_attribute and "service.instance.id" in make_resource().attributes:
+        on_points = {}  # ranks are told apart by their resources
     _current = Pipeline(
         settings,
         make_resource,
-        point_attributes={"training.rank": launch["training.rank"]} if on_points and "training.rank" in launch else {},
+        point_attributes=on_points,
         workers=workers,
         silent=silent,
     )

@@ -84,11 +84,10 @@ class Engine:
         if resource is not None:
             flush = self.delivery.force_flush
             self.providers = Providers(resource, self.windows, self.records, self.spans, flush, _LIMIT)
-            self.observe_in(self.providers.meter_provider)
-        self._observed = self.providers is not None
+            self._observe_in(self.providers.meter_provider)
         self.delivery.start()
 
-    def observe_in(self, meter_provider: MeterProvider) -> None:
+    def _observe_in(self, meter_provider: MeterProvider) -> None:
         """Report the pipeline itself, and the process's wait counters, by this provider."""
         self._waits = WaitInstruments(meter_provider.get_meter("monitel", monitel.__version__))
         register_self_metrics(
@@ -131,11 +130,10 @@ class Engine:
     def _encode(self) -> None:
         """Put everything queued into requests; runs in the delivery thread."""
         self._close_windows()
-        if not self._observed and not self.delivery.ending:
+        if self._waits is None and not self.delivery.ending:
             # Attached: by now the application has set its provider, and a reader without any instrument would never
             # ask for the windows.
-            self._observed = True
-            self.observe_in(metrics.get_meter_provider())
+            self._observe_in(metrics.get_meter_provider())
         if self._waits is not None:
             self._waits.refresh()
         if self.providers is not None:
