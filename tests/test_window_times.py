@@ -134,16 +134,20 @@ def test_expired_windows_are_closed_on_time(
 
 
 def test_expiry_goes_in_slices(make_stat: MakeStat, monitel: ModuleType, clock: Any, events: list[Any]) -> None:
-    """A limit closes that many windows, oldest Stat first, until fewer than the limit are left."""
-    stats = [make_stat(f"x{number}") for number in range(5)]
+    """A pause is made after every 50 windows, oldest Stat first, also when a handler has raised."""
+    stats = [make_stat(f"x{number}") for number in range(120)]
     for stat in reversed(stats):
         stat.add(1)
     clock.advance(60)
-    assert [0, 2, 2, 1, 0] == [monitel.close_expired_windows(limit) for limit in (0, 2, 2, 2, 2)]
+    pauses: list[int] = []
+
+    def broken(_event: Any) -> None:
+        raise ValueError("broken handler")
+
+    with monitel.register_event_handler(broken), pytest.raises(ValueError, match="broken handler"):
+        monitel.close_expired_windows(lambda: pauses.append(len(events)))
     assert [stat.name for stat in stats] == [event.window.name for event in events]
-    for wrong in (-1, 1.5, "2"):
-        with pytest.raises((TypeError, ValueError), match="limit"):
-            monitel.close_expired_windows(wrong)
+    assert [50, 100] == pauses
 
 
 def test_expiry_restarts_the_budget(make_stat: MakeStat, monitel: ModuleType, clock: Any, events: list[Any]) -> None:

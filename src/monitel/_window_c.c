@@ -550,19 +550,12 @@ window_live(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 }
 
 static PyObject *
-window_expired(PyObject *Py_UNUSED(module), PyObject *argument)
+window_expired(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
-    Py_ssize_t limit = PyLong_AsSsize_t(argument);
-    if (limit == -1 && PyErr_Occurred()) {
-        return NULL;
-    }
     /* A list of its own, because an injected clock is Python, and may make or drop Stats. */
     PyObject *stats = window_live(NULL, NULL);
     PyObject *found = stats == NULL ? NULL : PyList_New(0);
     for (Py_ssize_t i = 0; found != NULL && i < PyList_GET_SIZE(stats); i++) {
-        if (PyList_GET_SIZE(found) == limit) {
-            break;
-        }
         PyObject *self = PyList_GET_ITEM(stats, i);
         int expired = is_expired((Accumulator *)self);
         if (expired < 0 || (expired && PyList_Append(found, self) < 0)) {
@@ -612,8 +605,8 @@ window_get_step(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 
 static PyMethodDef window_functions[] = {
     {"live", window_live, METH_NOARGS, PyDoc_STR("Every live Stat, oldest first.")},
-    {"expired", window_expired, METH_O,
-     PyDoc_STR("Up to `limit` live Stats (all when negative) that hold samples of a cell that is over.")},
+    {"expired", window_expired, METH_NOARGS,
+     PyDoc_STR("Every live Stat that holds samples of a cell that is over, oldest first.")},
     {"own_add", window_own_add, METH_O,
      PyDoc_STR("Give the class an add() of its own: CPython calls an inherited C method more slowly.")},
     {"set_value_hook", window_set_value_hook, METH_O,

@@ -275,15 +275,9 @@ def live() -> list[Any]:
     return [self for reference in _live.valuerefs() if (self := reference()) is not None]
 
 
-def expired(limit: int) -> list[Any]:
-    """Up to ``limit`` live Stats (all when negative) that hold samples of a cell that is over."""
-    found: list[Any] = []
-    for self in live():
-        if len(found) == limit:
-            break
-        if self._is_expired():
-            found.append(self)
-    return found
+def expired() -> list[Any]:
+    """Every live Stat that holds samples of a cell that is over, oldest first."""
+    return [self for self in live() if self._is_expired()]
 
 
 def own_add(cls: _Class) -> _Class:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import NoReturn
+from typing import Any, NoReturn
 
 
 class Aggregation(Enum):
@@ -30,10 +30,9 @@ class Aggregation(Enum):
     MAX = 5  #: the largest sample
     MIN = 6  #: the smallest sample
 
-    @property
-    def suffix(self) -> str:
+    def __init__(self, value: Any) -> None:  # noqa: ARG002  the enum keeps it
+        self.suffix = self._name_.lower()
         """The last part of a metric's name: ``"mean"`` in ``loss.mean``."""
-        return self._name_.lower()  # not .name, which enum makes slow
 
     def __index__(self) -> int:
         return self.value

@@ -6,7 +6,7 @@ import datetime as dt
 import sys
 from collections.abc import Mapping
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from monitel import clock
 
@@ -58,6 +58,8 @@ class Event:
 
     __slots__ = ("__weakref__", "_data", "_name", "_severity", "_timestamp", "_window")
 
+    _data: dict[str, Any] | None  # of a window: made when it is asked for, for exporters read the window itself
+
     def __init__(
         self,
         name: str,
@@ -93,6 +95,8 @@ class Event:
     @property
     def data(self) -> dict[str, str | int | float | bool]:
         """Details. The dict is the Event's own: what is put into it stays."""
+        if self._data is None:
+            self._data = self._of_stat()
         return self._data
 
     @data.setter
@@ -127,19 +131,22 @@ class Event:
         event = cls.__new__(cls)
         event._name = STAT_EVENT
         event._timestamp = clock.now()
-        name = window.name
-        event._data = {
-            f"{name}.{aggregation.suffix}": window.value(aggregation)
-            for aggregation in window.definition.aggregations
-        }
+        event._data = None
         event._severity = Severity.INFO
         event._window = window
         return event
 
+    def _of_stat(self) -> dict[str, Any]:
+        window = cast("Window", self._window)
+        return {
+            f"{window.name}.{aggregation.suffix}": window.value(aggregation)
+            for aggregation in window.definition.aggregations
+        }
+
     def __getstate__(self) -> tuple[Any, ...]:
         own = getattr(self, "__dict__", None)  # a subclass's
         fold = self._timestamp.fold  # which datetime itself leaves out before protocol 4
-        return self._name, self._timestamp, fold, dict(self._data), self._severity, self._window, own
+        return self._name, self._timestamp, fold, dict(self.data), self._severity, self._window, own
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self._name, timestamp, fold, data, self._severity, self._window, own = state
@@ -151,10 +158,10 @@ class Event:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Event):
             return NotImplemented
-        return (self._name, self._timestamp, self._data, self._severity) == (
+        return (self._name, self._timestamp, self.data, self._severity) == (
             other._name,
             other._timestamp,
-            other._data,
+            other.data,
             other._severity,
         )
 
@@ -163,7 +170,7 @@ class Event:
 
     def __repr__(self) -> str:
         severity = "" if self._severity is Severity.INFO else f", severity=Severity.{self._severity.name}"
-        return f"{type(self).__name__}({self._name!r}, {self._timestamp!r}, {self._data!r}{severity})"
+        return f"{type(self).__name__}({self._name!r}, {self._timestamp!r}, {self.data!r}{severity})"
 
 
 def text(what: str, value: object) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-import sys
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from monitel.window import AttributeValue
 
 _DEFAULTS: dict[str, Any] = {"aggregations": tuple(Aggregation), "window_size": dt.timedelta(seconds=60)}
+_WINDOWS_A_PAUSE = 50
 
 _lock = RLock()
 _stats: dict[Hashable, Stat] = {}
@@ -94,37 +94,34 @@ def flush() -> None:
 
     Every Stat is flushed, also after a handler has raised; then the first exception propagates.
     """
-    _each(Stat.flush)
+    _each(Stat.flush, _window.live())
 
 
-def close_expired_windows(limit: int | None = None) -> int:
+def close_expired_windows(pause: Callable[[], object] | None = None) -> int:
     """Close the windows whose time is over, so that a Stat nobody adds to is heard of all the same.
 
     An exporter's thread calls this every few seconds; handlers then run in that thread.
 
     Args:
-        limit: At most so many windows, for a caller that works in slices.
-
-    Raises:
-        ValueError: A limit that is no int or negative.
+        pause: Called after every 50 windows, for a thread that must not keep others waiting.
 
     Returns:
-        How many windows were closed; fewer than ``limit`` means that none is left.
+        How many windows were closed.
     """
-    if limit is not None and (not isinstance(limit, int) or limit < 0):
-        raise ValueError(f"close_expired_windows() takes a limit of at least 0, or None for all; got {limit!r:.80}")
-    expired = _window.expired(-1 if limit is None else min(limit, sys.maxsize))
-    _each(Stat._close_expired, expired)
+    expired = _window.expired()
+    _each(Stat._close_expired, expired, pause)
     return len(expired)
 
 
-def _each(action: Callable[[Stat], None], stats: list[Stat] | None = None) -> None:
+def _each(action: Callable[[Stat], None], stats: list[Stat], pause: Callable[[], object] | None = None) -> None:
     failures: list[BaseException] = []
-    for each in _window.live() if stats is None else stats:
+    for number, each in enumerate(stats, 1):
         try:
             action(each)
         except BaseException as error:
             failures.append(error)
+        if pause is not None and number % _WINDOWS_A_PAUSE == 0:
+            pause()
     if failures:
         raise_first(failures)
 

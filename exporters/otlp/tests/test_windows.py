@@ -127,13 +127,13 @@ def test_any_windows_give_points_that_every_backend_takes(batches: list[list[tup
             queue.put(closed)
             counts[name] += count
             sums[name] += closed.sum if math.isfinite(closed.sum) else 0.0
-        for metric in mapping.metrics(queue.take(1000)):
-            found.setdefault(metric.name, []).extend(metric.data.data_points)
+        for metric in mapping.encode(queue.take(1000)).metrics:
+            found.setdefault(metric.name, []).extend(metric.sum.data_points or metric.gauge.data_points)
     for points in found.values():
         times = [point.time_unix_nano for point in points]
         assert all(later - earlier >= MILLISECOND_NS for earlier, later in pairwise(times))
     for name in {name for batch in batches for name, *_rest in batch}:
-        totals = [point.value for point in found[f"{name}.count"]]
+        totals = [point.as_int for point in found[f"{name}.count"]]
         assert sorted(totals) == totals
         assert counts[name] == totals[-1]
-        assert sums[name] == found[f"{name}.sum"][-1].value
+        assert sums[name] == found[f"{name}.sum"][-1].as_double

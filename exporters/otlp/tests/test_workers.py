@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
 from .spools import folders
 
 if TYPE_CHECKING:
@@ -126,7 +124,6 @@ os.wait()
 """
 
 
-@pytest.mark.xfail(reason="at exit the SDK makes no resource any more", raises=AssertionError)
 def test_a_child_whose_first_window_closes_at_exit(receiver: Receiver, train: Run) -> None:
     """It has no thread until then, and exports it all the same."""
     ended = train(CONFIGURE + OPEN, receiver.url)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from monitel_otlp.doctor import examine
 from monitel_otlp.jsonlines import json_line
-from monitel_otlp.replay import replay, senders, spool_folders
+from monitel_otlp.replay import replay, spool_folders
+from monitel_otlp.senders import make_encoders, make_senders
 from monitel_otlp.settings import GRPC, HTTP, resolve
 from monitel_otlp.spool import Spool, SpoolError
 
@@ -62,7 +63,7 @@ def _replay(arguments: argparse.Namespace) -> int:
     settings = resolve(arguments.endpoint, headers, protocol=arguments.protocol)
     if not settings.endpoints:
         raise SpoolError("no endpoint: give --endpoint http://HOST:4318 or set OTEL_EXPORTER_OTLP_ENDPOINT")
-    routes = senders(settings)
+    routes = make_senders(settings, make_encoders(settings))
     delivered, failures = 0, 0
     for folder in folders:
         try:

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry import trace
 from opentelemetry.sdk.metrics.export import MetricExporter as SDKMetricExporter
-from opentelemetry.sdk.metrics.export import MetricExportResult, MetricsData, ResourceMetrics
+from opentelemetry.sdk.metrics.export import MetricExportResult
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace.export import SpanExporter as SDKSpanExporter
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 import monitel
 from monitel_otlp._compat import LogRecordExporter, LogRecordExportResult, preferences
+from monitel_otlp.engine import give_way
 from monitel_otlp.pipeline import EXIT_TIMEOUT, Pipeline
 from monitel_otlp.ranks import launch_attributes
 from monitel_otlp.settings import resolve
@@ -27,6 +28,7 @@ from monitel_otlp.settings import resolve
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from opentelemetry.sdk.metrics.export import MetricsData
     from opentelemetry.sdk.trace import ReadableSpan
 
     from monitel_otlp._compat import ReadableLogRecord
@@ -51,7 +53,8 @@ def _attach(**arguments: Any) -> Pipeline:
     with _lock:
         if _attached is None or _attached.ended is not None:
             settings = resolve(**arguments)
-            _attached = Pipeline(settings, _make_resource, point_attributes={}, attached=True)
+            resource = Resource.create(launch_attributes())
+            _attached = Pipeline(settings, resource, point_attributes={}, attached=True)
             atexit.unregister(_attached.shutdown)  # it would come before the shutdown of an earlier provider
             _hand_over_at_exit(_attached)
         return _attached
@@ -69,10 +72,6 @@ def _hand_over_at_exit(pipeline: Pipeline) -> None:
         pipeline.force_flush(_HAND_OVER)
 
     handle = monitel.register_event_handler(first)
-
-
-def _make_resource() -> Resource:
-    return Resource.create(launch_attributes())
 
 
 class _Attached:
@@ -118,23 +117,24 @@ class MetricExporter(_Attached, SDKMetricExporter):
         _Attached.__init__(self, **arguments)
         engine = self._engine()
         SDKMetricExporter.__init__(self, **(preferences(engine.windows) if engine else {}))
-        self._resource = _make_resource()  # until a reader says the application's; at exit the SDK can make none
 
     def export(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> MetricExportResult:
         """Encode what was collected and every window that waits."""
         engine = self._engine()
         if engine is None:
             return MetricExportResult.SUCCESS
-        self._resource = metrics_data.resource_metrics[0].resource
-        return engine.windows.export_all(metrics_data, timeout_millis, **kwargs)
+        result = engine.windows.export(metrics_data, timeout_millis, **kwargs)
+        while engine.windows.export_windows():
+            give_way()
+        return result
 
     def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:
         """Encode the windows that are still open, too; see :meth:`LogExporter.shutdown`."""
         engine = self._engine()
         if engine is not None:
             monitel.flush()
-            if engine.windows._windows:  # no reader asks for them any more
-                engine.windows.export_all(MetricsData([ResourceMetrics(self._resource, [], "")]))
+            while engine.windows.export_windows():  # no reader asks for them any more
+                pass
         super().shutdown(timeout_millis, **kwargs)
 
 

@@ -6,7 +6,6 @@ import logging
 import os
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from opentelemetry import metrics, trace
 from opentelemetry.sdk.resources import Resource
@@ -17,9 +16,6 @@ from monitel_otlp.pipeline import Pipeline
 from monitel_otlp.ranks import launch_attributes
 from monitel_otlp.settings import resolve
 from monitel_otlp.termination import on_sigterm
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _log = logging.getLogger("monitel.otlp")
 
@@ -100,13 +96,13 @@ def configure(
         _log.warning(
             "no OTLP endpoint is set: %s to %s; set OTEL_EXPORTER_OTLP_ENDPOINT to send it", what, settings.spool_dir
         )
-    make_resource = _resource_maker(service_name, resource_attributes, resource)
+    resource = _resource(service_name, resource_attributes, resource)
     on_points = {name: launch[name] for name in ("training.rank",) if name in launch}
-    if on_points and not rank_attribute and "service.instance.id" in make_resource().attributes:
+    if on_points and not rank_attribute and "service.instance.id" in resource.attributes:
         on_points = {}  # ranks are told apart by their resources
     _current = Pipeline(
         settings,
-        make_resource,
+        resource,
         point_attributes=on_points,
         workers=workers,
         silent=silent,
@@ -138,13 +134,12 @@ def _check(service_name: object, attributes: object, resource: object) -> None:
             raise ValueError("resource_attributes: a name must not be empty, Prometheus refuses such a request")
 
 
-def _resource_maker(
+def _resource(
     service_name: str | None,
     resource_attributes: Mapping[str, str | int | float | bool] | None,
-    resource: Resource | None,
-) -> Callable[[], Resource]:
-    """What makes the resource, in this process and anew in a forked child, whose service.instance.id is another."""
-    launch = Resource(launch_attributes())
+    given: Resource | None,
+) -> Resource:
+    """Who is speaking."""
     attributes = dict(resource_attributes or {})
     if service_name is not None:
         attributes["service.name"] = service_name
@@ -156,15 +151,12 @@ def _resource_maker(
         marker = Resource({"monitel.pipeline": "windows"})
         for provider in (get_logger_provider(), trace.get_tracer_provider()):
             theirs = theirs or getattr(provider, "resource", None)
-
-    def make() -> Resource:
-        if resource is not None:
-            return resource.merge(marker)
-        if theirs is not None:
-            return launch.merge(theirs).merge(Resource(attributes)).merge(marker)
-        return launch.merge(Resource.create(attributes)).merge(marker)  # variables win over what is detected
-
-    return make
+    if given is not None:
+        return given.merge(marker)
+    launch = Resource(launch_attributes())
+    if theirs is not None:
+        return launch.merge(theirs).merge(Resource(attributes)).merge(marker)
+    return launch.merge(Resource.create(attributes)).merge(marker)  # variables win over what is detected
 
 
 def _is_theirs(provider: object) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from threading import Condition, Lock, RLock, Thread
 from typing import TYPE_CHECKING
@@ -58,8 +59,9 @@ class Delivery:
         self._thread = Thread(target=self._run, name="monitel-otlp", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+        """Start the thread, where one can still be started: a process that ends makes its last round without."""
+        with suppress(RuntimeError):
+            self._thread.start()
 
     def wake(self) -> None:
         """Begin the next round now; takes no lock."""
@@ -105,7 +107,10 @@ class Delivery:
         """
         self._deadline = time.monotonic() + _SEND_SHARE * timeout
         self.wake()
-        self._thread.join(_JOIN_SHARE * timeout)
+        if self._thread.ident is None:
+            self._run()
+        else:
+            self._thread.join(_JOIN_SHARE * timeout)
         if self._thread.is_alive():  # it waits for an answer: what it has not seen yet is encoded without it
             self._encode_without_thread(max(0.1, 0.05 * timeout), elsewhere=in_signal_handler)
         with self._lock:

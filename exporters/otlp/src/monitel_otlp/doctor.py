@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from monitel_otlp.handover import public_url
-from monitel_otlp.replay import senders
+from monitel_otlp.encoder import public_url
 from monitel_otlp.request import REQUESTS, SIGNALS, FrozenRequest
 from monitel_otlp.sender import Answer, Verdict
+from monitel_otlp.senders import make_encoders, make_senders
 from monitel_otlp.settings import GRPC, HTTP, Environment, resolve
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def examine(endpoint: str | None, headers: Mapping[str, str], protocol: str | No
     """
     with _warnings() as warnings:
         settings = resolve(endpoint, headers, protocol=protocol)
-        routes = senders(settings)
+        routes = make_senders(settings, make_encoders(settings))
     with ThreadPoolExecutor() as pool:
         attempts = dict(zip(routes, pool.map(_attempt, routes, routes.values()), strict=True))
     accepted = [signal for signal, (answer, _) in attempts.items() if answer.verdict is Verdict.DELIVERED]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from threading import RLock
+from threading import RLock, Thread
 from typing import TYPE_CHECKING
 
 from opentelemetry import metrics
@@ -18,8 +18,7 @@ from monitel_otlp.exporters import RangeExporter, RecordExporter, WindowExporter
 from monitel_otlp.mapping import choose_mapping
 from monitel_otlp.processors import BoundedQueue
 from monitel_otlp.providers import Providers
-from monitel_otlp.request import SIGNALS
-from monitel_otlp.senders import encoder_arguments, make_senders
+from monitel_otlp.senders import make_encoders, make_senders
 from monitel_otlp.settings import SPOOL_BYTES
 from monitel_otlp.spool import Spool
 from monitel_otlp.tally import PIPELINE_SCOPE, Tally, register_self_metrics
@@ -37,7 +36,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("monitel.otlp")
 
 _LIMIT = 100_000  # windows, and events, that wait to be encoded
-_SLICE = 100  # what is done in one go, so that the training loop never waits long for the GIL
+_SLICE = 50  # what is done in one go, so that the training loop never waits long for the GIL
+_PATIENCE = 0.3  # seconds, when what was interrupted by a signal may hold a lock
 
 _Logged = tuple[monitel.Event, "int | None", Context, int]
 
@@ -51,37 +51,38 @@ class Engine:
     Args:
         settings: Where to, how often, which spool.
         point_attributes: Put on every point of a window, e.g. the rank.
-        resource: Who is speaking, for providers of its own. None where it is attached to an application's: windows
-            then travel when the application's reader collects, and events by the global LoggerProvider.
+        resource: Who is speaking.
+        attached: Have no providers of its own: windows travel when the application's reader collects, and events by
+            the global LoggerProvider.
     """
 
     def __init__(
-        self, settings: Settings, point_attributes: Mapping[str, str | int], resource: Resource | None
+        self,
+        settings: Settings,
+        point_attributes: Mapping[str, str | int],
+        resource: Resource,
+        *,
+        attached: bool,
     ) -> None:
         self.settings = settings
         self.tally = Tally()
         self.encoding = RLock()  # held while the SDK collects: a fork waits for it, so that no lock stays held
-        self._queue = WindowQueue(_LIMIT)
+        self._queue = WindowQueue(_LIMIT, point_attributes)
         self._events: BoundedQueue[_Logged] = BoundedQueue(_LIMIT)
-        self._flush_stats = False
+        self._interrupted = False
         self._handler_failed = False
-        mapping = choose_mapping(time.time_ns(), point_attributes)
-        arguments = {signal: encoder_arguments(settings, signal) for signal in SIGNALS}
-        self.windows = WindowExporter(self._queue, mapping, self._put, self.tally, arguments["metrics"])
-        self.records = RecordExporter(self._put, self.tally, arguments["logs"])
-        self.spans = RangeExporter(self._put, self.tally, arguments["traces"])
-        routes = {
-            "metrics": self.windows.learn_route,
-            "logs": self.records.learn_route,
-            "traces": self.spans.learn_route,
-        }
+        mapping = choose_mapping(time.time_ns())
+        encoders = make_encoders(settings)
+        self.windows = WindowExporter(self._queue, mapping, self._queue_size, resource, self._put, encoders["metrics"])
+        self.records = RecordExporter(self._put, self.tally, encoders["logs"])
+        self.spans = RangeExporter(self._put, self.tally, encoders["traces"])
         self._spool = Spool(settings.spool_dir, SPOOL_BYTES, settings.endpoints)
-        senders = make_senders(settings, routes)
+        senders = make_senders(settings, encoders)
         self.delivery = Delivery(self._encode, senders, self._spool, self.tally, settings.interval)
         self.providers: Providers | None = None
         self._event_records: Records | None = None
         self._waits: WaitInstruments | None = None
-        if resource is not None:
+        if not attached:
             flush = self.delivery.force_flush
             self.providers = Providers(resource, self.windows, self.records, self.spans, flush, _LIMIT)
             self._observe_in(self.providers.meter_provider)
@@ -93,7 +94,7 @@ class Engine:
         register_self_metrics(
             meter_provider.get_meter(PIPELINE_SCOPE, monitel.__version__),
             self.tally,
-            queue_size=lambda: self.delivery.memory_items + len(self._queue) + len(self._events),
+            queue_size=self._queue_size,
             spool_bytes=lambda: self._spool.size_bytes,
             nonfinite=lambda: self._queue.nonfinite,
             discarded=lambda: self._queue.discarded,
@@ -115,9 +116,9 @@ class Engine:
 
         Args:
             timeout: Seconds at most.
-            in_signal_handler: Have the delivery thread do what may need a lock, flushing the Stats first.
+            in_signal_handler: Have other threads do what may need a lock, flushing the Stats first.
         """
-        self._flush_stats = in_signal_handler
+        self._interrupted = in_signal_handler
         return self.delivery.shutdown(timeout, in_signal_handler=in_signal_handler)
 
     def abandon(self) -> None:
@@ -127,8 +128,24 @@ class Engine:
     def _put(self, request: FrozenRequest) -> None:
         self.delivery.put(request)
 
+    def _queue_size(self) -> int:
+        return self.delivery.memory_items + len(self._queue) + len(self._events)
+
     def _encode(self) -> None:
-        """Put everything queued into requests; runs in the delivery thread."""
+        """Put everything there is into requests; runs in the delivery thread."""
+        if self._interrupted:
+            # A signal handler waits for this thread, in code that may hold the lock of an instrument or, without the C
+            # window, of a Stat: what is queued goes first, and the rest is waited for in vain at the worst.
+            self._encode_queued()
+            gathering = Thread(target=self._gather, name="monitel-otlp-last", daemon=True)
+            gathering.start()
+            gathering.join(_PATIENCE)
+        else:
+            self._gather()
+        self._encode_queued()
+
+    def _gather(self) -> None:
+        """Close windows, and put what the SDK's instruments hold into a request."""
         self._close_windows()
         if self._waits is None and not self.delivery.ending:
             # Attached: by now the application has set its provider, and a reader without any instrument would never
@@ -137,36 +154,40 @@ class Engine:
         if self._waits is not None:
             self._waits.refresh()
         if self.providers is not None:
-            self._collect(self.providers)
+            with self.encoding:
+                self.providers.collect()
+
+    def _close_windows(self) -> None:
+        try:
+            if self._interrupted:
+                monitel.flush()
+            # Each slice is encoded at once: many objects that live on would have the garbage collector at work.
+            monitel.close_expired_windows(self._encode_windows)
+        except BaseException:  # a user's handler, in our thread: not even its SystemExit may stop the delivery
+            if not self._handler_failed:
+                self._handler_failed = True
+                _log.exception("a handler raised while windows were closed; telemetry goes on")
+
+    def _encode_queued(self) -> None:
+        """Put windows, events, log records and spans that wait into requests."""
+        self._encode_windows()
         while logged := self._events.take(_SLICE):
             records = self._records()
             for event, step, context, observed_ns in logged:
                 records.write(event, step=step, context=context, observed_ns=observed_ns)
-            _yield()
+            give_way()
         if self.providers is not None:
             self.providers.drain()
             self.providers.count_drops(self.tally)
         self.tally.dropped("metrics", "queue_full", self._queue.take_dropped())
         self.tally.dropped("logs", "queue_full", self._events.take_dropped())
 
-    def _close_windows(self) -> None:
-        try:
-            if self._flush_stats:
-                monitel.flush()
-            while monitel.close_expired_windows(_SLICE) == _SLICE:
-                _yield()
-        except BaseException:  # a user's handler, in our thread: not even its SystemExit may stop the delivery
-            if not self._handler_failed:
-                self._handler_failed = True
-                _log.exception("a handler raised while windows were closed; telemetry goes on")
-
-    def _collect(self, providers: Providers) -> None:
-        while True:
-            with self.encoding:
-                providers.collect()
-            if not self._queue:
-                return
-            _yield()
+    def _encode_windows(self) -> None:
+        if self.providers is None:
+            give_way()
+            return
+        while self.windows.export_windows():
+            give_way()
 
     def _records(self) -> Records:
         if self._event_records is None:
@@ -175,6 +196,6 @@ class Engine:
         return self._event_records
 
 
-def _yield() -> None:
-    """Let a thread go on that waits for the GIL."""
-    time.sleep(0)  # noqa: TID251  no waiting: it only gives the GIL away
+def give_way() -> None:
+    """Let a thread go on that waits for the GIL: a sleep of no time at all may take it back before that one wakes."""
+    time.sleep(1e-6)  # noqa: TID251  no waiting: it only gives the GIL away

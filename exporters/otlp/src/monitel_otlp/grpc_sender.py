@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]  # no stubs
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # no stubs
 
-from monitel_otlp.handover import public_url
+from monitel_otlp.encoder import public_url
 from monitel_otlp.sender import Answer, Verdict, partial_success
 
 if TYPE_CHECKING:

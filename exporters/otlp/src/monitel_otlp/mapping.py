@@ -5,130 +5,94 @@ from __future__ import annotations
 import math
 import os
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from operator import attrgetter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from opentelemetry.sdk.metrics.export import (
-    AggregationTemporality,
-    Gauge,
-    Histogram,
-    HistogramDataPoint,
-    Metric,
-    NumberDataPoint,
-    Sum,
-)
+from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
+from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, ScopeMetrics
 
 import monitel
-from monitel_otel import MetricNames, describe
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable
 
-    from monitel_otlp.windows import Entry
-
-    #: What makes points one metric: name, unit, and the kind of data (with what must not be mixed in it).
-    Kind = tuple[str, str, type[Gauge | Sum | Histogram], AggregationTemporality | None, bool]
+    from monitel_otlp.windows import Entry, Series
 
 _MILLISECOND_NS = 1_000_000  # Prometheus keeps the first of two points that are closer
-_CUMULATIVE, _DELTA = AggregationTemporality.CUMULATIVE, AggregationTemporality.DELTA
+_UNSPECIFIED = AggregationTemporality.AGGREGATION_TEMPORALITY_UNSPECIFIED
+_DELTA = AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
+_CUMULATIVE = AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
 
 
-@dataclass(slots=True)
-class Point:
-    """One window, or several that end too close together to be told apart."""
+class Points:
+    """The points of one request: those of one name, unit and shape are one metric.
 
-    definition: monitel.StatDefinition
-    attributes: dict[str, Any]
-    start_ns: int
-    end_ns: int
-    count: int
-    sum: float
-    min: float
-    max: float
-    last: float
-    total_count: int
-    total_sum: float
+    Attributes:
+        scope: The message that they are in.
+    """
 
-    def merge(self, later: Point) -> None:
-        """Take in a window that ends less than a millisecond after this one."""
-        self.end_ns = later.end_ns
-        self.count += later.count
-        self.sum += later.sum
-        self.min = min(self.min, later.min)
-        self.max = max(self.max, later.max)
-        self.last = later.last
-        self.total_count = later.total_count
-        self.total_sum = later.total_sum
+    def __init__(self) -> None:
+        self.scope = ScopeMetrics(scope=InstrumentationScope(name="monitel", version=monitel.__version__))
+        self._found: dict[tuple[str, str, str, bool], Any] = {}
 
-    def gauge(self, aggregation: monitel.Aggregation) -> float:
-        """MEAN, MAX, MIN or VALUE."""
-        if aggregation is monitel.MEAN:
-            return self.sum / self.count
-        if aggregation is monitel.MAX:
-            return self.max
-        return self.min if aggregation is monitel.MIN else self.last
+    def add(  # noqa: PLR0917  called for each point: keywords would cost a tenth of it
+        self,
+        entry: Entry,
+        name: str,
+        unit: str,
+        shape: str = "gauge",
+        temporality: int = _UNSPECIFIED,
+        monotonic: bool = False,
+    ) -> Any:
+        """A new point at the end of a window, to be filled in; ``shape`` is a field of the message ``Metric``."""
+        key = name, unit, shape, monotonic
+        points = self._found.get(key)
+        if points is None:
+            metric = self.scope.metrics.add()
+            metric.name = name
+            metric.unit = unit
+            metric.description = entry.series.description
+            data = getattr(metric, shape)
+            if temporality:
+                data.aggregation_temporality = temporality
+            if monotonic:
+                data.is_monotonic = True
+            points = self._found[key] = data.data_points
+        point = points.add()
+        point.time_unix_nano = entry.window.end_ns
+        if entry.series.attributes:
+            point.attributes.extend(entry.series.attributes)
+        return point
 
 
 class WindowMapping(ABC):
     """Turns windows into metrics; points of a series ascend in time, over all calls.
 
+    The messages are made directly: by way of the SDK's metric classes and their encoder it takes five times as long,
+    in which the training loop may have to wait.
+
     Args:
         start_ns: When counting began, Unix ns.
-        attributes: Put on every point, e.g. the rank.
     """
 
-    def __init__(self, start_ns: int, attributes: Mapping[str, str | int] | None = None) -> None:
+    def __init__(self, start_ns: int) -> None:
         self._start_ns = start_ns
-        self._attributes = dict(attributes or {})
-        self._names = MetricNames()
-        self._last_end: dict[Hashable, int] = {}
 
     @abstractmethod
-    def numbers(self, name: str, series: Hashable, point: Point) -> Iterator[tuple[Kind, Any]]:
-        """The data points of one window, each with the metric that it belongs to."""
+    def write(self, entry: Entry, points: Points) -> None:
+        """Add the points of one window."""
 
-    def metrics(self, entries: Iterable[Entry]) -> list[Metric]:
+    def encode(self, entries: Iterable[Entry]) -> ScopeMetrics:
         """The metrics of some windows, in the order in which the queue gave them."""
-        by_series: dict[Hashable, list[Entry]] = {}
+        by_series: dict[Series, list[Entry]] = {}
         for entry in entries:
             by_series.setdefault(entry.series, []).append(entry)
-        found: dict[Kind, tuple[str, list[Any]]] = {}
+        points = Points()
         for series, own in by_series.items():
-            definition = own[0].window.definition
-            name = self._names.of(definition.name)
-            description = describe(definition.name, definition.description)
-            for point in self._points(series, own):
-                for kind, number in self.numbers(name, series, point):
-                    found.setdefault(kind, (description, []))[1].append(number)
-        return [_metric(kind, description, points) for kind, (description, points) in found.items()]
-
-    def _points(self, series: Hashable, entries: list[Entry]) -> list[Point]:
-        # Two threads may hand over two windows of a series in the wrong order. Times and totals both only rise, so
-        # each is put in order by itself: the totals are in the order of arrival already.
-        windows = sorted((entry.window for entry in entries), key=lambda window: window.end_ns)
-        points: list[Point] = []
-        earliest = self._last_end.get(series, 0) + _MILLISECOND_NS
-        for window, entry in zip(windows, entries, strict=True):
-            point = Point(
-                window.definition,
-                {**window.attributes, **self._attributes},
-                window.start_ns,
-                max(window.end_ns, earliest),
-                window.count,
-                window.sum,
-                window.min,
-                window.max,
-                window.last,
-                entry.total_count,
-                entry.total_sum,
-            )
-            if points and point.end_ns < points[-1].end_ns + _MILLISECOND_NS:
-                points[-1].merge(point)
-            else:
-                points.append(point)
-        self._last_end[series] = points[-1].end_ns
-        return points
+            for entry in _ascending(own, series.end_ns + _MILLISECOND_NS):
+                self.write(entry, points)
+                series.end_ns = entry.window.end_ns
+        return points.scope
 
 
 class CumulativeMapping(WindowMapping):
@@ -137,19 +101,22 @@ class CumulativeMapping(WindowMapping):
     One metric for each aggregation that was asked for, under the name that it has everywhere: ``train.loss.mean``.
     """
 
-    def numbers(self, name: str, series: Hashable, point: Point) -> Iterator[tuple[Kind, NumberDataPoint]]:  # noqa: ARG002
-        """One number for each aggregation."""
-        unit = point.definition.unit
-        for aggregation in point.definition.aggregations:
-            full = f"{name}.{aggregation.suffix}"
+    def write(self, entry: Entry, points: Points) -> None:
+        """One point for each aggregation."""
+        window, series, total_count, total_sum = entry
+        definition = window.definition
+        for aggregation in definition.aggregations:
+            name = f"{series.name}.{aggregation.suffix}"
             if aggregation is monitel.COUNT:
-                kind: Kind = full, "{sample}", Sum, _CUMULATIVE, True
-                yield kind, _number(point, point.total_count, self._start_ns)
+                point = points.add(entry, name, "{sample}", "sum", _CUMULATIVE, True)
+                point.start_time_unix_nano = self._start_ns
+                point.as_int = total_count
             elif aggregation is monitel.SUM:
-                kind = full, unit, Sum, _CUMULATIVE, point.definition.monotonic
-                yield kind, _number(point, point.total_sum, self._start_ns)
+                point = points.add(entry, name, definition.unit, "sum", _CUMULATIVE, definition.monotonic)
+                point.start_time_unix_nano = self._start_ns
+                point.as_double = total_sum
             else:
-                yield (full, unit, Gauge, None, False), _number(point, point.gauge(aggregation))
+                points.add(entry, name, definition.unit).as_double = window.value(aggregation)
 
 
 class DeltaMapping(WindowMapping):
@@ -159,58 +126,60 @@ class DeltaMapping(WindowMapping):
     ``<stat>.total`` beside it. A sum that is not finite is left out.
     """
 
-    def __init__(self, start_ns: int, attributes: Mapping[str, str | int] | None = None) -> None:
-        super().__init__(start_ns, attributes)
-        self._signed: set[Hashable] = set()
-
-    def numbers(self, name: str, series: Hashable, point: Point) -> Iterator[tuple[Kind, Any]]:
+    def write(self, entry: Entry, points: Points) -> None:
         """A histogram point, and what it cannot hold."""
-        unit = point.definition.unit
-        asked = set(point.definition.aggregations)
+        window, series, _total_count, _total_sum = entry
+        unit = window.definition.unit
+        asked = set(window.definition.aggregations)
         if monitel.VALUE in asked:
-            yield (f"{name}.value", unit, Gauge, None, False), _number(point, point.last)
+            points.add(entry, f"{series.name}.value", unit).as_double = window.last
         if not asked - {monitel.VALUE}:
             return
-        if point.min < 0:
-            self._signed.add(series)
-        finite = math.isfinite(point.sum)
-        signed = series in self._signed
-        histogram = HistogramDataPoint(
-            attributes=point.attributes,
-            start_time_unix_nano=point.start_ns,
-            time_unix_nano=point.end_ns,
-            count=point.count,
-            sum=None if signed or not finite else point.sum,  # type: ignore[arg-type]  # optional on the wire
-            bucket_counts=[point.count],
-            explicit_bounds=[],
-            min=point.min,
-            max=point.max,
-        )
-        yield (name, unit, Histogram, _DELTA, False), histogram
-        if signed and finite:
-            yield (f"{name}.total", unit, Sum, _DELTA, False), _number(point, point.sum, point.start_ns)
+        series.signed = series.signed or window.min < 0
+        point = points.add(entry, series.name, unit, "histogram", _DELTA)
+        point.start_time_unix_nano = window.start_ns
+        point.count = window.count
+        point.bucket_counts.append(window.count)
+        point.min, point.max = window.min, window.max
+        if not math.isfinite(window.sum):
+            return
+        if series.signed:
+            point = points.add(entry, f"{series.name}.total", unit, "sum", _DELTA)
+            point.start_time_unix_nano = window.start_ns
+            point.as_double = window.sum
+        else:
+            point.sum = window.sum
 
 
-def choose_mapping(start_ns: int, attributes: Mapping[str, str | int] | None = None) -> WindowMapping:
+def choose_mapping(start_ns: int) -> WindowMapping:
     """The mapping that OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE asks for."""
     preference = os.environ.get("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "").strip().lower()
     chosen = DeltaMapping if preference in {"delta", "lowmemory"} else CumulativeMapping
-    return chosen(start_ns, attributes)
+    return chosen(start_ns)
 
 
-def _number(point: Point, value: float, start_ns: int | None = None) -> NumberDataPoint:
-    return NumberDataPoint(point.attributes, start_ns, point.end_ns, value)  # type: ignore[arg-type]  # gauges have none
+def _ascending(entries: list[Entry], earliest_ns: int) -> list[Entry]:
+    """Windows of one series by their ends, none before ``earliest_ns``; those less than 1 ms apart become one."""
+    if len(entries) == 1 and entries[0].window.end_ns >= earliest_ns:
+        return entries
+    # Two threads may hand over two windows of a series in the wrong order. Times and totals both only rise, so each is
+    # put in order by itself: the totals are in the order of arrival already.
+    windows = sorted((entry.window for entry in entries), key=lambda window: window.end_ns)
+    found: list[Entry] = []
+    for window, entry in zip(windows, entries, strict=True):
+        moved = entry._replace(window=replace(window, end_ns=max(window.end_ns, earliest_ns)))
+        if found and moved.window.end_ns < found[-1].window.end_ns + _MILLISECOND_NS:
+            moved = moved._replace(window=_merged(found.pop().window, moved.window))
+        found.append(moved)
+    return found
 
 
-def _metric(kind: Kind, description: str, points: list[Any]) -> Metric:
-    name, unit, shape, temporality, monotonic = kind
-    if len(points) > 1:
-        points.sort(key=attrgetter("time_unix_nano"))
-    data: Gauge | Sum | Histogram
-    if shape is Gauge or temporality is None:
-        data = Gauge(points)
-    elif shape is Histogram:
-        data = Histogram(points, temporality)
-    else:
-        data = Sum(points, temporality, monotonic)
-    return Metric(name, description, unit, data)
+def _merged(earlier: monitel.Window, later: monitel.Window) -> monitel.Window:
+    return replace(
+        later,
+        start_ns=earlier.start_ns,
+        count=earlier.count + later.count,
+        sum=earlier.sum + later.sum,
+        min=min(earlier.min, later.min),
+        max=max(earlier.max, later.max),
+    )

@@ -9,19 +9,20 @@ import sys
 import weakref
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from opentelemetry import metrics, trace
+from opentelemetry.sdk.resources import Resource
 
 import monitel
 from monitel_otlp._compat import NoOpLoggerProvider
+from monitel_otlp.encoder import public_url
 from monitel_otlp.engine import Engine
-from monitel_otlp.handover import public_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from opentelemetry.metrics import MeterProvider
-    from opentelemetry.sdk.resources import Resource
     from opentelemetry.trace import TracerProvider
 
     from monitel_otlp._compat import APILoggerProvider
@@ -58,7 +59,7 @@ class Pipeline:
     def __init__(
         self,
         settings: Settings,
-        make_resource: Callable[[], Resource],
+        resource: Resource,
         *,
         point_attributes: Mapping[str, str | int],
         workers: bool = False,
@@ -66,7 +67,7 @@ class Pipeline:
         silent: bool = False,
     ) -> None:
         self._settings = settings
-        self._make_resource = make_resource
+        self._resource = resource
         self._point_attributes = point_attributes
         self._workers = workers
         self._engine: Engine | None = None
@@ -75,7 +76,7 @@ class Pipeline:
         self.ended: bool | None = True if silent else None
         if silent:
             return
-        self._engine = Engine(settings, point_attributes, None if attached else make_resource())
+        self._engine = Engine(settings, point_attributes, resource, attached=attached)
         if self._engine.providers is not None:
             self.meter_provider = self._engine.providers.meter_provider
             self.logger_provider = self._engine.providers.logger_provider
@@ -173,7 +174,8 @@ class Pipeline:
                 _log.warning("what DataLoader workers record is dropped; configure(workers=True) exports it")
             return None
         self._settings = self._settings.for_forked_child()
-        self._engine = Engine(self._settings, self._point_attributes, self._make_resource())
+        self._resource = _of_this_process(self._resource)
+        self._engine = Engine(self._settings, self._point_attributes, self._resource, attached=False)
         _finalize(self)
         return self._engine
 
@@ -203,6 +205,12 @@ class Pipeline:
         if self._engine is not None:
             self._engine.abandon()
             self._engine = None
+
+
+def _of_this_process(resource: Resource) -> Resource:
+    """The resource of a forked child: its parent's, which is not detected anew, for at exit the SDK cannot."""
+    own: dict[str, str | int] = {"service.instance.id": str(uuid4()), "process.pid": os.getpid()}
+    return resource.merge(Resource({name: value for name, value in own.items() if name in resource.attributes}))
 
 
 def _is_worker() -> bool:

@@ -7,22 +7,17 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
-from monitel_otlp.exporters import RangeExporter, RecordExporter, WindowExporter
-from monitel_otlp.mapping import choose_mapping
 from monitel_otlp.outbox import Outbox
 from monitel_otlp.request import SIGNALS
 from monitel_otlp.sender import Verdict
-from monitel_otlp.senders import encoder_arguments, make_senders
 from monitel_otlp.spool import Spool, SpoolError
 from monitel_otlp.tally import Tally
-from monitel_otlp.windows import WindowQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from monitel_otlp.sender import Sender
-    from monitel_otlp.settings import Settings
 
 _never = Event()  # never set: a pause that Ctrl-C ends
 _LONGEST_ASKED = 60.0  # somebody is watching
@@ -41,20 +36,6 @@ def spool_folders(root: Path) -> list[Path]:
     if not folders:
         raise SpoolError(f"{str(root)!r} holds no spooled telemetry: nothing is left to deliver")
     return folders
-
-
-def senders(settings: Settings) -> dict[str, Sender]:
-    """How to send each signal that has an endpoint."""
-
-    def put(_request: object) -> None:
-        raise AssertionError("only the route is asked for")
-
-    metrics, logs, traces = (encoder_arguments(settings, signal) for signal in SIGNALS)
-    windows = WindowExporter(WindowQueue(1), choose_mapping(0), put, Tally(), metrics)
-    records = RecordExporter(put, Tally(), logs)
-    spans = RangeExporter(put, Tally(), traces)
-    routes = {"metrics": windows.learn_route, "logs": records.learn_route, "traces": spans.learn_route}
-    return make_senders(settings, routes)
 
 
 def replay(folder: Path, routes: dict[str, Sender]) -> int:

@@ -21,7 +21,7 @@ from monitel_otlp.request import RESPONSES
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from monitel_otlp.handover import Route
+    from monitel_otlp.encoder import Route
     from monitel_otlp.request import FrozenRequest
 
 

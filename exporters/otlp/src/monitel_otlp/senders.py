@@ -5,52 +5,34 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from opentelemetry.exporter.otlp.proto.http import Compression
-
+from monitel_otlp.encoder import Encoder
+from monitel_otlp.request import SIGNALS
 from monitel_otlp.sender import HttpSender, Sender
 from monitel_otlp.settings import GRPC, Environment, Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-    from monitel_otlp.handover import Route
     from monitel_otlp.settings import Endpoint
 
 _log = logging.getLogger("monitel.otlp")
 
-_NOWHERE = "http://localhost"  # for encoders whose requests are handed over, and never sent as they are
+
+def make_encoders(settings: Settings) -> dict[str, Encoder]:
+    """The official HTTP exporter of each signal; for one that goes elsewhere it only encodes."""
+    over_http = {signal: endpoint for signal, endpoint in settings.endpoints.items() if endpoint.protocol != GRPC}
+    return {signal: Encoder(signal, over_http.get(signal)) for signal in SIGNALS}
 
 
-def encoder_arguments(settings: Settings, signal: str) -> dict[str, Any]:
-    """Arguments for the official HTTP exporter of a signal: it encodes, and prepares what goes over HTTP.
-
-    It is told everything but the certificates, which it reads itself; compressed is what is sent, not what is kept.
-    """
-    endpoint = settings.endpoints.get(signal)
-    if endpoint is None or endpoint.protocol == GRPC:
-        return {"endpoint": _NOWHERE, "headers": {}, "timeout": 1.0, "compression": Compression.NoCompression}
-    return {
-        "endpoint": endpoint.url,
-        "headers": endpoint.headers,
-        "timeout": endpoint.timeout,
-        "compression": Compression.NoCompression,
-    }
-
-
-def make_senders(settings: Settings, routes: Mapping[str, Callable[[], Route | None]]) -> dict[str, Sender]:
-    """How to send each signal that has an endpoint.
-
-    Args:
-        settings: Where to.
-        routes: For each signal, what teaches the way that the official HTTP exporter would have sent.
-    """
+def make_senders(settings: Settings, encoders: Mapping[str, Encoder]) -> dict[str, Sender]:
+    """How to send each signal that has an endpoint: over HTTP as the official exporter would."""
     senders: dict[str, Sender] = {}
     for signal, endpoint in settings.endpoints.items():
         if endpoint.protocol == GRPC:
             senders[signal] = _grpc(signal, endpoint)
-        elif route := routes[signal]():
+        elif route := encoders[signal].route():
             if (authority := Environment().read("CERTIFICATE", signal)) is not None:
                 route.options["verify"] = authority[1]  # requests lets REQUESTS_CA_BUNDLE go before it
             senders[signal] = HttpSender(route, endpoint.compression)

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from opentelemetry.util.re import parse_env_headers
 
-from monitel_otlp.handover import headers_unsaid, public_url
+from monitel_otlp.encoder import headers_unsaid, public_url
 from monitel_otlp.request import SIGNALS
 
 _log = logging.getLogger("monitel.otlp")

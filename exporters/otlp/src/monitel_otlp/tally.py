@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from threading import Lock
 from typing import TYPE_CHECKING
 
 from opentelemetry.metrics import Observation
+from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality
+
+import monitel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from opentelemetry.metrics import CallbackOptions, Histogram, Meter
+    from opentelemetry.proto.metrics.v1.metrics_pb2 import ScopeMetrics
 
 
 PIPELINE_SCOPE = "monitel.pipeline"
+_QUEUE_SIZE = "monitel.queue.size", "{item}", "Items that wait in memory"
 
 
 class Tally:
@@ -105,9 +111,17 @@ def register_self_metrics(
     meter.create_observable_counter(
         "monitel.stat.discarded", [observe(discarded)], "{sample}", "Samples that max_samples kept out of windows"
     )
-    meter.create_observable_up_down_counter(
-        "monitel.queue.size", [observe(queue_size)], "{item}", "Items that wait in memory"
-    )
+    name, unit, description = _QUEUE_SIZE
+    meter.create_observable_up_down_counter(name, [observe(queue_size)], unit, description)
     meter.create_observable_up_down_counter(
         "monitel.spool.size", [observe(spool_bytes)], "By", "Bytes that wait on disk"
     )
+
+
+def write_queue_size(scope: ScopeMetrics, items: int) -> None:
+    """The queue's size alone, as of now, into a request that is made without the SDK."""
+    scope.scope.name, scope.scope.version = PIPELINE_SCOPE, monitel.__version__
+    metric = scope.metrics.add()
+    metric.name, metric.unit, metric.description = _QUEUE_SIZE
+    metric.sum.aggregation_temporality = AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
+    metric.sum.data_points.add(time_unix_nano=time.time_ns(), as_int=items)

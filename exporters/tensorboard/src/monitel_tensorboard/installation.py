@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from monitel import Event
 
-_SLICE = 100  # windows closed in one go, so that the training loop never waits long for the GIL
+_PAUSE = 0.001  # seconds, while many windows are closed, so that the training loop never waits long for the GIL
 
 
 class Installation:
@@ -83,10 +83,8 @@ class Installation:
 
 
 def _close_expired_windows(stop: Signal, expiry_secs: float) -> None:
-    pause = expiry_secs
-    while not stop.wait(pause):
-        closed = process.guarded(lambda: monitel.close_expired_windows(_SLICE))
-        pause = 0.001 if closed == _SLICE else expiry_secs
+    while not stop.wait(expiry_secs):
+        process.guarded(lambda: monitel.close_expired_windows(lambda: stop.wait(_PAUSE)))
 
 
 def install(
