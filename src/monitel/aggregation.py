@@ -31,8 +31,14 @@ class Aggregation(Enum):
     MIN = 6  #: the smallest sample
 
     def __init__(self, value: Any) -> None:  # noqa: ARG002  the enum keeps it
-        self.suffix = self._name_.lower()
+        self._suffix = self._name_.lower()
+
+    @property
+    def suffix(self) -> str:
         """The last part of a metric's name: ``"mean"`` in ``loss.mean``."""
+        return self._suffix
+
+    __hash__ = object.__hash__  # enum's is written in Python, and members are looked up at each window
 
     def __index__(self) -> int:
         return self.value

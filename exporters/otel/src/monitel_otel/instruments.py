@@ -34,7 +34,8 @@ class Instruments:
     def __init__(self, meter_provider: MeterProvider) -> None:
         self._meter = meter_provider.get_meter("monitel", monitel.__version__)
         self._names = MetricNames()
-        self._writers: dict[tuple[str, str, bool, monitel.Aggregation], Callable[..., None]] = {}
+        self._writers: dict[monitel.StatDefinition, list[tuple[monitel.Aggregation, Callable[..., None]]]] = {}
+        self._instruments: dict[tuple[str, str, bool, monitel.Aggregation], Callable[..., None]] = {}
         self._since_collect: set[tuple[str, frozenset[tuple[str, Any]]]] | None = None  # None until a reader collects
         self._warned = False
         self._waits = WaitInstruments(self._meter)
@@ -54,13 +55,17 @@ class Instruments:
             self._waits.refresh()
         definition = window.definition
         attributes: dict[str, Any] | None = dict(definition.attributes) or None  # the SDK is faster without
-        for aggregation in definition.aggregations:
+        writers = self._writers.get(definition)
+        if writers is None:
+            writers = [(each, self._instrument(definition, each)) for each in definition.aggregations]
+            self._writers[definition] = writers
+        for aggregation, write in writers:
             value = window.count if aggregation is monitel.COUNT else window.value(aggregation)
             falling = definition.monotonic and aggregation is monitel.SUM and value < 0
             if falling or not math.isfinite(value):
                 self._nonfinite.add(1, {"stat": definition.name, "aggregation": aggregation.suffix})
             else:
-                self._writer(definition, aggregation)(value, attributes)
+                write(value, attributes)
         self._windows += 1
         self._watch_for_loss(definition)
 
@@ -68,11 +73,11 @@ class Instruments:
         """Report nothing any more; the API has no way to take an instrument back."""
         self._active = False
 
-    def _writer(self, definition: monitel.StatDefinition, aggregation: monitel.Aggregation) -> Callable[..., None]:
+    def _instrument(self, definition: monitel.StatDefinition, aggregation: monitel.Aggregation) -> Callable[..., None]:
         key = definition.name, definition.unit, definition.monotonic, aggregation
-        known = self._writers.get(key)
+        known = self._instruments.get(key)
         if known is None:
-            known = self._writers[key] = self._make(definition, aggregation)
+            known = self._instruments[key] = self._make(definition, aggregation)
         return known
 
     def _make(self, definition: monitel.StatDefinition, aggregation: monitel.Aggregation) -> Callable[..., None]:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
 
     import monitel
-    from monitel.window import AttributeValue
 
 
 @dataclass(slots=True, eq=False)
@@ -60,10 +59,10 @@ class WindowQueue:
 
     Args:
         limit: Windows that it holds.
-        attributes: Put on every point beside the Stat's own, e.g. the rank.
+        attributes: Put on every point, beside the Stat's own, e.g. the rank.
     """
 
-    def __init__(self, limit: int, attributes: Mapping[str, AttributeValue] | None = None) -> None:
+    def __init__(self, limit: int, attributes: Mapping[str, str | int] | None = None) -> None:
         self._dropped = 0
         self.nonfinite = 0
         self.discarded = 0
@@ -119,7 +118,7 @@ def _attribute_set(definition: monitel.StatDefinition) -> Hashable:
     return frozenset((key, type(value), value) for key, value in definition.attributes.items())
 
 
-def _key_value(key: str, value: AttributeValue) -> KeyValue:
+def _key_value(key: str, value: str | float) -> KeyValue:
     message = KeyValue(key=key)
     if isinstance(value, bool):
         message.value.bool_value = value
