@@ -140,6 +140,18 @@ def test_the_service_has_a_name(receiver: Receiver, start: Start, monkeypatch: p
     assert {"service.name": "argument", "team": "a", "run": 2}.items() <= second.items()
 
 
+def test_bytes_that_are_no_utf8_are_spelt_out(
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Variables are bytes: half a character in one costs neither the attribute nor a line in the log."""
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "tr\udce4in")
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "team=\udcff,gr\udcfcn=1")
+    assert start().force_flush(10)
+    resource = receiver.points("monitel.queue.size")[0].resource
+    assert {"service.name": "tr\\udce4in", "team": "\\udcff", "gr\\udcfcn": "1"}.items() <= resource.items()
+    assert "" == caplog.text
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
     [
@@ -166,6 +178,10 @@ def test_the_service_has_a_name(receiver: Receiver, start: Start, monkeypatch: p
         ({"resource_attributes": {"a": object()}}, TypeError, ["resource_attributes", "'a'"]),
         ({"resource_attributes": {1: "a"}}, TypeError, ["resource_attributes", "1"]),
         ({"resource_attributes": {"": "a"}}, ValueError, ["resource_attributes", "empty"]),
+        ({"service_name": "a\ud800"}, ValueError, ["service_name", "UTF-8", "'a\\ud800'"]),
+        ({"resource_attributes": {"a": "b\udce4"}}, ValueError, ["resource_attributes", "'a'", "UTF-8"]),
+        ({"resource_attributes": {"a\udce4": "b"}}, ValueError, ["resource_attributes", "name", "UTF-8"]),
+        ({"resource_attributes": {"a": 2**63}}, ValueError, ["resource_attributes", "'a'", "64 bits", str(2**63)]),
         ({"spool_dir": 5}, TypeError, ["spool_dir", "int"]),
         ({"endpont": "http://host"}, TypeError, ["endpont"]),
     ],

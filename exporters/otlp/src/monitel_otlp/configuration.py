@@ -13,7 +13,7 @@ from opentelemetry.sdk.resources import Resource
 from monitel_otlp._compat import get_logger_provider, is_set, set_global_providers
 from monitel_otlp.log_handler import LogHandler
 from monitel_otlp.pipeline import Pipeline
-from monitel_otlp.ranks import launch_attributes
+from monitel_otlp.ranks import launch_attributes, readable
 from monitel_otlp.settings import resolve
 from monitel_otlp.termination import on_sigterm
 
@@ -67,7 +67,8 @@ def configure(
 
     Raises:
         TypeError: An argument of a wrong type.
-        ValueError: An endpoint that is no base URL, an interval that is not positive, an unknown protocol or ranks.
+        ValueError: An endpoint that is no base URL, an interval that is not positive, an unknown protocol or ranks,
+            text that UTF-8 cannot hold, an int beyond 64 bits.
 
     Example:
         >>> import monitel
@@ -121,6 +122,8 @@ def configure(
 def _check(service_name: object, attributes: object, resource: object) -> None:
     if service_name is not None and not isinstance(service_name, str):
         raise TypeError(f"service_name must be a str, got {type(service_name).__qualname__}")
+    if service_name is not None:
+        _check_value("service_name", service_name)
     if resource is not None and not isinstance(resource, Resource):
         raise TypeError(f"resource must be an OpenTelemetry Resource, got {type(resource).__qualname__}")
     if attributes is None:
@@ -132,6 +135,16 @@ def _check(service_name: object, attributes: object, resource: object) -> None:
             raise TypeError(f"resource_attributes must map str to str, int, float or bool; {name!r:.40} does not")
         if not name:
             raise ValueError("resource_attributes: a name must not be empty, Prometheus refuses such a request")
+        _check_value("resource_attributes: a name", name)
+        _check_value(f"resource_attributes: {name!r:.40}", value)
+
+
+def _check_value(what: str, value: object) -> None:
+    """Refuse what the protocol cannot hold; the exporter would leave it out of each request."""
+    if isinstance(value, str) and readable(value) != value:
+        raise ValueError(f"{what} must be text that UTF-8 can hold, got {value!r:.80}")
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError(f"{what} must fit in 64 bits, got {value}; give it as a str")
 
 
 def _resource(
@@ -156,7 +169,12 @@ def _resource(
     launch = Resource(launch_attributes())
     if theirs is not None:
         return launch.merge(theirs).merge(Resource(attributes)).merge(marker)
-    return launch.merge(Resource.create(attributes)).merge(marker)  # variables win over what is detected
+    created = Resource.create(attributes)  # which reads variables, and they win over what is detected
+    found = {
+        readable(name): readable(value) if isinstance(value, str) else value
+        for name, value in created.attributes.items()
+    }
+    return launch.merge(Resource(found, created.schema_url)).merge(marker)
 
 
 def _is_theirs(provider: object) -> bool:

@@ -54,9 +54,14 @@ def launch_attributes() -> dict[str, str | int]:
         for variable in variables:
             value = os.environ.get(variable, "").strip()
             if attribute == "training.run.id" and value:
-                found[attribute] = value.encode(errors="backslashreplace").decode()  # variables are bytes
+                found[attribute] = readable(value)
             elif value.isdecimal() and len(value) < _TOO_LONG:
                 found[attribute] = int(value)
             if attribute in found:
                 break
     return found
+
+
+def readable(value: str) -> str:
+    """A variable's text as UTF-8 can hold it: variables are bytes, and what is none of its characters is spelt out."""
+    return value.encode(errors="backslashreplace").decode()
