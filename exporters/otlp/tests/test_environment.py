@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import monitel
@@ -101,7 +101,7 @@ hosts = st.sampled_from(
     ["127.0.0.1", "127.0.0.1:9", "[::1]", "[::1]:9", f"user:{TOKEN}@127.0.0.1:9", "[::1", "127.0.0.1:x"]
 )
 paths = st.sampled_from(["", "/", "/v1/metrics", f"/?key={TOKEN}", "//", "/ä \r\nx"])
-urls = st.tuples(st.sampled_from(["http://", "https://", "HTTP://", "grpc://", ""]), hosts, paths).map("".join)
+urls = st.tuples(st.sampled_from(["http://", "https://", "HTTP://", "htp://", ""]), hosts, paths).map("".join)
 secrets = st.tuples(texts, st.sampled_from(["authorization=", "a=Bearer ", "=", ""]), st.just(TOKEN), texts).map(
     "".join
 )
@@ -116,9 +116,16 @@ def values(name: str) -> st.SearchStrategy[str]:
     return secrets | texts if name.endswith("HEADERS") else texts
 
 
-environments = st.sets(st.sampled_from([*EXPORTER, *SDK, *LAUNCHER]), max_size=6).flatmap(
-    lambda names: st.fixed_dictionaries({name: values(name) for name in sorted(names)})
-)
+often = [
+    *(f"OTEL_EXPORTER_OTLP_{name}" for name in ("ENDPOINT", "HEADERS", "TIMEOUT", "LOGS_ENDPOINT", "PROTOCOL")),
+    *("OTEL_METRIC_EXPORT_INTERVAL", "OTEL_RESOURCE_ATTRIBUTES", "RANK"),
+]
+environments = st.tuples(
+    st.fixed_dictionaries({}, optional={name: values(name) for name in often}),
+    st.sets(st.sampled_from([*EXPORTER, *SDK, *LAUNCHER]), max_size=4).flatmap(
+        lambda names: st.fixed_dictionaries({name: values(name) for name in sorted(names)})
+    ),
+).map(lambda parts: {**parts[0], **parts[1]})
 fuzzed = settings(
     max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -164,6 +171,11 @@ def trained(variables: Mapping[str, str]) -> tuple[str, list[FrozenRequest]]:
 
 @fuzzed
 @given(environments)
+@example({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://[::1", "OTEL_METRIC_EXPORT_INTERVAL": "nan"})
+@example({"OTEL_EXPORTER_OTLP_ENDPOINT": f"htp://user:{TOKEN}@127.0.0.1:x/?key={TOKEN}"})
+@example({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "OTEL_EXPORTER_OTLP_HEADERS": f"{TOKEN}"})
+@example({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "OTEL_EXPORTER_OTLP_HEADERS": f"a={TOKEN}\n"})
+@example({"OTEL_SERVICE_NAME": "\udce4", "OTEL_RESOURCE_ATTRIBUTES": "\udce4=\udce4"})
 def test_no_variable_ends_training_or_loses_a_window(variables: dict[str, str]) -> None:
     """Window and event are in the spool, whatever the variables say; no token is in what is said."""
     if "grpc" in {value.strip() for value in variables.values()}:  # its resolver is no Python: let it know the host
