@@ -96,24 +96,27 @@ def running(*command: object, log: Path, ready: str) -> Iterator[subprocess.Pope
 
 @dataclass(frozen=True)
 class Prometheus:
-    """A Prometheus that takes OTLP, in its default configuration: it refuses what comes out of order."""
+    """A Prometheus that takes OTLP; in its default configuration it refuses what comes out of order."""
 
     url: str
 
-    def samples(self, series: str) -> list[tuple[int, str]]:
-        """All samples of one series: Unix milliseconds, and the value as Prometheus writes it."""
-        query = urllib.parse.urlencode({"query": f"{series}[1h]"})
+    def samples(self, series: str, back: str = "1h") -> list[tuple[int, str]]:
+        """All samples of one series in the time back: Unix milliseconds, and the value as Prometheus writes it."""
+        query = urllib.parse.urlencode({"query": f"{series}[{back}]"})
         with urllib.request.urlopen(f"{self.url}/api/v1/query?{query}", timeout=10) as answer:
             (found,) = json.load(answer)["data"]["result"] or [{"values": []}]
         return [(round(at * 1000), value) for at, value in found["values"]]
 
 
 @pytest.fixture
-def prometheus(backends: Path, tmp_path: Path) -> Iterator[Prometheus]:
-    """A real Prometheus."""
+def prometheus(backends: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Prometheus]:
+    """A real Prometheus; its parameter is the window out of order, none by default."""
     url = f"http://127.0.0.1:{free_port()}"
     config = tmp_path / "prometheus.yml"
-    config.write_text("global: {scrape_interval: 1h}\n")
+    window = getattr(request, "param", "0s")
+    config.write_text(
+        f"global: {{scrape_interval: 1h}}\nstorage: {{tsdb: {{out_of_order_time_window: {window}}}}}\n"
+    )
     command = [
         backends / "prometheus",
         f"--config.file={config}",

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from google.protobuf.json_format import Parse
 
 import monitel_otlp.replay
 from monitel_otlp.__main__ import main
-from monitel_otlp.request import REQUESTS
+from monitel_otlp.request import REQUESTS, FrozenRequest
 from monitel_otlp.spool import Spool
 
 from .conftest import PRELUDE
@@ -77,7 +78,9 @@ def test_replay_delivers_everything_in_order(receiver: Receiver, run: Run, runs:
     assert left == {signal: [request.body for request in receiver.of(signal)] for signal in REQUESTS}
     assert list(range(1, 21)) == receiver.values("loss.count")
     assert (EVENTS, 20) == (names(receiver), len(receiver.spans()))
-    assert "delivered 60 items from 1 spool\n" == ended.stdout
+    age, result = ended.stdout.splitlines()
+    assert re.fullmatch(r"the oldest data is from \d{4}-\d\d-\d\d \d\d:\d\d:\d\d, less than two minutes ago", age)
+    assert "delivered 60 items from 1 spool" == result
     assert [] == list(runs.iterdir())
 
 
@@ -209,6 +212,75 @@ def test_replay_gets_past_what_the_backend_cannot_take(
         assert [f"event {number}" for number in range(100)] == names(receiver)
     else:
         assert 1 == len(list(tmp_path.glob("runs/*/rejected/*.binpb")))
+
+
+HOUR_NS = 3600 * 10**9
+PROMETHEUS = "Prometheus refuses metrics of that age, .*out_of_order_time_window is {} or more"
+LOKI = "Loki refuses log records .* more than a week old.*reject_old_samples is false"
+
+
+@pytest.mark.parametrize(
+    ("hours", "words", "advice"),
+    [
+        ({"metrics": 0.5, "logs": 0.01}, "30 minutes", []),
+        ({"metrics": 1.5, "logs": 3}, "3 hours", [PROMETHEUS.format("3h")]),
+        ({"metrics": 49, "traces": 70}, "2 days", [PROMETHEUS.format("51h")]),
+        ({"logs": 7 * 24 + 1}, "7 days", [LOKI]),
+        ({"metrics": 240, "logs": 240, "traces": 1}, "10 days", [PROMETHEUS.format("242h"), LOKI]),
+        ({"traces": 9999}, "416 days", []),
+    ],
+    ids=str,
+)
+def test_replay_says_how_old_the_data_is(
+    *,
+    receiver: Receiver,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    hours: dict[str, float],
+    words: str,
+    advice: list[str],
+) -> None:
+    """The oldest of all folders, and what backends do with data of that age, before anything is sent."""
+    for signal, age in hours.items():
+        for younger in (0, 1):
+            with closing(Spool(tmp_path / "runs" / f"{signal}{younger}")) as spool:
+                created_ns = time.time_ns() - int(age * HOUR_NS / (1 + younger)) - 10**9
+                spool.append(FrozenRequest(signal, REQUESTS[signal]().SerializeToString(), 1, created_ns))
+    assert 0 == main(["replay", str(tmp_path / "runs"), "--endpoint", receiver.url])
+    first, *more, result = capsys.readouterr().out.splitlines()
+    assert first.endswith(f", {words} ago")
+    assert [True] * len(advice) == [bool(re.match(*pair)) for pair in zip(advice, more, strict=True)]
+    assert f"delivered {2 * len(hours)} items from {2 * len(hours)} spools" == result
+
+
+@pytest.mark.parametrize(
+    ("status", "words", "counted"),
+    [
+        (400, "out of order sample", 1),
+        (400, "entry has timestamp too old: 2026-01-01T00:00:00Z", 1),
+        (400, "(err-mimir-sample-out-of-order)", 1),
+        (500, "too old sample", 1),
+        (400, "no", 0),
+    ],
+)
+def test_what_was_refused_for_its_age_is_counted(
+    *,
+    receiver: Receiver,
+    runs: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    status: int,
+    words: str,
+    counted: int,
+) -> None:
+    """And not asked for again, with whatever status it was refused: it only gets older."""
+    monkeypatch.setattr(monitel_otlp.replay, "_PAUSES", ())
+    receiver.rule(lambda request: Answer(status, body=words.encode()) if POISON in request.body else None)
+    assert 0 == main(["replay", str(runs), "--endpoint", receiver.url])
+    result = capsys.readouterr().out.splitlines()[-1]
+    assert result.startswith("delivered 59 items from 1 spool")
+    assert bool(counted) is ("; refused for their age, and set aside in rejected/: 1" in result)
+    assert 1 == sum(POISON in request.body for request in receiver.requests)
 
 
 def test_cat_prints_what_the_collector_reads(run: Run, runs: Path) -> None:

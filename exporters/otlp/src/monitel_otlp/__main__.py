@@ -9,7 +9,7 @@ from pathlib import Path
 
 from monitel_otlp.doctor import examine
 from monitel_otlp.jsonlines import json_line
-from monitel_otlp.replay import replay, spool_folders
+from monitel_otlp.replay import describe_age, replay, spool_folders
 from monitel_otlp.senders import make_encoders, make_senders
 from monitel_otlp.settings import GRPC, HTTP, resolve
 from monitel_otlp.spool import Spool, SpoolError
@@ -64,15 +64,20 @@ def _replay(arguments: argparse.Namespace) -> int:
     if not settings.endpoints:
         raise SpoolError("no endpoint: give --endpoint http://HOST:4318 or set OTEL_EXPORTER_OTLP_ENDPOINT")
     routes = make_senders(settings, make_encoders(settings))
-    delivered, failures = 0, 0
+    for line in describe_age(folders):
+        print(line, flush=True)  # before the progress bar
+    delivered = too_old = failures = 0
     for folder in folders:
         try:
-            delivered += replay(folder, routes)
+            outcome = replay(folder, routes)
+            delivered += outcome.delivered
+            too_old += outcome.too_old
         except SpoolError as error:
             failures += 1
             print(f"monitel_otlp: {error}", file=sys.stderr)
     done = len(folders) - failures
-    print(f"delivered {delivered} items from {done} spool{'' if done == 1 else 's'}")
+    aside = f"; refused for their age, and set aside in rejected/: {too_old}" if too_old else ""
+    print(f"delivered {delivered} items from {done} spool{'' if done == 1 else 's'}{aside}")
     return 1 if failures else 0
 
 

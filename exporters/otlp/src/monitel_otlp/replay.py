@@ -2,26 +2,51 @@
 
 from __future__ import annotations
 
+import time
 from threading import Event, RLock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tqdm import tqdm
 
 from monitel_otlp.outbox import Outbox
 from monitel_otlp.request import SIGNALS
-from monitel_otlp.sender import Verdict
+from monitel_otlp.sender import TOO_OLD, Verdict
 from monitel_otlp.spool import Spool, SpoolError
 from monitel_otlp.tally import Tally
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
+    from monitel_otlp.request import FrozenRequest
     from monitel_otlp.sender import Sender
 
 _never = Event()  # never set: a pause that Ctrl-C ends
 _LONGEST_ASKED = 60.0  # somebody is watching
 _PAUSES = (1.0, 2.0, 4.0, 8.0)  # seconds after which a request is tried again
+_HOUR = 3600.0
+_PROMETHEUS, _LOKI = 1 * _HOUR, 7 * 24 * _HOUR  # seconds that they look back where nothing else is set
+
+
+class Outcome(NamedTuple):
+    """What became of a spool's items.
+
+    Attributes:
+        delivered: That many the backend took.
+        too_old: That many it refused for their age; they are set aside.
+    """
+
+    delivered: int
+    too_old: int
+
+
+class _ReplayedSpool(Spool):
+    too_old = 0
+
+    def set_aside(self, request: FrozenRequest, reason: str) -> Path:
+        if TOO_OLD.search(reason):
+            self.too_old += request.items
+        return super().set_aside(request, reason)
 
 
 def spool_folders(root: Path) -> list[Path]:
@@ -38,7 +63,43 @@ def spool_folders(root: Path) -> list[Path]:
     return folders
 
 
-def replay(folder: Path, routes: dict[str, Sender]) -> int:
+def describe_age(folders: Iterable[Path]) -> list[str]:
+    """Say in words how old the oldest data in some spools is, and what backends do with data of that age.
+
+    It is the age of the requests, which are made within an export interval of what they hold.
+    """
+    ages = {}
+    for signal in SIGNALS:
+        oldest = [next(Spool(folder).peek([signal]), None) for folder in folders]
+        created = [request.created_ns for request in oldest if request is not None]
+        if created:
+            ages[signal] = time.time() - min(created) / 1e9
+    if not ages:
+        return []
+    age = max(ages.values())
+    then = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time.time() - age))
+    lines = [f"the oldest data is from {then}, {_words(age)} ago"]
+    if ages.get("metrics", 0.0) > _PROMETHEUS:
+        lines.append(
+            "Prometheus refuses metrics of that age, and they are set aside, unless its "
+            f"storage.tsdb.out_of_order_time_window is {int(ages['metrics'] / _HOUR) + 2}h or more"
+        )
+    if ages.get("logs", 0.0) > _LOKI:
+        lines.append(
+            "Loki refuses log records that are more than a week old, and they are set aside, unless its "
+            "reject_old_samples is false"
+        )
+    return lines
+
+
+def _words(seconds: float) -> str:
+    for name, size in (("day", 24 * _HOUR), ("hour", _HOUR), ("minute", 60.0)):
+        if seconds >= 2 * size:
+            return f"{int(seconds / size)} {name}s"
+    return "less than two minutes"
+
+
+def replay(folder: Path, routes: dict[str, Sender]) -> Outcome:
     """Deliver one spool, oldest first, and remove what was acknowledged.
 
     Interrupted or refused, it goes on from there when it is called again; the request that was under way may arrive
@@ -48,13 +109,10 @@ def replay(folder: Path, routes: dict[str, Sender]) -> int:
         folder: A folder that :func:`spool_folders` gave.
         routes: How to send.
 
-    Returns:
-        Items delivered.
-
     Raises:
         SpoolError: Its process is still running, or the backend does not take it; what is left stays.
     """
-    spool = Spool(folder)
+    spool = _ReplayedSpool(folder)
     spool.load()
     tally = Tally()
     try:
@@ -74,7 +132,7 @@ def replay(folder: Path, routes: dict[str, Sender]) -> int:
                         raise SpoolError(f"{why}; the rest is still in {folder}, run this again")
     finally:
         spool.close()
-    return sum(tally.total(signal) for signal in SIGNALS)
+    return Outcome(sum(tally.total(signal) for signal in SIGNALS), spool.too_old)
 
 
 def _empty(outbox: Outbox, on_progress: Callable[[], object]) -> None:

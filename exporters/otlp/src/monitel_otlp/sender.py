@@ -78,6 +78,8 @@ _REFUSED = {
     403: "the credentials are not allowed to write: check OTEL_EXPORTER_OTLP_HEADERS",
     404: "there is no OTLP receiver at this path: the endpoint is a base URL, /v1/... is appended",
 }
+#: What backends say of data that is older than they take (Prometheus says some of it with 500): it only gets older.
+TOO_OLD = re.compile("out[ -]of[ -](order|bounds)|too[ -]old", re.IGNORECASE)
 _REJECTED_FIELD = {"metrics": "rejected_data_points", "logs": "rejected_log_records", "traces": "rejected_spans"}
 
 
@@ -155,7 +157,8 @@ def _answer(signal: str, response: requests.Response) -> Answer:
     reason = f"{reason}: {response.text[:200]!r}"
     if status == requests.codes.request_entity_too_large:
         return Answer(Verdict.TOO_LARGE, reason)
-    return Answer(Verdict.FAILED if status >= 500 else Verdict.REJECTED, reason)  # noqa: PLR2004  the server's fault
+    failed = status >= 500 and not TOO_OLD.search(reason)  # noqa: PLR2004  the server's fault
+    return Answer(Verdict.FAILED if failed else Verdict.REJECTED, reason)
 
 
 def _retry_after(value: str | None) -> float | None:

@@ -118,9 +118,10 @@ class Spool:
             file.write(reason.encode())
         return path
 
-    def peek(self) -> Iterator[FrozenRequest]:
+    def peek(self, signals: Iterable[str] = SIGNALS) -> Iterator[FrozenRequest]:
         """As :meth:`requests`, of a folder that another process may be using: nothing is locked or taken over."""
-        for queue in self._queues.values():
+        for signal in signals:
+            queue = self._queues[signal]
             queue.load()
             yield from queue
 

@@ -1,0 +1,76 @@
+"""Old data and a real Prometheus: what replay says of its age is what happens to it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from .conftest import Prometheus
+
+    Python = Callable[..., subprocess.CompletedProcess[str]]
+
+pytestmark = pytest.mark.integration
+
+RUN = """\
+import sys, time
+
+age_ns = int(float(sys.argv[1]) * 3600 * 10**9)
+now_ns = time.time_ns
+time.time_ns = lambda: now_ns() - age_ns  # before anything takes it from there
+
+import monitel, monitel_otlp
+
+pipeline = monitel_otlp.configure(service_name="train", export_interval=3600.0, spool_dir="spool")
+with monitel.testing.ManualClock(time.time_ns()) as clock:
+    loss = monitel.Stat(sys.argv[2], [monitel.MEAN], 60.0)
+    for number in range(3):
+        loss.add(number)
+        clock.advance(60)
+        assert pipeline.force_flush(10)  # a request for each
+pipeline.shutdown()
+"""
+
+
+@pytest.fixture
+def replayed(python: Python, prometheus: Prometheus, tmp_path: Path) -> Callable[[float, str], list[str]]:
+    """Record three windows so many hours ago, replay them into Prometheus, and tell what that prints."""
+    (tmp_path / "train.py").write_text(RUN)
+
+    def replayed(hours: float, name: str) -> list[str]:
+        python("train.py", hours, name)
+        url = f"{prometheus.url}/api/v1/otlp"
+        return python("-m", "monitel_otlp", "replay", "spool", "--endpoint", url).stdout.splitlines()
+
+    return replayed
+
+
+def test_prometheus_takes_nothing_old_by_default(
+    replayed: Callable[[float, str], list[str]], prometheus: Prometheus
+) -> None:
+    """It has data of the present already: what is older than an hour is refused, foretold, and counted."""
+    age, result = replayed(0.1, "fresh")
+    assert "6 minutes ago" in age
+    assert "delivered 3 items from 1 spool" == result
+    age, advice, result = replayed(3, "old")
+    assert "3 hours ago" in age
+    assert "out_of_order_time_window is 5h or more" in advice
+    assert "delivered 0 items from 1 spool; refused for their age, and set aside in rejected/: 3" == result
+    assert (3, 0) == (len(prometheus.samples("fresh_mean")), len(prometheus.samples("old_mean", "1d")))
+
+
+@pytest.mark.parametrize("prometheus", ["5h"], indirect=True)
+def test_what_is_older_than_the_window_is_refused(
+    replayed: Callable[[float, str], list[str]], prometheus: Prometheus
+) -> None:
+    """With the window that was advised the same data is stored; what is beyond it gets a 500, for good."""
+    replayed(0.1, "fresh")
+    assert "delivered 3 items from 1 spool" == replayed(3, "old")[-1]
+    assert replayed(9, "older")[-1].endswith("refused for their age, and set aside in rejected/: 3")
+    stored = [len(prometheus.samples(f"{name}_mean", "1d")) for name in ("fresh", "old", "older")]
+    assert [3, 3, 0] == stored
