@@ -173,6 +173,25 @@ def test_stats_of_one_name_and_attributes_are_one_series(receiver: Receiver, sta
     assert 1 == len({point.start_ns for point in receiver.points("val.loss.count")})
 
 
+def test_the_first_stat_of_a_name_decides_the_metric(
+    receiver: Receiver, start: Start, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two of one name with other units, or of which one is monotonic, are one metric still; it is said once."""
+    pipeline = start()
+    stats = [
+        Stat("tokens", [SUM], 60.0, unit="{token}", monotonic=True),
+        Stat("tokens", [SUM], 60.0),
+        Stat("tokens", [SUM], 60.0, unit="By", attributes={"split": "val"}),
+    ]
+    for stat in stats:
+        close_windows(stat, clock, [2.0])
+    assert pipeline.force_flush(10)
+    points = receiver.points("tokens.sum")
+    assert [({}, 2.0), ({}, 4.0), ({"split": "val"}, 2.0)] == [(point.attributes, point.value) for point in points]
+    assert {("{token}", True)} == {(point.unit, point.monotonic) for point in points}
+    assert 1 == sum("Stats of one metric differ" in message for message in caplog.messages)
+
+
 def test_windows_less_than_a_millisecond_apart_are_one_point(
     receiver: Receiver, start: Start, clock: ManualClock
 ) -> None:

@@ -172,6 +172,20 @@ def test_the_rank_is_on_the_points_where_it_is_needed(
     assert [3] == [point.attributes["training.rank"] for point in receiver.points("loss.count")]
 
 
+def test_a_rank_of_the_users_own_stays(monkeypatch: pytest.MonkeyPatch, receiver: Receiver, start: Start) -> None:
+    """A Stat's attribute of that name is kept, and makes a series of its own unless it says the same."""
+    launch(monkeypatch, {"RANK": "3"})
+    pipeline = start(rank_attribute=True)
+    for own in ({}, {"training.rank": 7}, {"training.rank": 3}):
+        stat = Stat("loss", [COUNT], 60.0, attributes=own)
+        stat.add(1)
+        stat.flush()
+        del stat
+    assert pipeline.force_flush(10)
+    found = [(point.attributes["training.rank"], point.value) for point in receiver.points("loss.count")]
+    assert [(3, 2), (7, 1)] == sorted(found)[-2:]
+
+
 def test_without_a_launcher_points_have_no_rank(receiver: Receiver, start: Start) -> None:
     """Not even when it is asked for: nobody knows it."""
     pipeline = start(rank_attribute=True)

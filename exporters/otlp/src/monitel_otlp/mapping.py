@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from abc import ABC, abstractmethod
 from dataclasses import replace
@@ -12,6 +11,7 @@ from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, ScopeMetrics
 
 import monitel
+from monitel_otel import describe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,7 +25,7 @@ _CUMULATIVE = AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
 
 
 class Points:
-    """The points of one request: those of one name, unit and shape are one metric.
+    """The points of one request, those of one name in one metric.
 
     Attributes:
         scope: The message that they are in.
@@ -33,7 +33,7 @@ class Points:
 
     def __init__(self) -> None:
         self.scope = ScopeMetrics(scope=InstrumentationScope(name="monitel", version=monitel.__version__))
-        self._found: dict[tuple[str, str, str, bool], Any] = {}
+        self._found: dict[tuple[str, str], Any] = {}
 
     def add(  # noqa: PLR0917  called for each point: keywords would cost a tenth of it
         self,
@@ -45,19 +45,19 @@ class Points:
         monotonic: bool = False,
     ) -> Any:
         """A new point at the end of a window, to be filled in; ``shape`` is a field of the message ``Metric``."""
-        key = name, unit, shape, monotonic
-        points = self._found.get(key)
+        points = self._found.get((name, shape))
         if points is None:
+            definition = entry.series.definition
             metric = self.scope.metrics.add()
             metric.name = name
             metric.unit = unit
-            metric.description = entry.series.description
+            metric.description = describe(definition.name, definition.description)
             data = getattr(metric, shape)
             if temporality:
                 data.aggregation_temporality = temporality
             if monotonic:
                 data.is_monotonic = True
-            points = self._found[key] = data.data_points
+            points = self._found[name, shape] = data.data_points
         point = points.add()
         point.time_unix_nano = entry.window.end_ns
         if entry.series.attributes:
@@ -68,7 +68,7 @@ class Points:
 class WindowMapping(ABC):
     """Turns windows into metrics; points of a series ascend in time, over all calls.
 
-    The messages are made directly: by way of the SDK's metric classes and their encoder it takes five times as long,
+    The messages are made directly: by way of the SDK's metric classes and their encoder it takes four times as long,
     in which the training loop may have to wait.
 
     Args:
@@ -103,59 +103,58 @@ class CumulativeMapping(WindowMapping):
 
     def write(self, entry: Entry, points: Points) -> None:
         """One point for each aggregation."""
-        window, series, total_count, total_sum = entry
-        definition = window.definition
-        for aggregation in definition.aggregations:
+        window, series = entry.window, entry.series
+        unit = series.definition.unit
+        for aggregation in window.definition.aggregations:
             name = f"{series.name}.{aggregation.suffix}"
             if aggregation is monitel.COUNT:
                 point = points.add(entry, name, "{sample}", "sum", _CUMULATIVE, True)
                 point.start_time_unix_nano = self._start_ns
-                point.as_int = total_count
+                point.as_int = entry.total_count
             elif aggregation is monitel.SUM:
-                point = points.add(entry, name, definition.unit, "sum", _CUMULATIVE, definition.monotonic)
+                point = points.add(entry, name, unit, "sum", _CUMULATIVE, series.definition.monotonic)
                 point.start_time_unix_nano = self._start_ns
-                point.as_double = total_sum
+                point.as_double = entry.total_sum
             else:
-                points.add(entry, name, definition.unit).as_double = window.value(aggregation)
+                points.add(entry, name, unit).as_double = window.value(aggregation)
 
 
 class DeltaMapping(WindowMapping):
     """For delta temporality: one histogram a window, with one bucket, count, sum, min and max; VALUE is a gauge.
 
-    A series that ever had a negative sample has no sum in its histogram from then on (the protocol wants it so), and
-    ``<stat>.total`` beside it. A sum that is not finite is left out.
+    A series that ever had a negative sample has no sum in its histogram from then on (the protocol wants it so), nor in
+    what is not sent yet, and ``<stat>.total`` beside it. A sum that is not finite is left out.
     """
 
     def write(self, entry: Entry, points: Points) -> None:
         """A histogram point, and what it cannot hold."""
-        window, series, _total_count, _total_sum = entry
-        unit = window.definition.unit
+        window, series = entry.window, entry.series
+        unit = series.definition.unit
         asked = set(window.definition.aggregations)
         if monitel.VALUE in asked:
             points.add(entry, f"{series.name}.value", unit).as_double = window.last
         if not asked - {monitel.VALUE}:
             return
-        series.signed = series.signed or window.min < 0
+        start_ns = max(window.start_ns, series.end_ns)  # two Stats of one name may have windows that overlap
         point = points.add(entry, series.name, unit, "histogram", _DELTA)
-        point.start_time_unix_nano = window.start_ns
+        point.start_time_unix_nano = start_ns
         point.count = window.count
         point.bucket_counts.append(window.count)
         point.min, point.max = window.min, window.max
-        if not math.isfinite(window.sum):
+        if entry.finite_sum is None:
             return
         if series.signed:
             point = points.add(entry, f"{series.name}.total", unit, "sum", _DELTA)
-            point.start_time_unix_nano = window.start_ns
-            point.as_double = window.sum
+            point.start_time_unix_nano = start_ns
+            point.as_double = entry.finite_sum
         else:
-            point.sum = window.sum
+            point.sum = entry.finite_sum
 
 
 def choose_mapping(start_ns: int) -> WindowMapping:
     """The mapping that OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE asks for."""
     preference = os.environ.get("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "").strip().lower()
-    chosen = DeltaMapping if preference in {"delta", "lowmemory"} else CumulativeMapping
-    return chosen(start_ns)
+    return DeltaMapping(start_ns) if preference in {"delta", "lowmemory"} else CumulativeMapping(start_ns)
 
 
 def _ascending(entries: list[Entry], earliest_ns: int) -> list[Entry]:
@@ -164,22 +163,25 @@ def _ascending(entries: list[Entry], earliest_ns: int) -> list[Entry]:
         return entries
     # Two threads may hand over two windows of a series in the wrong order. Times and totals both only rise, so each is
     # put in order by itself: the totals are in the order of arrival already.
-    windows = sorted((entry.window for entry in entries), key=lambda window: window.end_ns)
     found: list[Entry] = []
-    for window, entry in zip(windows, entries, strict=True):
-        moved = entry._replace(window=replace(window, end_ns=max(window.end_ns, earliest_ns)))
-        if found and moved.window.end_ns < found[-1].window.end_ns + _MILLISECOND_NS:
-            moved = moved._replace(window=_merged(found.pop().window, moved.window))
+    for entry, arrived in zip(sorted(entries, key=lambda entry: entry.window.end_ns), entries, strict=True):
+        window = replace(entry.window, end_ns=max(entry.window.end_ns, earliest_ns))
+        moved = arrived._replace(window=window, finite_sum=entry.finite_sum)
+        if found and window.end_ns < found[-1].window.end_ns + _MILLISECOND_NS:
+            moved = _merged(found.pop(), moved)
         found.append(moved)
     return found
 
 
-def _merged(earlier: monitel.Window, later: monitel.Window) -> monitel.Window:
-    return replace(
-        later,
-        start_ns=earlier.start_ns,
-        count=earlier.count + later.count,
-        sum=earlier.sum + later.sum,
-        min=min(earlier.min, later.min),
-        max=max(earlier.max, later.max),
+def _merged(earlier: Entry, later: Entry) -> Entry:
+    one, other = earlier.window, later.window
+    window = replace(
+        other,
+        start_ns=one.start_ns,
+        count=one.count + other.count,
+        sum=one.sum + other.sum,
+        min=min(one.min, other.min),
+        max=max(one.max, other.max),
     )
+    sums = [entry.finite_sum for entry in (earlier, later) if entry.finite_sum is not None]
+    return later._replace(window=window, finite_sum=sum(sums) if sums else None)

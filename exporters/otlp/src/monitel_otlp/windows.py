@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import deque
 from dataclasses import dataclass
@@ -10,12 +11,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
-from monitel_otel import MetricNames, describe
+from monitel_otel import MetricNames
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
 
     import monitel
+
+
+_log = logging.getLogger("monitel.otlp")
 
 
 @dataclass(slots=True, eq=False)
@@ -24,28 +28,29 @@ class Series:
 
     Attributes:
         name: The metric's.
-        description: The metric's.
+        definition: Of the first Stat of that name: it decides the metric's unit, and whether its sum only rises.
         attributes: Of every point.
         count: Samples so far.
         sum: The samples' sum so far, of windows whose sum is finite.
-        end_ns: Time of its latest point; written where windows are encoded.
-        signed: A sample was negative; written there too.
+        signed: A sample was negative.
+        end_ns: Time of the latest point; written where windows are encoded.
     """
 
     name: str
-    description: str
+    definition: monitel.StatDefinition
     attributes: tuple[KeyValue, ...]
     count: int = 0
     sum: float = 0.0
-    end_ns: int = 0
     signed: bool = False
+    end_ns: int = 0
 
 
 class Entry(NamedTuple):
-    """A window, and its series' totals with it counted in."""
+    """A window, its sum where that is finite, and its series' totals with it counted in."""
 
     window: monitel.Window
     series: Series
+    finite_sum: float | None
     total_count: int
     total_sum: float
 
@@ -59,7 +64,7 @@ class WindowQueue:
 
     Args:
         limit: Windows that it holds.
-        attributes: Put on every point, beside the Stat's own, e.g. the rank.
+        attributes: Put on every point that has none of that name, e.g. the rank.
     """
 
     def __init__(self, limit: int, attributes: Mapping[str, str | int] | None = None) -> None:
@@ -69,8 +74,10 @@ class WindowQueue:
         self._limit = limit
         self._lock = RLock()  # a garbage collection inside may destruct a Stat, which logs its last window
         self._entries: deque[Entry] = deque()
-        self._attributes = attributes or {}
+        self._attributes = dict(attributes or {})
         self._names = MetricNames()
+        self._definitions: dict[str, monitel.StatDefinition] = {}
+        self._different: set[str] = set()
         self._series: dict[Hashable, Series] = {}
 
     def __len__(self) -> int:
@@ -78,28 +85,47 @@ class WindowQueue:
 
     def put(self, window: monitel.Window) -> None:
         """Take one window."""
-        definition = window.definition
-        name = self._names.of(definition.name)
-        key = name if not definition.attributes else (name, _attribute_set(definition))
+        series = self._series_of(window.definition)
+        finite_sum = window.sum if math.isfinite(window.sum) else None
         with self._lock:
-            series = self._series.get(key)
-            if series is None:
-                series = self._series[key] = self._new_series(name, definition)
             self.discarded += window.discarded
             series.count += window.count
-            if math.isfinite(window.sum):
-                series.sum += window.sum
-            else:
+            if finite_sum is None:
                 self.nonfinite += 1
-            self._entries.append(Entry(window, series, series.count, series.sum))
+            else:
+                series.sum += finite_sum
+            if window.min < 0:
+                series.signed = True
+            self._entries.append(Entry(window, series, finite_sum, series.count, series.sum))
             if len(self._entries) > self._limit:
                 self._entries.popleft()
                 self._dropped += 1
 
-    def _new_series(self, name: str, definition: monitel.StatDefinition) -> Series:
-        attributes = {**definition.attributes, **self._attributes}
-        encoded = tuple(_key_value(key, value) for key, value in attributes.items())
-        return Series(name, describe(definition.name, definition.description), encoded)
+    def _series_of(self, definition: monitel.StatDefinition) -> Series:
+        name = self._names.of(definition.name)
+        first = self._definitions.setdefault(name, definition)
+        if first is not definition and (first.unit, first.monotonic) != (definition.unit, definition.monotonic):
+            self._say_different(first, definition)
+        key: Hashable = name
+        attributes = definition.attributes
+        if attributes or self._attributes:
+            attributes = {**self._attributes, **attributes}
+            # True and 1 are apart, as in the protocol.
+            key = name, frozenset((attribute, type(value), value) for attribute, value in attributes.items())
+        series = self._series.get(key)
+        if series is None:
+            encoded = tuple(_key_value(*attribute) for attribute in attributes.items())
+            series = self._series.setdefault(key, Series(name, first, encoded))
+        return series
+
+    def _say_different(self, first: monitel.StatDefinition, other: monitel.StatDefinition) -> None:
+        if first.name not in self._different:
+            self._different.add(first.name)
+            _log.warning(
+                "Stats of one metric differ: %r has unit %r and monotonic=%s, %r has %r and %s; the first's are sent",
+                *(first.name, first.unit, first.monotonic),
+                *(other.name, other.unit, other.monotonic),
+            )
 
     def take_dropped(self) -> int:
         """Windows dropped since this was last asked."""
@@ -111,11 +137,6 @@ class WindowQueue:
         """Up to ``limit`` windows, oldest first; they are in the queue no more."""
         with self._lock:
             return [self._entries.popleft() for _ in range(min(limit, len(self._entries)))]
-
-
-def _attribute_set(definition: monitel.StatDefinition) -> Hashable:
-    """Attributes as a key: ``True`` and ``1`` are apart, as in the protocol."""
-    return frozenset((key, type(value), value) for key, value in definition.attributes.items())
 
 
 def _key_value(key: str, value: str | float) -> KeyValue:
