@@ -150,11 +150,13 @@ def test_the_handler_of_before_is_called(receiver: Receiver, terminate: Terminat
 
 @pytest.mark.parametrize("before", ["signal.SIG_IGN", "lambda *_: None"])
 def test_who_lived_on_lives_on(receiver: Receiver, terminate: Terminate, before: str) -> None:
-    """An ignored SIGTERM does not kill; the code after it works."""
+    """An ignored SIGTERM does not kill; the code after it works, and records again after another ``configure()``."""
     ignore = f"import signal\nsignal.signal(signal.SIGTERM, {before})\n"
-    rest = "loss.add(1)\nassert pipeline.shutdown()\nprint('end')\n"
-    ended = terminate(ignore + CONFIGURE + TRAIN + LIVE_ON + rest, receiver.url, returncode=0)
-    assert ("end\n", 11) == (ended.stdout, receiver.values("loss.count")[-1])
+    late = "loss.add(1)\nmonitel.emit('late')\nassert pipeline.shutdown()\n"
+    again = CONFIGURE + "monitel.emit('again')\nassert pipeline.shutdown()\nprint('end')\n"
+    ended = terminate(ignore + CONFIGURE + TRAIN + LIVE_ON + late + again, receiver.url, returncode=0)
+    assert ("end\n", [*range(1, 12), 1]) == (ended.stdout, receiver.values("loss.count"))  # it was open still
+    assert ["checkpoint", "again"] == [record.name for record in receiver.records()]
 
 
 def test_without_asking_nothing_changes(receiver: Receiver, terminate: Terminate) -> None:
