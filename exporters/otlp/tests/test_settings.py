@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -138,6 +139,18 @@ def test_the_service_has_a_name(receiver: Receiver, start: Start, monkeypatch: p
     first, second = (receiver.points("monitel.queue.size")[index].resource for index in (0, -1))
     assert {"service.name": "variable", "team": "a", "run": "1"}.items() <= first.items()
     assert {"service.name": "argument", "team": "a", "run": 2}.items() <= second.items()
+
+
+def test_a_user_without_a_home_has_a_spool(start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """In the current folder: a container's user may have neither a name nor HOME."""
+
+    def nobody(uid: int) -> None:
+        raise KeyError(uid)
+
+    for name in ("HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    assert tmp_path / "monitel-runs" == Path(start(spool_dir=None).spool_dir).parent
 
 
 def test_bytes_that_are_no_utf8_are_spelt_out(

@@ -189,12 +189,19 @@ def resolve(
             endpoints[signal] = found
     if spool_dir is not None:
         root = Path(spool_dir)
-    elif endpoints:
-        root = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "monitel"
     else:
-        root = Path("monitel-runs")
+        root = (_state_folder() if endpoints else None) or Path("monitel-runs")
     interval = _interval(export_interval, environment)
     return Settings(endpoints, interval, root, _own_folder(root), tuple(environment.problems))
+
+
+def _state_folder() -> Path | None:
+    if given := os.environ.get("XDG_STATE_HOME"):
+        return Path(given) / "monitel"
+    try:
+        return Path.home() / ".local" / "state" / "monitel"
+    except RuntimeError:  # a container's user without a name, and no HOME
+        return None
 
 
 def _endpoint(
