@@ -19,7 +19,10 @@ from row import HEADER, Row
 
 _HERE = Path(__file__).parent
 _SWITCH = "MONITEL_NO_EXTENSIONS"
-_SUBJECTS = ("adding", "threads", "events", "waits", "memory", "importing", "pipeline", "expiry", "ending", "writer")
+_SUBJECTS = (
+    *("adding", "threads", "events", "waits", "memory", "importing"),
+    *("pipeline", "exporting", "expiry", "ending", "writer"),
+)
 _BOTH_TWINS = {"adding", "threads"}
 
 
