@@ -1,0 +1,224 @@
+"""What the dashboards are built of: panels and boards, by Grafana's own builder library."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from boards.queries import PROMETHEUS, Query, now
+from grafana_foundation_sdk.builders import bargauge, common, dashboard, loki, table, tempo, timeseries
+from grafana_foundation_sdk.builders import histogram as histogram_builder
+from grafana_foundation_sdk.builders import logs as logs_builder
+from grafana_foundation_sdk.builders import stat as stat_builder
+from grafana_foundation_sdk.cog.builder import Builder
+from grafana_foundation_sdk.models import common as looks
+from grafana_foundation_sdk.models import dashboard as model
+from grafana_foundation_sdk.models.prometheus import PromQueryFormat
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+LOKI = model.DataSourceRef("loki", "loki")
+TEMPO = model.DataSourceRef("tempo", "tempo")
+
+Panel: TypeAlias = Builder[model.Panel]
+Variable: TypeAlias = Builder[model.VariableModel]
+GREEN, YELLOW, RED = "green", "yellow", "red"
+
+
+class Repeated(str):
+    """The title of a row that is there once for each chosen value of the variable that the title names: ``$wait``."""
+
+    __slots__ = ()
+
+    @property
+    def variable(self) -> str:
+        """The variable's name."""
+        return self.removeprefix("$")
+
+
+def lines(
+    title: str, unit: str, description: str, *queries: Query, warn: float | None = None, alarm: float | None = None
+) -> timeseries.Panel:
+    """Curves over time, with lines across where ``warn`` and ``alarm`` are."""
+    crossing = looks.GraphThresholdsStyleMode.DASHED if warn or alarm else looks.GraphThresholdsStyleMode.OFF
+    return (
+        timeseries.Panel()
+        .title(title)
+        .description(description)
+        .datasource(PROMETHEUS)
+        .unit(unit)
+        .span(12)
+        .height(8)
+        .targets([each.ref_id(letter) for letter, each in zip("ABCD", queries, strict=False)])
+        .color_scheme(dashboard.FieldColor().mode(model.FieldColorModeId.PALETTE_CLASSIC))
+        .thresholds(thresholds(warn, alarm))
+        .thresholds_style(common.GraphThresholdsStyleConfig().mode(crossing))
+        .fill_opacity(0)
+        .span_nulls(True)
+        .show_points(looks.VisibilityMode.AUTO)
+        .legend(
+            common.VizLegendOptions()
+            .display_mode(looks.LegendDisplayMode.TABLE)
+            .placement(looks.LegendPlacement.BOTTOM)
+            .show_legend(True)
+            .calcs(["lastNotNull"])
+        )
+        .tooltip(common.VizTooltipOptions().mode(looks.TooltipDisplayMode.MULTI).sort(looks.SortOrder.DESCENDING))
+    )
+
+
+def tile(
+    title: str, unit: str, description: str, expression: str, *, warn: float | None = None, alarm: float | None = None
+) -> stat_builder.Panel:
+    """One number, coloured from ``warn`` and from ``alarm`` on."""
+    return (
+        stat_builder.Panel()
+        .title(title)
+        .description(description)
+        .datasource(PROMETHEUS)
+        .unit(unit)
+        .span(4)
+        .height(4)
+        .no_value("none")
+        .graph_mode(looks.BigValueGraphMode.NONE)
+        .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
+        .thresholds(thresholds(warn, alarm))
+        .with_target(now(expression))
+    )
+
+
+def rows(title: str, unit: str, description: str, expression: str) -> table.Panel:
+    """A table: a row for each series, a column for each label."""
+    hidden = dict.fromkeys(("Time", "__name__", "instance", "job", "training_local_rank"), True)
+    return (
+        table.Panel()
+        .title(title)
+        .description(description)
+        .datasource(PROMETHEUS)
+        .unit(unit)
+        .span(12)
+        .height(8)
+        .no_value("none")
+        .with_target(now(expression).format(PromQueryFormat.TABLE))
+        .with_transformation(model.DataTransformerConfig("organize", options={"excludeByName": hidden}))
+    )
+
+
+def histogram(title: str, unit: str, description: str, expression: str) -> histogram_builder.Panel:
+    """How the last values of many series are spread."""
+    return (
+        histogram_builder.Panel()
+        .title(title)
+        .description(description)
+        .datasource(PROMETHEUS)
+        .unit(unit)
+        .span(12)
+        .height(8)
+        .combine(True)
+        .with_target(now(expression))
+    )
+
+
+def bars(title: str, unit: str, description: str, expression: str, legend: str) -> bargauge.Panel:
+    """A bar for each series."""
+    return (
+        bargauge.Panel()
+        .title(title)
+        .description(description)
+        .datasource(PROMETHEUS)
+        .unit(unit)
+        .span(12)
+        .height(8)
+        .orientation(looks.VizOrientation.HORIZONTAL)
+        .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
+        .with_target(now(expression, legend))
+    )
+
+
+def log_lines(title: str, description: str, expression: str) -> logs_builder.Panel:
+    """Log records from Loki."""
+    return (
+        logs_builder.Panel()
+        .title(title)
+        .description(description)
+        .datasource(LOKI)
+        .span(24)
+        .height(10)
+        .show_time(True)
+        .enable_log_details(True)
+        .sort_order(looks.LogsSortOrder.DESCENDING)
+        .with_target(loki.Dataquery().expr(expression).datasource(LOKI).query_type("range").ref_id("A"))
+    )
+
+
+def log_counts(title: str, description: str, expression: str, legend: str) -> timeseries.Panel:
+    """Counts of log records from Loki."""
+    counts = loki.Dataquery().expr(expression).legend_format(legend).datasource(LOKI).query_type("range").ref_id("A")
+    return (
+        lines(title, "short", description)
+        .datasource(LOKI)
+        .span(24)
+        .draw_style(looks.GraphDrawStyle.BARS)
+        .fill_opacity(60)
+        .stacking(common.StackingConfig().mode(looks.StackingMode.NORMAL))
+        .with_target(counts)
+    )
+
+
+def traces(title: str, description: str, expression: str) -> table.Panel:
+    """A table of traces from Tempo."""
+    search = tempo.TempoQuery().query(expression).query_type("traceql").limit(50).datasource(TEMPO).ref_id("A")
+    return table.Panel().title(title).description(description).datasource(TEMPO).span(24).height(10).with_target(search)
+
+
+def thresholds(warn: float | None, alarm: float | None) -> dashboard.ThresholdsConfig:
+    """Green, yellow from ``warn`` on, red from ``alarm`` on."""
+    steps = [(None, GREEN), *((value, colour) for value, colour in ((warn, YELLOW), (alarm, RED)) if value is not None)]
+    return (
+        dashboard.ThresholdsConfig()
+        .mode(model.ThresholdsMode.ABSOLUTE)
+        .steps([model.Threshold(value=value, color=colour) for value, colour in steps])
+    )
+
+
+def board(
+    name: str,
+    title: str,
+    description: str,
+    variables: Sequence[Variable],
+    panels: Mapping[str | Repeated, Sequence[Panel]],
+) -> dashboard.Dashboard:
+    """A dashboard with links to the others.
+
+    Args:
+        name: Of its file and its address.
+        title: What Grafana lists.
+        description: Which question it answers.
+        variables: What can be chosen, in the order of the board.
+        panels: The panels of each row, by the row's title.
+    """
+    others = (
+        dashboard.DashboardLink("monitel")
+        .type(model.DashboardLinkType.DASHBOARDS)
+        .tags(["monitel"])
+        .keep_time(True)
+        .include_vars(True)
+    )
+    built = (
+        dashboard.Dashboard(title)
+        .uid(f"monitel-{name}")
+        .description(description)
+        .tags(["monitel"])
+        .link(others)
+        .time("now-30m", "now")
+        .refresh("30s")
+        .tooltip(model.DashboardCursorSync.CROSSHAIR)
+        .variables(list(variables))
+        .annotations([])
+    )
+    for row, members in panels.items():
+        built.with_row(dashboard.Row(row).repeat(row.variable) if isinstance(row, Repeated) else dashboard.Row(row))
+        for panel in members:
+            built.with_panel(panel)
+    return built

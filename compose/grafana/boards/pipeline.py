@@ -1,0 +1,97 @@
+"""Whether the telemetry itself is well: ``monitel / Pipeline health``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from boards.panels import board, lines
+from boards.queries import ALIVE, RANK_OF, RUN, WHO, query, rate
+from boards.variables import JOB, RUNS
+
+if TYPE_CHECKING:
+    from grafana_foundation_sdk.builders import dashboard
+
+
+def make() -> dashboard.Dashboard:
+    """Whether the telemetry itself is well."""
+
+    def of(metric: str) -> str:
+        return f"{metric}{{{RUN}}}"
+
+    every = "[$__rate_interval]"
+    attempts = "monitel_export_duration_seconds"
+    return board(
+        "pipeline",
+        "monitel / Pipeline health",
+        "Does the telemetry arrive, and what does it cost: what monitel says of itself.",
+        [JOB, RUNS],
+        {
+            "What arrives": [
+                lines(
+                    "Delivered",
+                    "short",
+                    "Windows, log records and spans a second that a backend has acknowledged.",
+                    rate(f"sum by (signal) (rate({of('monitel_exporter_item_exported_total')}{every}))", "{{signal}}"),
+                ),
+                lines(
+                    "Processes",
+                    "short",
+                    "That have reported within five minutes.",
+                    query(f"count by (training_run_id) ({ALIVE})", WHO),
+                ),
+            ],
+            "What is lost": [
+                lines(
+                    "Dropped so far",
+                    "short",
+                    "By reason, of processes still alive. rejected: the backend refused it, it is in rejected/ beside "
+                    "the spool. queue_full: more is recorded than the process can encode. spool_full, disk: the "
+                    "backend was away for too long. docs/reliability.md has all reasons.",
+                    query(
+                        f"sum by (signal, error_type) ({of('monitel_exporter_item_dropped_total')})",
+                        "{{signal}} {{error_type}}",
+                    ),
+                ),
+                lines(
+                    "Left out of Stats so far",
+                    "short",
+                    "Windows whose sum is not finite are left out of the total, samples beyond max_samples out of all.",
+                    query(f"sum ({of('monitel_stat_nonfinite_total')})", "windows not finite"),
+                    query(f"sum ({of('monitel_stat_discarded_total')})", "samples discarded"),
+                ),
+            ],
+            "What waits": [
+                lines(
+                    "In memory",
+                    "short",
+                    "Items of the five fullest processes. It falls to nearly nothing at each export. When it only "
+                    "rises, the backend does not answer.",
+                    query(f"topk(5, {ALIVE})", RANK_OF),
+                ),
+                lines(
+                    "On disk",
+                    "bytes",
+                    "Of the five fullest processes. What has waited for a minute is there, and what has no endpoint. "
+                    "It is delivered when the backend is back, or by python -m monitel_otlp replay.",
+                    query(f"topk(5, {of('monitel_spool_size_bytes')})", RANK_OF),
+                ),
+            ],
+            "What it takes": [
+                lines(
+                    "Time of an attempt, 95th percentile",
+                    "s",
+                    "Coarse: the buckets end at 10 ms, 100 ms and 1 s.",
+                    rate(
+                        f"histogram_quantile(0.95, sum by (le, signal) (rate({of(f'{attempts}_bucket')}{every})))",
+                        "{{signal}}",
+                    ),
+                ),
+                lines(
+                    "Attempts per second",
+                    "short",
+                    "Of all processes together: what the Collector has to answer.",
+                    rate(f"sum by (signal) (rate({of(f'{attempts}_count')}{every}))", "{{signal}}"),
+                ),
+            ],
+        },
+    )

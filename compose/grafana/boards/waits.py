@@ -1,0 +1,78 @@
+"""What the ranks wait for: ``monitel / Waits``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from boards.panels import Repeated, bars, board, lines
+from boards.queries import RANK_OF, RUN, WHO, query, rate
+from boards.variables import JOB, RUNS, choices
+
+if TYPE_CHECKING:
+    from grafana_foundation_sdk.builders import dashboard
+
+
+def make() -> dashboard.Dashboard:
+    """What the ranks wait for."""
+    counter = choices(
+        "wait",
+        "Wait counter",
+        "The keys of wait counters, with _ for each dot.",
+        metric=f'{{__name__=~".+_active", {RUN}}}',
+        of="__name__",
+        regex="/^(.+)_active$/",
+    )
+    waiting = f"rate(${{wait}}_time_seconds_total{{{RUN}}}[$__rate_interval])"
+    return board(
+        "waits",
+        "monitel / Waits",
+        "Where the time goes that is not computing: data loading, collectives, checkpoints, as wait counters have it.",
+        [JOB, RUNS, counter],
+        {
+            "All together": [
+                bars(
+                    "Time waited since the start",
+                    "s",
+                    "Of all ranks that have reported within five minutes. Begin with the longest bar.",
+                    f'sum by (__name__) ({{__name__=~"${{wait}}_time_seconds_total", {RUN}}})',
+                    "{{__name__}}",
+                ),
+                bars(
+                    "Waits in flight",
+                    "short",
+                    "Of all ranks. As many as there are ranks, for minutes: a hang, and this is where.",
+                    f'sum by (__name__) ({{__name__=~"${{wait}}_active", {RUN}}})',
+                    "{{__name__}}",
+                ),
+            ],
+            Repeated("$wait"): [
+                lines(
+                    "Share of the time",
+                    "percentunit",
+                    "1: a rank, or one thread of it, does nothing else. Data loading above a tenth: more workers.",
+                    rate(f"quantile by (training_run_id) (0.5, {waiting})", f"{WHO} median"),
+                    rate(f"max by (training_run_id) ({waiting})", f"{WHO} highest"),
+                    rate(f"min by (training_run_id) ({waiting})", f"{WHO} lowest"),
+                ),
+                lines(
+                    "Who waits least",
+                    "percentunit",
+                    "For a collective, these are the slow ranks: they come last, and the others wait for them.",
+                    rate(f"bottomk(5, {waiting})", RANK_OF),
+                ),
+                lines(
+                    "Longest wait",
+                    "s",
+                    "Of any rank, within an export interval. Peaks at regular times are often checkpoints.",
+                    query(f"max by (training_run_id) (${{wait}}_max_seconds{{{RUN}}})", WHO),
+                ),
+                lines(
+                    "Waits per second, and in flight",
+                    "short",
+                    "In flight and none ending: it hangs.",
+                    rate(f"sum by (training_run_id) (rate(${{wait}}_count_total{{{RUN}}}[$__rate_interval]))", WHO),
+                    query(f"sum by (training_run_id) (${{wait}}_active{{{RUN}}})", f"{WHO} in flight"),
+                ),
+            ],
+        },
+    )

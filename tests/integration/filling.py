@@ -1,0 +1,189 @@
+"""Ranks of a training job that fill a Prometheus by the real pipeline, in good health or with a fault each.
+
+Time runs sixty times as fast as in a real job: windows of a second stand for windows of a minute, and whatever reads
+the data shortens its durations likewise (:func:`sixty_times_faster`), Prometheus' own five minutes among them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.parse
+import urllib.request
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from .conftest import ROOT, free_port, running
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+COMPOSE = ROOT / "compose"
+_MILLISECONDS = {"s": 1000, "m": 60_000, "h": 3_600_000}
+
+# What docs/examples/train_char_model.py records, by the same names, and a second wait counter.
+RANK = """\
+import json, random, sys, threading
+import monitel, monitel_otlp
+
+faults = set(sys.argv[1].split(","))
+over, told = threading.Event(), threading.Event()
+pipeline = monitel_otlp.configure(service_name="train", export_interval=0.25, spool_dir="spool")
+
+def stat(name, **options):
+    return monitel.Stat(name, list(monitel.Aggregation), 1.0, **options)
+
+train_loss = stat("loss", attributes={"split": "train"})
+val_loss = stat("loss", attributes={"split": "val"})
+gradient_norm = stat("gradient.norm")
+step_time = stat("step.time", unit="s")
+throughput = stat("throughput", unit="{token}/s", max_samples=5)  # some are discarded, and counted
+data_loading, all_reduce = monitel.WaitCounter("data.loading"), monitel.WaitCounter("all.reduce")
+
+def listen():
+    for line in sys.stdin:
+        told.set()
+    over.set()
+
+threading.Thread(target=listen, daemon=True).start()
+step = 0
+while not over.is_set():
+    if "hang" in faults and told.is_set():
+        over.wait(0.05)
+        continue
+    step += 1
+    monitel.set_step(step)
+    with data_loading.guard():
+        over.wait(0.005)
+    with step_time.time():
+        over.wait(0.09 if "slow" in faults else 0.03)
+    with all_reduce.guard():
+        over.wait(0.002)
+    loss = 2.0 / step + random.random()
+    train_loss.add(float("nan") if "nan" in faults and told.is_set() else loss)
+    val_loss.add(loss + 0.1)
+    gradient_norm.add(random.random())
+    throughput.add(512 / 0.035)
+    if "events" in faults:
+        monitel.emit("checkpoint", step=step, path="x" * 500)
+pipeline.shutdown()
+"""
+
+
+def sixty_times_faster(text: str) -> str:
+    """Make a second of every minute: ``[5m]`` becomes ``[5000ms]``."""
+    return re.sub(r"\b(\d+)([smh])\b", lambda found: f"{int(found[1]) * _MILLISECONDS[found[2]] // 60}ms", text)
+
+
+@dataclass
+class Job:
+    """Ranks that run until the end of the ``with`` block."""
+
+    ranks: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def tell(self) -> None:
+        """Let the faults begin that a rank is to have later: ``nan`` and ``hang``."""
+        for rank in self.ranks:
+            assert rank.stdin is not None
+            rank.stdin.write("now\n")
+            rank.stdin.flush()
+
+    def kill(self, rank: int) -> None:
+        """Kill a rank."""
+        self.ranks[rank].send_signal(signal.SIGKILL)
+        self.ranks[rank].wait(10)
+
+
+@dataclass(frozen=True)
+class Store:
+    """A Prometheus as the stack configures it, asked by its HTTP API."""
+
+    url: str
+
+    def get(self, path: str, **parameters: str | Sequence[str]) -> Any:
+        """The ``data`` of an answer; an error is Prometheus' own words."""
+        query = urllib.parse.urlencode(parameters, doseq=True)
+        try:
+            with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{query}", timeout=30) as answer:
+                return json.load(answer)["data"]
+        except urllib.error.HTTPError as error:
+            raise AssertionError(f"{parameters}: {error.read().decode()}") from error
+
+    def query(self, expression: str) -> list[dict[str, Any]]:
+        """What an expression has now: labels in ``metric``, time and value in ``value``."""
+        result: list[dict[str, Any]] = self.get("query", query=expression)["result"]
+        return result
+
+    def firing(self) -> set[str]:
+        """The names of the alerts that fire."""
+        return {each["labels"]["alertname"] for each in self.get("alerts")["alerts"] if each["state"] == "firing"}
+
+    @contextmanager
+    def training(
+        self, folder: Path, run: str, faults: Mapping[int, str], variables: Mapping[str, str] | None = None
+    ) -> Iterator[Job]:
+        """Run a rank for each of ``faults``: words of ``slow``, ``nan``, ``hang``, ``events``, parted by commas."""
+        folder.mkdir()
+        script = folder / "rank.py"
+        script.write_text(RANK)
+        launcher = {
+            "WORLD_SIZE": str(len(faults)),
+            "TORCHELASTIC_RUN_ID": run,
+            "TORCHELASTIC_RESTART_COUNT": "0",
+            "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": f"{self.url}/api/v1/otlp/v1/metrics",
+            **(variables or {}),
+        }
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
+        job = Job()
+        with ExitStack() as stack:
+            for rank, words in faults.items():
+                output = stack.enter_context((folder / f"{rank}.log").open("w"))
+                job.ranks.append(
+                    subprocess.Popen(
+                        [sys.executable, script, words],
+                        env={**clean, **launcher, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                        cwd=folder,
+                        stdin=subprocess.PIPE,
+                        stdout=output,
+                        stderr=output,
+                        text=True,
+                    )
+                )
+                stack.callback(_end, job.ranks[-1])
+            yield job
+
+
+def _end(rank: subprocess.Popen[str]) -> None:
+    try:
+        rank.communicate(timeout=20)  # the end of its stdin is the end of its run
+    finally:
+        rank.kill()
+        rank.wait(10)
+
+
+@contextmanager
+def store(backends: Path, folder: Path) -> Iterator[Store]:
+    """Run a Prometheus as compose/ configures it, with its alerts, all of it sixty times as fast."""
+    url = f"http://127.0.0.1:{free_port()}"
+    for name in ("prometheus.yml", "alerts.yml"):
+        (folder / name).write_text(sixty_times_faster((COMPOSE / name).read_text()))
+    command = [
+        backends / "prometheus",
+        f"--config.file={folder / 'prometheus.yml'}",
+        f"--storage.tsdb.path={folder / 'tsdb'}",
+        f"--web.listen-address={url.removeprefix('http://')}",
+        "--web.enable-otlp-receiver",
+        "--web.enable-remote-write-receiver",  # where requests of OTLP are sent that are to be rejected
+        "--enable-feature=native-histograms,exemplar-storage",
+        "--query.lookback-delta=5s",
+    ]
+    with running(*command, log=folder / "prometheus.log", ready=f"{url}/-/ready"):
+        yield Store(url)

@@ -1,0 +1,75 @@
+"""The alert rules of the stack: each fires on its own fault, and none on a healthy run or its end."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from .conftest import eventually
+from .filling import store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.integration
+
+# For each run the faults of its ranks, and what must fire.
+RUNS = {
+    "healthy": (["", "", ""], set()),
+    "slow": (["", "", "slow"], {"TrainingRankSlow"}),
+    "nan": (["nan"], {"TrainingLossNotFinite", "TrainingStatNotFinite"}),
+    "hang": (["hang"], {"TrainingWithoutSteps"}),
+    "silent": (["", ""], {"TrainingRankSilent"}),
+    "rejected": (["events"], {"TelemetryDropped"}),
+    "offline": (["events"], {"TelemetryNotDelivered"}),
+}
+
+
+def test_each_fault_fires_its_alert_and_no_other(backends: Path, tmp_path: Path) -> None:
+    """Runs with a fault each and a healthy one, at the same time, to their ends and until they are forgotten."""
+    with store(backends, tmp_path) as prometheus, ExitStack() as ranks:
+
+        def fired() -> dict[str, set[str]]:
+            """The alerts that have fired, by run."""
+            found: dict[str, set[str]] = {run: set() for run in RUNS}
+            for each in prometheus.query('count_over_time(ALERTS{alertstate="firing"}[10m])'):
+                found[each["metric"]["training_run_id"]].add(each["metric"]["alertname"])
+            return found
+
+        jobs = {}
+        for run, (faults, _) in RUNS.items():
+            variables = {"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": f"{prometheus.url}/api/v1/write"}
+            jobs[run] = ranks.enter_context(
+                prometheus.training(
+                    tmp_path / run, run, dict(enumerate(faults)), variables if run == "rejected" else None
+                )
+            )
+        steps = "count by (training_run_id) (training:step_time:seconds)"
+        eventually(lambda: len(prometheus.query(steps)) == len(RUNS), "not all runs have begun")
+        for run in ("nan", "hang"):
+            jobs[run].tell()
+        jobs["silent"].kill(1)
+        expected = {run: alerts for run, (_, alerts) in RUNS.items()}
+        eventually(lambda: all(expected[run] <= alerts for run, alerts in fired().items()), "not all alerts have fired")
+        ranks.close()
+        eventually(lambda: not prometheus.query("monitel_queue_size or training:stepped"), "the runs are still there")
+        eventually(lambda: not prometheus.query("ALERTS"), "alerts do not end")
+        assert expected == fired()
+        assert [] == [rule for rule in rules(prometheus.get("rules")) if rule["health"] != "ok"]
+
+
+def test_each_alert_is_tested_and_says_what_to_do(backends: Path, tmp_path: Path) -> None:
+    """Each has a severity, a summary and a description; and a run above makes it fire."""
+    with store(backends, tmp_path) as prometheus:
+        alerts = [rule for rule in rules(prometheus.get("rules")) if rule["type"] == "alerting"]
+    assert set().union(*(expected for _, expected in RUNS.values())) == {alert["name"] for alert in alerts}
+    for alert in alerts:
+        assert alert["labels"]["severity"] in {"warning", "critical"}
+        assert {"summary", "description", "dashboard"} == set(alert["annotations"])
+
+
+def rules(answer: dict[str, Any]) -> list[dict[str, Any]]:
+    """All rules of all groups."""
+    return [rule for group in answer["groups"] for rule in group["rules"]]

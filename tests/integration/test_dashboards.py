@@ -1,0 +1,201 @@
+"""The dashboards: what their code makes, and that each of their queries finds something in a real Prometheus."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import runpy
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from .conftest import DEADLINE, ROOT, eventually
+from .filling import COMPOSE, sixty_times_faster, store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .filling import Store
+
+FILES = sorted((COMPOSE / "grafana" / "dashboards").glob("*.json"))
+DEMO = ROOT / "docs" / "examples" / "train_char_model.py"
+
+# Empty by right where all is well, where no launcher has told ranks, and where nothing has ended.
+OF_FAULTS = {"Ranks whose loss is not finite", "Items dropped", "Dropped so far", "Firing"}
+OF_ENDS = {"Processes that have stopped in the time shown"}
+
+
+@dataclass(frozen=True)
+class Board:
+    """A dashboard as Grafana reads it, with the choices that are made when it is opened."""
+
+    content: dict[str, Any]
+    store: Store
+
+    def variables(self) -> dict[str, str]:
+        """What each variable stands for in an expression."""
+        chosen = {"__rate_interval": "4m", "__range": "10m"}
+        for variable in self.content["templating"]["list"]:
+            chosen[variable["name"]] = self._chosen(variable, chosen)
+        return chosen
+
+    def _chosen(self, variable: dict[str, Any], chosen: dict[str, str]) -> str:
+        current = variable.get("current", {}).get("value")
+        if variable["type"] == "custom":
+            assert current in variable["query"].split(",")
+            return str(current)
+        options = self.options(variable, chosen)
+        if not variable["includeAll"]:
+            return current if current in options else next(iter(options), "")
+        assert ["$__all"] == current
+        return variable.get("allValue") or f"({'|'.join(options)})"
+
+    def options(self, variable: dict[str, Any], chosen: dict[str, str]) -> list[str]:
+        """What a query variable offers."""
+        found = re.fullmatch(r"label_values\((.+),\s*(\w+)\)", variable["query"]["query"])
+        assert found, variable
+        values = self.store.get(f"label/{found[2]}/values", **{"match[]": filled(found[1], chosen)})
+        pattern = re.compile(variable["regex"].strip("/") or "(.*)")
+        return sorted({match[1] for match in map(pattern.search, values) if match})
+
+    def empty(self) -> set[str]:
+        """The titles of the panels with a query that finds nothing."""
+        return {panel["title"] for panel, target, variables in self._targets() if not self._ask(target, variables)}
+
+    def _targets(self) -> Iterator[tuple[dict[str, Any], dict[str, Any], dict[str, str]]]:
+        """Each query to Prometheus with its panel and its choices; those of a repeated row once for each choice."""
+        variables = self.variables()
+        repeated = [variables]
+        for panel in self.content["panels"]:
+            if panel["type"] == "row":
+                name = panel.get("repeat")
+                values = variables[name].strip("()").split("|") if name else []
+                repeated = [{**variables, name: value} for value in values] or [variables]
+            for target in panel.get("targets", []):
+                if target["datasource"]["uid"] == "prometheus":
+                    yield from ((panel, target, choices) for choices in repeated)
+
+    def _ask(self, target: dict[str, Any], variables: dict[str, str]) -> Any:
+        expression = sixty_times_faster(filled(target["expr"], variables))
+        if target["instant"]:
+            return self.store.query(expression)
+        now = time.time()
+        times = {"start": str(now - 20), "end": str(now), "step": "1"}
+        return self.store.get("query_range", query=expression, **times)["result"]
+
+
+def filled(text: str, variables: dict[str, str]) -> str:
+    """The text with its variables put in, as Grafana does it; one that is unknown stays."""
+    return re.sub(r"\$(?:\{(\w+)\}|(\w+))", lambda found: variables.get(found[1] or found[2], found[0]), text)
+
+
+@pytest.fixture(scope="module")
+def prometheus(backends: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """A Prometheus that a job of five ranks fills: a slow one, one with a NaN, one that was killed, one with events."""
+    folder = tmp_path_factory.mktemp("prometheus")
+    with store(backends, folder) as found:
+        variables = {
+            "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": f"{found.url}/api/v1/write",
+            "OTEL_RESOURCE_ATTRIBUTES": "host.name=node-1",
+        }
+        ranks = {0: "", 1: "events", 2: "slow", 3: "nan", 4: ""}
+        with found.training(folder / "job", "run-7", ranks, variables) as job:
+            eventually(lambda: len(found.query("step_time_mean_seconds")) == len(ranks), "not all ranks have begun")
+            job.tell()
+            job.kill(4)
+            yield found
+
+
+def board(name: str, prometheus: Store) -> Board:
+    """One of the dashboards."""
+    return Board(json.loads((COMPOSE / "grafana" / "dashboards" / f"monitel-{name}.json").read_text()), prometheus)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("name", ["overview", "stragglers", "waits", "pipeline"])
+def test_every_query_finds_something(name: str, prometheus: Store) -> None:
+    """With the choices that are made when it is opened."""
+    opened = board(name, prometheus)
+    eventually(lambda: not opened.empty(), f"empty: {opened.empty()}")
+
+
+@pytest.mark.integration
+def test_each_rank_run_and_stat_is_offered(prometheus: Store) -> None:
+    """The variables offer what there is, and the demo's names are chosen."""
+    opened = board("overview", prometheus)
+    chosen = opened.variables()
+    offered = {
+        variable["name"]: opened.options(variable, chosen)
+        for variable in opened.content["templating"]["list"]
+        if variable["type"] == "query"
+    }
+    stats = ["gradient_norm", "loss", "step_time", "throughput"]
+    assert {
+        "job": ["train"],
+        "run": ["run-7"],
+        "rank": ["0", "1", "2", "3", "4"],
+        "loss": ["loss"],
+        "step": ["step_time"],
+        "throughput": ["throughput"],
+        "gradient": ["gradient_norm"],
+        "stat": stats,
+    } == offered
+    assert stats == sorted({chosen[name] for name in ("loss", "step", "throughput", "gradient")})
+
+
+@pytest.mark.integration
+def test_a_wrong_name_is_found(prometheus: Store) -> None:
+    """A query for a metric that there is not is empty, and so these tests would fail."""
+    opened = board("pipeline", prometheus)
+    content = json.loads(json.dumps(opened.content).replace("monitel_spool_size_bytes", "monitel_spool_bytes"))
+    assert {"On disk"} <= Board(content, prometheus).empty()
+
+
+@pytest.mark.integration
+def test_the_demo_is_shown(backends: Path, tmp_path: Path) -> None:
+    """A process without a launcher, that says neither a run nor a rank: all that is there is on the boards."""
+    with store(backends, tmp_path) as prometheus:
+        environment = {"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": f"{prometheus.url}/api/v1/otlp/v1/metrics"}
+        command = [sys.executable, DEMO, "--seconds", "6", "--hidden", "32", "--run-dir", tmp_path / "run"]
+        with subprocess.Popen(
+            command, env={**os.environ, **environment}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as demo:
+            missing = set()
+            for name in ("overview", "stragglers", "waits", "pipeline"):
+                opened = board(name, prometheus)
+                allowed = OF_FAULTS | OF_ENDS
+                eventually(lambda opened=opened: opened.empty() <= allowed, f"{name}: {opened.empty()}")
+            demo.wait(DEADLINE)
+
+
+def test_the_files_are_what_the_code_makes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a change: python compose/grafana/dashboards.py."""
+    pytest.importorskip("grafana_foundation_sdk", reason="Grafana's builder library needs Python 3.11")
+    monkeypatch.syspath_prepend(str(COMPOSE / "grafana"))
+    made = runpy.run_path(str(COMPOSE / "grafana" / "dashboards.py"))["made"]()
+    assert made == {file.name: file.read_text() for file in FILES}
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_each_panel_says_what_it_shows(file: Path) -> None:
+    """It has a title, a unit, a description and a query; what no test has run says so."""
+    content = json.loads(file.read_text())
+    assert file.stem == content["uid"]
+    for panel in content["panels"]:
+        if panel["type"] == "row":
+            continue
+        assert panel["title"]
+        letters = [target["refId"] for target in panel["targets"]]
+        assert letters == sorted(set(letters))
+        assert letters
+        (source,) = {target["datasource"]["uid"] for target in panel["targets"]}
+        assert source == panel["datasource"]["uid"]
+        assert source in {"prometheus", "loki", "tempo"}
+        assert (source != "prometheus") == ("no test has run it" in panel["description"])
+        assert source != "prometheus" or panel["fieldConfig"]["defaults"]["unit"]
