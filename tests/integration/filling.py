@@ -16,15 +16,13 @@ import urllib.parse
 import urllib.request
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import pytest
 
 from .conftest import ROOT, free_port, running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
 COMPOSE = ROOT / "compose"
 _MILLISECONDS = {"s": 1000, "m": 60_000, "h": 3_600_000}
