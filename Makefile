@@ -17,7 +17,7 @@ test: $(STAMP)  ## all tests that need no other program
 
 lint: $(STAMP)  ## ruff and mypy
 	$(BIN)/ruff check .
-	$(BIN)/mypy $(SOURCES) tests exporters/otel/tests exporters/otlp/tests exporters/tensorboard/tests docs/examples
+	$(BIN)/mypy $(SOURCES) tests exporters/otel/tests exporters/otlp/tests exporters/tensorboard/tests docs/examples compose/grafana
 
 bench: $(STAMP)  ## the numbers of docs/performance.md, as ratios to its peers
 	$(BIN)/python tests/bench/run.py

@@ -70,7 +70,7 @@ while not over.is_set():
     val_loss.add(loss + 0.1)
     gradient_norm.add(random.random())
     throughput.add(512 / 0.035)
-    if "events" in faults:
+    if "events" in faults or ("event" in faults and step == 1):
         monitel.emit("checkpoint", step=step, path="x" * 500)
 pipeline.shutdown()
 """
@@ -128,7 +128,7 @@ class Store:
     def training(
         self, folder: Path, run: str, faults: Mapping[int, str], variables: Mapping[str, str] | None = None
     ) -> Iterator[Job]:
-        """Run a rank for each of ``faults``: words of ``slow``, ``nan``, ``hang``, ``events``, parted by commas."""
+        """Run a rank for each of ``faults``: words of ``slow nan hang event events``, parted by commas."""
         folder.mkdir()
         script = folder / "rank.py"
         script.write_text(RANK)
