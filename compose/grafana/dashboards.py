@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from boards import events, overview, pipeline, stragglers, waits
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
+
+from boards import events, overview, pipeline, stragglers, waits
 
 FOLDER = Path(__file__).parent / "dashboards"
 

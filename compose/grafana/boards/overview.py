@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from boards.panels import board, lines, rows, tile
-from boards.queries import ALIVE, RANKS, RUN, WHO, Query, outstanding, query, rate, stat
-from boards.variables import JOB, RUNS, choices, chosen_stat
 from grafana_foundation_sdk.builders import dashboard
 from grafana_foundation_sdk.models import dashboard as model
+
+from boards.panels import board, lines, rows, tile
+from boards.queries import ALIVE, RANKS, RUN, WHO, Query, outstanding, query, rate, stat
+from boards.variables import JOB, RUNS, choice, chosen_stat, several
 
 
 def spread(expression: str) -> list[Query]:
@@ -21,14 +22,9 @@ def spread(expression: str) -> list[Query]:
 
 def make() -> dashboard.Dashboard:
     """How the training goes."""
-    rank = choices(
-        "rank",
-        "Rank",
-        "For the panels by rank.",
-        metric=ALIVE,
-        of="training_rank",
-        all_value=".*",
-    )
+    rank = several(
+        choice("rank", "Rank", "For the panels by rank.", metric=ALIVE, of="training_rank"),
+    ).all_value(".*")
     by = (
         dashboard.CustomVariable("by")
         .label("Split by")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from string import ascii_uppercase
 from typing import TYPE_CHECKING, TypeAlias
 
-from boards.queries import PROMETHEUS, Query, now
 from grafana_foundation_sdk.builders import bargauge, common, dashboard, loki, table, tempo, timeseries
 from grafana_foundation_sdk.builders import histogram as histogram_builder
 from grafana_foundation_sdk.builders import logs as logs_builder
@@ -13,6 +13,8 @@ from grafana_foundation_sdk.cog.builder import Builder
 from grafana_foundation_sdk.models import common as looks
 from grafana_foundation_sdk.models import dashboard as model
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
+
+from boards.queries import PROMETHEUS, Query, now
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -50,7 +52,7 @@ def lines(
         .unit(unit)
         .span(12)
         .height(8)
-        .targets([each.ref_id(letter) for letter, each in zip("ABCD", queries, strict=False)])
+        .targets([each.ref_id(letter) for letter, each in zip(ascii_uppercase, queries, strict=False)])
         .color_scheme(dashboard.FieldColor().mode(model.FieldColorModeId.PALETTE_CLASSIC))
         .thresholds(thresholds(warn, alarm))
         .thresholds_style(common.GraphThresholdsStyleConfig().mode(crossing))

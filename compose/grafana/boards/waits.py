@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from boards.panels import Repeated, bars, board, lines
 from boards.queries import RANK_OF, RUN, WHO, query, rate
-from boards.variables import JOB, RUNS, choices
+from boards.variables import JOB, RUNS, choice, several
 
 if TYPE_CHECKING:
     from grafana_foundation_sdk.builders import dashboard
@@ -14,13 +14,15 @@ if TYPE_CHECKING:
 
 def make() -> dashboard.Dashboard:
     """What the ranks wait for."""
-    counter = choices(
-        "wait",
-        "Wait counter",
-        "The keys of wait counters, with _ for each dot.",
-        metric=f'{{__name__=~".+_active", {RUN}}}',
-        of="__name__",
-        regex="/^(.+)_active$/",
+    counter = several(
+        choice(
+            "wait",
+            "Wait counter",
+            "The keys of wait counters, with _ for each dot.",
+            metric=f'{{__name__=~".+_active", {RUN}}}',
+            of="__name__",
+            regex="/^(.+)_active$/",
+        )
     )
     waiting = f"rate(${{wait}}_time_seconds_total{{{RUN}}}[$__rate_interval])"
     return board(
