@@ -1,4 +1,4 @@
-"""The real programs, on ports of their own, each ended by its own process id.
+"""The real programs, with the configuration that users run, on ports of their own, each ended by its own process id.
 
 They come from ``../shared/backends/unpack``, or from the folder that MONITEL_BACKENDS names. Nothing but monitel is
 imported when tests are collected: the other legs of CI collect this folder too.
@@ -8,29 +8,29 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
-import time
-import urllib.error
 import urllib.parse
 import urllib.request
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Event as Signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from .services import DEADLINE, Program, Wire, eventually, free_port
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from exporters.otlp.tests.receiver import Receiver
 
+__all__ = ["COMPOSE", "DEADLINE", "ROOT", "Prometheus", "eventually", "free_port", "running"]
+
 ROOT = Path(__file__).parents[2]
+COMPOSE = ROOT / "compose"
 UNPACK = ROOT.parent / "shared" / "backends" / "unpack"
-DEADLINE = 60.0
 
 
 @pytest.fixture(scope="session")
@@ -52,46 +52,18 @@ def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
-def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return int(listening.getsockname()[1])
-
-
-def eventually(holds: Callable[[], object], what: str) -> None:
-    """Wait until something holds, with a deadline."""
-    deadline, pause = time.monotonic() + DEADLINE, Signal()
-    while not holds():
-        assert time.monotonic() < deadline, what
-        pause.wait(0.02)
-
-
 @contextmanager
-def running(*command: object, log: Path, ready: str) -> Iterator[subprocess.Popen[bytes]]:
+def running(
+    *command: object, log: Path, ready: str, environment: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
     """A program from the moment that the URL ``ready`` answers, whatever it answers."""
-
-    def answers() -> bool:
-        assert program.poll() is None, log.read_text()
-        try:
-            urllib.request.urlopen(ready, timeout=5).close()
-        except urllib.error.HTTPError as error:
-            return error.code != 503  # Prometheus while it starts
-        except OSError:
-            return False
-        return True
-
-    with log.open("ab") as output:
-        program = subprocess.Popen([str(part) for part in command], stdout=output, stderr=output)
+    program = Program([str(part) for part in command], log, ready, environment or {})
     try:
-        eventually(answers, f"{command[0]} does not start")
-        yield program
+        program.start()
+        assert program.process is not None
+        yield program.process
     finally:
-        program.terminate()
-        try:
-            program.wait(10)
-        except subprocess.TimeoutExpired:
-            program.kill()
-            program.wait(10)
+        program.stop()
 
 
 @dataclass(frozen=True)
@@ -102,10 +74,50 @@ class Prometheus:
 
     def samples(self, series: str, back: str = "1h") -> list[tuple[int, str]]:
         """All samples of one series in the time back: Unix milliseconds, and the value as Prometheus writes it."""
-        query = urllib.parse.urlencode({"query": f"{series}[{back}]"})
-        with urllib.request.urlopen(f"{self.url}/api/v1/query?{query}", timeout=10) as answer:
-            (found,) = json.load(answer)["data"]["result"] or [{"values": []}]
+        (found,) = self.ask("query", query=f"{series}[{back}]")["result"] or [{"values": []}]
         return [(round(at * 1000), value) for at, value in found["values"]]
+
+    def query(self, query: str) -> list[str]:
+        """The values that a query gives now."""
+        return [each["value"][1] for each in self.ask("query", query=query)["result"]]
+
+    def ask(self, path: str, **parameters: object) -> Any:
+        """What the HTTP API answers."""
+        url = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return json.load(answer)["data"]
+
+
+@dataclass(frozen=True)
+class Stack:
+    """The Collector and Prometheus, each behind a wire."""
+
+    prometheus: Prometheus
+    programs: Mapping[str, Program]
+    wires: Mapping[str, Wire]
+    receiver: Receiver
+
+    @property
+    def endpoint(self) -> str:
+        """Where a run sends its telemetry."""
+        return f"http://127.0.0.1:{self.wires['otelcol'].port}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment of a run."""
+        return {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": self.endpoint}
+
+
+def prometheus_command(backends: Path, url: str, folder: Path, config: Path) -> list[str]:
+    """How Prometheus is started."""
+    return [
+        str(backends / "prometheus"),
+        f"--config.file={config}",
+        f"--storage.tsdb.path={folder / 'tsdb'}",
+        f"--web.listen-address={url.removeprefix('http://')}",
+        "--web.enable-otlp-receiver",
+        "--enable-feature=native-histograms,exemplar-storage",
+    ]
 
 
 @pytest.fixture
@@ -117,20 +129,14 @@ def prometheus(backends: Path, tmp_path: Path, request: pytest.FixtureRequest) -
     config.write_text(
         f"global: {{scrape_interval: 1h}}\nstorage: {{tsdb: {{out_of_order_time_window: {window}}}}}\n"
     )
-    command = [
-        backends / "prometheus",
-        f"--config.file={config}",
-        f"--storage.tsdb.path={tmp_path / 'tsdb'}",
-        f"--web.listen-address={url.removeprefix('http://')}",
-        "--web.enable-otlp-receiver",
-    ]
+    command = prometheus_command(backends, url, tmp_path, config)
     with running(*command, log=tmp_path / "prometheus.log", ready=f"{url}/-/ready"):
         yield Prometheus(url)
 
 
 @pytest.fixture
 def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
-    """The backend of the exporters' own tests: what the Collector forwards to it can be looked at."""
+    """The backend of the exporters' own tests, in the place of Loki and Tempo: it can be looked at."""
     monkeypatch.syspath_prepend(str(ROOT))
     from exporters.otlp.tests.receiver import Receiver
 
@@ -140,35 +146,59 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
 
 @dataclass(frozen=True)
 class Collector:
-    """A Collector that forwards metrics to Prometheus, and everything to the receiver, and hands their answers back."""
+    """The Collector, which hands on the answers of Prometheus and of the receiver."""
 
     url: str
     run: Callable[[], Any]
 
 
+def collector_program(
+    backends: Path, folder: Path, prometheus_url: str, receiver: Receiver, *overlays: Path
+) -> tuple[str, Program]:
+    """The Collector with the configuration that users run, and its port."""
+    environment = {
+        "OTLP_HTTP_PORT": str(free_port()),
+        "OTLP_GRPC_PORT": str(free_port()),
+        "PROMETHEUS_URL": prometheus_url,
+        "LOKI_URL": receiver.url,
+        "TEMPO_URL": receiver.url,
+    }
+    url = f"http://127.0.0.1:{environment['OTLP_HTTP_PORT']}"
+    command = [str(backends / "otelcol"), *(f"--config={each}" for each in [COMPOSE / "otelcol.yaml", *overlays])]
+    return url, Program(command, folder / "otelcol.log", f"{url}/", environment)
+
+
 @pytest.fixture
 def collector(backends: Path, tmp_path: Path, prometheus: Prometheus, receiver: Receiver) -> Collector:
     """A real Collector; ``with collector.run():`` it is up."""
+    url, program = collector_program(backends, tmp_path, prometheus.url, receiver)
+    return Collector(
+        url,
+        lambda: running(*program.command, log=program.log, ready=program.ready, environment=program.environment),
+    )
+
+
+@pytest.fixture
+def stack(backends: Path, tmp_path: Path, receiver: Receiver) -> Iterator[Stack]:
+    """Both programs as ``compose/`` configures them, to be broken."""
     port = free_port()
-    plain = {"sending_queue": {"enabled": False}, "retry_on_failure": {"enabled": False}}
-    metrics = {"metrics_endpoint": f"{prometheus.url}/api/v1/otlp/v1/metrics"}
-    config = {
-        "receivers": {"otlp": {"protocols": {"http": {"endpoint": f"127.0.0.1:{port}"}}}},
-        "exporters": {"otlp_http/prometheus": {**metrics, **plain}, "otlp_http": {"endpoint": receiver.url, **plain}},
-        "service": {
-            "telemetry": {"metrics": {"level": "none"}},
-            "pipelines": {
-                "metrics": {"receivers": ["otlp"], "exporters": ["otlp_http/prometheus", "otlp_http"]},
-                "logs": {"receivers": ["otlp"], "exporters": ["otlp_http"]},
-                "traces": {"receivers": ["otlp"], "exporters": ["otlp_http"]},
-            },
-        },
-    }
-    path = tmp_path / "otelcol.yaml"
-    path.write_text(json.dumps(config))  # which is YAML too
     url = f"http://127.0.0.1:{port}"
-    command = (backends / "otelcol", "--config", path)
-    return Collector(url, lambda: running(*command, log=tmp_path / "otelcol.log", ready=f"{url}/"))
+    command = prometheus_command(backends, url, tmp_path, COMPOSE / "prometheus.yml")
+    wires = {"prometheus": Wire(port)}
+    wire_url = f"http://127.0.0.1:{wires['prometheus'].port}"
+    collector_url, otelcol = collector_program(backends, tmp_path, wire_url, receiver)
+    wires["otelcol"] = Wire(int(collector_url.rpartition(":")[2]))
+    programs = {"prometheus": Program(command, tmp_path / "prometheus.log", f"{url}/-/ready"), "otelcol": otelcol}
+    try:
+        for program in programs.values():
+            program.start()
+        yield Stack(Prometheus(url), programs, wires, receiver)
+    finally:
+        for wire in wires.values():
+            wire.mend()
+            wire.close()
+        for program in programs.values():
+            program.stop()
 
 
 @pytest.fixture

@@ -1,0 +1,147 @@
+"""What the tests break: programs that can be taken away and given back, and a wire that can be cut."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from contextlib import suppress
+from dataclasses import dataclass, field
+from threading import Event, Thread
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+DEADLINE = 60.0
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return int(listening.getsockname()[1])
+
+
+def eventually(holds: Callable[[], object], what: str) -> None:
+    """Wait until something holds, with a deadline."""
+    deadline, pause = time.monotonic() + DEADLINE, Event()
+    while not holds():
+        assert time.monotonic() < deadline, what
+        pause.wait(0.02)
+
+
+@dataclass
+class Program:
+    """A program that counts as running from the moment that the URL ``ready`` answers, whatever it answers."""
+
+    command: list[str]
+    log: Path
+    ready: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, for the first time or again."""
+        with self.log.open("ab") as output:
+            environment = {**os.environ, **self.environment}
+            self.process = subprocess.Popen(self.command, env=environment, stdout=output, stderr=output)
+        eventually(self._answers, f"{self.command[0]} does not start")
+
+    def stop(self) -> None:
+        """End it in good order; nothing where it does not run."""
+        if self.process is None:
+            return
+        self.process.terminate()
+        self.process.send_signal(signal.SIGCONT)
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        """End it by SIGKILL."""
+        self._signal(signal.SIGKILL)
+        if self.process is not None:
+            self.process.wait(10)
+
+    def pause(self) -> None:
+        """Let it hang: connections are taken, by the kernel, and nobody answers."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """End the pause."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def _answers(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, self.log.read_text()
+        try:
+            urllib.request.urlopen(self.ready, timeout=5).close()
+        except urllib.error.HTTPError as error:
+            return error.code != 503  # Prometheus while it starts
+        except OSError:
+            return False
+        return True
+
+
+class Wire:
+    """A port that leads to another one, until it is cut: then bytes wait at both ends, as in a broken network.
+
+    Args:
+        port: The port of 127.0.0.1 that it leads to.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._whole = Event()
+        self._whole.set()
+        self._sockets = [socket.create_server(("127.0.0.1", 0))]
+        self.port = int(self._sockets[0].getsockname()[1])
+        Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        """Let nothing through."""
+        self._whole.clear()
+
+    def mend(self) -> None:
+        """Let everything through again, what has waited too."""
+        self._whole.set()
+
+    def close(self) -> None:
+        """End it, and all connections."""
+        for each in self._sockets:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):  # closed
+            while True:
+                near = self._sockets[0].accept()[0]
+                self._sockets.append(near)
+                self._whole.wait()
+                try:
+                    far = socket.create_connection(("127.0.0.1", self._target))
+                except ConnectionRefusedError:
+                    near.close()
+                    continue
+                self._sockets.append(far)
+                for one, other in [(near, far), (far, near)]:
+                    Thread(target=self._carry, args=(one, other), daemon=True).start()
+
+    def _carry(self, source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                self._whole.wait()
+                sink.sendall(data)
+        with suppress(OSError):
+            sink.shutdown(socket.SHUT_RDWR)

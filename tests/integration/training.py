@@ -1,0 +1,179 @@
+"""The training script of these tests, and the comparison of what it says with what Prometheus has stored."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from .services import DEADLINE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from .conftest import Prometheus
+
+# Epochs of 50 steps, as many as the first argument says; "told": until a line on stdin, and each end is printed.
+TRAIN = """\
+import json, os, random, sys, threading
+import monitel, monitel_otlp
+
+how_long = sys.argv[1]
+over, pause = threading.Event(), threading.Event()
+windows = []
+monitel.register_event_handler(lambda event: windows.append(event.window) if event.window else None)
+pipeline = monitel_otlp.configure(service_name="train", export_interval=0.3, spool_dir="spool")
+tracer = pipeline.tracer_provider.get_tracer("train")
+loss = monitel.Stat("train.loss", list(monitel.Aggregation), 0.05)
+seconds = monitel.Stat("step.time", list(monitel.Aggregation), 0.1, unit="s", attributes={"split": "train"})
+steps = 0
+
+def epoch():
+    global steps
+    for _ in range(50):
+        steps += 1
+        monitel.set_step(steps)
+        with seconds.time():
+            pause.wait(0.004)
+        loss.add(float("nan") if steps % 90 == 0 else random.gauss(1, 2))
+    monitel.emit("checkpoint", number=steps // 50)
+
+if how_long == "told":
+    threading.Thread(target=lambda: sys.stdin.readline() and over.set(), daemon=True).start()
+while not over.is_set() and how_long != str(steps // 50):
+    with tracer.start_as_current_span("epoch"):
+        epoch()
+    if how_long == "told":
+        print(steps // 50, flush=True)
+pause.wait(0.12)  # the last windows end well after those before them
+monitel.flush()
+pipeline.force_flush(float(os.environ.get("PATIENCE", "40")))
+pipeline.shutdown()
+keys = ["start_ns", "end_ns", "count", "sum", "min", "max", "last"]
+told = [{"name": each.name, **{key: getattr(each, key) for key in keys}} for each in windows]
+print(json.dumps({"steps": steps, "dropped": pipeline.dropped, "windows": told}))
+"""
+
+
+@dataclass
+class Run:
+    """What a training run said at its end."""
+
+    steps: int
+    dropped: dict[str, int]
+    windows: list[dict[str, Any]]
+    stderr: str
+
+    @property
+    def checkpoints(self) -> list[int]:
+        """The numbers of the events that it logged."""
+        return list(range(1, self.steps // 50 + 1))
+
+    @classmethod
+    def of(cls, stdout: str, stderr: str) -> Run:
+        """Read what the script printed."""
+        return cls(**json.loads(stdout.splitlines()[-1]), stderr=stderr)
+
+
+def train(
+    folder: Path, *, epochs: int = 6, environment: Mapping[str, str], wrapper: tuple[str | Path, ...] = ()
+) -> Run:
+    """Train in a folder, to the end, which must be a good one; ``wrapper`` comes before the command."""
+    with _started(folder, str(epochs), environment, wrapper) as process:
+        stdout, _ = process.communicate(timeout=DEADLINE)
+    return _ended(process, stdout, folder)
+
+
+class Training:
+    """A run that is under way until it is told to end."""
+
+    def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
+        self._process = process
+        self._folder = folder
+
+    @property
+    def stderr(self) -> str:
+        """What it has said so far."""
+        return (self._folder / "stderr").read_text()
+
+    def go_on(self, epochs: int) -> None:
+        """Wait until it has trained for some epochs more."""
+        assert self._process.stdout is not None
+        for _ in range(epochs):
+            assert self._process.stdout.readline(), self.stderr
+
+    def end(self) -> Run:
+        """Tell it to end, and wait for it."""
+        stdout, _ = self._process.communicate("over\n", timeout=DEADLINE)
+        return _ended(self._process, stdout, self._folder)
+
+
+@contextmanager
+def training(folder: Path, environment: Mapping[str, str]) -> Iterator[Training]:
+    """Train in a folder."""
+    with _started(folder, "told", environment, ()) as process:
+        yield Training(process, folder)
+
+
+@contextmanager
+def _started(
+    folder: Path, how_long: str, environment: Mapping[str, str], wrapper: tuple[str | Path, ...]
+) -> Iterator[subprocess.Popen[str]]:
+    (folder / "train.py").write_text(TRAIN)
+    with (folder / "stderr").open("w") as stderr:
+        process = subprocess.Popen(
+            [*wrapper, sys.executable, "train.py", how_long],
+            cwd=folder,
+            env=dict(environment),
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+        )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _ended(process: subprocess.Popen[str], stdout: str, folder: Path) -> Run:
+    stderr = (folder / "stderr").read_text()
+    assert 0 == process.returncode, stderr
+    return Run.of(stdout, stderr)
+
+
+def check(prometheus: Prometheus, run: Run) -> None:
+    """Prometheus has each window at its own end, and nothing else, and the counts add up."""
+    for name, series, unit in [("train.loss", "train_loss", ""), ("step.time", "step_time", "_seconds")]:
+        own = [each for each in run.windows if each["name"] == name]
+        assert run.steps == sum(each["count"] for each in own)
+        assert len(own) > 5
+        assert [run.steps] == [float(value) for value in prometheus.query(f"sum({series}_count_total)")]
+        expected = {
+            "mean": [each["sum"] / each["count"] for each in own],
+            "max": [each["max"] for each in own],
+            "min": [each["min"] for each in own],
+            "value": [each["last"] for each in own],
+        }
+        for aggregation, values in expected.items():
+            stored = prometheus.samples(f"{series}_{aggregation}{unit}")
+            assert [(each["end_ns"] // 10**6, _written(value)) for each, value in zip(own, values, strict=True)] == [
+                (at, _written(float(value))) for at, value in stored
+            ]
+        ends = [each["end_ns"] // 10**6 for each in own]
+        counts = accumulate(each["count"] for each in own)
+        assert list(zip(ends, map(str, counts), strict=True)) == prometheus.samples(f"{series}_count_total")
+    sums = accumulate(each["sum"] for each in own)
+    stored = prometheus.samples("step_time_sum_seconds")
+    assert list(zip(ends, sums, strict=True)) == [(at, float(value)) for at, value in stored]
+
+
+def _written(value: float) -> float | str:
+    """A value to compare: NaN equals itself."""
+    return "NaN" if value != value else float(value)  # noqa: PLR0124  NaN
