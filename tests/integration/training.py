@@ -23,6 +23,9 @@ TRAIN = """\
 import json, os, random, sys, threading
 import monitel, monitel_otlp
 
+if "SPOOL_AT_ONCE" in os.environ:  # not after a minute
+    from monitel_otlp import outbox
+    outbox._OLDEST_IN_MEMORY_NS = 0
 how_long = sys.argv[1]
 over, pause = threading.Event(), threading.Event()
 windows = []
@@ -98,14 +101,16 @@ class Training:
 
     @property
     def stderr(self) -> str:
-        """What it has said so far."""
-        return (self._folder / "stderr").read_text()
+        """What it has said so far; it must be running."""
+        said = (self._folder / "stderr").read_text()
+        assert self._process.poll() is None, said
+        return said
 
     def go_on(self, epochs: int) -> None:
         """Wait until it has trained for some epochs more."""
         assert self._process.stdout is not None
         for _ in range(epochs):
-            assert self._process.stdout.readline(), self.stderr
+            assert self._process.stdout.readline(), (self._folder / "stderr").read_text()
 
     def end(self) -> Run:
         """Tell it to end, and wait for it."""
@@ -114,9 +119,11 @@ class Training:
 
 
 @contextmanager
-def training(folder: Path, environment: Mapping[str, str]) -> Iterator[Training]:
+def training(
+    folder: Path, environment: Mapping[str, str], wrapper: tuple[str | Path, ...] = ()
+) -> Iterator[Training]:
     """Train in a folder."""
-    with _started(folder, "told", environment, ()) as process:
+    with _started(folder, "told", environment, wrapper) as process:
         yield Training(process, folder)
 
 

@@ -1,0 +1,83 @@
+"""The spool's disk is full: a small tmpfs, in a mount namespace that ends with the run."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import pytest
+
+from .conftest import eventually
+from .training import check, train, training
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from .conftest import Stack
+
+    Python = Callable[..., subprocess.CompletedProcess[str]]
+
+pytestmark = pytest.mark.integration
+
+NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c")
+SCRIPT = 'mount -t tmpfs -o size=32k tmpfs spool && { "$@"; status=$?; cp -r spool/. left; exit $status; }'
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> tuple[str, ...]:
+    """What comes before a command, so that the folder ``spool`` is a disk of 32 KiB; ``left`` has at the end what it had."""
+    (tmp_path / "spool").mkdir()
+    (tmp_path / "left").mkdir()
+    wrapper = (*NAMESPACE, SCRIPT, "sh")
+    try:
+        subprocess.run([*wrapper, "true"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    except FileNotFoundError:
+        pytest.skip("no small disk: install util-linux, which has unshare")
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"no small disk: run as root, or allow unprivileged user namespaces ({error.stderr.strip()})")
+    return wrapper
+
+
+def test_what_the_disk_takes_is_replayed_and_the_rest_is_counted(
+    stack: Stack, small_disk: tuple[str, ...], python: Python, tmp_path: Path
+) -> None:
+    """At the exit with a dead backend: logged is stored or dropped, and totals are right in what is stored."""
+    stack.programs["otelcol"].stop()
+    run = train(tmp_path, epochs=16, environment={**stack.environment, "PATIENCE": "0"}, wrapper=small_disk)
+    kept = int(re.findall(r"; (\d+) in ", run.stderr)[-1])
+    epochs = len(run.checkpoints)
+    assert len(run.windows) + 2 * epochs == kept + run.dropped["disk"]  # an event and a span each epoch
+    assert min(kept, run.dropped["disk"]) > 0
+    assert ["disk"] == list(run.dropped)
+    assert 1 == run.stderr.count("cannot be written")
+
+    stack.programs["otelcol"].start()
+    python("-m", "monitel_otlp", "replay", "left", "--endpoint", stack.endpoint)
+    stored = 0
+    for name, series in [("train.loss", "train_loss"), ("step.time", "step_time")]:
+        own = [each for each in run.windows if each["name"] == name]
+        totals = dict(zip((each["end_ns"] // 10**6 for each in own), accumulate(each["count"] for each in own)))
+        found = stack.prometheus.samples(f"{series}_count_total")
+        assert [(at, str(totals[at])) for at, _ in found] == found
+        stored += len(found)
+    events, spans = stack.receiver.records("checkpoint"), stack.receiver.spans()
+    assert kept == stored + len(events) + len(spans)
+
+
+def test_a_full_disk_costs_nothing_when_the_backend_comes_back(
+    stack: Stack, small_disk: tuple[str, ...], tmp_path: Path
+) -> None:
+    """What the disk does not take waits in memory, behind what it took."""
+    stack.programs["otelcol"].stop()
+    environment = {**stack.environment, "SPOOL_AT_ONCE": "yes"}
+    with training(tmp_path, environment, wrapper=small_disk) as under_way:
+        eventually(lambda: "cannot be written" in under_way.stderr, "the disk is not full")
+        under_way.go_on(3)
+        stack.programs["otelcol"].start()
+        run = under_way.end()
+    assert {} == run.dropped
+    check(stack.prometheus, run)
+    assert run.checkpoints == [record.attributes["number"] for record in stack.receiver.records("checkpoint")]
