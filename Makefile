@@ -7,7 +7,7 @@ PACKAGES := -e . -e exporters/otel -e exporters/otlp -e exporters/tensorboard
 STAMP := $(VENV)/.installed
 SOURCES := src exporters/otel/src exporters/otlp/src exporters/tensorboard/src
 
-.PHONY: demo test lint bench integration clean
+.PHONY: demo test lint bench integration stack-up stack-down clean
 
 demo: $(STAMP)  ## half a minute of real training, recorded for TensorBoard and OpenTelemetry
 	$(BIN)/python docs/examples/train_char_model.py
@@ -17,13 +17,20 @@ test: $(STAMP)  ## all tests that need no other program
 
 lint: $(STAMP)  ## ruff and mypy
 	$(BIN)/ruff check .
-	$(BIN)/mypy $(SOURCES) tests exporters/otel/tests exporters/otlp/tests exporters/tensorboard/tests docs/examples compose/grafana
+	$(BIN)/mypy $(SOURCES) tests exporters/otel/tests exporters/otlp/tests exporters/tensorboard/tests docs/examples \
+		compose/stack compose/grafana
 
 bench: $(STAMP)  ## the numbers of docs/performance.md, as ratios to its peers
 	$(BIN)/python tests/bench/run.py
 
-integration: $(STAMP)  ## against a real Collector and a real Prometheus
+integration: $(STAMP)  ## against a real Collector and a real Prometheus, as processes and in Docker
 	$(BIN)/python -m pytest tests/integration
+
+stack-up:  ## Collector, Prometheus, Loki, Tempo and Grafana; without Docker the first two
+	$(PYTHON) compose/stack up
+
+stack-down:  ## end them; what they have stored stays
+	$(PYTHON) compose/stack down
 
 clean:  ## everything that was made here
 	rm -rf $(VENV) build dist runs monitel-runs .pytest_cache .ruff_cache .mypy_cache

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import urllib.parse
@@ -45,6 +46,31 @@ def backends() -> Path:
     return Path(done.stdout.strip())
 
 
+@pytest.fixture(scope="session")
+def engine() -> dict[str, str]:
+    """The environment for a Docker engine that runs and has the images of the profile ``test``."""
+    enable = "install Docker (Debian: apt-get install docker.io), start dockerd"
+    environment = dict(os.environ)
+    if shutil.which("docker") is None:
+        pytest.skip(f"no Docker: {enable}, and get the images: docker compose --profile test pull")
+    if _fails("docker", "info"):
+        pytest.skip(f"no Docker engine answers: {enable}")
+    if _fails("docker", "compose", "version") and UNPACK.exists():
+        unpacked = subprocess.run([str(UNPACK)], capture_output=True, text=True, timeout=300, check=True)
+        environment["DOCKER_CONFIG"] = f"{unpacked.stdout.strip()}/docker-config"
+    compose = ("docker", "compose", "--project-directory", str(COMPOSE), "--profile", "test")
+    if _fails(*compose, "version", environment=environment):
+        pytest.skip("no Compose: install the docker-compose plugin of Docker, version 2.20 or newer")
+    images = subprocess.check_output([*compose, "config", "--images"], env=environment, text=True).split()
+    if missing := [image for image in images if _fails("docker", "image", "inspect", image)]:
+        pytest.skip(f"no image {missing}: docker compose --profile test pull, or ../shared/backends/images")
+    return environment
+
+
+def _fails(*command: str, environment: Mapping[str, str] | None = None) -> bool:
+    return subprocess.run(command, env=environment, capture_output=True, timeout=60, check=False).returncode != 0
+
+
 @pytest.fixture(autouse=True)
 def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run without OpenTelemetry's variables."""
@@ -68,13 +94,14 @@ def running(
 
 @dataclass(frozen=True)
 class Prometheus:
-    """A Prometheus that takes OTLP; in its default configuration it refuses what comes out of order."""
+    """A Prometheus that takes OTLP, and which of its series a test is about."""
 
     url: str
+    selector: str = ""
 
     def samples(self, series: str, back: str = "1h") -> list[tuple[int, str]]:
         """All samples of one series in the time back: Unix milliseconds, and the value as Prometheus writes it."""
-        (found,) = self.ask("query", query=f"{series}[{back}]")["result"] or [{"values": []}]
+        (found,) = self.ask("query", query=f"{series}{self.selector}[{back}]")["result"] or [{"values": []}]
         return [(round(at * 1000), value) for at, value in found["values"]]
 
     def query(self, query: str) -> list[str]:

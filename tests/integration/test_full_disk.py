@@ -28,7 +28,7 @@ SCRIPT = 'mount -t tmpfs -o size=32k tmpfs spool && { "$@"; status=$?; cp -r spo
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> tuple[str, ...]:
-    """What comes before a command, so that the folder ``spool`` is a disk of 32 KiB; ``left`` has at the end what it had."""
+    """What comes before a command, so that ``spool`` is a disk of 32 KiB; ``left`` becomes its copy at the end."""
     (tmp_path / "spool").mkdir()
     (tmp_path / "left").mkdir()
     wrapper = (*NAMESPACE, SCRIPT, "sh")
@@ -59,9 +59,10 @@ def test_what_the_disk_takes_is_replayed_and_the_rest_is_counted(
     stored = 0
     for name, series in [("train.loss", "train_loss"), ("step.time", "step_time")]:
         own = [each for each in run.windows if each["name"] == name]
-        totals = dict(zip((each["end_ns"] // 10**6 for each in own), accumulate(each["count"] for each in own)))
+        totals = accumulate(each["count"] for each in own)
+        expected = {each["end_ns"] // 10**6: str(total) for each, total in zip(own, totals, strict=True)}
         found = stack.prometheus.samples(f"{series}_count_total")
-        assert [(at, str(totals[at])) for at, _ in found] == found
+        assert [(at, expected[at]) for at, _ in found] == found
         stored += len(found)
     events, spans = stack.receiver.records("checkpoint"), stack.receiver.spans()
     assert kept == stored + len(events) + len(spans)

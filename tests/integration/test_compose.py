@@ -1,0 +1,146 @@
+"""The compose file itself, in a Docker engine: what ``docker compose --profile test up`` starts, used and broken."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from .conftest import COMPOSE, Prometheus, eventually, free_port
+from .training import check, train, training
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+pytestmark = pytest.mark.integration
+
+
+@dataclass(frozen=True)
+class Project:
+    """The services of the profile ``test``, under a name and on ports of their own."""
+
+    name: str
+    environment: Mapping[str, str]
+
+    def compose(self, *arguments: str) -> str:
+        """Run docker compose."""
+        command = ("docker", "compose", "--project-directory", str(COMPOSE), "--project-name", self.name)
+        return self._run(*command, "--profile", "test", *arguments)
+
+    def docker(self, *arguments: str) -> str:
+        """Run docker."""
+        return self._run("docker", *arguments)
+
+    def up(self) -> None:
+        """Start what does not run, and wait until it is healthy."""
+        self.compose("up", "--detach", "--wait", "--wait-timeout", "60", "--pull", "never")
+
+    def state(self, service: str) -> dict[str, object]:
+        """What the engine says about a container."""
+        (state,) = json.loads(self.docker("inspect", self.container(service)))
+        return dict(state["State"], restarts=state["RestartCount"])
+
+    def container(self, service: str) -> str:
+        """A container's name."""
+        return f"{self.name}-{service}-1"
+
+    def prometheus(self, run: str) -> Prometheus:
+        """Prometheus, and in it the series of one run."""
+        url = f"http://127.0.0.1:{self.environment['PROMETHEUS_PORT']}"
+        return Prometheus(url, f'{{training_run_id="{run}"}}')
+
+    def run_environment(self, run: str) -> dict[str, str]:
+        """The environment of a run."""
+        endpoint = f"http://127.0.0.1:{self.environment['OTLP_HTTP_PORT']}"
+        return {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "TORCHELASTIC_RUN_ID": run}
+
+    def _run(self, *command: str) -> str:
+        done = subprocess.run(
+            command, env=dict(self.environment), capture_output=True, text=True, timeout=120, check=False
+        )
+        assert 0 == done.returncode, done.stderr
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def project(engine: dict[str, str]) -> Iterator[Project]:
+    """The services, up."""
+    ports = {name: str(free_port()) for name in ("OTLP_HTTP_PORT", "OTLP_GRPC_PORT", "PROMETHEUS_PORT")}
+    project = Project(f"monitel-test-{os.getpid()}", {**engine, **ports, "LOGS_TO": "debug", "TRACES_TO": "debug"})
+    try:
+        project.up()
+        yield project
+    finally:
+        project.compose("down", "--volumes", "--timeout", "5")
+
+
+def test_a_run_is_stored_and_outlives_the_containers(project: Project, tmp_path: Path) -> None:
+    """All three signals arrive, and what Prometheus has is in a volume."""
+    assert {"otelcol", "prometheus"} == set(project.compose("ps", "--services").split())
+    run = train(tmp_path, environment=project.run_environment("first"))
+    assert {} == run.dropped
+    check(project.prometheus("first"), run)
+    printed = project.compose("logs", "--no-log-prefix", "otelcol")
+    records = re.findall(r"^EventName: checkpoint\n(?:.*\n)*?.*-> number: Int\((\d+)\)$", printed, re.MULTILINE)
+    assert run.checkpoints == [int(number) for number in records]
+    assert len(run.checkpoints) == len(re.findall(r"^ +Name +: epoch$", printed, re.MULTILINE))
+    project.compose("down", "--timeout", "5")
+    project.up()
+    check(project.prometheus("first"), run)
+
+
+def crash(project: Project, service: str) -> None:
+    """Kill the process, as the OOM killer would."""
+    pid = project.state(service)["Pid"]
+    assert isinstance(pid, int)
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except PermissionError:
+        pytest.skip("a crash of a container's process: run as root")
+
+
+def fault(project: Project, service: str, kind: str) -> tuple[Callable[[], object], Callable[[], object]]:
+    """What breaks a service, and what mends it."""
+    network = ("network", f"{project.name}_default", project.container(service))
+    return {
+        "stop": (lambda: project.compose("stop", service), lambda: project.compose("start", service)),
+        "kill": (lambda: project.compose("kill", service), lambda: project.compose("start", service)),
+        "crash": (lambda: crash(project, service), lambda: None),  # its restart policy does
+        "pause": (lambda: project.compose("pause", service), lambda: project.compose("unpause", service)),
+        "disconnect": (
+            lambda: project.docker(network[0], "disconnect", *network[1:]),
+            lambda: project.docker(network[0], "connect", "--alias", service, *network[1:]),
+        ),
+    }[kind]
+
+
+@pytest.mark.parametrize("kind", ["stop", "kill", "crash", "pause", "disconnect"])
+@pytest.mark.parametrize("service", ["otelcol", "prometheus"])
+def test_everything_is_stored_after_an_outage(project: Project, service: str, kind: str, tmp_path: Path) -> None:
+    """Each window is there with its value, and nothing was dropped."""
+    break_it, mend_it = fault(project, service, kind)
+    name = f"{service}-{kind}"
+    prometheus = project.prometheus(name)
+    restarts = project.state(service)["restarts"]
+    environment = {**project.run_environment(name), "OTEL_EXPORTER_OTLP_TIMEOUT": "1"}
+    with training(tmp_path, environment) as under_way:
+        eventually(lambda: prometheus.query(f"train_loss_count_total{prometheus.selector}"), "nothing has arrived")
+        break_it()
+        try:
+            under_way.go_on(4)
+            if kind != "crash":  # which may be over before anything is sent
+                eventually(lambda: "everything is kept" in under_way.stderr, "the outage was not noticed")
+        finally:
+            mend_it()
+        if kind == "crash":
+            eventually(lambda: project.state(service)["restarts"] != restarts, "it was not started again")
+        run = under_way.end()
+    assert {} == run.dropped
+    check(prometheus, run)

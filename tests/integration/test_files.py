@@ -1,0 +1,95 @@
+"""The files of ``compose/``: what must hold of them whether or not something runs here."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import COMPOSE
+
+yaml = pytest.importorskip("yaml", reason="pip install pyyaml")
+
+SETTINGS = dict(re.findall(r"^([A-Z]\w*)=(.*)$", (COMPOSE / ".env").read_text(), re.MULTILINE))
+FILE: dict[str, Any] = yaml.safe_load((COMPOSE / "compose.yaml").read_text())
+SERVICES: dict[str, dict[str, Any]] = FILE["services"]
+PROFILES = ("default", "test", "tensorboard")
+NO_HEALTHCHECK = {"otelcol", "tempo"}  # images without a shell whose programs do not ask themselves
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_is_bounded(name: str) -> None:
+    """Pinned by version, on 127.0.0.1 only, with a memory limit, restarted, healthy or not."""
+    service = SERVICES[name]
+    variable = re.fullmatch(r"[\w/-]+:\$\{(\w+_VERSION)\}", service["image"])
+    assert variable
+    assert re.fullmatch(r"v?\d+\.\d+\.\d+", SETTINGS[variable[1]])
+    assert service["ports"]
+    for port in service["ports"]:
+        published = re.fullmatch(r"127\.0\.0\.1:\$\{(\w+_PORT)\}:\d+", port)
+        assert published, port
+        assert SETTINGS[published[1]].isdecimal()
+    assert re.fullmatch(r"\d+[mg]", service["mem_limit"])
+    assert "unless-stopped" == service["restart"]
+    assert ("healthcheck" in service) == (name not in NO_HEALTHCHECK)
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_volumes_are_named_and_files_are_there(name: str) -> None:
+    """Data is in named volumes; what is mounted from the clone cannot be written, and exists before Docker makes it."""
+    for volume in SERVICES[name]["volumes"]:
+        source, _, _ = volume.partition(":")
+        if source.startswith("."):
+            assert volume.endswith(":ro")
+            assert (COMPOSE / source).exists()
+        else:
+            assert source in FILE["volumes"]
+
+
+def test_profiles() -> None:
+    """What starts by default is in .env; the tests need two services."""
+    started = {profile: {name for name in SERVICES if profile in SERVICES[name]["profiles"]} for profile in PROFILES}
+    assert {"otelcol", "prometheus"} == started["test"]
+    assert {"otelcol", "prometheus", "loki", "tempo", "grafana"} == started[SETTINGS["COMPOSE_PROFILES"]]
+    assert set(SERVICES) == started["test"] | started["default"] | started["tensorboard"]
+
+
+def test_every_setting_is_used() -> None:
+    """.env has nothing that no file reads."""
+    read = (COMPOSE / "compose.yaml").read_text()
+    assert [] == [name for name in SETTINGS if f"${{{name}" not in read and name != "COMPOSE_PROFILES"]
+
+
+def test_the_collector_has_the_same_ports_without_compose() -> None:
+    """Its own defaults are those of .env, on 127.0.0.1."""
+    defaults = dict(re.findall(r"\$\{env:(\w+):-([^}]*)\}", (COMPOSE / "otelcol.yaml").read_text()))
+    assert "127.0.0.1" == defaults["OTELCOL_HOST"]
+    assert SETTINGS["OTLP_HTTP_PORT"] == defaults["OTLP_HTTP_PORT"]
+    assert SETTINGS["OTLP_GRPC_PORT"] == defaults["OTLP_GRPC_PORT"]
+    assert f"http://127.0.0.1:{SETTINGS['PROMETHEUS_PORT']}" == defaults["PROMETHEUS_URL"]
+    assert f"http://127.0.0.1:{SETTINGS['LOKI_PORT']}" == defaults["LOKI_URL"]
+
+
+def test_grafana_lets_nobody_log_in() -> None:
+    """Anonymous viewers only: no account, no form, no password."""
+    environment = SERVICES["grafana"]["environment"]
+    assert "Viewer" == environment["GF_AUTH_ANONYMOUS_ORG_ROLE"]
+    assert "true" == environment["GF_AUTH_DISABLE_LOGIN_FORM"]
+    assert "false" == environment["GF_AUTH_BASIC_ENABLED"]
+    assert "true" == environment["GF_SECURITY_DISABLE_INITIAL_ADMIN_CREATION"]
+    assert not [name for name in environment if "PASSWORD" in name]
+
+
+def test_grafana_finds_what_it_is_given() -> None:
+    """Each source of data is a service on its own port, and the folder of the dashboards is mounted there."""
+    provisioning = COMPOSE / "grafana" / "provisioning"
+    sources = yaml.safe_load((provisioning / "datasources" / "datasources.yaml").read_text())["datasources"]
+    ports = {name: service["ports"][0].rpartition(":")[2] for name, service in SERVICES.items()}
+    assert {name: f"http://{name}:{ports[name]}" for name in ("prometheus", "loki", "tempo")} == {
+        each["uid"]: each["url"] for each in sources
+    }
+    (provider,) = yaml.safe_load((provisioning / "dashboards" / "dashboards.yaml").read_text())["providers"]
+    folder = Path(provider["options"]["path"])
+    assert f"./grafana/dashboards:{folder}:ro" in SERVICES["grafana"]["volumes"]
