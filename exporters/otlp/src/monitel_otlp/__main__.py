@@ -1,18 +1,31 @@
-"""``python -m monitel_otlp``: look at spooled telemetry and deliver it, and see why none arrives."""
+"""``python -m monitel_otlp``: look at spooled telemetry and deliver it, see why none arrives, and simulate a job."""
 
 from __future__ import annotations
 
 import argparse
+import math
 import signal
 import sys
+import time
+from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from monitel_otlp.doctor import examine
+from monitel_otlp.encoder import public_url
 from monitel_otlp.jsonlines import json_line
 from monitel_otlp.replay import describe_age, replay, spool_folders
 from monitel_otlp.senders import make_encoders, make_senders
 from monitel_otlp.settings import GRPC, HTTP, resolve
+from monitel_otlp.simulate import NAMED_STATS, SLOWDOWN, Report, Simulation, simulate
 from monitel_otlp.spool import Spool, SpoolError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Number = TypeVar("Number", int, float)
+
+_INTERRUPTED = 128 + signal.SIGINT  # what a shell reports
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -29,6 +42,21 @@ def main(arguments: list[str] | None = None) -> int:
     command = commands.add_parser("doctor", help="show the configuration, and try each endpoint with an empty request")
     _where_to(command)
     command.set_defaults(run=_doctor)
+    command = commands.add_parser(
+        "simulate",
+        help="send what the ranks of a job would, each from a process of its own, one of them slow and one with a NaN",
+        description="Send what the ranks of a training job would send: real Stats, events and wait counters, through a "
+        "pipeline in a process for each rank. It takes as long as the windows do. One rank is slow and one has a loss "
+        "of NaN: see whether you find them. Without an endpoint everything goes to the spool. The exit status is 1 "
+        "when something was not delivered.",
+    )
+    command.add_argument("--ranks", type=_at_least(1), default=64, help="processes (%(default)s)")
+    command.add_argument("--stats", type=_at_least(NAMED_STATS), default=50, help="Stats of each rank (%(default)s)")
+    command.add_argument("--windows", type=_at_least(1), default=10, help="windows of each Stat (%(default)s)")
+    command.add_argument("--window", type=_at_least(0.1), default=1.0, help="seconds that each lasts (%(default)s)")
+    command.add_argument("--seed", type=_at_least(0), default=0, help="same seed, same samples (%(default)s)")
+    _where_to(command)
+    command.set_defaults(run=_simulate)
     parsed = parser.parse_args(arguments)
     try:
         status: int = parsed.run(parsed)
@@ -37,7 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         print("monitel_otlp: interrupted; run this again to go on", file=sys.stderr)
-        return 128 + signal.SIGINT
+        return _INTERRUPTED
     return status
 
 
@@ -75,9 +103,8 @@ def _replay(arguments: argparse.Namespace) -> int:
         except SpoolError as error:
             failures += 1
             print(f"monitel_otlp: {error}", file=sys.stderr)
-    done = len(folders) - failures
     aside = f"; refused for their age, and set aside in rejected/: {too_old}" if too_old else ""
-    print(f"delivered {delivered} items from {done} spool{'' if done == 1 else 's'}{aside}")
+    print(f"delivered {delivered} items from {_count(len(folders) - failures, 'spool')}{aside}")
     return 1 if failures else 0
 
 
@@ -94,6 +121,69 @@ def _cat(arguments: argparse.Namespace) -> int:
         for request in Spool(folder).peek():
             print(json_line(request))
     return 0
+
+
+def _at_least(minimum: Number) -> Callable[[str], Number]:
+    """Return an argparse type: a finite number of the minimum's kind, not below it."""
+
+    def convert(text: str) -> Number:
+        value = type(minimum)(text)
+        if not minimum <= value < math.inf:
+            raise argparse.ArgumentTypeError(f"must be at least {minimum}, got {text}")
+        return value
+
+    convert.__name__ = type(minimum).__name__  # argparse names it: invalid int value: 'x'
+    return convert
+
+
+def _simulate(arguments: argparse.Namespace) -> int:
+    headers = dict(map(_header, arguments.header))
+    settings = resolve(arguments.endpoint, headers, protocol=arguments.protocol)
+    simulation = Simulation(
+        arguments.ranks,
+        arguments.stats,
+        arguments.windows,
+        round(arguments.window, 3),
+        arguments.seed,
+        arguments.endpoint,
+        headers,
+        arguments.protocol,
+    )
+    places = {public_url(each.url).removesuffix(f"/v1/{signal}") for signal, each in settings.endpoints.items()}
+    if settings.offline:
+        places.add(f"{settings.spool_root.absolute()} ({', '.join(settings.offline)})")
+    each = f"{simulation.stats} Stats each, {simulation.windows} windows of {simulation.window:g} s"
+    print(f"{_count(simulation.ranks, 'rank')}, {each}\nto          {', '.join(sorted(places))}", flush=True)
+    began = time.monotonic()
+    reports, interrupted = simulate(simulation)
+    delivered = _print_outcome(simulation, reports, time.monotonic() - began)
+    if interrupted:
+        return _INTERRUPTED
+    return 0 if delivered else 1
+
+
+def _print_outcome(simulation: Simulation, reports: list[Report], seconds: float) -> bool:
+    """Print what there is to find and what became of it; True if all of it was delivered, or is on disk as wanted."""
+    windows, events = sum(each.windows for each in reports), sum(each.events for each in reports)
+    print(f"recorded    {windows:,} windows and {events:,} events in {seconds:.1f} s")
+    exported, spooled = sum(each.exported for each in reports), sum(each.spooled for each in reports)
+    lost = sum((Counter(each.dropped) for each in reports), Counter[str]())
+    why = f" ({', '.join(f'{reason} {items:,}' for reason, items in lost.items())})" if lost else ""
+    print(f"of these    {exported:,} acknowledged, {spooled:,} on disk, {lost.total():,} dropped{why}")
+    print(f"slow        rank {simulation.slow_rank}: step.time is {SLOWDOWN:g} times that of the others")
+    print(f"NaN         rank {simulation.sick_rank}: loss, in window {simulation.nan_window + 1}")
+    if dead := simulation.ranks - len(reports):
+        print(f"monitel_otlp: {_count(dead, 'rank')} died without a word", file=sys.stderr)
+    if failed := [each for each in reports if not each.complete or each.dropped]:
+        print(f"monitel_otlp: {_count(len(failed), 'rank')} could not deliver everything", file=sys.stderr)
+        print(f"rank {failed[0].rank} says:\n{failed[0].said.rstrip()}", file=sys.stderr)
+    if spooled:
+        print(f"send it by  python -m monitel_otlp replay {reports[0].spool_root}")
+    return not (dead or failed)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 if __name__ == "__main__":
