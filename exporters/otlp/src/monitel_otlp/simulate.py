@@ -122,18 +122,19 @@ def simulate(simulation: Simulation) -> tuple[list[Report], bool]:
     context = get_context("forkserver")
     context.set_forkserver_preload([__name__])
     run_id = time.strftime("simulate-%Y%m%d-%H%M%S")
-    ends: dict[connection.Connection, int] = {}
+    going, until = context.Pipe(duplex=False)  # the ranks go on until it is closed
+    ends = []
     for rank in range(simulation.ranks):
         environment = {**os.environ, **_launch(simulation, rank, run_id)}
         try:
-            ours, theirs = context.Pipe()
-            context.Process(target=_rank, args=(simulation, rank, environment, theirs), daemon=True).start()
+            ours, theirs = context.Pipe(duplex=False)
+            context.Process(target=_rank, args=(simulation, rank, environment, going, theirs), daemon=True).start()
         except OSError as error:
             raise ValueError(f"rank {rank} of {simulation.ranks} cannot be started here: {error}") from error
         theirs.close()
-        ends[ours] = rank
-    with _ctrl_c(ends) as pressed:
-        return _follow(simulation, ends), bool(pressed)
+        ends.append(ours)
+    with _ctrl_c(until):
+        return _follow(simulation, ends), until.closed
 
 
 def _launch(simulation: Simulation, rank: int, run_id: str) -> dict[str, str]:
@@ -150,35 +151,30 @@ def _launch(simulation: Simulation, rank: int, run_id: str) -> dict[str, str]:
 
 
 @contextmanager
-def _ctrl_c(ends: Mapping[connection.Connection, int]) -> Iterator[list[int]]:
+def _ctrl_c(until: connection.Connection) -> Iterator[None]:
     """Tell the ranks at the first Ctrl-C to come to their end; the second one ends at once."""
-    pressed: list[int] = []
 
-    def tell(number: int, _frame: object) -> None:
-        pressed.append(number)
+    def tell(_number: int, _frame: object) -> None:
         signal.signal(signal.SIGINT, before)
-        for end in ends:
-            with suppress(OSError):
-                end.send(None)
+        until.close()
 
     before = signal.signal(signal.SIGINT, tell)
     try:
-        yield pressed
+        yield
     finally:
         signal.signal(signal.SIGINT, before)
 
 
-def _follow(simulation: Simulation, ends: Mapping[connection.Connection, int]) -> list[Report]:
+def _follow(simulation: Simulation, ends: list[connection.Connection]) -> list[Report]:
     reports = []
-    open_ends = set(ends)
     with tqdm(total=simulation.ranks * simulation.windows, unit="window", desc="all ranks", disable=None) as progress:
-        while open_ends:
-            for end in connection.wait(open_ends):
+        while ends:
+            for end in connection.wait(ends):
                 assert isinstance(end, connection.Connection)
                 try:
                     said = end.recv()
                 except EOFError:  # it has reported before, or died
-                    open_ends.remove(end)
+                    ends.remove(end)
                     continue
                 if isinstance(said, Report):
                     reports.append(said)
@@ -188,9 +184,13 @@ def _follow(simulation: Simulation, ends: Mapping[connection.Connection, int]) -
 
 
 def _rank(
-    simulation: Simulation, rank: int, environment: Mapping[str, str], parent: connection.Connection
+    simulation: Simulation,
+    rank: int,
+    environment: Mapping[str, str],
+    going: connection.Connection,
+    parent: connection.Connection,
 ) -> None:
-    """One rank, in its process: as a training script, but that its time is made."""
+    """One rank, in its process: as a training script, but that its samples are made up."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent tells
     os.environ.clear()
     os.environ.update(environment)
@@ -200,7 +200,7 @@ def _rank(
             endpoint=simulation.endpoint, headers=simulation.headers or None, protocol=simulation.protocol
         )
         with ManualClock(time.time_ns()) as clock:
-            _train(simulation, rank, _Pace(clock, parent))
+            _train(simulation, rank, _Pace(clock, going, parent))
         complete = pipeline.shutdown(_END_TIMEOUT)
     with suppress(OSError):  # the parent may be gone
         parent.send(_report(rank, pipeline, events, said.getvalue(), complete=complete))
@@ -229,8 +229,9 @@ class _Pace:
     A machine that is too small for so many ranks falls behind, and yet no window is left out.
     """
 
-    def __init__(self, clock: ManualClock, parent: connection.Connection) -> None:
+    def __init__(self, clock: ManualClock, going: connection.Connection, parent: connection.Connection) -> None:
         self._clock = clock
+        self._going = going
         self._parent = parent
         self._begin = time.monotonic()
         self.windows = 0  # that are over
@@ -244,8 +245,7 @@ class _Pace:
     def go_on(self, seconds: float) -> None:
         """Let so much time pass."""
         due = self._begin + self.elapsed + seconds
-        while not self.told_to_end and (left := due - time.monotonic()) > 0:
-            self.told_to_end = self._parent.poll(left)
+        self.told_to_end = self._going.poll(max(0.0, due - time.monotonic()))
         self._clock.advance(seconds)
 
     def window_is_over(self) -> None:
