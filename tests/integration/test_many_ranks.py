@@ -1,0 +1,66 @@
+"""64 simulated ranks, the official Collector and Prometheus: counted by queries, and what is to be found, found."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import urllib.parse
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable
+
+    from .conftest import Collector, Prometheus
+
+    Python = Callable[..., subprocess.CompletedProcess[str]]
+
+pytestmark = pytest.mark.integration
+
+RANKS, STATS, WINDOWS = 64, 50, 10
+BY_RANK = "* on (job, instance) group_left (training_rank) target_info"  # where it is not promoted
+
+
+@pytest.fixture
+def query(prometheus: Prometheus) -> Callable[[str], dict[str, float]]:
+    """Ask Prometheus; the answer's values by their rank."""
+
+    def query(text: str) -> dict[str, float]:
+        asked = urllib.parse.urlencode({"query": text})
+        with urllib.request.urlopen(f"{prometheus.url}/api/v1/query?{asked}", timeout=30) as answer:
+            result: list[dict[str, Any]] = json.load(answer)["data"]["result"]
+        return {each["metric"].get("training_rank", ""): float(each["value"][1]) for each in result}
+
+    return query
+
+
+def test_64_ranks_are_stored_window_by_window(
+    collector: Collector, query: Callable[[str], dict[str, float]], python: Python
+) -> None:
+    """Every window of every Stat of every rank is there once; the slow rank and the NaN are found by PromQL."""
+    with collector.run():
+        command = ("-m", "monitel_otlp", "simulate", "--ranks", RANKS, "--stats", STATS, "--windows", WINDOWS)
+        done = python(*command, "--endpoint", collector.url)
+    assert f"{RANKS * (STATS * WINDOWS + WINDOWS) + 1:,} acknowledged, 0 on disk, 0 dropped" in done.stdout
+    slow, sick = (re.search(rf"^{what} +rank (\d+)", done.stdout, re.MULTILINE) for what in ("slow", "NaN"))
+    assert slow
+    assert sick
+
+    each_rank = {str(rank): 1.0 for rank in range(RANKS)}
+    assert each_rank == query(f"target_info {BY_RANK}")
+    named = dict.fromkeys(("loss", "step_time", "throughput", "gradient_norm"), 1)
+    for stat, series in {**named, "layer_gradient_norm": STATS - len(named)}.items():
+        windows = f"sum by (job, instance) (count_over_time({stat}_count_total[1h]))"
+        expected = {rank: float(WINDOWS * series) for rank in each_rank}
+        assert expected == query(f"{windows} {BY_RANK}"), stat
+    means = query(f"step_time_sum_seconds / ignoring (__name__) step_time_count_total {BY_RANK}")
+    median = sorted(means.values())[RANKS // 2]
+    assert [slow[1]] == [rank for rank, mean in means.items() if mean > 2 * median]
+    assert [slow[1]] == list(query(f"topk(1, avg_over_time(step_time_mean_seconds[1h])) {BY_RANK}"))
+    sums = query(f"sum_over_time(loss_mean[1h]) {BY_RANK}")
+    assert [sick[1]] == [rank for rank, value in sums.items() if math.isnan(value)]
+    assert query(f"step_time_count_total {BY_RANK}") == query(f"data_loading_count_total {BY_RANK}")
