@@ -1,0 +1,108 @@
+"""The demo's runs in a real TensorBoard in a real browser; the picture of it is kept, and README shows one."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from .conftest import DEADLINE, ROOT, free_port, running
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from selenium.webdriver import Chrome
+    from selenium.webdriver.remote.webelement import WebElement
+
+    Colour = tuple[int, int, int]
+    Python = Callable[..., subprocess.CompletedProcess[str]]
+
+pytestmark = pytest.mark.integration
+
+RUNS = {64: 7, 128: 10, 256: 16}  # width of the model, and the seconds in which each takes about as many steps
+TAGS = ["gradient.norm.mean", "loss.mean{split=train}", "loss.mean{split=val}", "step.time.mean"]
+PICTURE = ROOT / "build" / "pictures" / "tensorboard.png"
+MOST_BYTES = 100_000  # README shows it
+PAGE = "index.html?darkMode=true&tagFilter=loss.mean|norm.mean|step.time.mean&smoothing=0#timeseries"
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--window-size=1280,986"),
+)
+NEAR = 24  # of a colour's 255: curves have soft edges
+SETTINGS = """
+const named = (kind, text) => [...document.querySelectorAll(kind)].find(each => each.innerText.includes(text));
+for (const box of ["Enable step selection", "Ignore outliers"])
+    named("mat-checkbox", box).querySelector("input").click();
+named("button", "Settings").click();
+"""
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[Chrome]:
+    """Debian's chromium, by the driver that comes with it."""
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not chromium or not driver:
+        pytest.skip("no browser: apt-get install chromium chromium-driver")
+    webdriver = pytest.importorskip("selenium.webdriver", reason="no selenium: pip install -r requirements-dev.txt")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path / 'profile'}"):
+        options.add_argument(flag)
+    with webdriver.Chrome(options, webdriver.ChromeService(driver)) as browser:
+        browser.set_page_load_timeout(DEADLINE)
+        yield browser
+
+
+@pytest.fixture
+def tensorboard(python: Python, tmp_path: Path) -> Iterator[str]:
+    """The URL of a TensorBoard on three runs of the demo."""
+    for hidden, seconds in RUNS.items():
+        arguments = ("--hidden", hidden, "--seconds", seconds, "--run-dir", f"runs/hidden-{hidden:03}")
+        python(ROOT / "docs" / "examples" / "train_char_model.py", *arguments)
+    port = free_port()
+    command = (sys.executable, "-m", "tensorboard.main", "--logdir", tmp_path / "runs", "--host", "127.0.0.1")
+    url = f"http://127.0.0.1:{port}"
+    with running(*command, "--port", port, log=tmp_path / "tensorboard.log", ready=f"{url}/data/runs"):
+        yield url
+
+
+def found(browser: Chrome, selector: str) -> list[WebElement]:
+    """The page's elements, by CSS."""
+    return browser.find_elements("css selector", selector)
+
+
+def drawn(chart: WebElement, colours: list[Colour]) -> bool:
+    """Whether a chart has a curve of each colour that spans a quarter of its width at least."""
+    import numpy as np
+    from PIL import Image
+
+    pixels = np.asarray(Image.open(io.BytesIO(chart.screenshot_as_png)).convert("RGB"), dtype=int)
+    columns = [(abs(pixels - colour) < NEAR).all(axis=2).any(axis=0) for colour in colours]
+    return all(bool(each.mean() > 1 / 4) for each in columns)
+
+
+def test_tensorboard_draws_the_demo(browser: Chrome, tensorboard: str) -> None:
+    """Each chart has the curve of each run. The picture is kept, in ``build/pictures``."""
+    from selenium.webdriver.support.color import Color
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    wait = WebDriverWait(browser, DEADLINE)
+    browser.get(f"{tensorboard}/{PAGE}")
+    wait.until(lambda _: len(found(browser, ".run-color-swatch")) == len(RUNS), "the runs are not shown")
+    wait.until(lambda _: found(browser, "line-chart"), "there are no charts")
+    browser.execute_script(SETTINGS)
+    wait.until(lambda _: TAGS == [each.text for each in found(browser, "card-view .tag")], "there is no card for a tag")
+    swatches = found(browser, ".run-color-swatch")
+    hexes = [Color.from_string(each.value_of_css_property("background-color")).hex for each in swatches]
+    colours = [(int(each[1:3], 16), int(each[3:5], 16), int(each[5:7], 16)) for each in hexes]
+    assert len(RUNS) == len(set(colours))
+    for tag, chart in zip(TAGS, found(browser, "line-chart .series-view"), strict=True):
+        wait.until(lambda _: drawn(chart, colours), f"{tag} is not drawn")  # noqa: B023  called here
+    PICTURE.parent.mkdir(parents=True, exist_ok=True)
+    assert browser.save_screenshot(str(PICTURE))
+    assert MOST_BYTES > PICTURE.stat().st_size
