@@ -7,7 +7,7 @@ PACKAGES := -e . -e exporters/otel -e exporters/otlp -e exporters/tensorboard
 STAMP := $(VENV)/.installed
 SOURCES := src exporters/otel/src exporters/otlp/src exporters/tensorboard/src
 
-.PHONY: demo test lint bench integration stack-up stack-down clean
+.PHONY: demo test lint bench integration stack-up stack-down screenshots clean
 
 demo: $(STAMP)  ## half a minute of real training, recorded for TensorBoard and OpenTelemetry
 	$(BIN)/python docs/examples/train_char_model.py
@@ -31,6 +31,11 @@ stack-up:  ## Collector, Prometheus, Loki, Tempo and Grafana; without Docker the
 
 stack-down:  ## end them; what they have stored stays
 	$(PYTHON) compose/stack down
+
+screenshots: $(STAMP)  ## the picture in README: the demo's runs in TensorBoard in chromium
+	rm -f build/pictures/tensorboard.png
+	$(BIN)/python -m pytest tests/integration/test_pictures.py
+	cp build/pictures/tensorboard.png docs/pictures/
 
 clean:  ## everything that was made here
 	rm -rf $(VENV) build dist runs monitel-runs .pytest_cache .ruff_cache .mypy_cache

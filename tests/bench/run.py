@@ -21,7 +21,7 @@ _HERE = Path(__file__).parent
 _SWITCH = "MONITEL_NO_EXTENSIONS"
 _SUBJECTS = (
     *("adding", "threads", "events", "waits", "memory", "importing"),
-    *("pipeline", "exporting", "expiry", "ending", "writer"),
+    *("pipeline", "exporting", "expiry", "ending", "writer", "ranks", "collector"),
 )
 _BOTH_TWINS = {"adding", "threads"}
 
@@ -58,7 +58,7 @@ def _measure(subject: str, switch: str) -> list[Row]:
         env={**kept, _SWITCH: switch},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     if done.returncode:

@@ -1,0 +1,75 @@
+"""What a Collector spends on what 64 ranks send: it takes, batches, forwards it. MONITEL_BACKENDS says where it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from row import Row
+
+_RANKS, _STATS, _WINDOWS = 64, 50, 10
+_INTERVALS_MS = (5000, 200)  # between two requests: few, and many of which most carry no window
+_ROOT = Path(__file__).parents[2]
+
+
+def config(port: int, forward_to: str) -> dict[str, Any]:
+    """Batches as most people have them."""
+    pipeline = {"receivers": ["otlp"], "processors": ["batch"], "exporters": ["otlp_http"]}
+    return {
+        "receivers": {"otlp": {"protocols": {"http": {"endpoint": f"127.0.0.1:{port}"}}}},
+        "processors": {"batch": {}},
+        "exporters": {"otlp_http": {"endpoint": forward_to}},
+        "service": {"telemetry": {"metrics": {"level": "none"}}, "pipelines": {"metrics": pipeline, "logs": pipeline}},
+    }
+
+
+def cpu_ns(pid: int) -> float:
+    """CPU time of a process so far."""
+    user, system = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[11:13]
+    return 1e9 * (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def spent(program: Path, interval_ms: int) -> tuple[float, int, int]:
+    """CPU time of the Collector, and the windows and requests that it took."""
+    os.environ["OTEL_METRIC_EXPORT_INTERVAL"] = str(interval_ms)
+    from exporters.otlp.tests.receiver import Receiver
+    from tests.integration.conftest import free_port, running
+
+    from monitel_otlp.simulate import Simulation, simulate
+
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    with tempfile.TemporaryDirectory() as folder, Receiver() as receiver:
+        path = Path(folder, "otelcol.yaml")
+        path.write_text(json.dumps(config(port, receiver.url)), encoding="ascii")
+        with running(program, "--config", path, log=Path(folder, "log"), ready=f"{url}/") as collector:
+            before = cpu_ns(collector.pid)
+            reports, _ = simulate(Simulation(_RANKS, _STATS, _WINDOWS, 1.0, seed=0, endpoint=url))
+            receiver.wait_until(lambda: len(receiver.points("step.time.count")) == _RANKS * _WINDOWS)
+            took = cpu_ns(collector.pid) - before
+        attempts = {
+            (point.resource["training.rank"], point.attributes["signal"]): point.proto.count
+            for point in receiver.points("monitel.export.duration")  # the last ones
+        }
+    return took, sum(report.windows for report in reports), sum(attempts.values())
+
+
+def main() -> None:
+    """Measure with few requests and with many, of as many windows."""
+    folder = os.environ.get("MONITEL_BACKENDS")
+    if folder is None:
+        Row("Collector, CPU a request (MONITEL_BACKENDS is not set)", None).put()
+        return
+    (few_ns, windows, few), (many_ns, _, many) = (spent(Path(folder, "otelcol"), each) for each in _INTERVALS_MS)
+    a_request = (many_ns - few_ns) / (many - few)
+    Row("Collector, CPU a request", a_request).put()
+    Row("Collector, CPU a window more", (few_ns - a_request * few) / windows).put()
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(_ROOT))
+    main()

@@ -1,0 +1,139 @@
+"""What many ranks cost, from one to 64: requests, bytes, CPU and series. docs/distributed.md reckons on from here.
+
+Each run is one of ``python -m monitel_otlp simulate`` against a receiver that looks at all it gets. Windows last a
+second instead of a minute, so that there are many of them soon.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import linear_regression, median
+from typing import Any
+
+from row import Row
+
+_RANKS = (1, 4, 16, 64)
+_STATS = (10, 50, 200)  # of one rank
+_WINDOWS = 10
+_NAMED = 4  # Stats of a rank that have a name of their own; the others are one name with an attribute
+_OFTEN_MS = 200  # between two requests: so most carry no window, and the others one of each Stat, as with long windows
+_COMPRESSION, _INTERVAL = "OTEL_EXPORTER_OTLP_COMPRESSION", "OTEL_METRIC_EXPORT_INTERVAL"
+
+
+@dataclass
+class Cost:
+    """What a run has cost.
+
+    Attributes:
+        windows: How many there were.
+        cpu_ns: CPU time of the ranks' delivery threads.
+        connections: Opened, and kept.
+        sizes: Of each request with metrics: windows in it, and bytes on the wire.
+        others: Bytes of each other request.
+        series: Of each rank, as Prometheus counts them.
+    """
+
+    windows: int
+    cpu_ns: float
+    connections: int
+    sizes: list[tuple[int, int]]
+    others: list[int]
+    series: list[int]
+
+
+def cost(ranks: int, stats: int) -> Cost:
+    """Simulate, and look at what has arrived."""
+    from exporters.otlp.tests.receiver import Receiver
+
+    from monitel_otlp.simulate import Simulation, simulate
+
+    with Receiver() as receiver:
+        reports, _ = simulate(Simulation(ranks, stats, _WINDOWS, 1.0, seed=0, endpoint=receiver.url))
+        if sum(report.exported for report in reports) != ranks * _WINDOWS * (stats + 1) + 1:
+            raise SystemExit(f"not everything was delivered: {reports}")
+        return Cost(
+            windows=sum(report.windows for report in reports),
+            cpu_ns=1e9 * sum(report.cpu for report in reports),
+            connections=len(receiver.connections),
+            sizes=[(windows_in(each), on_the_wire(each)) for each in receiver.of("metrics")],
+            others=[on_the_wire(each) for each in receiver.of("logs")],
+            series=series(receiver),
+        )
+
+
+def on_the_wire(request: Any) -> int:
+    """Bytes of a request over HTTP: its line, its headers and its body; what TCP adds is not among them."""
+    headers = sum(len(f"{name}: {value}\r\n") for name, value in request.headers.items())
+    return len(f"POST {request.path} HTTP/1.1\r\n\r\n") + headers + len(request.body)
+
+
+def windows_in(request: Any) -> int:
+    """How many windows a request carries: their counts are one point each."""
+    metrics = (metric for scope in request.message.resource_metrics[0].scope_metrics for metric in scope.metrics)
+    return sum(len(each.sum.data_points) for each in metrics if each.unit == "{sample}" and each.name.endswith("count"))
+
+
+def series(receiver: Any) -> list[int]:
+    """Series of each rank: a histogram has one for each bucket, its sum and its count; target_info is one."""
+    found: Counter[int] = Counter()
+    seen = set()
+    for point in receiver.all_points():
+        rank = point.resource["training.rank"]
+        identity = (rank, point.metric, tuple(sorted(point.attributes.items())))
+        if identity not in seen:
+            seen.add(identity)
+            found[rank] += len(point.proto.bucket_counts) + 2 if point.kind == "histogram" else 1
+    return [number + 1 for number in found.values()]
+
+
+def put(who: str, found: Cost) -> None:
+    """The lines of a run that grow with ranks."""
+    sent = sum(size for _, size in found.sizes) + sum(found.others)
+    Row(f"{who}: requests a second", (len(found.sizes) + len(found.others)) / _WINDOWS, "").put()
+    Row(f"{who}: bytes a second", sent / _WINDOWS, "B").put()
+    Row(f"{who}: CPU a window", found.cpu_ns / found.windows).put()
+    Row(f"{who}: series", sum(found.series), "").put()
+    Row(f"{who}: connections", found.connections, "").put()
+
+
+def put_parts(what: str, cpu_of_a_window: float) -> None:
+    """What requests are made of, where each carries at most one window of each Stat."""
+    named, more = cost(1, _NAMED), cost(1, 50)
+    empty = median(size for windows, size in named.sizes if not windows)
+    with_named = median(size for windows, size in named.sizes if windows == _NAMED)
+    with_more = median(size for windows, size in more.sizes if windows == 50)
+    Row(f"{what}: a request without windows", empty, "B").put()
+    Row(f"{what}: a window more, of a name of its own", (with_named - empty) / _NAMED, "B").put()
+    Row(f"{what}: a window more, of a name with attributes", (with_more - with_named) / (50 - _NAMED), "B").put()
+    Row(f"{what}: a request of one event", median(named.others), "B").put()
+    idle_ns = named.cpu_ns - cpu_of_a_window * named.windows
+    Row(f"{what}: CPU of a request without windows", idle_ns / len(named.sizes)).put()
+
+
+def main() -> None:
+    """Measure by ranks, then by Stats, then compressed."""
+    for ranks in _RANKS:
+        put(f"{ranks} rank{'s' if ranks > 1 else ''} of 50 Stats", cost(ranks, 50))
+    by_stats = [cost(1, stats) for stats in _STATS]
+    for stats, found in zip(_STATS, by_stats, strict=True):
+        put(f"1 rank of {stats} Stats", found)
+    cpu, _ = linear_regression([each.windows for each in by_stats], [each.cpu_ns for each in by_stats])
+    Row("CPU that a window adds", cpu).put()
+    os.environ[_INTERVAL] = str(_OFTEN_MS)
+    put_parts("plain", cpu)
+    os.environ[_COMPRESSION] = "gzip"
+    put_parts("gzip", cpu)
+
+
+if __name__ == "__main__":
+    try:
+        import monitel_otlp  # noqa: F401  only to see whether it is there
+    except ImportError:
+        Row("what many ranks cost", None).put()
+    else:
+        sys.path.insert(0, str(Path(__file__).parents[2]))
+        main()
