@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .conftest import eventually
 from .training import check, train, training
 
 if TYPE_CHECKING:
@@ -100,7 +99,7 @@ def test_an_outage_of_the_collector_costs_nothing(
     """It goes away in the middle of the run and comes back: everything is stored, in order."""
     with training(tmp_path, to(collector)) as under_way:
         with collector.run():
-            eventually(lambda: prometheus.query("train_loss_count_total"), "nothing has arrived")
+            under_way.until(lambda: prometheus.query("train_loss_count_total"), "nothing has arrived")
         under_way.go_on(4)
         with collector.run():
             run = under_way.end()

@@ -131,12 +131,12 @@ def test_everything_is_stored_after_an_outage(project: Project, service: str, ki
     restarts = project.state(service)["restarts"]
     environment = {**project.run_environment(name), "OTEL_EXPORTER_OTLP_TIMEOUT": "1"}
     with training(tmp_path, environment) as under_way:
-        eventually(lambda: prometheus.query(f"train_loss_count_total{prometheus.selector}"), "nothing has arrived")
+        under_way.until(lambda: prometheus.query(f"train_loss_count_total{prometheus.selector}"), "nothing has arrived")
         break_it()
         try:
             under_way.go_on(4)
             if kind != "crash":  # which may be over before anything is sent
-                eventually(lambda: "everything is kept" in under_way.stderr, "the outage was not noticed")
+                under_way.until(lambda: "everything is kept" in under_way.stderr, "the outage was not noticed")
         finally:
             mend_it()
         if kind == "crash":

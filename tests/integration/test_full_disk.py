@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .conftest import eventually
 from .training import check, train, training
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ def test_a_full_disk_costs_nothing_when_the_backend_comes_back(
     stack.programs["otelcol"].stop()
     environment = {**stack.environment, "SPOOL_AT_ONCE": "yes"}
     with training(tmp_path, environment, wrapper=small_disk) as under_way:
-        eventually(lambda: "cannot be written" in under_way.stderr, "the disk is not full")
+        under_way.until(lambda: "cannot be written" in under_way.stderr, "the disk is not full")
         under_way.go_on(3)
         stack.programs["otelcol"].start()
         run = under_way.end()

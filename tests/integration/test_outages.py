@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .conftest import eventually
 from .training import check, training
 
 if TYPE_CHECKING:
@@ -36,11 +35,11 @@ def test_everything_is_stored_after_an_outage(stack: Stack, service: str, kind: 
     break_it, mend_it = fault(stack, service, kind)
     environment = {**stack.environment, "OTEL_EXPORTER_OTLP_TIMEOUT": "1"}  # a pause need not last longer than 10 s
     with training(tmp_path, environment) as under_way:
-        eventually(lambda: stack.prometheus.query("train_loss_count_total"), "nothing has arrived")
+        under_way.until(lambda: stack.prometheus.query("train_loss_count_total"), "nothing has arrived")
         break_it()
         try:
             under_way.go_on(4)
-            eventually(lambda: "everything is kept" in under_way.stderr, "the outage was not noticed")
+            under_way.until(lambda: "everything is kept" in under_way.stderr, "the outage was not noticed")
         finally:
             mend_it()
         run = under_way.end()

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from .services import DEADLINE
+from .services import DEADLINE, eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from .conftest import Prometheus
@@ -105,6 +105,10 @@ class Training:
         said = (self._folder / "stderr").read_text()
         assert self._process.poll() is None, said
         return said
+
+    def until(self, holds: Callable[[], object], what: str) -> None:
+        """Wait until something holds, while it is running."""
+        eventually(lambda: self.stderr is not None and holds(), what)
 
     def go_on(self, epochs: int) -> None:
         """Wait until it has trained for some epochs more."""
