@@ -152,7 +152,7 @@ def _simulate(arguments: argparse.Namespace) -> int:
     places = {public_url(each.url).removesuffix(f"/v1/{signal}") for signal, each in settings.endpoints.items()}
     if settings.offline:
         places.add(f"{settings.spool_root.absolute()} ({', '.join(settings.offline)})")
-    each = f"{simulation.stats} Stats each, {simulation.windows} windows of {simulation.window:g} s"
+    each = f"{simulation.stats} Stats each, {_count(simulation.windows, 'window')} of {simulation.window:g} s"
     print(f"{_count(simulation.ranks, 'rank')}, {each}\nto          {', '.join(sorted(places))}", flush=True)
     began = time.monotonic()
     reports, interrupted = simulate(simulation)

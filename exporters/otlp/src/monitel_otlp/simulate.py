@@ -114,7 +114,7 @@ def simulate(simulation: Simulation) -> tuple[list[Report], bool]:
     each has its environment from here, as from a launcher.
 
     Returns:
-        A report of each rank, but of those that died, and whether Ctrl-C was pressed.
+        A report of each rank that has lived to its end, and whether Ctrl-C was pressed.
 
     Raises:
         ValueError: The machine does not start so many processes.
