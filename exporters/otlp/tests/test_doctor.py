@@ -432,3 +432,10 @@ def test_the_command_runs(receiver: Receiver, run: Run) -> None:
     ended = run("-m", "monitel_otlp", "doctor", env={"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url})
     assert "3 of 3 endpoints accept telemetry" in ended.stdout
     assert "" == ended.stderr
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(run: Run) -> None:
+    """As in ``doctor | head -1``: no traceback."""
+    code = "import os, sys; from monitel_otlp.__main__ import main; os.close(1); r, w = os.pipe(); os.close(r); "
+    ended = run("-c", f"{code}assert w == 1 or os.dup2(w, 1) == 1; sys.exit(main(['doctor']))")
+    assert "" == ended.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import signal
 import sys
 import time
@@ -60,6 +61,10 @@ def main(arguments: list[str] | None = None) -> int:
     parsed = parser.parse_args(arguments)
     try:
         status: int = parsed.run(parsed)
+        sys.stdout.flush()
+    except BrokenPipeError:  # `cat DIR | head`: what is still to be written at exit has nowhere to go
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (SpoolError, ValueError) as error:
         print(f"monitel_otlp: {error}", file=sys.stderr)
         return 1
@@ -116,7 +121,6 @@ def _header(given: str) -> tuple[str, str]:
 
 
 def _cat(arguments: argparse.Namespace) -> int:
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `cat DIR | head` ends quietly
     for folder in spool_folders(arguments.dir):
         for request in Spool(folder).peek():
             print(json_line(request))
