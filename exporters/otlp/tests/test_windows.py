@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import monitel
-from monitel_otlp.mapping import CumulativeMapping
+from monitel_otlp.mapping import CumulativeMapping, Points
 from monitel_otlp.windows import WindowQueue
 
 from .inbox import DEADLINE
@@ -127,10 +127,12 @@ def test_any_windows_give_points_that_every_backend_takes(batches: list[list[tup
             queue.put(closed)
             counts[name] += count
             sums[name] += closed.sum if math.isfinite(closed.sum) else 0.0
-        for metric in mapping.encode(queue.take(1000)).metrics:
+        points = Points()
+        mapping.write(queue.take(1000), points)
+        for metric in points.request.resource_metrics[0].scope_metrics[0].metrics:
             found.setdefault(metric.name, []).extend(metric.sum.data_points or metric.gauge.data_points)
-    for points in found.values():
-        times = [point.time_unix_nano for point in points]
+    for own in found.values():
+        times = [point.time_unix_nano for point in own]
         assert all(later - earlier >= MILLISECOND_NS for earlier, later in pairwise(times))
     for name in {name for batch in batches for name, *_rest in batch}:
         totals = [point.as_int for point in found[f"{name}.count"]]

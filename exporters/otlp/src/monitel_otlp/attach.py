@@ -20,7 +20,6 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 
 import monitel
 from monitel_otlp._compat import LogRecordExporter, LogRecordExportResult, preferences
-from monitel_otlp.engine import give_way
 from monitel_otlp.pipeline import EXIT_TIMEOUT, Pipeline
 from monitel_otlp.ranks import launch_attributes
 from monitel_otlp.settings import resolve
@@ -123,18 +122,14 @@ class MetricExporter(_Attached, SDKMetricExporter):
         engine = self._engine()
         if engine is None:
             return MetricExportResult.SUCCESS
-        result = engine.windows.export(metrics_data, timeout_millis, **kwargs)
-        while engine.windows.export_windows():
-            give_way()
-        return result
+        return engine.windows.export(metrics_data, timeout_millis, **kwargs)
 
     def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:
         """Encode the windows that are still open, too; see :meth:`LogExporter.shutdown`."""
         engine = self._engine()
         if engine is not None:
             monitel.flush()
-            while engine.windows.export_windows():  # no reader asks for them any more
-                pass
+            engine.windows.flush()  # no reader asks for them any more
         super().shutdown(timeout_millis, **kwargs)
 
 

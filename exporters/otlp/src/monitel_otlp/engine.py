@@ -15,6 +15,7 @@ from monitel_otel import Records, WaitInstruments
 from monitel_otlp._compat import get_logger_provider
 from monitel_otlp.delivery import Delivery
 from monitel_otlp.exporters import RangeExporter, RecordExporter, WindowExporter
+from monitel_otlp.gil import give_way
 from monitel_otlp.mapping import choose_mapping
 from monitel_otlp.processors import BoundedQueue
 from monitel_otlp.providers import Providers
@@ -161,8 +162,8 @@ class Engine:
         try:
             if self._interrupted:
                 monitel.flush()
-            # Each slice is encoded at once: many objects that live on would have the garbage collector at work.
-            monitel.close_expired_windows(self._encode_windows)
+            # Each slice is encoded at once: many windows that live on would have the garbage collector at work.
+            monitel.close_expired_windows(give_way if self.providers is None else self.windows.write)
         except BaseException:  # a user's handler, in our thread: not even its SystemExit may stop the delivery
             if not self._handler_failed:
                 self._handler_failed = True
@@ -170,7 +171,8 @@ class Engine:
 
     def _encode_queued(self) -> None:
         """Put windows, events, log records and spans that wait into requests."""
-        self._encode_windows()
+        if self.providers is not None:
+            self.windows.flush()
         while logged := self._events.take(_SLICE):
             records = self._records()
             for event, step, context, observed_ns in logged:
@@ -182,20 +184,8 @@ class Engine:
         self.tally.dropped("metrics", "queue_full", self._queue.take_dropped())
         self.tally.dropped("logs", "queue_full", self._events.take_dropped())
 
-    def _encode_windows(self) -> None:
-        if self.providers is None:
-            give_way()
-            return
-        while self.windows.export_windows():
-            give_way()
-
     def _records(self) -> Records:
         if self._event_records is None:
             provider = self.providers.logger_provider if self.providers else get_logger_provider()
             self._event_records = Records(provider.get_logger("monitel", monitel.__version__))
         return self._event_records
-
-
-def give_way() -> None:
-    """Let a thread go on that waits for the GIL: a sleep of no time at all may take it back before that one wakes."""
-    time.sleep(1e-6)  # noqa: TID251  no waiting: it only gives the GIL away

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics as Company
 from opentelemetry.sdk.metrics.export import (
     MetricExporter,
     MetricExportResult,
@@ -15,6 +16,8 @@ from opentelemetry.sdk.metrics.export import (
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from monitel_otlp._compat import LogRecordExporter, LogRecordExportResult, preferences
+from monitel_otlp.gil import give_way
+from monitel_otlp.mapping import Points
 from monitel_otlp.request import FrozenRequest
 from monitel_otlp.tally import PIPELINE_SCOPE, Tally, write_queue_size
 
@@ -29,14 +32,16 @@ if TYPE_CHECKING:
     from monitel_otlp.mapping import WindowMapping
     from monitel_otlp.windows import WindowQueue
 
-_WINDOWS_A_REQUEST = 100
+_WINDOWS_A_REQUEST = 500  # some 130 kB
+_SLICE = 64  # windows that are encoded in one go
 
 
 class WindowExporter(MetricExporter):
     """Adds queued windows to the requests of the SDK's own reader: same resource, same request.
 
-    More of them than go into one request go in requests of their own, which have that resource too, and one of the
+    Where they are too many for that they go in requests of their own, which have that resource too, and one of the
     pipeline's own metrics, stamped now: Prometheus orders samples by resource, so that one must be of the present.
+    For one thread at a time.
 
     Args:
         windows: Where they wait.
@@ -58,38 +63,38 @@ class WindowExporter(MetricExporter):
     ) -> None:
         self._windows = windows
         self._mapping = mapping
+        self._points = Points()  # of the next request
         self._queue_size = queue_size
         self._put = put
         self._encoder = encoder
-        self._resource = self._encoded(MetricsData([ResourceMetrics(resource, [], "")])).resource_metrics[0].resource
+        self._resource = self._encoded(MetricsData([ResourceMetrics(resource, [], "")])).resource
         super().__init__(**preferences(self._encoder.exporter))
 
     def export(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> MetricExportResult:  # noqa: ARG002  nothing is waited for
-        """Encode what the reader collected and as many windows as go into one request.
+        """Encode what the reader collected and the windows that wait.
 
         When something of the user's cannot be encoded, the pipeline's own metrics go without it.
         """
-        request = self._encoded(metrics_data)
-        complete = bool(request.resource_metrics)
-        if not complete:
-            request = self._encoded(_own(metrics_data))
-        self._resource = request.resource_metrics[0].resource
-        self._put_with_windows(request)
+        company = self._encoded(metrics_data)
+        complete = company is not None
+        if company is None:
+            company = self._encoded(_own(metrics_data))
+        self._resource = company.resource
+        self._fill()
+        self._put_with(company)  # before any request of windows alone: its metrics are older
+        self.flush()
         return MetricExportResult.SUCCESS if complete else MetricExportResult.FAILURE
 
-    def export_windows(self) -> bool:
-        """Encode as many windows as go into one request, without the SDK, whose locks may be held.
+    def write(self) -> None:
+        """Encode the windows that wait; as many as fill a request go in one of their own."""
+        while self._fill():
+            self._put_alone()
 
-        Returns:
-            Whether there were any.
-        """
-        if not self._windows:
-            return False
-        request = ExportMetricsServiceRequest()
-        company = request.resource_metrics.add(resource=self._resource)
-        write_queue_size(company.scope_metrics.add(), self._queue_size())
-        self._put_with_windows(request)
-        return True
+    def flush(self) -> None:
+        """Put the windows that wait into requests of their own: without the SDK, whose locks may be held."""
+        self.write()
+        if self._points.windows:
+            self._put_alone()
 
     def force_flush(self, timeout_millis: float = 10_000) -> bool:  # noqa: ARG002  nothing is held here
         """Nothing is held here."""
@@ -99,26 +104,39 @@ class WindowExporter(MetricExporter):
         """The pipeline shuts down, not the provider: windows go on."""
 
     def _encoded(self, metrics_data: MetricsData) -> Any:
-        """What the official exporter makes of it, decoded; empty when it cannot encode it."""
-        return ExportMetricsServiceRequest.FromString(self._encoder.encode(metrics_data) or b"")
+        """What the official exporter makes of it, as a message; None when it cannot encode it."""
+        body = self._encoder.encode(metrics_data)
+        return None if body is None else ExportMetricsServiceRequest.FromString(body).resource_metrics[0]
 
-    def _put_with_windows(self, request: Any) -> None:
-        entries = self._windows.take(_WINDOWS_A_REQUEST)
-        idle = not entries and _is_idle(request)
-        if entries:
-            request.resource_metrics[0].scope_metrics.append(self._mapping.encode(entries))
-        self._put(FrozenRequest("metrics", request.SerializeToString(), len(entries), time.time_ns(), idle))
+    def _fill(self) -> bool:
+        """Encode windows that wait, a slice at a time; True when the next request is full."""
+        while self._points.windows < _WINDOWS_A_REQUEST and (entries := self._windows.take(_SLICE)):
+            self._mapping.write(entries, self._points)
+            give_way()
+        return self._points.windows >= _WINDOWS_A_REQUEST
+
+    def _put_alone(self) -> None:
+        company = Company(resource=self._resource)
+        write_queue_size(company.scope_metrics.add(), self._queue_size())
+        self._put_with(company)
+
+    def _put_with(self, company: Company) -> None:
+        """Put the points into the request of other metrics: these are copied, for the points are many."""
+        points, self._points = self._points, Points()
+        idle = False
+        if points.windows:
+            points.request.resource_metrics[0].MergeFrom(company)
+        else:
+            points.request.resource_metrics[0].CopyFrom(company)
+            idle = all(each.scope.name == PIPELINE_SCOPE for each in company.scope_metrics)
+        body = points.request.SerializeToString()
+        self._put(FrozenRequest("metrics", body, points.windows, time.time_ns(), idle))
 
 
 def _own(metrics_data: MetricsData) -> MetricsData:
     first = metrics_data.resource_metrics[0]
     scopes = [scope for scope in first.scope_metrics if scope.scope.name == PIPELINE_SCOPE]
     return MetricsData([ResourceMetrics(first.resource, scopes, first.schema_url)])
-
-
-def _is_idle(request: Any) -> bool:
-    scopes = (each.scope for resource in request.resource_metrics for each in resource.scope_metrics)
-    return all(scope.name == PIPELINE_SCOPE for scope in scopes)
 
 
 class RecordExporter(LogRecordExporter):

@@ -7,8 +7,9 @@ from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
-from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, ScopeMetrics
+from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality
 
 import monitel
 from monitel_otel import describe
@@ -28,12 +29,16 @@ class Points:
     """The points of one request, those of one name in one metric.
 
     Attributes:
-        scope: The message that they are in.
+        request: What they are in.
+        windows: How many windows they are of.
     """
 
     def __init__(self) -> None:
-        self.scope = ScopeMetrics(scope=InstrumentationScope(name="monitel", version=monitel.__version__))
-        self._found: dict[tuple[str, str], Any] = {}
+        self.windows = 0
+        self.request = ExportMetricsServiceRequest()
+        scope = InstrumentationScope(name="monitel", version=monitel.__version__)
+        self._metrics = self.request.resource_metrics.add().scope_metrics.add(scope=scope).metrics
+        self._found: dict[str, Any] = {}
 
     def add(  # noqa: PLR0917  called for each point: keywords would cost a tenth of it
         self,
@@ -45,10 +50,11 @@ class Points:
         monotonic: bool = False,
     ) -> Any:
         """A new point at the end of a window, to be filled in; ``shape`` is a field of the message ``Metric``."""
-        points = self._found.get((name, shape))
+        key = f"{shape} {name}"  # a tuple of the two would have the garbage collector at work
+        points = self._found.get(key)
         if points is None:
             definition = entry.series.definition
-            metric = self.scope.metrics.add()
+            metric = self._metrics.add()
             metric.name = name
             metric.unit = unit
             metric.description = describe(definition.name, definition.description)
@@ -57,7 +63,7 @@ class Points:
                 data.aggregation_temporality = temporality
             if monotonic:
                 data.is_monotonic = True
-            points = self._found[name, shape] = data.data_points
+            points = self._found[key] = data.data_points
         point = points.add()
         point.time_unix_nano = entry.window.end_ns
         if entry.series.attributes:
@@ -79,20 +85,19 @@ class WindowMapping(ABC):
         self._start_ns = start_ns
 
     @abstractmethod
-    def write(self, entry: Entry, points: Points) -> None:
+    def add(self, entry: Entry, points: Points) -> None:
         """Add the points of one window."""
 
-    def encode(self, entries: Iterable[Entry]) -> ScopeMetrics:
-        """The metrics of some windows, in the order in which the queue gave them."""
+    def write(self, entries: Iterable[Entry], points: Points) -> None:
+        """Add the points of some windows, in the order in which the queue gave them."""
         by_series: dict[Series, list[Entry]] = {}
         for entry in entries:
+            points.windows += 1
             by_series.setdefault(entry.series, []).append(entry)
-        points = Points()
         for series, own in by_series.items():
             for entry in _ascending(own, series.end_ns + _MILLISECOND_NS):
-                self.write(entry, points)
+                self.add(entry, points)
                 series.end_ns = entry.window.end_ns
-        return points.scope
 
 
 class CumulativeMapping(WindowMapping):
@@ -101,7 +106,7 @@ class CumulativeMapping(WindowMapping):
     One metric for each aggregation that was asked for, under the name that it has everywhere: ``train.loss.mean``.
     """
 
-    def write(self, entry: Entry, points: Points) -> None:
+    def add(self, entry: Entry, points: Points) -> None:
         """One point for each aggregation."""
         window, series = entry.window, entry.series
         unit = series.definition.unit
@@ -126,7 +131,7 @@ class DeltaMapping(WindowMapping):
     what is not sent yet, and ``<stat>.total`` beside it. A sum that is not finite is left out.
     """
 
-    def write(self, entry: Entry, points: Points) -> None:
+    def add(self, entry: Entry, points: Points) -> None:
         """A histogram point, and what it cannot hold."""
         window, series = entry.window, entry.series
         unit = series.definition.unit
