@@ -16,8 +16,9 @@ NOT_RUN = "This query follows the documentation of {}; unlike those to Prometheu
 def make() -> dashboard.Dashboard:
     """What happened: events from Loki, spans from Tempo."""
     chosen = '{service_name=~"$job"} | training_run_id=~"$run"'
+    named = f"{chosen} | scope_name=`monitel` | label_format event=`{{{{__line__}}}}`"  # monitel's lines are names
     shown = (
-        "| line_format `{{.event_name}} {{__line__}}{{if .training_rank}} rank={{.training_rank}}{{end}}"
+        "| line_format `{{__line__}}{{if .training_rank}} rank={{.training_rank}}{{end}}"
         "{{if .training_step}} step={{.training_step}}{{end}}`"
     )
     loki, tempo = NOT_RUN.format("Loki"), NOT_RUN.format("Tempo")
@@ -32,8 +33,8 @@ def make() -> dashboard.Dashboard:
                 log_counts(
                     "Events by name",
                     f"How many of each. {loki}",
-                    f"sum by (event_name) (count_over_time({chosen} [$__auto]))",
-                    "{{event_name}}",
+                    f"sum by (event) (count_over_time({named} [$__auto]))",
+                    "{{event}}",
                 ),
                 log_lines(
                     "Warnings and errors", f"Severity WARN and above. {loki}", f"{chosen} | severity_number>=13 {shown}"

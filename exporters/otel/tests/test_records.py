@@ -29,12 +29,12 @@ MOMENT_NS = 1_772_366_400_123_456_000
 
 @pytest.mark.parametrize("severity", list(Severity))
 def test_an_event_is_a_log_record(backend: Backend, severity: Severity) -> None:
-    """Name, time in ns, severity and data; no body, no severity text; observed when it was logged."""
+    """Name, time in ns, severity and data; the name as body, no severity text; observed when it was logged."""
     data: dict[str, Any] = {"loss": 3.5, "rank": 2, "ok": False, "why": "learning rate", "nan": float("inf")}
     before = time.time_ns()
     monitel.log_event(Event("loss.spike", MOMENT, data, severity=severity))
     (record,) = backend.records()
-    assert ("loss.spike", MOMENT_NS, None, None) == (
+    assert ("loss.spike", MOMENT_NS, "loss.spike", None) == (
         record.event_name,
         record.timestamp,
         record.body,

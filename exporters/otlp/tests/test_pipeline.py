@@ -70,7 +70,7 @@ def test_a_window_still_open_stays_open_at_a_flush(receiver: Receiver, start: St
 
 
 def test_an_event_is_a_log_record(receiver: Receiver, start: Start) -> None:
-    """Name, time in ns, severity and data of the event, the step, and no body."""
+    """Name, time in ns, severity and data of the event, the step, and the name as body."""
     pipeline = start()
     moment = dt.datetime(2026, 3, 1, 12, 0, 0, 123456, dt.timezone.utc)
     monitel.set_step(7)
@@ -81,7 +81,7 @@ def test_an_event_is_a_log_record(receiver: Receiver, start: Start) -> None:
     after = time.time_ns()
     assert pipeline.force_flush(10)
     (record,) = receiver.records()
-    assert ("loss.spike", 13, None, "monitel") == (record.name, record.severity, record.body, record.scope)
+    assert ("loss.spike", 13, "loss.spike", "monitel") == (record.name, record.severity, record.body, record.scope)
     assert 1_772_366_400_123_456_000 == record.time_ns
     assert {**data, "training.step": 7} == record.attributes
     assert isinstance(record.attributes["ok"], bool)

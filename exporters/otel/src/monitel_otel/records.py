@@ -21,7 +21,10 @@ _LATEST_NS = 2**64 - 1  # the protocol's field
 
 
 class Records:
-    """Emits each event as a log record: event_name, time in ns, severity, attributes, and no body."""
+    """Emits each event as a log record: event_name, time in ns, severity, attributes.
+
+    The name is the body too: what many backends show, and all that they keep of the name (Loki before 3.8).
+    """
 
     def __init__(self, logger: Logger) -> None:
         self._logger = logger
@@ -48,6 +51,7 @@ class Records:
             observed_timestamp=observed_ns,
             context=context,
             severity_number=SeverityNumber(event.severity),
+            body=event.name,
             attributes=self._attributes(event, step),
             event_name=event.name,
         )
