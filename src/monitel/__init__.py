@@ -3,6 +3,8 @@
 ``import monitel as monitor`` replaces ``from torch import monitor``.
 """
 
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
 from monitel import exit as _exit  # noqa: F401  flushes at exit
 from monitel import testing
 from monitel.aggregation import COUNT, MAX, MEAN, MIN, SUM, VALUE, Aggregation
@@ -20,6 +22,11 @@ from monitel.step import get_step, set_step
 from monitel.tensorboard import TensorboardEventHandler
 from monitel.wait_counter import WaitCounter, WaitMaxima, WaitReading, _WaitCounterTracker, wait_counters
 from monitel.window import StatDefinition, Window
+
+if _TYPE_CHECKING:
+    from types import ModuleType as _ModuleType
+
+    from monitel import profiler
 
 _WaitCounter = WaitCounter
 __version__ = "0.1.0"
@@ -51,6 +58,7 @@ __all__ = [
     "flush",
     "get_step",
     "log_event",
+    "profiler",
     "register_event_handler",
     "set_step",
     "stat",
@@ -58,3 +66,11 @@ __all__ = [
     "unregister_event_handler",
     "wait_counters",
 ]
+
+
+def __getattr__(name: str) -> "_ModuleType":
+    if name == "profiler":  # not part of every import: it takes a few milliseconds
+        from importlib import import_module
+
+        return import_module("monitel.profiler")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,88 @@
+"""A context manager around each call of a function, whatever kind of function it is."""
+
+from __future__ import annotations
+
+import inspect
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Generator
+    from contextlib import AbstractContextManager
+
+    Make = Callable[[], AbstractContextManager[Any]]
+
+_Function = TypeVar("_Function", bound="Callable[..., Any]")
+
+
+def decorated(function: _Function, make: Make) -> _Function:
+    """``function`` within a new context manager for each call; for each run of a generator from yield to yield."""
+    if inspect.isgeneratorfunction(function):
+
+        @wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return _generator(function(*args, **kwargs), make)
+
+    elif inspect.isasyncgenfunction(function):
+
+        @wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return _async_generator(function(*args, **kwargs), make)
+
+    elif inspect.iscoroutinefunction(function):
+
+        @wraps(function)
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            with make():
+                return await function(*args, **kwargs)
+
+    else:
+
+        @wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with make():
+                return function(*args, **kwargs)
+
+    return call  # type: ignore[return-value]  # wraps() keeps the signature
+
+
+def _generator(inner: Generator[Any, Any, Any], make: Make) -> Generator[Any, Any, Any]:
+    resume: Callable[[Any], Any] = inner.send
+    given: Any = None
+    while True:
+        try:
+            with make():
+                item = resume(given)
+        except StopIteration as end:
+            return end.value
+        try:
+            given = yield item
+        except GeneratorExit:
+            with make():
+                inner.close()
+            raise
+        except BaseException as error:
+            resume, given = inner.throw, error
+        else:
+            resume = inner.send
+
+
+async def _async_generator(inner: AsyncGenerator[Any, Any], make: Make) -> AsyncGenerator[Any, Any]:
+    resume: Callable[[Any], Any] = inner.asend
+    given: Any = None
+    while True:
+        try:
+            with make():
+                item = await resume(given)
+        except StopAsyncIteration:
+            return
+        try:
+            given = yield item
+        except GeneratorExit:
+            with make():
+                await inner.aclose()
+            raise
+        except BaseException as error:
+            resume, given = inner.athrow, error
+        else:
+            resume = inner.asend

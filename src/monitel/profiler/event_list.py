@@ -1,0 +1,197 @@
+"""Lists of events: averages over them, and tables for people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from monitel.profiler.function_events import FunctionEvent, Timed, time_text
+from monitel.profiler.json_text import well_formed
+from monitel.profiler.whole_file import whole_file
+
+if TYPE_CHECKING:
+    import os
+
+_METRICS = [
+    "self_cpu_time_total",
+    "self_cuda_time_total",
+    "self_xpu_time_total",
+    "self_privateuse1_time_total",
+]
+_DEVICES = ("cuda", "xpu", "privateuse1")
+_UNITS = {"s": 1e6, "ms": 1e3, "us": 1.0}
+_HEADERS = ("Self CPU %", "Self CPU", "CPU total %", "CPU total", "CPU time avg", "# of Calls")
+_COLUMN = 12
+_UNSAFE = str.maketrans(" ;\t\n\r", "_____")  # in a line of frames
+_Event = TypeVar("_Event", bound=Timed)
+
+
+class FunctionEventAvg(Timed):
+    """All events of one name, taken together; ``cpu_time`` is their mean."""
+
+    __slots__ = ("count", "cpu_parent", "cpu_time_total", "key", "self_cpu_time_total")
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.count = 0
+        self.cpu_time_total = 0.0
+        self.self_cpu_time_total = 0.0
+        self.cpu_parent: FunctionEvent | None = None  # the first event's
+
+    def add(self, other: Timed) -> FunctionEventAvg:
+        """Take an event, or another average, in."""
+        if not self.count:
+            self.cpu_parent = getattr(other, "cpu_parent", None)
+        self.count += other.count
+        self.cpu_time_total += other.cpu_time_total
+        self.self_cpu_time_total += other.self_cpu_time_total
+        return self
+
+    __iadd__ = add
+
+
+class EventList(list[_Event]):
+    """A list of events or of averages, by torch's name.
+
+    Example:
+        >>> from monitel.profiler import profile, record_function
+        >>> with profile() as prof:
+        ...     for _ in range(3):
+        ...         with record_function("forward"):
+        ...             pass
+        >>> average = prof.key_averages()[0]
+        >>> average.key, average.count
+        ('forward', 3)
+        >>> print(prof.key_averages().table(sort_by="cpu_time_total"))
+        -------...
+           Name    Self CPU %      Self CPU   CPU total %     CPU total  CPU time avg    # of Calls...
+        -------...
+        forward...
+    """
+
+    @property
+    def self_cpu_time_total(self) -> float:
+        """Microseconds that all events took together, each without what is within it."""
+        return sum(event.self_cpu_time_total for event in self)
+
+    def key_averages(
+        self,
+        group_by_input_shapes: bool = False,  # noqa: ARG002  ranges have no shapes
+        group_by_stack_n: int = 0,  # noqa: ARG002  nor stacks
+        group_by_overload_name: bool = False,  # noqa: ARG002  nor overloads
+    ) -> EventList[FunctionEventAvg]:
+        """The events by name, in the order in which names were first seen."""
+        averages: dict[str, FunctionEventAvg] = {}
+        for event in self:
+            averages.setdefault(event.key, FunctionEventAvg(event.key)).add(event)
+        return EventList(averages.values())
+
+    def total_average(self) -> FunctionEventAvg:
+        """All events as one, named ``Total``."""
+        total = FunctionEventAvg("Total")
+        for event in self:
+            total.add(event)
+        return total
+
+    def table(  # noqa: PLR0917  torch's parameters may come by position
+        self,
+        sort_by: str | None = None,
+        row_limit: int = 100,
+        max_src_column_width: int = 75,  # noqa: ARG002  ranges have no sources
+        max_name_column_width: int | None = 55,
+        max_shapes_column_width: int = 80,  # noqa: ARG002  nor shapes
+        header: str | None = None,
+        top_level_events_only: bool = False,
+        time_unit: str | None = None,
+    ) -> str:
+        """A table as torch prints it.
+
+        Args:
+            sort_by: An attribute, largest first; None leaves the order.
+            row_limit: The most rows; -1 for all.
+            max_src_column_width: Without effect.
+            max_name_column_width: Longer names are cut.
+            max_shapes_column_width: Without effect.
+            header: A line above.
+            top_level_events_only: Leave out what has a parent.
+            time_unit: ``"s"``, ``"ms"`` or ``"us"`` for every time; by default whichever is handy.
+
+        Raises:
+            AttributeError: ``sort_by`` is no attribute of the events.
+        """
+        if not self:
+            return ""
+        events = sorted(self, key=lambda event: _metric(event, sort_by), reverse=True) if sort_by else list(self)
+        width = max(len(event.key) for event in events) + 4
+        width = width if max_name_column_width is None else min(width, max_name_column_width)
+        widths = [width, *[_COLUMN] * len(_HEADERS)]
+        rule = "".join("-" * each + "  " for each in widths)
+        whole = sum(event.self_cpu_time_total for event in events)
+        if top_level_events_only:
+            events = [event for event in events if getattr(event, "cpu_parent", None) is None]
+        lines = []
+        if header is not None:
+            lines += ["=" * (len(rule) - 2), header]
+        if top_level_events_only:
+            lines += ["=" * (len(rule) - 2), "This report only display top-level ops statistics"]
+        lines += [rule, _row(("Name", *_HEADERS), widths), rule]
+        for event in events[: None if row_limit < 0 else row_limit]:
+            cells = (
+                _shortened(event.key, max_name_column_width),
+                _share(event.self_cpu_time_total, whole),
+                _time(event.self_cpu_time_total, time_unit),
+                _share(event.cpu_time_total, whole),
+                _time(event.cpu_time_total, time_unit),
+                _time(event.cpu_time, time_unit),
+                event.count,
+            )
+            lines.append(_row(cells, widths))
+        return "\n".join([*lines, rule, f"Self CPU time total: {_time(whole, time_unit)}", ""])
+
+    def supported_export_stacks_metrics(self) -> list[str]:
+        """What ``export_stacks`` can write."""
+        return list(_METRICS)
+
+    def export_stacks(self, path: str | os.PathLike[str], metric: str = "self_cpu_time_total") -> None:
+        """Write a line for each path of nested ranges, ``outer;inner microseconds``: what makes a flame graph.
+
+        Raises:
+            ValueError: No such metric.
+        """
+        if metric not in _METRICS:
+            raise ValueError(f"metric should be one of: {_METRICS}")
+        totals: dict[str, float] = {}
+        for event in self:
+            frames, around = [event.key], getattr(event, "cpu_parent", None)
+            while around is not None:
+                frames.append(around.key)
+                around = around.cpu_parent
+            line = ";".join(well_formed(frame).translate(_UNSAFE) for frame in reversed(frames))
+            totals[line] = totals.get(line, 0.0) + _metric(event, metric)
+        with whole_file(path) as file:
+            file.writelines(f"{line} {int(total)}\n" for line, total in totals.items() if int(total) > 0)
+
+    def __str__(self) -> str:
+        return self.table()
+
+
+def _metric(event: Timed, name: str) -> Any:
+    for device in _DEVICES:
+        name = name.replace(device, "device")
+    return getattr(event, name)
+
+
+def _shortened(name: str, longest: int | None) -> str:
+    name = well_formed(name)
+    return name if longest is None or len(name) < longest - 3 else f"{name[: longest - 3]}..."
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{part * 100 / whole:.2f}%" if whole else "NaN"
+
+
+def _time(microseconds: float, unit: str | None) -> str:
+    return f"{microseconds / _UNITS[unit]:.3f}{unit}" if unit in _UNITS else time_text(microseconds)
+
+
+def _row(cells: tuple[object, ...], widths: list[int]) -> str:
+    return "".join(f"{cell!s:>{width}}  " for cell, width in zip(cells, widths, strict=True))

@@ -1,0 +1,187 @@
+"""Recorded ranges as torch's FunctionEvents: times in microseconds, with parents and children."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from monitel.profiler.activities import DeviceType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from monitel.profiler.ranges import Arguments, Range
+    from monitel.profiler.recording import Recorded
+
+STEP_NAME = "ProfilerStep"
+
+
+class Interval(NamedTuple):
+    """From when to when, in microseconds since the recording began."""
+
+    start: float
+    end: float
+
+    def elapsed_us(self) -> float:
+        """How long."""
+        return self.end - self.start
+
+
+class Timed:
+    """What an event and an average have in common; of a device, memory and operators there is nothing to tell.
+
+    Attributes:
+        count: How often.
+        cpu_time_total: Microseconds, in all.
+        self_cpu_time_total: The same without what ranges within took.
+    """
+
+    __slots__ = ()
+    key: str
+    count: int
+    cpu_time_total: float
+    self_cpu_time_total: float
+
+    device_type: ClassVar[DeviceType] = DeviceType.CPU
+    node_id: ClassVar[int] = -1
+    scope: ClassVar[int] = 7  # torch's RecordScope.USER_SCOPE
+    sequence_nr: ClassVar[int] = -1
+    is_user_annotation: ClassVar[bool] = True
+    is_async: ClassVar[bool] = False
+    is_remote: ClassVar[bool] = False
+    is_legacy: ClassVar[bool] = False
+    use_device: ClassVar[str | None] = None
+    overload_name: ClassVar[str] = ""
+    stack: ClassVar[tuple[str, ...]] = ()
+    input_shapes: ClassVar[tuple[str, ...]] = ()
+    flops: ClassVar[int] = 0
+    device_time: ClassVar[float] = 0.0
+    device_time_total: ClassVar[float] = 0.0
+    self_device_time_total: ClassVar[float] = 0.0
+    cpu_memory_usage: ClassVar[int] = 0
+    self_cpu_memory_usage: ClassVar[int] = 0
+    device_memory_usage: ClassVar[int] = 0
+    self_device_memory_usage: ClassVar[int] = 0
+
+    @property
+    def cpu_time(self) -> float:
+        """Microseconds each time, in the mean."""
+        return self.cpu_time_total / self.count if self.count else 0.0
+
+    @property
+    def cpu_time_str(self) -> str:
+        """``cpu_time`` for people."""
+        return time_text(self.cpu_time)
+
+    @property
+    def cpu_time_total_str(self) -> str:
+        """``cpu_time_total`` for people."""
+        return time_text(self.cpu_time_total)
+
+    @property
+    def self_cpu_time_total_str(self) -> str:
+        """``self_cpu_time_total`` for people."""
+        return time_text(self.self_cpu_time_total)
+
+    def __repr__(self) -> str:
+        return (
+            f"<{type(self).__name__} {self.key!r} count={self.count} "
+            f"cpu_time={self.cpu_time_str} self_cpu_time={self.self_cpu_time_total_str}>"
+        )
+
+
+class FunctionEvent(Timed):
+    """A range, as ``profile.events()`` gives it.
+
+    Attributes:
+        id: Its place among the events.
+        name: What happened; ``ProfilerStep*`` for every step.
+        trace_name: The same with the step's number.
+        args: What ``record_function`` was given.
+        step: ``monitel.get_step()`` when it began.
+        time_range: Start, end and ``elapsed_us()``, in microseconds since the recording began.
+        thread: The operating system's number of its thread.
+        finished: False for what still ran when the recording stopped: it ends there.
+        cpu_parent: The innermost event of the same thread or task around it, or None.
+        cpu_children: The events that it is the parent of.
+    """
+
+    __slots__ = (
+        "args",
+        "cpu_children",
+        "cpu_parent",
+        "finished",
+        "id",
+        "name",
+        "step",
+        "thread",
+        "time_range",
+        "trace_name",
+    )
+    count = 1
+
+    def __init__(self, number: int, recorded: Recorded, origin_ns: int) -> None:
+        source = recorded.range
+        self.id = number
+        self.trace_name = source.name
+        self.name = f"{STEP_NAME}*" if source.name.startswith(f"{STEP_NAME}#") else source.name
+        self.args: Arguments = source.args
+        self.step = source.step
+        self.time_range = Interval((recorded.start_ns - origin_ns) / 1000, (recorded.end_ns - origin_ns) / 1000)
+        self.thread = source.track.thread_id
+        self.finished = recorded.finished
+        self.cpu_parent: FunctionEvent | None = None
+        self.cpu_children: list[FunctionEvent] = []
+
+    @property
+    def key(self) -> str:  # type: ignore[override]  # an average has its own
+        """What averages are made by: the name."""
+        return self.name
+
+    @property
+    def cpu_time_total(self) -> float:  # type: ignore[override]  # likewise
+        """Microseconds."""
+        return self.time_range.elapsed_us()
+
+    @property
+    def self_cpu_time_total(self) -> float:  # type: ignore[override]  # likewise
+        """Microseconds without what ranges within took."""
+        return self.cpu_time_total - sum(child.cpu_time_total for child in self.cpu_children)
+
+
+def function_events(recorded: Iterable[Recorded], origin_ns: int, first: int = 0) -> list[FunctionEvent]:
+    """The events of a recording by start, each with its parent: the nearest around it that contains it.
+
+    Args:
+        recorded: By start.
+        origin_ns: The monotonic time that is 0.
+        first: The number of the first one.
+    """
+    events: list[FunctionEvent] = []
+    known: dict[Range, FunctionEvent] = {}
+    for number, each in enumerate(recorded, first):
+        event = known[each.range] = FunctionEvent(number, each, origin_ns)
+        around = each.range.parent
+        while around is not None and not _contains(known.get(around), around, event, each):
+            around = around.parent
+        if around is not None:
+            event.cpu_parent = known[around]
+            event.cpu_parent.cpu_children.append(event)
+        events.append(event)
+    return events
+
+
+def _contains(outer: FunctionEvent | None, around: Range, inner: FunctionEvent, each: Recorded) -> bool:
+    return (
+        outer is not None
+        and around.track is each.range.track
+        and inner.time_range.end <= outer.time_range.end
+    )
+
+
+def time_text(microseconds: float) -> str:
+    """A time for people, in s, ms or us."""
+    if microseconds >= 1e6:  # noqa: PLR2004  a second
+        return f"{microseconds / 1e6:.3f}s"
+    if microseconds >= 1e3:  # noqa: PLR2004  a millisecond
+        return f"{microseconds / 1e3:.3f}ms"
+    return f"{microseconds:.3f}us"
