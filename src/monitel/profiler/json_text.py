@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-_DEEPEST = 20  # what is nested deeper is shown as text
+_LARGEST = 2**1000  # beyond it, readers do not take it for a number
+_DEEPEST = 8  # what is nested deeper is shown as text
 
 
 def json_text(value: Any) -> str:
@@ -45,8 +45,8 @@ def _plain(value: Any, depth: int) -> Any:
         return {well_formed(str(key)): _plain(each, depth - 1) for key, each in value.items()}
     if depth and isinstance(value, (list, tuple, set, frozenset)):
         return [_plain(each, depth - 1) for each in value]
-    if value is None or type(value) in {bool, int} or (type(value) is float and math.isfinite(value)):
-        return value
+    if value is None or type(value) is bool or (type(value) in {int, float} and abs(value) < _LARGEST):
+        return value  # a NaN is not less than anything
     try:
         return well_formed(str(value))
     except Exception as error:

@@ -137,7 +137,7 @@ class record_function:  # noqa: N801  torch's name
     def __init__(self, name: str, args: Arguments = None) -> None:
         self.name = name
         self.args = args
-        self._opened: Range | Literal[False] | None = None  # None: never entered; False: nobody listened; the last range
+        self._opened: Range | Literal[False] | None = None  # False: nobody listened
 
     def __enter__(self) -> record_function:  # noqa: PYI034  typing.Self is 3.11's
         # compiling(), without the call, and before anything that dynamo would guard on: whether somebody listens
