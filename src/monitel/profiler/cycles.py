@@ -79,8 +79,9 @@ class _KinetoProfile:
             _warn_once(f"{option} has no source without torch: the trace notes it, and nothing is recorded for it")
 
     def start(self) -> None:
-        """Begin to record."""
-        self.prepare_trace()
+        """Begin to record; once more, a warning and no change."""
+        if not self._running():
+            self.prepare_trace()
         self.start_trace()
 
     def stop(self) -> None:
@@ -235,8 +236,8 @@ class _KinetoProfile:
 
     def get_trace_id(self) -> str | None:
         """The id of the trace that is prepared, or else of the last one; None before there was any."""
-        recording = self._prepared or (self._cycles[-1] if self._cycles else None)
-        return None if recording is None else recording.trace_id
+        known = [*self._cycles, self._prepared]
+        return next((each.trace_id for each in reversed(known) if each is not None), None)
 
     def export_memory_timeline(self, path: str, device: str | None = None) -> NoReturn:  # noqa: ARG002  torch's signature
         """Raise: allocations have no source without torch, and torch has deprecated this."""

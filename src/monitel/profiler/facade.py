@@ -119,7 +119,11 @@ class profile(_KinetoProfile):  # noqa: N801  torch's name
                 self.execution_trace_observer.cleanup()
 
     def start(self) -> None:
-        """Begin with the current step; ``with`` does."""
+        """Begin with the current step; ``with`` does. Once more, a warning and no change."""
+        if self._running():
+            self.start_trace()  # says so
+            return
+        self._close_step()
         self._transit(_NONE, self.current_action)
         self._open_step()
 
