@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import monitel
+from monitel.profiler import ranges, record_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -52,20 +53,40 @@ def decorated(x: Any) -> Any:
     return y.sin()
 
 
+def ranged(x: Any) -> Any:
+    """Compute within ranges."""
+    with record_function("outer"):
+        y = x + 1
+        with record_function("inner", "details"):
+            y = y * 2
+    return y.sin()
+
+
+@record_function("decorated")
+def range_decorated(x: Any) -> Any:
+    """Compute in a function that is a range."""
+    y = x + 1
+    y = y * 2
+    return y.sin()
+
+
 def nested(x: Any) -> Any:
-    """Compute within both, around a timed function."""
-    with STAT.time(), COUNTER.guard():
+    """Compute within all, around a timed function."""
+    with STAT.time(), COUNTER.guard(), record_function("nested"):
         return decorated(x)
 
 
-#: Each step, with the samples and waits of one eager call.
-STEPS: dict[str, tuple[Step, tuple[int, int]]] = {
-    "plain": (plain, (0, 0)),
-    "guard": (guarded, (0, 1)),
-    "timer": (timed, (1, 0)),
-    "decorator": (decorated, (1, 0)),
-    "nested": (nested, (2, 1)),
+#: Each step, with the samples, waits and ranges of one eager call.
+STEPS: dict[str, tuple[Step, tuple[int, int, int]]] = {
+    "plain": (plain, (0, 0, 0)),
+    "guard": (guarded, (0, 1, 0)),
+    "timer": (timed, (1, 0, 0)),
+    "decorator": (decorated, (1, 0, 0)),
+    "ranges": (ranged, (0, 0, 2)),
+    "range decorator": (range_decorated, (0, 0, 1)),
+    "nested": (nested, (2, 1, 1)),
 }
+BEGAN: list[ranges.Range] = []
 
 
 @pytest.fixture(autouse=True)
@@ -75,11 +96,17 @@ def _compile_anew() -> Iterator[None]:
     torch._dynamo.reset()
 
 
-def recorded() -> tuple[int, int]:
-    """Give the samples and the waits so far."""
+@pytest.fixture
+def _listening() -> Iterator[None]:
+    with ranges.listen(began=BEGAN.append):
+        yield
+
+
+def recorded() -> tuple[int, int, int]:
+    """Give the samples, the waits and the ranges so far."""
     reading = monitel.wait_counters()[COUNTER.key]
     assert 0 == reading.active
-    return STAT.count, reading.count
+    return STAT.count, reading.count, len(BEGAN)
 
 
 def captured(step: Step, *, fullgraph: bool) -> tuple[list[list[str]], Any]:
@@ -94,6 +121,7 @@ def captured(step: Step, *, fullgraph: bool) -> tuple[list[list[str]], Any]:
     return graphs, [compiled(torch.ones(3)).tolist() for _ in range(2)]
 
 
+@pytest.mark.usefixtures("_listening")
 @pytest.mark.parametrize("fullgraph", [True, False])
 @pytest.mark.parametrize("step", [step for step, _ in STEPS.values()], ids=STEPS)
 def test_captures_the_same_ops(step: Step, fullgraph: bool) -> None:
@@ -105,16 +133,33 @@ def test_captures_the_same_ops(step: Step, fullgraph: bool) -> None:
     assert before == recorded()
 
 
+@pytest.mark.usefixtures("_listening")
 @pytest.mark.parametrize(("step", "once"), STEPS.values(), ids=STEPS)
-def test_records_when_run_eagerly(step: Step, once: tuple[int, int]) -> None:
+def test_records_when_run_eagerly(step: Step, once: tuple[int, int, int]) -> None:
     """The same step, run eagerly before and after it was compiled, records each call."""
-    samples, waits = recorded()
+    before = recorded()
     expected = plain(torch.ones(3)).tolist()
-    assert expected == step(torch.ones(3)).tolist()
-    assert (samples + once[0], waits + once[1]) == recorded()
-    captured(step, fullgraph=True)
-    step(torch.ones(3))
-    assert (samples + 2 * once[0], waits + 2 * once[1]) == recorded()
+    for calls in (1, 2):
+        assert expected == step(torch.ones(3)).tolist()
+        assert tuple(was + calls * more for was, more in zip(before, once, strict=True)) == recorded()
+        captured(step, fullgraph=True)
+
+
+def test_a_profile_is_no_reason_to_compile_anew() -> None:
+    """Compiled code stays as it is when somebody begins or ceases to listen to its ranges."""
+    graphs: list[Any] = []
+
+    def backend(module: Any, _inputs: Any) -> Any:
+        graphs.append(module)
+        return module.forward
+
+    compiled = torch.compile(ranged, backend=backend, fullgraph=True)
+    for listener in (None, BEGAN.append, None):
+        with ranges.listen(began=listener):
+            ranged(torch.ones(3))  # eagerly: its labels have been used by then
+            compiled(torch.ones(3))
+        compiled(torch.ones(3))
+    assert 1 == len(graphs)
 
 
 @pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace:UserWarning")

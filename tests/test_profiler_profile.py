@@ -96,7 +96,7 @@ TRANSITIONS = {
     "NW": ([], None),
     "NR": (["start"], None),
     "NS": (["start"], None),
-    "WN": ([], "Incorrect schedule: WARMUP followed by NONE"),
+    "WN": (["start", "stop"], "Incorrect schedule: WARMUP followed by NONE"),
     "WW": ([], None),
     "WR": (["start"], None),
     "WS": (["start"], None),
@@ -109,7 +109,7 @@ TRANSITIONS = {
     "SR": (["stop", "ready", "start"], None),
     "SS": (["stop", "ready", "start"], None),
     "N-": ([], None),
-    "W-": ([], None),
+    "W-": (["start", "stop"], None),
     "R-": (["stop", "ready"], None),
     "S-": (["stop", "ready"], None),
 }

@@ -39,9 +39,15 @@ OUR_NAMES = {
     *("stat", "flush", "close_expired_windows", "StatDefinition", "Window"),
     *("emit", "Severity", "set_step", "get_step"),
     *("WaitCounter", "WaitMaxima", "WaitReading", "wait_counters"),
-    "testing",
+    *("profiler", "testing"),
 }
-PUBLIC_MODULES = {"monitel", "monitel.testing"}
+TORCHS_PROFILER_NAMES = {
+    *("profile", "schedule", "record_function", "tensorboard_trace_handler", "ExecutionTraceObserver"),
+    *("ProfilerAction", "ProfilerActivity", "DeviceType", "supported_activities", "kineto_available"),
+}
+OUR_PROFILER_NAMES = {"KinetoStepTracker"}
+RANGES_NAMES = {"Listening", "Range", "Track", "current_range", "listen", "record_function", "synchronize"}
+PUBLIC_MODULES = {"monitel", "monitel.testing", "monitel.profiler", "monitel.profiler.ranges"}
 
 #: The core's modules, each of which imports only those before it.
 LAYERS = [
@@ -49,6 +55,14 @@ LAYERS = [
     *("event", "window", "_window_py", "_window"),
     *("handlers", "timer", "stats", "registry"),
     *("step", "wait_counter", "tensorboard", "exit", "testing"),
+    *("profiler", "__init__"),
+]
+#: Likewise within the profiler: the recording of ranges, what is made of a recording, the facade.
+PROFILER_LAYERS = [
+    *("decoration", "tracks", "_ranges_py", "_ranges", "ranges"),
+    *("gc_pauses", "recording", "json_text", "whole_file", "progress", "lanes", "chrome_trace"),
+    *("activities", "function_events", "event_list", "experimental", "cycles"),
+    *("scheduling", "steps", "observer", "facade", "trace_handler", "itt"),
     "__init__",
 ]
 
@@ -121,7 +135,7 @@ def test_public_names_are_spelled_out() -> None:
 
 def test_no_other_public_name() -> None:
     """What has no underscore is in ``__all__`` or is one of the package's modules."""
-    modules = {file.stem for file in sources(CORE)}
+    modules = {layer(file) for file in sources(CORE)}
     assert set() == {name for name in vars(monitel) if not name.startswith("_")} - set(monitel.__all__) - modules
 
 
@@ -132,6 +146,34 @@ def test_public_objects_say_what_they_do() -> None:
         assert public.__doc__, name
         methods = [getattr(public, each) for each in dir(public) if not each.startswith("_")]
         assert [] == [each for each in methods if callable(each) and not each.__doc__], name
+
+
+def test_profiler_names_are_spelled_out() -> None:
+    """Those of monitel.profiler and of its layer below, sorted, each with a docstring, its methods too."""
+    profiler = monitel.profiler
+    assert TORCHS_PROFILER_NAMES | OUR_PROFILER_NAMES == set(profiler.__all__)
+    assert RANGES_NAMES == set(profiler.ranges.__all__)
+    for module in (profiler, profiler.ranges):
+        assert sorted(module.__all__) == module.__all__
+        for name in module.__all__:
+            public = getattr(module, name)
+            assert public.__doc__, name
+            methods = [getattr(public, each) for each in dir(public) if not each.startswith("_")]
+            assert [] == [each for each in methods if callable(each) and not each.__doc__], name
+
+
+@pytest.mark.parametrize("pure", ["0", "1"])
+def test_profiler_is_imported_when_it_is_asked_for(pure: str) -> None:
+    """``import monitel`` loads nothing of it; it needs the standard library only, and not asyncio."""
+    script = (
+        "import sys; before = set(sys.modules); import monitel; "
+        "print([name for name in sys.modules if name.startswith('monitel.profiler')]); monitel.profiler; "
+        "print(*sorted({name.split('.')[0] for name in set(sys.modules) - before} - sys.stdlib_module_names)); "
+        "print('asyncio' in sys.modules)"
+    )
+    environment = {**os.environ, "MONITEL_NO_EXTENSIONS": pure}
+    found = subprocess.run([sys.executable, "-c", script], env=environment, check=True, capture_output=True, timeout=60)
+    assert b"[]\nmonitel\nFalse\n" == found.stdout
 
 
 @pytest.mark.parametrize("pure", ["0", "1"])
@@ -180,6 +222,20 @@ def test_core_imports_run_one_way(file: Path) -> None:
     assert set() == found - set(before)
     roots = {imported.module.split(".")[0] for imported in imports(file)}
     assert set() == roots - sys.stdlib_module_names - {"monitel"}
+
+
+def test_every_module_of_the_profiler_has_its_layer() -> None:
+    """PROFILER_LAYERS reads as its table of contents."""
+    assert sorted(PROFILER_LAYERS) == sorted(file.stem for file in sources(CORE / "profiler"))
+
+
+@pytest.mark.parametrize("file", sources(CORE / "profiler"), ids=lambda file: file.stem)
+def test_profiler_imports_run_one_way(file: Path) -> None:
+    """A module of the profiler imports at runtime what is before it in PROFILER_LAYERS."""
+    before = PROFILER_LAYERS[: PROFILER_LAYERS.index(file.stem)]
+    paths = [each.path.split(".") for each in imports(file) if each.path.startswith("monitel.profiler.")]
+    found = {"_ranges_py" if parts[2] == "_ranges_c" else parts[2] for parts in paths} - {file.stem}
+    assert set() == found - set(before)
 
 
 def exporter_files(*, but: str = "") -> list[Any]:

@@ -70,6 +70,7 @@ class _KinetoProfile:
         self.acc_events = acc_events
         self.custom_trace_id_callback = custom_trace_id_callback
         self.post_processing_timeout_s = post_processing_timeout_s
+        self.use_device: str | None = None
         self.preset_metadata: dict[str, str] = {}
         self._early_metadata: dict[str, str] = {}
         self._prepared: Recording | None = None

@@ -169,6 +169,9 @@ class profile(_KinetoProfile):  # noqa: N801  torch's name
         """From one step to the next; None is the end. No order of actions is a reason to fail."""
         if after is not None and (before, after) in _INCORRECT:
             warn(f"Incorrect schedule: {before.name} followed by {after.name}", stacklevel=3)
+        if before is _WARMUP and after in {None, _NONE} and self.execution_trace_observer:
+            self.execution_trace_observer.start()  # a recording of no length, as in torch: the cycle before is kept
+            self.execution_trace_observer.stop()
         ends = before is _SAVE or (before is _RECORD and after not in _RECORDING)
         ready = before is _SAVE or (before is _RECORD and after is None)
         was_running = self._running()
