@@ -45,8 +45,12 @@ def test_every_small_schedule() -> None:
         range(4), range(3), range(1, 4), range(3), range(4), (0, 1, 3, -2, 5, 10)
     ):
         arguments = {
-            **{"wait": wait, "warmup": warmup, "active": active},
-            **{"repeat": repeat, "skip_first": skip_first, "skip_first_wait": skip_first_wait},
+            "wait": wait,
+            "warmup": warmup,
+            "active": active,
+            "repeat": repeat,
+            "skip_first": skip_first,
+            "skip_first_wait": skip_first_wait,
         }
         plan = made(**arguments)
         assert list(itertools.islice(played(**arguments), 40)) == [plan(step) for step in range(40)], arguments
@@ -57,8 +61,12 @@ def test_every_small_schedule() -> None:
 @given(
     st.fixed_dictionaries(
         {
-            **{"wait": st.integers(0, 30), "warmup": st.integers(0, 30), "active": st.integers(1, 30)},
-            **{"repeat": st.integers(0, 9), "skip_first": st.integers(0, 50), "skip_first_wait": st.integers(0, 2)},
+            "wait": st.integers(0, 30),
+            "warmup": st.integers(0, 30),
+            "active": st.integers(1, 30),
+            "repeat": st.integers(0, 9),
+            "skip_first": st.integers(0, 50),
+            "skip_first_wait": st.integers(0, 2),
         }
     )
 )

@@ -12,7 +12,6 @@ import socket
 import sys
 import threading
 import tracemalloc
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,6 +24,7 @@ from monitel.testing import ManualClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 TEXT = st.text(st.characters())  # lone surrogates and control characters too
 VALUES = st.recursive(
@@ -399,7 +399,7 @@ def test_tensorboard_trace_handler(tmp_path: Path, use_gzip: bool, suffix: str) 
 
 
 def test_tensorboard_trace_handler_without_a_folder(tmp_path: Path) -> None:
-    """torch's RuntimeError."""
+    """Torch's RuntimeError."""
     (tmp_path / "file").touch()
     with profile() as prof:
         pass
@@ -423,7 +423,7 @@ def test_stacks(clock: ManualClock, tmp_path: Path) -> None:
     assert "a_b_c 2000000\na_b_c;inner 4000000\n" == (tmp_path / "stacks.txt").read_text()
     prof.export_stacks(tmp_path / "cuda.txt", "self_cuda_time_total")
     assert "" == (tmp_path / "cuda.txt").read_text()
-    with pytest.raises(ValueError, match="metric should be one of: .'self_cpu_time_total'"):
+    with pytest.raises(ValueError, match="metric should be one of"):
         prof.export_stacks(tmp_path / "x", "beauty")
     prof.with_stack = False
     with pytest.raises(AssertionError, match="requires with_stack=True"):

@@ -20,7 +20,7 @@ from row import HEADER, Row
 _HERE = Path(__file__).parent
 _SWITCH = "MONITEL_NO_EXTENSIONS"
 _SUBJECTS = (
-    *("adding", "threads", "events", "waits", "memory", "importing"),
+    *("adding", "threads", "events", "waits", "ranges", "memory", "importing"),
     *("pipeline", "exporting", "expiry", "ending", "writer", "ranks", "collector"),
 )
 _BOTH_TWINS = {"adding", "threads"}

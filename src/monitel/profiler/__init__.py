@@ -7,7 +7,7 @@ from monitel.profiler import itt as itt
 from monitel.profiler import ranges as ranges
 from monitel.profiler.activities import DeviceType, ProfilerActivity, kineto_available, supported_activities
 from monitel.profiler.cycles import _KinetoProfile as _KinetoProfile
-from monitel.profiler.experimental import ExperimentalConfig as _ExperimentalConfig  # noqa: F401  torch's name
+from monitel.profiler.experimental import _ExperimentalConfig as _ExperimentalConfig
 from monitel.profiler.facade import profile
 from monitel.profiler.observer import ExecutionTraceObserver
 from monitel.profiler.ranges import record_function

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from monitel.profiler.activities import Activities
-    from monitel.profiler.experimental import ExperimentalConfig
+    from monitel.profiler.experimental import _ExperimentalConfig
     from monitel.profiler.recording import Recorded
 
 _LABELS = "USER_ANNOTATION"  # what libkineto calls ranges
@@ -53,7 +53,7 @@ class _KinetoProfile:
         with_stack: bool = False,
         with_flops: bool = False,
         with_modules: bool = False,
-        experimental_config: ExperimentalConfig | None = None,
+        experimental_config: _ExperimentalConfig | None = None,
         execution_trace_observer: TraceObserver | None = None,
         acc_events: bool = False,
         custom_trace_id_callback: Callable[[], str] | None = None,
@@ -275,7 +275,7 @@ class _KinetoProfile:
             yield each
 
 
-def _settled(config: ExperimentalConfig | None, *, with_stack: bool) -> ExperimentalConfig | None:
+def _settled(config: _ExperimentalConfig | None, *, with_stack: bool) -> _ExperimentalConfig | None:
     if config is None or not config.trace_only or not with_stack:
         return config
     warn(

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class ExperimentalConfig:
+class _ExperimentalConfig:
     """What ``profile(experimental_config=...)`` takes: torch's ``_ExperimentalConfig``, with the same parameters.
 
     Args:

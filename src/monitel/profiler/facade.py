@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from monitel.profiler.activities import Activities
     from monitel.profiler.cycles import TraceObserver
-    from monitel.profiler.experimental import ExperimentalConfig
+    from monitel.profiler.experimental import _ExperimentalConfig
 
 _NONE, _WARMUP, _RECORD, _SAVE = list(ProfilerAction)[:4]
 _RECORDING = (_RECORD, _SAVE)
@@ -75,7 +75,7 @@ class profile(_KinetoProfile):  # noqa: N801  torch's name
         with_stack: bool = False,
         with_flops: bool = False,
         with_modules: bool = False,
-        experimental_config: ExperimentalConfig | None = None,
+        experimental_config: _ExperimentalConfig | None = None,
         execution_trace_observer: TraceObserver | None = None,
         acc_events: bool = False,
         use_cuda: bool | None = None,
