@@ -2,7 +2,8 @@
 
 The model and its data are in char_model.py; here are the training loop and its telemetry: Stats, Events and a
 wait counter. They go to TensorBoard files, and by OTLP to the Collector, or to a spool on disk while
-OTEL_EXPORTER_OTLP_ENDPOINT is not set. Ctrl-C ends the run early, with everything written.
+OTEL_EXPORTER_OTLP_ENDPOINT is not set. ``--profile 10`` adds a trace of the ten steps around the first epoch's end.
+Ctrl-C ends the run early, with everything written.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from tqdm import tqdm
 import monitel
 import monitel_otlp
 import monitel_tensorboard
+from monitel.profiler import ProfilerAction, profile, record_function, schedule, tensorboard_trace_handler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -61,7 +63,7 @@ def train(model: CharModel, corpus: Corpus, arguments: argparse.Namespace, inter
     def over() -> bool:
         return interrupt.requested or time.monotonic() - begin >= arguments.seconds
 
-    with progress_bar(arguments.seconds) as bar:
+    with progress_bar(arguments.seconds) as bar, profiled(arguments) as prof:
         while not (epoch and over()):
             epoch += 1
             bar.set_description(f"epoch {epoch}")
@@ -69,11 +71,13 @@ def train(model: CharModel, corpus: Corpus, arguments: argparse.Namespace, inter
                 start = time.monotonic()
                 step += 1
                 monitel.set_step(step)
-                with data_loading.guard():
+                with data_loading.guard(), record_function("data"):
                     contexts, targets = draw_batch(corpus.train, model.context, arguments.batch_size, rng)
                 with step_time.time():
-                    loss, gradients = model.loss_and_gradients(contexts, targets)
-                    norm = optimizer.step(gradients)
+                    with record_function("gradients"):
+                        loss, gradients = model.loss_and_gradients(contexts, targets)
+                    with record_function("optimizer"):
+                        norm = optimizer.step(gradients)
                 end = time.monotonic()
 
                 train_loss.add(loss)
@@ -81,13 +85,16 @@ def train(model: CharModel, corpus: Corpus, arguments: argparse.Namespace, inter
                 throughput.add(arguments.batch_size / (end - start))
                 bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
                 bar.update(min(end - begin, arguments.seconds) - bar.n)
+                prof.step()
                 if over():
                     break
 
-            validation = model.loss(*held_out)
+            with record_function("validation"):
+                validation = model.loss(*held_out)
             val_loss.add(validation)
             monitel.emit("validation", epoch=epoch, loss=validation)
-            model.save(checkpoint, step=step)
+            with record_function("checkpoint", {"path": str(checkpoint)}):
+                model.save(checkpoint, step=step)
             monitel.emit("checkpoint", epoch=epoch, path=str(checkpoint), size=checkpoint.stat().st_size)
             waited = monitel.wait_counters()["data.loading"].total
             monitel.emit("epoch", epoch=epoch, step=step, loss=loss, waited=waited)
@@ -123,6 +130,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     print_recorded(recorded)
     print_places(arguments.run_dir, complete=pipeline.shutdown())
     return INTERRUPTED if interrupt.requested else 0
+
+
+def profiled(arguments: argparse.Namespace) -> profile:
+    """Return a profile of the steps around the end of the first epoch; of none, it records nothing."""
+    steps = arguments.profile
+    if not steps:
+        return profile(schedule=lambda _step: ProfilerAction.NONE)
+    wait = max(arguments.epoch_steps - 1 - steps // 2, 0)
+    return profile(
+        schedule=schedule(wait=wait, warmup=1, active=steps, repeat=1),
+        on_trace_ready=tensorboard_trace_handler(arguments.run_dir / "tensorboard"),
+    )
 
 
 class Interrupt:
@@ -172,6 +191,8 @@ def print_places(run_dir: Path, *, complete: bool) -> None:
         replay = f"{command(Path(sys.executable).name)} -m monitel_otlp replay {folder}/spool"
         print(f"send it by       {replay} --endpoint {endpoint or 'http://localhost:4318'}")
     print(f"see the curves   {command('tensorboard')} --logdir {folder}")
+    for trace in run_dir.glob("tensorboard/*.pt.trace.json"):
+        print(f"see the trace    {trace} at https://ui.perfetto.dev")
 
 
 def command(name: str) -> str:
@@ -190,6 +211,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=at_least(0), default=0, help="same seed, same losses (%(default)s)")
     parser.add_argument("--hidden", type=at_least(1), default=256, help="width of the model (%(default)s)")
     parser.add_argument("--batch-size", type=at_least(1), default=512, help="characters a step (%(default)s)")
+    parser.add_argument("--profile", type=at_least(0), default=0, help="record a trace of so many steps")
     parser.add_argument("--epoch-steps", type=at_least(1), default=500, help="steps an epoch (%(default)s)")
     arguments = parser.parse_args(argv)
     arguments.run_dir = arguments.run_dir or Path("monitel-runs", time.strftime("%Y%m%d-%H%M%S"))

@@ -166,6 +166,22 @@ def test_a_run_writes_tensorboard_files_the_spool_and_a_checkpoint(tmp_path: Pat
     assert f"tensorboard --logdir {tmp_path}" in printed
 
 
+def test_a_run_that_is_profiled(tmp_path: Path) -> None:
+    """The trace has the steps around the end of the first epoch, each with its parts; its place is printed."""
+    code, printed, errors = finish(start(tmp_path, "--seconds", "1", "--epoch-steps", "20", "--profile", "4"))
+    assert code == 0, errors
+    (path,) = (tmp_path / "tensorboard").glob("*.pt.trace.json")
+    assert f"see the trace    {path}" in printed
+    events = [event for event in json.loads(path.read_text())["traceEvents"] if event["ph"] == "X"]
+    steps = [event for event in events if event["name"].startswith("ProfilerStep#")]
+    assert [f"ProfilerStep#{step}" for step in range(18, 22)] == [event["name"] for event in steps]
+    for step in steps:
+        end = step["ts"] + step["dur"]
+        parts = [event["name"] for event in events if event is not step and step["ts"] <= event["ts"] < end]
+        closing = ["validation", "checkpoint"] if step["name"] == "ProfilerStep#20" else []
+        assert [*closing, "data", "gradients", "optimizer"] == parts
+
+
 def test_ctrl_c_ends_a_run_with_everything_written(tmp_path: Path) -> None:
     """SIGINT in mid-run ends it soon after, with exit code 130 and the same files as at a normal end."""
     process = start(tmp_path, "--seconds", "600")
