@@ -1,0 +1,111 @@
+"""The two recordings of ranges are twins: the same operations give the same ranges and the same errors."""
+
+from __future__ import annotations
+
+import contextvars
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from monitel.profiler import _ranges_py
+from monitel.testing import ManualClock
+
+compiled: Any = pytest.importorskip("monitel.profiler._ranges_c", reason="monitel.profiler._ranges_c is not built")
+
+#: What is done, in which of three contexts, with which of four labels.
+OPERATIONS = st.tuples(
+    st.sampled_from(["begin", "begin", "end", "end", "end as opened", "past", "advance", "listen", "refuse"]),
+    st.integers(0, 2),
+    st.integers(0, 3),
+)
+
+
+class Player:
+    """Plays operations on one twin, and notes all that can be seen."""
+
+    def __init__(self, twin: Any) -> None:
+        self.twin = twin
+        self.log: list[Any] = []
+        self.contexts = [contextvars.Context() for _ in range(3)]
+        self.labels = [object() for _ in range(4)]
+        self.opened: dict[object, Any] = {}
+        self.clock = ManualClock()
+        self.heard = 0
+
+    def seen(self, what: str, found: Any) -> None:
+        """Note a range."""
+        if found is None:
+            self.log.append((what, None))
+            return
+        times = (found.monotonic_start_ns, found.monotonic_end_ns, found.start_ns, found.end_ns)
+        parent = found.parent and found.parent.name
+        self.log.append((what, found.name, found.args, parent, times, found.step, str(found.track), repr(found)))
+
+    def refuse(self, found: Any) -> None:
+        """Be interrupted while listening."""
+        raise KeyboardInterrupt(found.name)
+
+    def play(self, action: str, where: int, which: int) -> None:
+        """Do one thing, in its context."""
+        label = self.labels[which]
+        if action == "begin":
+            self.opened[label] = self.twin.begin(label, f"{which} at {len(self.log)}", which)
+        elif action.startswith("end"):
+            self.twin.end(label, self.opened.get(label) if action == "end as opened" else None)
+        elif action == "past":
+            self.twin.past(which, None, which)
+        elif action == "advance":
+            self.clock.advance(which)
+            self.twin.set_clock(self.clock, self.clock.time_ns() - self.clock.monotonic_ns() + where)
+        else:
+            told = self.refuse if action == "refuse" and which else lambda found: self.seen("told", found)
+            self.twin.tell((told,) * where, (told,) * which)
+        self.seen("current", self.twin.current())
+
+
+def played(twin: Any, operations: list[tuple[str, int, int]]) -> list[Any]:
+    """Play operations, and leave the twin as it was."""
+    player = Player(twin)
+    twin.set_clock(player.clock, 5)
+    try:
+        for action, where, which in operations:
+            try:
+                player.contexts[where].run(player.play, action, where, which)
+            except BaseException as error:
+                player.log.append((type(error), str(error)))
+                player.contexts[where].run(lambda: player.seen("after", twin.current()))
+    finally:
+        twin.tell((), ())
+        twin.set_clock(None, 0)
+    return player.log
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.lists(OPERATIONS, max_size=60))
+def test_the_same(operations: list[tuple[str, int, int]]) -> None:
+    """Ranges, parents, times, who is told, and what is raised: all equal."""
+    assert played(_ranges_py, operations) == played(compiled, operations)
+
+
+def test_much_happens() -> None:
+    """The operations do something: a sequence of them shows ranges, ends and errors."""
+    operations = [("listen", 1, 1), ("begin", 0, 1), ("advance", 0, 2), ("end", 0, 1), ("end", 0, 1)]
+    log = played(compiled, operations)
+    assert ["told", "told"] == [each[0] for each in log if each[0] == "told"]
+    assert (AssertionError, "Expected record to be set") in log
+    assert (0, 2_000_000_000) in [each[4][:2] for each in log if each[0] == "told"]
+
+
+def test_the_same_names() -> None:
+    """Both modules have the same functions, and both types the same attributes and documentation."""
+
+    def public(found: Any) -> dict[str, str | None]:
+        return {name: getattr(found, name).__doc__ for name in dir(found) if not name.startswith("_")}
+
+    functions = public(compiled)
+    assert set(functions) <= set(public(_ranges_py))
+    for name in set(functions) - {"Range"}:
+        assert functions[name] == getattr(_ranges_py, name).__doc__, name
+    assert set(public(compiled.Range)) == set(public(_ranges_py.Range))
