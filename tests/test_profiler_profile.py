@@ -607,8 +607,8 @@ def test_step_tracker() -> None:
     assert (1, 2, 3) == tuple(tracker.increment_step(each) for each in ("a", "b", "b"))
     assert 3 == tracker.current_step()
     assert (True, False) == (tracker.erase_step_count("b"), tracker.erase_step_count("b"))
-    assert 3 == tracker.current_step()
-    tracker._step_dict["a"] += 5
+    assert 3 == tracker.increment_step("a") == tracker.current_step()
+    tracker._step_dict["a"] += 4
     with pytest.warns(UserWarning, match="Profiler step count has increased more than 1 - current_step = 3"):
         assert 7 == tracker.increment_step("a")
     with profile() as prof:

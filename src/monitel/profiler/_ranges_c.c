@@ -207,7 +207,7 @@ finish(Range *range, int64_t end)
     }
     range->end = end;
     range->label = NULL;
-    int failed = current == range ? set_innermost(running(range->parent)) : 0;
+    int failed = current == range ? set_innermost(range->parent) : 0;
     Py_XDECREF(current);
     return failed < 0 ? -1 : tell(range->told, range);
 }

@@ -159,7 +159,7 @@ def _finish(self: Range, end_ns: int) -> None:
     self.monotonic_end_ns = end_ns
     self._label = 0
     if _innermost.get() is self:
-        _innermost.set(_running(self.parent))
+        _innermost.set(self.parent)
     _tell(self._told, self)
 
 
