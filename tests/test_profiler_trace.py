@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-TEXT = st.text(st.characters() | st.sampled_from('\ud800\udfff\0\n\x7f\\"'))  # halves of surrogate pairs too
+#: Halves of surrogate pairs too, which st.text() leaves out of whatever alphabet it is given.
+TEXT = st.lists(st.characters() | st.sampled_from('\ud800\udfff\0\n\x7f\\"'), max_size=9).map("".join)
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | TEXT | st.binary(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT | st.integers(), inner, max_size=3),
@@ -173,8 +174,6 @@ def test_args(args: Any, shown: dict[str, Any], tmp_path: Path) -> None:
         pass
     found = slices(exported(prof, tmp_path))[0]["args"]
     found.pop("step", None)
-    if sys.version_info < (3, 11) and "larger" in shown:  # no limit to the digits there
-        shown = {**shown, "larger": str(10**5000)}
     assert {**shown, "Ev Idx": 0} == found
 
 
