@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import time
-import uuid
 from copy import copy
 from typing import TYPE_CHECKING, NoReturn, Protocol
 from warnings import warn
@@ -16,7 +16,6 @@ from monitel.profiler.json_text import checked, json_text
 from monitel.profiler.recording import Recording
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterable, Iterator
 
     from monitel.profiler.activities import Activities
@@ -103,7 +102,7 @@ class _KinetoProfile:
                 "Warning: Profiler clears events at the end of each cycle. Only events from the current cycle will be "
                 "reported. To keep events across cycles, set acc_events=True."
             )
-        trace_id = self.custom_trace_id_callback() if self.custom_trace_id_callback else f"{uuid.uuid4().int:032X}"
+        trace_id = self.custom_trace_id_callback() if self.custom_trace_id_callback else os.urandom(16).hex().upper()
         if not isinstance(trace_id, str):
             raise TypeError(f"custom_trace_id_callback must return a str, got {type(trace_id).__qualname__}")
         config = self.experimental_config

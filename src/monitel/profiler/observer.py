@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,6 +59,8 @@ class ExecutionTraceObserver:
         """
         if os.environ.get("ENABLE_PYTORCH_EXECUTION_TRACE", "0") != "1":
             return None
+        import tempfile  # here, because nobody else needs it
+
         try:
             handle, path = tempfile.mkstemp(suffix=".et.json")
         except OSError as error:

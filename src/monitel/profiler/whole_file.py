@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import errno
-import gzip
 import os
-import secrets
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
@@ -30,7 +28,7 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[IO[str]]:
         with _open(target, "wt", target) as file:
             yield file
         return
-    beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    beside = target.with_name(f".{target.name}.{os.urandom(4).hex()}.tmp")
     try:
         with _open(beside, "xt", target) as file:
             yield file
@@ -43,5 +41,7 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[IO[str]]:
 
 def _open(path: Path, mode: str, target: Path) -> IO[str]:
     if target.name.endswith(".gz"):
+        import gzip  # here, because most traces do without
+
         return cast("IO[str]", gzip.open(path, mode, compresslevel=6, encoding="utf-8"))
     return cast("IO[str]", path.open(mode.replace("t", ""), encoding="utf-8"))
