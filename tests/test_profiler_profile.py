@@ -695,6 +695,12 @@ def test_observers_are_independent(tmp_path: Path) -> None:
     assert unregistered.get_output_file_path() is None
 
 
+def test_observer_without_a_folder(tmp_path: Path) -> None:
+    """It is said when the file is chosen, not after the training."""
+    with pytest.raises(FileNotFoundError, match="No such folder to write to"):
+        profiler.ExecutionTraceObserver().register_callback(tmp_path / "missing" / "graph.json")
+
+
 def test_observer_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """ENABLE_PYTORCH_EXECUTION_TRACE gives every profile one, with ..._EXTRAS a folder for resources beside it."""
     build = profiler.ExecutionTraceObserver.build_execution_trace_obs_from_env

@@ -273,6 +273,39 @@ def test_threads_that_threading_did_not_start(told: list[Any], record: type[reco
     assert [len(threading.enumerate())] == found
 
 
+def test_what_is_kept_by_range(ranges: Any, record: type[record_function], run_threads: RunThreads) -> None:
+    """A listener that keeps ids from each beginning to its end always finds the parent's: what spans need."""
+    ids: dict[Any, str] = {}
+    paths: list[str] = []
+
+    def began(each: Any) -> None:
+        assert each.parent is None or each.parent.end_ns is None
+        ids[each] = f"{ids[each.parent]}/{each.name}" if each.parent else each.name
+
+    def ended(each: Any) -> None:
+        paths.append(ids.pop(each))
+
+    async def job(name: str) -> None:
+        with record(name):
+            await asyncio.sleep(0)
+            with record("part"):
+                await asyncio.sleep(0)
+
+    async def main() -> None:
+        with record("main"):
+            await asyncio.gather(job("a"), job("b"))
+
+    def work() -> None:
+        with record("thread"):
+            asyncio.run(main())
+
+    with ranges.listen(began=began, ended=ended):
+        run_threads(work, work)
+    assert {} == ids
+    expected = ["thread", "thread/main", *(f"thread/main/{name}" for name in ("a", "a/part", "b", "b/part"))]
+    assert sorted(expected * 2) == sorted(paths)
+
+
 def test_many_threads_lose_nothing(told: list[Any], record: type[record_function], run_threads: RunThreads) -> None:
     """Eight threads at once: every range begins and ends, within its own thread's."""
 

@@ -6,6 +6,8 @@ import inspect
 import itertools
 import json
 import re
+import subprocess
+import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -303,3 +305,26 @@ def test_trace_ids() -> None:
             assert re.fullmatch("[0-9A-F]{32}", prof.get_trace_id())
         with module.profile(custom_trace_id_callback=lambda: "mine") as prof:
             assert "mine" == prof.get_trace_id()
+
+
+_OPTIMIZERS = """
+import os
+import torch
+os.environ["KINETO_USE_DAEMON"] = "1"  # after torch, which would look for the daemon
+from monitel.profiler import KinetoStepTracker, profile
+weight = torch.nn.Parameter(torch.ones(1))
+optimizers = [torch.optim.SGD([weight], lr=0.1), torch.optim.Adam([weight], lr=0.1)]
+with profile() as prof:
+    for _ in range(3):
+        weight.sum().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        prof.step()
+    print(dict(KinetoStepTracker._step_dict), KinetoStepTracker.current_step())
+"""
+
+
+def test_optimizer_steps() -> None:
+    """Under KINETO_USE_DAEMON torch's optimizers count, all under one name: two count twice, as in torch."""
+    done = subprocess.run([sys.executable, "-c", _OPTIMIZERS], check=True, capture_output=True, text=True, timeout=120)
+    assert "{'ProfilerStep': 3, 'Optimizer': 6} 6" == done.stdout.splitlines()[-1]

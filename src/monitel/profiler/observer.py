@@ -10,7 +10,7 @@ from warnings import warn
 
 from monitel.profiler import _ranges, ranges
 from monitel.profiler.json_text import json_text
-from monitel.profiler.whole_file import whole_file
+from monitel.profiler.whole_file import target_of, whole_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,9 +79,13 @@ class ExecutionTraceObserver:
             self.get_resources_dir(can_create=True)
 
     def register_callback(self, output_file_path: str | os.PathLike[str]) -> ExecutionTraceObserver:
-        """Choose the file, once; the observer itself is returned."""
+        """Choose the file, once; the observer itself is returned.
+
+        Raises:
+            FileNotFoundError: Its folder is not there.
+        """
         if not self._registered:
-            self._path = os.fspath(output_file_path)
+            self._path = str(target_of(output_file_path))
             self._registered = True
             self._start_ns = _ranges.now()
             self._began = []

@@ -12,6 +12,9 @@ This layer knows nothing of profiles, traces or spans. Whoever wants ranges subs
   heard of, also after ``close()``, and of no other.
 * Parents come from the context (:mod:`contextvars`): asyncio tasks that take turns have the right ones. The range in
   which a task was made is the parent of the task's outermost ranges, and may end before them.
+* When a range begins, its parent has not ended. So a listener that keeps something for each range, a span's ids say,
+  keeps it by the Range (hashable, by identity) from its beginning to its end, and finds the parent's there; where it
+  finds none, the parent began before it listened.
 * While nobody listens, nothing is recorded, and what then begins stays unknown to who listens later.
 * A forked child has no listeners: whoever wants its ranges subscribes there.
 """
@@ -140,8 +143,8 @@ class record_function:  # noqa: N801  torch's name
         self._opened: Range | Literal[False] | None = None  # False: nobody listened
 
     def __enter__(self) -> record_function:  # noqa: PYI034  typing.Self is 3.11's
-        # compiling(), without the call, and before anything that dynamo would guard on: whether somebody listens
-        # must not be a reason to compile anew. Before torch._dynamo is loaded, nothing is traced.
+        # What compiling() asks, without the call, and before anything that dynamo would guard on: whether somebody
+        # listens must not be a reason to compile anew. Before torch._dynamo is loaded, nothing is traced.
         if "torch._dynamo" in modules and modules["torch"].compiler.is_dynamo_compiling():
             return self
         if not _listeners:

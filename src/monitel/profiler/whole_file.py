@@ -21,9 +21,7 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[IO[str]]:
     Raises:
         FileNotFoundError: The folder is not there.
     """
-    target = Path(os.fspath(path))
-    if not target.parent.is_dir():
-        raise FileNotFoundError(errno.ENOENT, "No such folder to write to", str(target.parent))
+    target = target_of(path)
     if target.exists() and not target.is_file():  # a pipe or /dev/null is written to, not replaced
         with _open(target, "wt", target) as file:
             yield file
@@ -37,6 +35,18 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[IO[str]]:
         with suppress(OSError):
             beside.unlink()
         raise
+
+
+def target_of(path: str | os.PathLike[str]) -> Path:
+    """The path, if it can be written to later.
+
+    Raises:
+        FileNotFoundError: The folder is not there.
+    """
+    target = Path(os.fspath(path))
+    if not target.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "No such folder to write to", str(target.parent))
+    return target
 
 
 def _open(path: Path, mode: str, target: Path) -> IO[str]:
