@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -210,3 +212,11 @@ def test_the_longest_wait_is_told_once_to_each_reader() -> None:
         assert {"maxima": 0.5} == first.read()
         assert {} == first.read()
         assert {"maxima": 3.0} == second.read()
+
+
+def test_another_thread_imports_torch_meanwhile(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    """What is half imported has no ``torch.compiler`` yet, and compiles nothing."""
+    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
+    with WaitCounter(key).guard():
+        pass
+    assert 1 == wait_counters()[key].count

@@ -10,6 +10,9 @@ import sys
 
 
 def compiling() -> bool:
-    """True while ``torch.compile`` traces the caller; False where torch was never imported."""
-    torch = sys.modules.get("torch")
-    return torch is not None and torch.compiler.is_compiling()
+    """True while ``torch.compile`` traces the caller.
+
+    Nothing is traced before ``torch._dynamo`` is loaded, which is after torch itself: another thread may just be
+    importing that.
+    """
+    return "torch._dynamo" in sys.modules and sys.modules["torch"].compiler.is_dynamo_compiling()
