@@ -39,11 +39,12 @@ if TYPE_CHECKING:
     Told = Callable[[Range], object]
     Arguments = str | Mapping[str, Any] | None
 
-__all__ = ["Listening", "Range", "Track", "current_range", "listen", "record_function", "synchronize"]
+__all__ = ["Listening", "Range", "Track", "current_range", "listen", "now", "record_function", "synchronize"]
 
 _Function = TypeVar("_Function", bound="Callable[..., Any]")
 
 _begin, _end = _ranges.begin, _ranges.end
+now = _ranges.now  #: The monotonic clock that ranges are on: a test's, or the system's.
 _lock = RLock()  # held for a moment while the tuple is replaced
 _listeners: tuple[Listening, ...] = ()
 
