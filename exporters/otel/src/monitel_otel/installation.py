@@ -5,14 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from opentelemetry.metrics import get_meter_provider
+from opentelemetry.trace import get_tracer_provider
 
 import monitel
 from monitel_otel._compat import get_logger_provider
 from monitel_otel.instruments import Instruments
+from monitel_otel.ranges import BUDGET
 from monitel_otel.records import Records
+from monitel_otel.spans import Spans
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
+    from opentelemetry.trace import TracerProvider
 
     from monitel_otel._compat import LoggerProvider
 
@@ -20,22 +24,28 @@ if TYPE_CHECKING:
 class Installation:
     """What :func:`install` returns; leaving ``with install():`` takes the handler out again."""
 
-    def __init__(self, meter_provider: MeterProvider, logger_provider: LoggerProvider) -> None:
+    def __init__(self, meter_provider: MeterProvider, logger_provider: LoggerProvider, spans: Spans | None) -> None:
         self.providers = meter_provider, logger_provider
         self._instruments = Instruments(meter_provider)
         self._records = Records(logger_provider.get_logger("monitel", monitel.__version__))
+        self._spans = spans
+        if spans is not None:
+            spans.listen()
         self._handle = monitel.register_event_handler(self._write)
 
     def _write(self, event: monitel.Event) -> None:
         if event.window is not None:
             self._instruments.write(event.window)
         else:
-            self._records.write(event, step=monitel.get_step())
+            context = None if self._spans is None else self._spans.context()
+            self._records.write(event, step=monitel.get_step(), context=context)
 
     def uninstall(self) -> None:
         """Write nothing any more. Windows still open are not closed; a second time does nothing."""
         monitel.unregister_event_handler(self._handle)
         self._instruments.stop()
+        if self._spans is not None:
+            self._spans.close()
         if self in _installed:
             _installed.remove(self)
 
@@ -48,9 +58,15 @@ class Installation:
 
 
 def install(
-    meter_provider: MeterProvider | None = None, logger_provider: LoggerProvider | None = None
+    meter_provider: MeterProvider | None = None,
+    logger_provider: LoggerProvider | None = None,
+    tracer_provider: TracerProvider | None = None,
+    *,
+    spans: bool = False,
+    span_budget: int = BUDGET,
+    span_steps: int = 1,
 ) -> Installation:
-    """Write every closed window to metric instruments and every event to log records.
+    """Write every closed window to metric instruments, every event to log records and, when asked, ranges to spans.
 
     A second call with the same providers takes the place of the first, so that a notebook's cell may run again.
     Instruments are written in the thread that closes the window. Whenever a reader collects, the windows whose time
@@ -59,9 +75,18 @@ def install(
     Args:
         meter_provider: Where the instruments are made; the global one when left out, also if it is set later.
         logger_provider: Where the log records go; likewise.
+        tracer_provider: Where ranges become spans; giving one asks for them. Started and ended in the thread that runs
+            the range, with the range's times.
+        spans: Make spans of ranges by the global TracerProvider.
+        span_budget: Spans a step; the rest of a step is folded into one, which says how many and how long.
+        span_steps: Make spans in one of so many steps, those that it divides.
 
     Returns:
         An object with ``uninstall()``, also a context manager.
+
+    Raises:
+        TypeError: ``span_budget`` or ``span_steps`` is no int.
+        ValueError: One of them is below 1.
 
     Example:
         >>> import monitel
@@ -75,10 +100,13 @@ def install(
         >>> [metric.name for metric in metrics if metric.name.startswith("train.loss.m")]
         ['train.loss.mean', 'train.loss.max', 'train.loss.min']
     """
+    made = None
+    if spans or tracer_provider is not None:
+        made = Spans(tracer_provider or get_tracer_provider(), budget=span_budget, every=span_steps)
     providers = meter_provider or get_meter_provider(), logger_provider or get_logger_provider()
     for earlier in [each for each in _installed if each.providers == providers]:
         earlier.uninstall()
-    installation = Installation(*providers)
+    installation = Installation(*providers, made)
     _installed.append(installation)
     return installation
 

@@ -10,11 +10,14 @@ from collections.abc import Mapping
 from opentelemetry import metrics, trace
 from opentelemetry.sdk.resources import Resource
 
+from monitel_otel import BUDGET, check_limits
 from monitel_otlp._compat import get_logger_provider, is_set, set_global_providers
 from monitel_otlp.log_handler import LogHandler
 from monitel_otlp.pipeline import Pipeline
 from monitel_otlp.ranks import launch_attributes, readable
 from monitel_otlp.settings import resolve
+from monitel_otlp.span_ids import StepTraces
+from monitel_otlp.spans import SpanSettings
 from monitel_otlp.termination import on_sigterm
 
 _log = logging.getLogger("monitel.otlp")
@@ -38,6 +41,10 @@ def configure(
     workers: bool = False,
     sigterm: bool = False,
     logging_level: int | str | None = None,
+    spans: bool = False,
+    span_budget: int = BUDGET,
+    span_steps: int = 1,
+    step_traces: bool = False,
 ) -> Pipeline:
     """Deliver every closed window, every event and the user's own OpenTelemetry data to an OTLP endpoint.
 
@@ -61,13 +68,17 @@ def configure(
         sigterm: On SIGTERM deliver or spool what there is, for 2 seconds at most, then do what SIGTERM did before.
             To be called in the main thread.
         logging_level: Records of Python's ``logging`` from this level on travel as log records.
+        spans: Ranges (``record_function``) become spans. Each then costs some microseconds.
+        span_budget: Spans a step; the rest of a step is folded into one, which says how many and how long.
+        span_steps: Make spans in one of so many steps, those that it divides.
+        step_traces: Spans, and each step is one trace of all ranks.
 
     Returns:
         The pipeline, a context manager. It shuts down by itself at exit.
 
     Raises:
         TypeError: An argument of a wrong type.
-        ValueError: An endpoint that is no base URL, an interval that is not positive, an unknown protocol or ranks,
+        ValueError: A ``span_budget`` or ``span_steps`` below 1, an endpoint that is no base URL, an interval that is not positive, an unknown protocol or ranks,
             text that UTF-8 cannot hold, an int beyond 64 bits.
 
     Example:
@@ -86,6 +97,10 @@ def configure(
         logging.Handler(logging_level)  # which checks it
     if sigterm and threading.current_thread() is not threading.main_thread():
         raise ValueError("sigterm=True must be asked for in the main thread: Python sets signal handlers there only")
+    if type(spans) is not bool or type(step_traces) is not bool:
+        raise TypeError(f"spans and step_traces must be True or False, got {spans!r:.40} and {step_traces!r:.40}")
+    if spans or step_traces:
+        check_limits(span_budget, span_steps)
     settings = resolve(endpoint, headers, export_interval, spool_dir, protocol)
     launch = launch_attributes()
     rank = launch.get("training.rank", 0)
@@ -101,10 +116,12 @@ def configure(
     on_points = {name: launch[name] for name in ("training.rank",) if name in launch}
     if on_points and not rank_attribute and "service.instance.id" in resource.attributes:
         on_points = {}  # ranks are told apart by their resources
+    shared = StepTraces({**launch, **resource.attributes}) if step_traces and not silent else None
     _current = Pipeline(
         settings,
         resource,
         point_attributes=on_points,
+        spans=SpanSettings(span_budget, span_steps, shared) if spans or step_traces else None,
         workers=workers,
         silent=silent,
     )

@@ -11,6 +11,7 @@ from opentelemetry import metrics
 from opentelemetry.context import Context, get_current
 
 import monitel
+from monitel.profiler.ranges import synchronize
 from monitel_otel import Records, WaitInstruments
 from monitel_otlp._compat import get_logger_provider
 from monitel_otlp.delivery import Delivery
@@ -21,6 +22,7 @@ from monitel_otlp.processors import BoundedQueue
 from monitel_otlp.providers import Providers
 from monitel_otlp.senders import make_encoders, make_senders
 from monitel_otlp.settings import SPOOL_BYTES
+from monitel_otlp.span_mapping import SpanRequests
 from monitel_otlp.spool import Spool
 from monitel_otlp.tally import PIPELINE_SCOPE, Tally, register_self_metrics
 from monitel_otlp.windows import WindowQueue
@@ -33,26 +35,28 @@ if TYPE_CHECKING:
 
     from monitel_otlp.request import FrozenRequest
     from monitel_otlp.settings import Settings
+    from monitel_otlp.spans import Identified, QueuedSpans
 
 _log = logging.getLogger("monitel.otlp")
 
-_LIMIT = 100_000  # windows, and events, that wait to be encoded
+LIMIT = 100_000  # windows, events and ranges, of each kind, that wait to be encoded
 _SLICE = 50  # what is done in one go, so that the training loop never waits long for the GIL
 _PATIENCE = 0.3  # seconds, when what was interrupted by a signal may hold a lock
 
-_Logged = tuple[monitel.Event, "int | None", Context, int]
+_Logged = tuple[monitel.Event, "int | None", Context, "Identified | None", int]
 
 
 class Engine:
-    """Takes windows and events from any thread, and delivers them from its own.
+    """Takes windows, events and ranges from any thread, and delivers them from its own.
 
-    Windows and events wait in queues of 100,000 each; the oldest is dropped when one is full, and counted as
+    They wait in queues of 100,000 each; the oldest is dropped when one is full, and counted as
     ``queue_full``. What happens to requests after that says :class:`monitel_otlp.outbox.Outbox`.
 
     Args:
         settings: Where to, how often, which spool.
         point_attributes: Put on every point of a window, e.g. the rank.
         resource: Who is speaking.
+        ranges: Where the ranges wait that become spans.
         attached: Have no providers of its own: windows travel when the application's reader collects, and events by
             the global LoggerProvider.
     """
@@ -62,14 +66,15 @@ class Engine:
         settings: Settings,
         point_attributes: Mapping[str, str | int],
         resource: Resource,
+        ranges: QueuedSpans | None,
         *,
         attached: bool,
     ) -> None:
         self.settings = settings
         self.tally = Tally()
         self.encoding = RLock()  # held while the SDK collects: a fork waits for it, so that no lock stays held
-        self._queue = WindowQueue(_LIMIT, point_attributes)
-        self._events: BoundedQueue[_Logged] = BoundedQueue(_LIMIT)
+        self._queue = WindowQueue(LIMIT, point_attributes)
+        self._events: BoundedQueue[_Logged] = BoundedQueue(LIMIT)
         self._interrupted = False
         self._handler_failed = False
         mapping = choose_mapping(time.time_ns())
@@ -77,6 +82,10 @@ class Engine:
         self.windows = WindowExporter(self._queue, mapping, self._queue_size, resource, self._put, encoders["metrics"])
         self.records = RecordExporter(self._put, self.tally, encoders["logs"])
         self.spans = RangeExporter(self._put, self.tally, encoders["traces"])
+        self._ranges = ranges
+        self._range_requests: SpanRequests | None = None
+        if ranges is not None:
+            self._range_requests = SpanRequests(ranges, self.windows.resource, self._put, self.tally)
         self._spool = Spool(settings.spool_dir, SPOOL_BYTES, settings.endpoints)
         senders = make_senders(settings, encoders)
         self.delivery = Delivery(self._encode, senders, self._spool, self.tally, settings.interval)
@@ -85,8 +94,10 @@ class Engine:
         self._waits: WaitInstruments | None = None
         if not attached:
             flush = self.delivery.force_flush
-            self.providers = Providers(resource, self.windows, self.records, self.spans, flush, _LIMIT)
+            self.providers = Providers(resource, self.windows, self.records, self.spans, flush, LIMIT)
             self._observe_in(self.providers.meter_provider)
+            if ranges is not None:
+                ranges.sampler = self.providers.tracer_provider.sampler
         self.delivery.start()
 
     def _observe_in(self, meter_provider: MeterProvider) -> None:
@@ -107,9 +118,10 @@ class Engine:
             self._queue.put(event.window)
             waiting = len(self._queue)
         else:
-            self._events.put((event, monitel.get_step(), get_current(), time.time_ns()))
+            inside = None if self._ranges is None else self._ranges.innermost()
+            self._events.put((event, monitel.get_step(), get_current(), inside, time.time_ns()))
             waiting = len(self._events)
-        if waiting == _LIMIT // 2:
+        if waiting == LIMIT // 2:
             self.delivery.wake()
 
     def shutdown(self, timeout: float, *, in_signal_handler: bool = False) -> bool:
@@ -130,7 +142,8 @@ class Engine:
         self.delivery.put(request)
 
     def _queue_size(self) -> int:
-        return self.delivery.memory_items + len(self._queue) + len(self._events)
+        ranges = 0 if self._ranges is None else len(self._ranges.queue)
+        return self.delivery.memory_items + len(self._queue) + len(self._events) + ranges
 
     def _encode(self) -> None:
         """Put everything there is into requests; runs in the delivery thread."""
@@ -175,14 +188,25 @@ class Engine:
             self.windows.flush()
         while logged := self._events.take(_SLICE):
             records = self._records()
-            for event, step, context, observed_ns in logged:
-                records.write(event, step=step, context=context, observed_ns=observed_ns)
+            for event, step, context, inside, observed_ns in logged:
+                where = context if inside is None else inside.context()
+                records.write(event, step=step, context=where, observed_ns=observed_ns)
             give_way()
+        self._encode_ranges()
         if self.providers is not None:
             self.providers.drain()
             self.providers.count_drops(self.tally)
         self.tally.dropped("metrics", "queue_full", self._queue.take_dropped())
         self.tally.dropped("logs", "queue_full", self._events.take_dropped())
+
+    def _encode_ranges(self) -> None:
+        if self._ranges is None or self._range_requests is None:
+            return
+        synchronize()
+        while self._range_requests.export(_SLICE):
+            give_way()
+        self._range_requests.finish(last=self.delivery.ending)
+        self.tally.dropped("traces", "queue_full", self._ranges.queue.take_dropped())
 
     def _records(self) -> Records:
         if self._event_records is None:

@@ -50,6 +50,9 @@ class WindowExporter(MetricExporter):
         resource: Whose they are, until a reader says so.
         put: Gets the finished requests.
         encoder: Encodes what is not windows.
+
+    Attributes:
+        resource: Whose they are, as the protocol has it.
     """
 
     def __init__(  # noqa: PLR0917  what it stands between
@@ -67,7 +70,7 @@ class WindowExporter(MetricExporter):
         self._queue_size = queue_size
         self._put = put
         self._encoder = encoder
-        self._resource = self._encoded(MetricsData([ResourceMetrics(resource, [], "")])).resource
+        self.resource = self._encoded(MetricsData([ResourceMetrics(resource, [], "")])).resource
         super().__init__(**preferences(self._encoder.exporter))
 
     def export(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> MetricExportResult:  # noqa: ARG002  nothing is waited for
@@ -79,7 +82,7 @@ class WindowExporter(MetricExporter):
         complete = company is not None
         if company is None:
             company = self._encoded(_own(metrics_data))
-        self._resource = company.resource
+        self.resource = company.resource
         self._fill()
         self._put_with(company)  # before any request of windows alone: its metrics are older
         self.flush()
@@ -116,7 +119,7 @@ class WindowExporter(MetricExporter):
         return self._points.windows >= _WINDOWS_A_REQUEST
 
     def _put_alone(self) -> None:
-        company = Company(resource=self._resource)
+        company = Company(resource=self.resource)
         write_queue_size(company.scope_metrics.add(), self._queue_size())
         self._put_with(company)
 

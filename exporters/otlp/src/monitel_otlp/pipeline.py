@@ -17,7 +17,8 @@ from opentelemetry.sdk.resources import Resource
 import monitel
 from monitel_otlp._compat import NoOpLoggerProvider
 from monitel_otlp.encoder import public_url
-from monitel_otlp.engine import Engine
+from monitel_otlp.engine import LIMIT, Engine
+from monitel_otlp.spans import QueuedSpans
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from monitel_otlp._compat import APILoggerProvider
     from monitel_otlp.settings import Settings
+    from monitel_otlp.spans import SpanSettings
 
 _log = logging.getLogger("monitel.otlp")
 
@@ -36,14 +38,14 @@ _FORK_PATIENCE = 1.0
 
 
 class Pipeline:
-    """monitel's windows and events on their way to an OTLP endpoint; :func:`configure` makes it.
+    """monitel's windows, events and ranges on their way to an OTLP endpoint; :func:`configure` makes it.
 
-    Windows and events wait in bounded queues (100,000 each; the oldest is dropped and counted) until the delivery
+    They wait in bounded queues (100,000 each; the oldest is dropped and counted) until the delivery
     thread encodes and sends them. What a backend does not take is kept, first in memory, then in the spool.
     Thread-safe.
 
-    A forked child exports nothing of its parent, and nothing at all until a window or an event is logged there; it
-    then has a thread and a spool of its own. In a worker of torch's DataLoader what is logged is dropped, counted as
+    A forked child exports nothing of its parent, and nothing at all until a window or an event is logged there, or a
+    range ends; it then has a thread and a spool of its own. In a worker of torch's DataLoader what is logged is dropped, counted as
     ``worker`` and said once, unless ``workers=True``.
 
     Attributes:
@@ -62,6 +64,7 @@ class Pipeline:
         resource: Resource,
         *,
         point_attributes: Mapping[str, str | int],
+        spans: SpanSettings | None = None,
         workers: bool = False,
         attached: bool = False,
         silent: bool = False,
@@ -70,18 +73,23 @@ class Pipeline:
         self._resource = resource
         self._point_attributes = point_attributes
         self._workers = workers
+        self._spans = spans
+        self._ranges: QueuedSpans | None = None
         self._engine: Engine | None = None
         self._dropped_in_worker = 0
         self.at_end: list[Callable[[], object]] = []  # what configure() has to take back
         self.ended: bool | None = True if silent else None
         if silent:
             return
-        self._engine = Engine(settings, point_attributes, resource, attached=attached)
+        self._ranges = QueuedSpans(spans, LIMIT, self._take_ranges) if spans is not None else None
+        self._engine = Engine(settings, point_attributes, resource, self._ranges, attached=attached)
         if self._engine.providers is not None:
             self.meter_provider = self._engine.providers.meter_provider
             self.logger_provider = self._engine.providers.logger_provider
             self.tracer_provider = self._engine.providers.tracer_provider
         self._handle = monitel.register_event_handler(self._take)
+        if self._ranges is not None:
+            self._ranges.listen()
         self._end_with_the_process()
 
     @property
@@ -151,6 +159,8 @@ class Pipeline:
         self.shutdown()
 
     def _end(self, timeout: float, **how: Any) -> None:
+        if self._ranges is not None:
+            self._ranges.close()
         engine = self._engine
         self.ended = engine is None or engine.shutdown(timeout, **how)
         monitel.unregister_event_handler(self._handle)
@@ -164,8 +174,16 @@ class Pipeline:
         if engine is not None:
             engine.take(event)
 
+    def _take_ranges(self, waiting: int) -> None:
+        """Ranges wait: the first, or half a queue."""
+        engine = self._engine or self._revive()
+        if engine is not None and waiting > 1:
+            engine.delivery.wake()
+        elif engine is None and self._ranges is not None:
+            self._dropped_in_worker += len(self._ranges.queue.take(LIMIT)) - 1  # one is counted already
+
     def _revive(self) -> Engine | None:
-        """The first window or event of a forked child: an engine of its own, unless it is a DataLoader's worker."""
+        """The first window, event or range of a forked child: an engine of its own, unless it is a DataLoader's worker."""
         if self.ended is not None:
             return None
         if not self._workers and _is_worker():
@@ -175,7 +193,7 @@ class Pipeline:
             return None
         self._settings = self._settings.for_forked_child()
         self._resource = _of_this_process(self._resource)
-        self._engine = Engine(self._settings, self._point_attributes, self._resource, attached=False)
+        self._engine = Engine(self._settings, self._point_attributes, self._resource, self._ranges, attached=False)
         _finalize(self)
         return self._engine
 
@@ -205,6 +223,10 @@ class Pipeline:
         if self._engine is not None:
             self._engine.abandon()
             self._engine = None
+        if self._ranges is not None and self._spans is not None and self.ended is None:
+            self._spans = self._spans.for_forked_child()
+            self._ranges = QueuedSpans(self._spans, LIMIT, self._take_ranges, self._ranges.sampler)
+            self._ranges.listen()
 
 
 def _of_this_process(resource: Resource) -> Resource:
@@ -229,7 +251,8 @@ def _finalize(pipeline: Pipeline) -> None:
 def _say_goodbye(engine: Engine) -> None:
     parts = []
     if engine.settings.endpoints:
-        parts.append(f"exported {engine.tally.total('metrics')} windows, {engine.tally.total('logs')} events")
+        spans = f", {count} spans" if (count := engine.tally.total("traces")) else ""
+        parts.append(f"exported {engine.tally.total('metrics')} windows, {engine.tally.total('logs')} events{spans}")
     if dropped := engine.tally.total_dropped():
         parts.append(f"dropped {dropped}")
     if spooled := engine.delivery.spooled_items:

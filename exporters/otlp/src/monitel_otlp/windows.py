@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from threading import RLock
 from typing import TYPE_CHECKING, NamedTuple
 
-from opentelemetry.proto.common.v1.common_pb2 import KeyValue
-
 from monitel_otel import MetricNames
+from monitel_otlp.key_values import key_values
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
+
+    from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
     import monitel
 
@@ -114,7 +115,7 @@ class WindowQueue:
             key = name, frozenset((attribute, type(value), value) for attribute, value in attributes.items())
         series = self._series.get(key)
         if series is None:
-            encoded = tuple(_key_value(*attribute) for attribute in attributes.items())
+            encoded = tuple(key_values(attributes))
             series = self._series.setdefault(key, Series(name, first, encoded))
         return series
 
@@ -137,16 +138,3 @@ class WindowQueue:
         """Up to ``limit`` windows, oldest first; they are in the queue no more."""
         with self._lock:
             return [self._entries.popleft() for _ in range(min(limit, len(self._entries)))]
-
-
-def _key_value(key: str, value: str | float) -> KeyValue:
-    message = KeyValue(key=key)
-    if isinstance(value, bool):
-        message.value.bool_value = value
-    elif isinstance(value, str):
-        message.value.string_value = value
-    elif isinstance(value, int):
-        message.value.int_value = value
-    else:
-        message.value.double_value = value
-    return message

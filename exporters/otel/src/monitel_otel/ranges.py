@@ -1,0 +1,167 @@
+"""Which ranges become spans, and whose children: what is the same however spans are made."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from threading import RLock
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from opentelemetry.trace import INVALID_SPAN, get_current_span
+
+import monitel
+from monitel.profiler import ranges
+from monitel_otel.periods import Opened, Period
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
+    from monitel.profiler.ranges import Range
+
+BUDGET = 1000
+_WITHOUT_STEPS_NS = 5 * 10**9
+
+_Open = TypeVar("_Open", bound=Opened)
+
+
+class Ranges(ABC, Generic[_Open]):
+    """Hears of ranges and decides: sampled or not, in the budget or folded, and in what.
+
+    The parent of a range is the innermost of two: the range around it, and the span of the caller's own that is
+    current when it begins. What is in a span that is not sampled is not exported. Takes no lock but where a new step
+    begins, for a moment.
+
+    Args:
+        budget: Spans a step; the rest of it is folded into one.
+        every: Export the ranges of one in so many steps, those that it divides, and what begins before the first step.
+        by_step: Whether the training step is this process's own: a forked child's is its parent's.
+
+    Raises:
+        TypeError: ``budget`` or ``every`` is no int.
+        ValueError: One of them is below 1.
+    """
+
+    def __init__(self, *, budget: int = BUDGET, every: int = 1, by_step: bool = True) -> None:
+        check_limits(budget, every)
+        self._budget = budget
+        self._every = every
+        self._by_step = by_step
+        self._lock = RLock()
+        self._period = self._new_period(None, -1)
+        self._periods: list[Period] = []  # those of which something is still to be written
+        self._open: dict[Range, _Open] = {}
+        self._listening: ranges.Listening | None = None
+
+    def listen(self) -> None:
+        """Begin with what begins from now on."""
+        self._listening = ranges.listen(began=self._began, ended=self._ended)
+
+    def close(self) -> None:
+        """Export nothing that begins from now on; a second time does nothing."""
+        if self._listening is not None:
+            self._listening.close()
+
+    def innermost(self) -> _Open | None:
+        """The range that runs here and is a span, unless a span of the caller's own runs in it."""
+        running = ranges.current_range()
+        opened = None if running is None else self._around(running)
+        if opened is None or not opened.kept:
+            return None
+        return opened if _is_within(get_current_span(), opened) else None
+
+    @abstractmethod
+    def _start(self, began: Range, period: Period, parent: _Open | None, around: Span) -> _Open:
+        """What is known of a range that begins, in a range or else in a span of the caller's own."""
+
+    @abstractmethod
+    def _end(self, ended: Range, opened: _Open) -> None:
+        """A range that is a span has ended."""
+
+    def _new_period(self, step: int | None, until_ns: int | None) -> Period:
+        return Period(step, until_ns)
+
+    def _turned(self) -> None:
+        """A new period has begun."""
+
+    def _began(self, began: Range) -> None:
+        step = began.step if self._by_step else None
+        if step is not None and step % self._every:
+            return
+        period = self._period
+        if not period.takes(step, began.monotonic_start_ns):
+            period = self._turn(step, began.monotonic_start_ns)
+        around = get_current_span()
+        parent = None if began.parent is None else self._parent(began.parent, period, around)
+        if parent is not None and not parent.kept:
+            self._open[began] = parent
+        elif period.spans >= self._budget:
+            self._open[began] = period.over  # type: ignore[assignment]  # nothing is asked of it but that
+        else:
+            opened = self._open[began] = self._start(began, period, parent, around)
+            if opened.kept:
+                period.spans += 1
+                if period.first is None:
+                    period.first = opened
+
+    def _ended(self, ended: Range) -> None:
+        opened = self._open.pop(ended, None)
+        if opened is None:
+            return
+        if opened.kept:
+            self._end(ended, opened)
+        elif opened is opened.period.over:
+            opened.period.fold(ended)
+
+    def _parent(self, outer: Range, period: Period, around: Span) -> _Open | None:  # noqa: ARG002  others need the period
+        """What a range that begins in ``outer`` is a child of; None: of the caller's own span, or of nothing."""
+        opened = self._around(outer)
+        return opened if opened is not None and _is_within(around, opened) else None
+
+    def _around(self, found: Range | None) -> _Open | None:
+        """The nearest that is more than a part of a fold, outwards from this one."""
+        while found is not None:
+            opened = self._open.get(found)
+            if opened is not None and opened is not opened.period.over:
+                return opened
+            found = found.parent
+        return None
+
+    def _turn(self, step: int | None, now_ns: int) -> Period:
+        period = self._new_period(step, now_ns + _WITHOUT_STEPS_NS if step is None else None)
+        with self._lock:
+            if self._period.takes(step, now_ns):  # another thread was quicker
+                return self._period
+            self._period = period
+            self._periods.append(period)
+        self._turned()
+        return period
+
+    def _over(self, *, last: bool = False) -> list[Period]:
+        """The periods that are over, and of which all ranges have ended; each once.
+
+        A period is over the second time that it is found so: a range that another thread was just about to begin in
+        it, or to end, has had its time.
+        """
+        found = []
+        step, now_ns = monitel.get_step() if self._by_step else None, ranges.now()
+        running = {id(opened.period) for opened in self._open.copy().values()}
+        for period in self._periods.copy():
+            if last or (period.closed and id(period) not in running):
+                self._periods.remove(period)
+                found.append(period)
+            elif not period.takes(step, now_ns):
+                period.closed = True
+        return found
+
+
+def check_limits(budget: object, every: object) -> None:
+    """Refuse what cannot be a budget of spans, or a number of steps."""
+    for name, value in (("span_budget", budget), ("span_steps", every)):
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{name} must be an int, got {type(value).__qualname__}: {value!r:.80}")
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+
+
+def _is_within(around: Any, opened: Opened) -> bool:
+    """Whether what happens here is in this range directly: no span of the caller's own has begun since."""
+    return around is opened.around or around is INVALID_SPAN or not around.get_span_context().is_valid

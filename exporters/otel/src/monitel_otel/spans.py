@@ -1,0 +1,87 @@
+"""Ranges as spans of an application's own TracerProvider, by the API."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry.context import get_current
+from opentelemetry.trace import get_current_span, set_span_in_context
+
+import monitel
+from monitel_otel.periods import Opened, Period
+from monitel_otel.range_attributes import RangeAttributes
+from monitel_otel.ranges import Ranges
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Span, TracerProvider
+
+    from monitel.profiler.ranges import Range
+
+
+class _Started(Opened):
+    """A range whose span has been started.
+
+    Attributes:
+        span: The span.
+        outside: The context that it was started in.
+    """
+
+    __slots__ = ("outside", "span")
+
+    def __init__(self, period: Period, around: Span, span: Span, outside: Context) -> None:
+        super().__init__(period, around, kept=bool(span.get_span_context().trace_flags.sampled))
+        self.span = span
+        self.outside = outside
+
+
+class Spans(Ranges[_Started]):
+    """Starts a span where a range begins and ends it where the range ends, in the thread that runs it.
+
+    The spans' times are the ranges'. No context is attached: what the caller's own code starts in a range is a child
+    of the caller's own span. What is beyond the budget of a step is written once that step is over, or at the end.
+    """
+
+    def __init__(self, tracer_provider: TracerProvider, **options: Any) -> None:
+        super().__init__(**options)
+        self._tracer = tracer_provider.get_tracer("monitel", monitel.__version__)
+        self._attributes = RangeAttributes()
+
+    def context(self) -> Context | None:
+        """The context of the range that runs here, for what is logged in it; None: it is the caller's own."""
+        opened = self.innermost()
+        return None if opened is None else set_span_in_context(opened.span)
+
+    def close(self) -> None:
+        """Export nothing that begins from now on, and write the folds; a second time does nothing."""
+        super().close()
+        self._write_folds(last=True)
+
+    def _start(self, began: Range, period: Period, parent: _Started | None, around: Span) -> _Started:
+        outside = get_current() if parent is None else set_span_in_context(parent.span)
+        span = self._tracer.start_span(
+            began.name, outside, attributes=self._attributes.of(began), start_time=began.start_ns
+        )
+        return _Started(period, around, span, outside)
+
+    def _end(self, ended: Range, opened: _Started) -> None:
+        if ended.args is not None:
+            opened.span.set_attributes(self._attributes.of_args(ended.name, ended.args))
+        opened.span.end(ended.end_ns)
+
+    def _turned(self) -> None:
+        self._write_folds()
+
+    def _write_folds(self, *, last: bool = False) -> None:
+        for period in self._over(last=last):
+            fold = period.take_folded()
+            if fold is None or not isinstance(period.first, _Started):
+                continue
+            first = period.first
+            has_parent = get_current_span(first.outside).get_span_context().is_valid
+            beside = first.outside if has_parent else set_span_in_context(first.span)
+            attributes: dict[str, Any] = dict(fold.attributes)
+            if period.step is not None:
+                attributes["training.step"] = period.step
+            span = self._tracer.start_span(fold.name, beside, attributes=attributes, start_time=fold.start_ns)
+            span.end(fold.end_ns)
