@@ -100,6 +100,11 @@ class Span:
     attributes: dict[str, Any]
     trace_id: str
     span_id: str
+    parent_id: str
+    kind: int
+    flags: int
+    scope: str
+    resource: dict[str, Any]
 
 
 class Inbox:
@@ -229,6 +234,7 @@ def records_of(message: Any) -> Iterator[Record]:
 def spans_of(message: Any) -> Iterator[Span]:
     """The spans of a traces request."""
     for resource_spans in message.resource_spans:
+        resource = attributes_of(resource_spans.resource.attributes)
         for scope_spans in resource_spans.scope_spans:
             for span in scope_spans.spans:
                 yield Span(
@@ -238,6 +244,11 @@ def spans_of(message: Any) -> Iterator[Span]:
                     attributes_of(span.attributes),
                     span.trace_id.hex(),
                     span.span_id.hex(),
+                    span.parent_span_id.hex(),
+                    span.kind,
+                    span.flags,
+                    scope_spans.scope.name,
+                    resource,
                 )
 
 

@@ -60,6 +60,10 @@ class Ranges(ABC, Generic[_Open]):
         if self._listening is not None:
             self._listening.close()
 
+    def abandon(self) -> None:
+        """In a forked child: what runs is the parent's, and ends there."""
+        self._open = {}
+
     def innermost(self) -> _Open | None:
         """The range that runs here and is a span, unless a span of the caller's own runs in it."""
         running = ranges.current_range()

@@ -118,11 +118,14 @@ class Engine:
             self._queue.put(event.window)
             waiting = len(self._queue)
         else:
-            inside = None if self._ranges is None else self._ranges.innermost()
-            self._events.put((event, monitel.get_step(), get_current(), inside, time.time_ns()))
+            self._events.put((event, monitel.get_step(), get_current(), self.innermost(), time.time_ns()))
             waiting = len(self._events)
         if waiting == LIMIT // 2:
             self.delivery.wake()
+
+    def innermost(self) -> Identified | None:
+        """The range that runs here and will be a span; None where a span of the caller's own, or none, is current."""
+        return None if self._ranges is None else self._ranges.innermost()
 
     def shutdown(self, timeout: float, *, in_signal_handler: bool = False) -> bool:
         """End within ``timeout`` seconds; what is not delivered by then is in the spool.

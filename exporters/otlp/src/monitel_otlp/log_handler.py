@@ -34,8 +34,10 @@ class LogHandler(logging.Handler):
             return
         try:
             error = record.exc_info[1] if record.exc_info else None
+            inside = engine.innermost()
             engine.providers.logger_provider.get_logger(record.name).emit(
                 timestamp=int(record.created * 1e9),
+                context=None if inside is None else inside.context(),
                 severity_number=SeverityNumber(std_to_otel(record.levelno).value),
                 severity_text=record.levelname,
                 body=record.getMessage(),

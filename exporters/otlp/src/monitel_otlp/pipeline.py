@@ -224,6 +224,7 @@ class Pipeline:
             self._engine.abandon()
             self._engine = None
         if self._ranges is not None and self._spans is not None and self.ended is None:
+            self._ranges.abandon()
             self._spans = self._spans.for_forked_child()
             self._ranges = QueuedSpans(self._spans, LIMIT, self._take_ranges, self._ranges.sampler)
             self._ranges.listen()
