@@ -10,6 +10,9 @@ from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import monitel
 import monitel_otel
@@ -17,6 +20,8 @@ from monitel import _window
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from opentelemetry.sdk.trace import ReadableSpan
 
     from monitel_otel import Installation
 
@@ -42,11 +47,14 @@ class Backend:
 
     reader: InMemoryMetricReader = field(default_factory=InMemoryMetricReader)
     exporter: InMemoryLogRecordExporter = field(default_factory=InMemoryLogRecordExporter)
+    span_exporter: InMemorySpanExporter = field(default_factory=InMemorySpanExporter)
 
     def __post_init__(self) -> None:
         self.meter_provider = MeterProvider([self.reader], shutdown_on_exit=False)
         self.logger_provider = LoggerProvider(shutdown_on_exit=False)
         self.logger_provider.add_log_record_processor(SimpleLogRecordProcessor(self.exporter))
+        self.tracer_provider = TracerProvider(shutdown_on_exit=False)
+        self.tracer_provider.add_span_processor(SimpleSpanProcessor(self.span_exporter))
 
     def collect(self) -> dict[str, Any]:
         """Collect as a reader does each interval: the metrics of the scope ``monitel``, by name."""
@@ -70,6 +78,10 @@ class Backend:
     def records(self) -> list[Any]:
         """The log records so far."""
         return [each.log_record for each in self.exporter.get_finished_logs()]
+
+    def spans(self) -> list[ReadableSpan]:
+        """The spans that have ended so far."""
+        return list(self.span_exporter.get_finished_spans())
 
 
 @pytest.fixture

@@ -6,7 +6,11 @@ from operator import itemgetter
 from threading import get_ident
 from typing import TYPE_CHECKING
 
+from opentelemetry.trace import INVALID_SPAN
+
 if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
     from monitel.profiler.ranges import Range
 
 _NAMES = 10  # said of a fold: those that took longest
@@ -37,7 +41,7 @@ class Period:
         self.spans = 0
         self.closed = False
         self.first: Opened | None = None
-        self.over = Opened(self, None, kept=False)
+        self.over = Opened(self, INVALID_SPAN, kept=False)
         self._folds: dict[tuple[int, str], list[int]] = {}
 
     def takes(self, step: int | None, now_ns: int) -> bool:
@@ -98,7 +102,7 @@ class Opened:
 
     __slots__ = ("around", "kept", "period")
 
-    def __init__(self, period: Period, around: object, *, kept: bool) -> None:
+    def __init__(self, period: Period, around: Span, *, kept: bool) -> None:
         self.period = period
         self.around = around
         self.kept = kept

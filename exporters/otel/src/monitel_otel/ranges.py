@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from opentelemetry.trace import INVALID_SPAN, get_current_span
 
@@ -166,6 +166,6 @@ def check_limits(budget: object, every: object) -> None:
             raise ValueError(f"{name} must be at least 1, got {value}")
 
 
-def _is_within(around: Any, opened: Opened) -> bool:
+def _is_within(around: Span, opened: Opened) -> bool:
     """Whether what happens here is in this range directly: no span of the caller's own has begun since."""
     return around is opened.around or around is INVALID_SPAN or not around.get_span_context().is_valid

@@ -78,8 +78,8 @@ def configure(
 
     Raises:
         TypeError: An argument of a wrong type.
-        ValueError: A ``span_budget`` or ``span_steps`` below 1, an endpoint that is no base URL, an interval that is not positive, an unknown protocol or ranks,
-            text that UTF-8 cannot hold, an int beyond 64 bits.
+        ValueError: An endpoint that is no base URL, an interval that is not positive, an unknown protocol or ranks, a
+            ``span_budget`` or ``span_steps`` below 1, text that UTF-8 cannot hold, an int beyond 64 bits.
 
     Example:
         >>> import monitel
@@ -93,14 +93,11 @@ def configure(
     if ranks not in {"all", "zero"}:
         raise ValueError(f"ranks must be 'all' or 'zero', got {ranks!r}")
     _check(service_name, resource_attributes, resource)
+    _check_spans(spans, step_traces, span_budget, span_steps)
     if logging_level is not None:
         logging.Handler(logging_level)  # which checks it
     if sigterm and threading.current_thread() is not threading.main_thread():
         raise ValueError("sigterm=True must be asked for in the main thread: Python sets signal handlers there only")
-    if type(spans) is not bool or type(step_traces) is not bool:
-        raise TypeError(f"spans and step_traces must be True or False, got {spans!r:.40} and {step_traces!r:.40}")
-    if spans or step_traces:
-        check_limits(span_budget, span_steps)
     settings = resolve(endpoint, headers, export_interval, spool_dir, protocol)
     launch = launch_attributes()
     rank = launch.get("training.rank", 0)
@@ -116,7 +113,7 @@ def configure(
     on_points = {name: launch[name] for name in ("training.rank",) if name in launch}
     if on_points and not rank_attribute and "service.instance.id" in resource.attributes:
         on_points = {}  # ranks are told apart by their resources
-    shared = StepTraces({**launch, **resource.attributes}) if step_traces and not silent else None
+    shared = StepTraces({**launch, **resource.attributes}) if step_traces else None
     _current = Pipeline(
         settings,
         resource,
@@ -154,6 +151,13 @@ def _check(service_name: object, attributes: object, resource: object) -> None:
             raise ValueError("resource_attributes: a name must not be empty, Prometheus refuses such a request")
         _check_value("resource_attributes: a name", name)
         _check_value(f"resource_attributes: {name!r:.40}", value)
+
+
+def _check_spans(spans: object, step_traces: object, budget: object, every: object) -> None:
+    for name, value in (("spans", spans), ("step_traces", step_traces)):
+        if not isinstance(value, bool):
+            raise TypeError(f"{name} must be True or False, got {value!r:.80}")
+    check_limits(budget, every)
 
 
 def _check_value(what: str, value: object) -> None:

@@ -40,13 +40,12 @@ _FORK_PATIENCE = 1.0
 class Pipeline:
     """monitel's windows, events and ranges on their way to an OTLP endpoint; :func:`configure` makes it.
 
-    They wait in bounded queues (100,000 each; the oldest is dropped and counted) until the delivery
-    thread encodes and sends them. What a backend does not take is kept, first in memory, then in the spool.
-    Thread-safe.
+    They wait in bounded queues (100,000 each; the oldest is dropped and counted) until the delivery thread encodes
+    and sends them. What a backend does not take is kept, first in memory, then in the spool. Thread-safe.
 
     A forked child exports nothing of its parent, and nothing at all until a window or an event is logged there, or a
-    range ends; it then has a thread and a spool of its own. In a worker of torch's DataLoader what is logged is dropped, counted as
-    ``worker`` and said once, unless ``workers=True``.
+    range ends; it then has a thread and a spool of its own. In a worker of torch's DataLoader all that is dropped,
+    counted as ``worker`` and said once, unless ``workers=True``.
 
     Attributes:
         meter_provider: For instruments of your own; they travel with the windows. Not in a forked child.
@@ -183,7 +182,7 @@ class Pipeline:
             self._dropped_in_worker += len(self._ranges.queue.take(LIMIT)) - 1  # one is counted already
 
     def _revive(self) -> Engine | None:
-        """The first window, event or range of a forked child: an engine of its own, unless it is a DataLoader's worker."""
+        """The first window, event or range of a forked child: an engine of its own, but for a DataLoader's worker."""
         if self.ended is not None:
             return None
         if not self._workers and _is_worker():

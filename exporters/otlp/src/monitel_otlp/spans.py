@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from opentelemetry.sdk.trace.sampling import DEFAULT_ON
+from opentelemetry.sdk.trace.sampling import DEFAULT_ON, Decision
 from opentelemetry.trace import (
     INVALID_SPAN,
     NonRecordingSpan,
@@ -131,7 +131,7 @@ class QueuedSpans(Ranges[Identified]):
         self.queue: BoundedQueue[Ended] = BoundedQueue(limit)
         self._random = RandomIds()
         self._waiting = waiting
-        self._half = limit // 2
+        self._told = 1, limit // 2
 
     def take(self, limit: int) -> list[Ended]:
         """Up to ``limit`` spans, oldest first; they are in the queue no more."""
@@ -218,13 +218,14 @@ class QueuedSpans(Ranges[Identified]):
         queue = self.queue
         queue.put(_ended(ended, opened, ended.end_ns or 0))
         waiting = len(queue)
-        if waiting == 1 or waiting == self._half:
+        if waiting in self._told:
             self._waiting(waiting)
 
     def _sampled(self, trace_id: bytes, name: str) -> bool:
         if self.sampler is DEFAULT_ON:
             return True
-        return self.sampler.should_sample(None, int.from_bytes(trace_id, "big"), name).decision.is_sampled()
+        decision = self.sampler.should_sample(None, int.from_bytes(trace_id, "big"), name).decision
+        return decision is Decision.RECORD_AND_SAMPLE
 
 
 def _ended(ended: Range, opened: Identified, end_ns: int) -> Ended:

@@ -1,0 +1,214 @@
+"""Ranges as spans of an application's own TracerProvider."""
+
+from __future__ import annotations
+
+import asyncio
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
+
+import monitel
+import monitel_otel
+from monitel.profiler import ranges, record_function
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from opentelemetry.sdk.trace import ReadableSpan
+
+    from monitel.profiler.ranges import Range
+    from monitel.testing import ManualClock
+    from monitel_otel import Installation
+
+    from .conftest import Backend
+
+DEADLINE = 20.0
+
+
+@pytest.fixture
+def spanning(backend: Backend) -> Iterator[Installation]:
+    """monitel_otel, installed with these providers and the TracerProvider too."""
+    with monitel_otel.install(backend.meter_provider, backend.logger_provider, backend.tracer_provider) as installed:
+        yield installed
+
+
+def ids_of(span: ReadableSpan) -> tuple[int, int]:
+    """Trace and span id."""
+    context = span.get_span_context()
+    assert context is not None
+    return context.trace_id, context.span_id
+
+
+def parents(spans: list[ReadableSpan]) -> dict[str, str]:
+    """The name of each span's parent, by its own name; "" where there is none."""
+    names = {ids_of(span)[1]: span.name for span in spans}
+    assert len(spans) == len(names)
+    return {span.name: names.get(span.parent.span_id, "?") if span.parent else "" for span in spans}
+
+
+@pytest.mark.usefixtures("spanning")
+def test_a_range_is_a_span(backend: Backend) -> None:
+    """With its times to the nanosecond, its step, thread and arguments, by the scope ``monitel``."""
+    heard: list[Range] = []
+    args: dict[str, Any] = {"batch": 32, "shape": (2, 3), "bad": object()}
+    monitel.set_step(7)
+    with ranges.listen(ended=heard.append), record_function("forward", args):
+        pass
+    (span,) = backend.spans()
+    assert ("forward", heard[0].start_ns, heard[0].end_ns) == (span.name, span.start_time, span.end_time)
+    assert {
+        "training.step": 7,
+        "thread.id": heard[0].track.thread_id,
+        "thread.name": "MainThread",
+        "batch": 32,
+        "shape": (2, 3),
+    } == dict(span.attributes or {})
+    scope: Any = span.instrumentation_scope
+    assert ("monitel", monitel.__version__) == (scope.name, scope.version)
+
+
+@pytest.mark.usefixtures("installed")
+def test_ranges_are_no_spans_unless_asked_for(backend: Backend) -> None:
+    """Nobody listens, so that they cost next to nothing."""
+    with record_function("forward"):
+        assert ranges.current_range() is None
+
+
+@pytest.mark.usefixtures("spanning")
+def test_parents_are_ranges_and_the_callers_own_spans(backend: Backend) -> None:
+    """The innermost of the two; nothing is attached to the caller's context."""
+    tracer = backend.tracer_provider.get_tracer("mine")
+    with tracer.start_as_current_span("request") as request, record_function("step"):
+        assert request is trace.get_current_span()
+        with record_function("forward"):
+            pass
+        with tracer.start_as_current_span("call"), record_function("in call"):
+            pass
+    with record_function("save"):
+        pass
+    expected = {"request": "", "step": "request", "forward": "step", "call": "request", "in call": "call", "save": ""}
+    assert expected == parents(backend.spans())
+
+
+@pytest.mark.usefixtures("spanning")
+def test_threads_and_tasks_have_their_own_parents(backend: Backend) -> None:
+    """A thread begins anew; a task begins in what was open when it was made."""
+
+    async def work(name: str) -> None:
+        with record_function(name):
+            await asyncio.sleep(0)
+            with record_function(f"{name}.inner"):
+                await asyncio.sleep(0)
+
+    async def both() -> None:
+        await asyncio.gather(work("a"), work("b"))
+
+    with record_function("main"):
+        thread = Thread(target=asyncio.run, args=[work("thread")])
+        thread.start()
+        thread.join(DEADLINE)
+        asyncio.run(both())
+    expected = {"main": "", "a": "main", "b": "main", "a.inner": "a", "b.inner": "b", "thread.inner": "thread"}
+    assert {**expected, "thread": ""} == parents(backend.spans())
+
+
+@pytest.mark.usefixtures("spanning")
+def test_events_in_a_range_carry_its_ids(backend: Backend) -> None:
+    """Those in a span of the caller's own carry that one's."""
+    tracer = backend.tracer_provider.get_tracer("mine")
+    with record_function("step"):
+        monitel.emit("in step")
+        with tracer.start_as_current_span("own"):
+            monitel.emit("in own")
+    monitel.emit("outside")
+    expected = {f"in {span.name}": ids_of(span) for span in backend.spans()}
+    found = {record.event_name: (record.trace_id, record.span_id) for record in backend.records()}
+    assert {**expected, "outside": (0, 0)} == found
+
+
+@pytest.mark.usefixtures("spanning")
+def test_what_is_beyond_the_budget_of_a_step_is_one_span(backend: Backend, clock: ManualClock) -> None:
+    """It says how many and how long; it comes when the step is over, or at the end."""
+    with monitel_otel.install(
+        backend.meter_provider, backend.logger_provider, backend.tracer_provider, span_budget=2
+    ):
+        for step in range(3):
+            monitel.set_step(step)
+            with record_function("step"):
+                for name in ("load", "forward", "backward"):
+                    with record_function(name):
+                        clock.advance(2)
+        steps = [span.name for span in backend.spans()]
+        assert ["monitel.folded"] == [name for name in steps if name not in {"step", "load"}]
+    folds = [span for span in backend.spans() if span.name == "monitel.folded"]
+    steps_of = {dict(span.attributes or {})["training.step"]: span for span in backend.spans() if span.name == "step"}
+    assert 3 == len(folds) == len(steps_of)
+    for step, fold in enumerate(folds):
+        attributes = dict(fold.attributes or {})
+        expected = (step, 2, 4.0)
+        assert expected == tuple(
+            attributes[name] for name in ("training.step", "monitel.folded.count", "monitel.folded.seconds")
+        )
+        assert (fold.end_time or 0) - (fold.start_time or 0) == 4 * 10**9
+        assert fold.parent == steps_of[step].get_span_context()
+
+
+def test_one_step_in_so_many_is_exported(backend: Backend) -> None:
+    """Those that the number divides."""
+    with monitel_otel.install(tracer_provider=backend.tracer_provider, span_steps=3):
+        for step in range(7):
+            monitel.set_step(step)
+            with record_function(f"step {step}"):
+                pass
+    assert ["step 0", "step 3", "step 6"] == [span.name for span in backend.spans()]
+
+
+@pytest.mark.usefixtures("spanning")
+def test_a_trace_that_is_not_sampled_gets_no_ranges(backend: Backend) -> None:
+    """However deep they are."""
+    context = SpanContext(0xA1, 0xB2, is_remote=True, trace_flags=TraceFlags(0))
+    with trace.use_span(NonRecordingSpan(context)), record_function("step"), record_function("forward"):
+        pass
+    assert [] == backend.spans()
+
+
+def test_the_providers_sampler_decides() -> None:
+    """Also for the ranges within one that it refused."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider(ALWAYS_OFF, shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    with monitel_otel.install(tracer_provider=provider), record_function("step"), record_function("forward"):
+        pass
+    assert () == exporter.get_finished_spans()
+
+
+def test_nothing_is_written_after_uninstall(backend: Backend) -> None:
+    """A range that runs then still becomes a span; what begins later does not."""
+    installation = monitel_otel.install(tracer_provider=backend.tracer_provider)
+    with record_function("running"):
+        installation.uninstall()
+        with record_function("later"):
+            pass
+    assert ["running"] == [span.name for span in backend.spans()]
+
+
+def test_the_global_provider_takes_them_when_asked(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``spans=True``, without a provider."""
+    monkeypatch.setattr("monitel_otel.installation.get_tracer_provider", lambda: backend.tracer_provider)
+    with monitel_otel.install(spans=True), record_function("step"):
+        pass
+    assert ["step"] == [span.name for span in backend.spans()]
+
+
+@pytest.mark.parametrize(("arguments", "says"), [({"span_budget": 0}, "got 0"), ({"span_steps": -1}, "got -1")])
+def test_misuse_is_said_at_once(arguments: dict[str, Any], says: str) -> None:
+    """And nothing is installed."""
+    with pytest.raises(ValueError, match=f"must be at least 1, {says}"):
+        monitel_otel.install(spans=True, **arguments)

@@ -1,0 +1,122 @@
+"""Ranges as spans: what they cost the thread that runs them, and the delivery thread, beside OpenTelemetry's spans."""
+
+from __future__ import annotations
+
+import tempfile
+from typing import Any
+
+from race import optional, race, timed
+from row import Row, report
+
+from monitel.profiler import record_function
+
+_RANGES = 500  # a round; the queues are emptied between rounds
+_EXPORTED_BUDGET_NS = 5e3
+_MANY = 10**9  # a budget that no round exhausts
+_PEER = "OTel start_as_current_span"
+_RUN = "for _ in range:\n    with record_function('op'): pass"
+
+
+def emptied(otel: Any, otlp: Any = None) -> dict[str, Any]:
+    """The names of a round, which begins with empty queues."""
+    otel.force_flush()
+    if otlp is not None:
+        otlp.force_flush()
+    tracer = otel.get_tracer("bench")
+    return {"range": range(_RANGES), "record_function": record_function, "start": tracer.start_as_current_span}
+
+
+def otel_provider(drop: Any) -> Any:
+    """A TracerProvider with the SDK's own batch processor and an exporter that drops everything at once."""
+    provider = optional("opentelemetry.sdk.trace").TracerProvider()  # type: ignore[union-attr]
+    provider.add_span_processor(optional("opentelemetry.sdk.trace.export").BatchSpanProcessor(drop))  # type: ignore[union-attr]
+    return provider
+
+
+def dropping() -> Any:
+    """An exporter of the SDK's that has everything encoded as OTLP, and drops it."""
+    export = optional("opentelemetry.sdk.trace.export")
+    encode = optional("opentelemetry.exporter.otlp.proto.common.trace_encoder")
+    if export is None or encode is None:
+        return None
+
+    class Drop(export.SpanExporter):  # type: ignore[name-defined,misc]  # OpenTelemetry may be missing
+        def export(self, spans: Any) -> Any:
+            encode.encode_spans(spans).SerializeToString()
+            return export.SpanExportResult.SUCCESS
+
+    return Drop()
+
+
+def callers_side(otel: Any, otlp: Any) -> None:
+    """A range that nobody listens to, one that is exported, one that is folded."""
+    peer = timed("for _ in range:\n    with start('op'): pass", lambda: emptied(otel), _RANGES)
+    idle = {"monitel": timed(_RUN, lambda: emptied(otel), _RANGES), _PEER: peer}
+    report("range, nobody listens", race(idle), {_PEER: None})
+    for what, options in (("spans", {"spans": True}), ("step_traces", {"step_traces": True})):
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            otlp.configure(spool_dir=folder, export_interval=3600.0, span_budget=_MANY, **options) as pipeline,
+        ):
+            own = timed(_RUN, lambda: emptied(otel, pipeline), _RANGES)  # noqa: B023  raced here
+            costs = race({"monitel": own, _PEER: peer}, rounds=21)
+        report(f"range, exported ({what})", costs, {_PEER: None}, most=_EXPORTED_BUDGET_NS)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        otlp.configure(spool_dir=folder, export_interval=3600.0, spans=True, span_budget=1),
+    ):
+        costs = race({"monitel": timed(_RUN, lambda: emptied(otel), _RANGES), _PEER: peer}, rounds=21)
+    report("range, beyond the budget", costs, {_PEER: None}, most=_EXPORTED_BUDGET_NS)
+
+
+def delivery(otlp: Any) -> None:
+    """From the queue to an encoded request, in the delivery thread: CPU for a span."""
+    spans, mapping = optional("monitel_otlp.spans"), optional("monitel_otlp.span_mapping")
+    resource, tally = optional("opentelemetry.proto.resource.v1.resource_pb2"), optional("monitel_otlp.tally")
+    sdk, memory = optional("opentelemetry.sdk.trace"), optional("opentelemetry.sdk.trace.export.in_memory_span_exporter")
+    simple = optional("opentelemetry.sdk.trace.export")
+    assert spans and mapping and resource and tally and sdk and memory and simple
+    queued = spans.QueuedSpans(spans.SpanSettings(budget=_MANY), 100_000, lambda _waiting: None)
+    requests = mapping.SpanRequests(queued, resource.Resource(), lambda _request: None, tally.Tally())
+    kept = memory.InMemorySpanExporter()
+    provider = sdk.TracerProvider()
+    provider.add_span_processor(simple.SimpleSpanProcessor(kept))
+    tracer = provider.get_tracer("bench")
+    exporter = dropping()
+
+    def ours() -> dict[str, Any]:
+        queued.listen()
+        for _ in range(_RANGES):
+            with record_function("op", {"batch": 32}):
+                pass
+        queued.close()
+        return {"requests": requests}
+
+    def theirs() -> dict[str, Any]:
+        kept.clear()
+        for _ in range(_RANGES):
+            with tracer.start_as_current_span("op", attributes={"batch": 32, "thread.id": 1, "thread.name": "Main"}):
+                pass
+        return {"export": exporter.export, "spans": kept.get_finished_spans()}
+
+    contenders = {
+        "monitel": timed("requests.export(500)\nrequests.finish(last=False)", ours, _RANGES),
+        "OTel encode_spans": timed("export(spans)", theirs, _RANGES),
+    }
+    report("delivery of a span, encoding", race(contenders, rounds=21), {"OTel encode_spans": None})
+
+
+def main() -> None:
+    """Measure where everything is installed."""
+    otlp, drop = optional("monitel_otlp"), dropping()
+    if otlp is None or drop is None:
+        Row("range, exported", None).put()
+        return
+    otel = otel_provider(drop)
+    callers_side(otel, otlp)
+    delivery(otlp)
+    otel.shutdown()
+
+
+if __name__ == "__main__":
+    main()
