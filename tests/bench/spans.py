@@ -27,23 +27,24 @@ def emptied(otel: Any, otlp: Any = None) -> dict[str, Any]:
 
 
 def otel_provider(drop: Any) -> Any:
-    """A TracerProvider with the SDK's own batch processor and an exporter that drops everything at once."""
-    provider = optional("opentelemetry.sdk.trace").TracerProvider()  # type: ignore[union-attr]
-    provider.add_span_processor(optional("opentelemetry.sdk.trace.export").BatchSpanProcessor(drop))  # type: ignore[union-attr]
+    """A TracerProvider with the SDK's own batch processor."""
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    provider = TracerProvider()
+    provider.add_span_processor(BatchSpanProcessor(drop))
     return provider
 
 
 def dropping() -> Any:
     """An exporter of the SDK's that has everything encoded as OTLP, and drops it."""
-    export = optional("opentelemetry.sdk.trace.export")
-    encode = optional("opentelemetry.exporter.otlp.proto.common.trace_encoder")
-    if export is None or encode is None:
-        return None
+    from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+    from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-    class Drop(export.SpanExporter):  # type: ignore[name-defined,misc]  # OpenTelemetry may be missing
+    class Drop(SpanExporter):
         def export(self, spans: Any) -> Any:
-            encode.encode_spans(spans).SerializeToString()
-            return export.SpanExportResult.SUCCESS
+            encode_spans(spans).SerializeToString()
+            return SpanExportResult.SUCCESS
 
     return Drop()
 
@@ -58,7 +59,7 @@ def callers_side(otel: Any, otlp: Any) -> None:
             tempfile.TemporaryDirectory() as folder,
             otlp.configure(spool_dir=folder, export_interval=3600.0, span_budget=_MANY, **options) as pipeline,
         ):
-            own = timed(_RUN, lambda: emptied(otel, pipeline), _RANGES)  # noqa: B023  raced here
+            own = timed(_RUN, lambda: emptied(otel, pipeline), _RANGES)
             costs = race({"monitel": own, _PEER: peer}, rounds=21)
         report(f"range, exported ({what})", costs, {_PEER: None}, most=_EXPORTED_BUDGET_NS)
     with (
@@ -69,20 +70,23 @@ def callers_side(otel: Any, otlp: Any) -> None:
     report("range, beyond the budget", costs, {_PEER: None}, most=_EXPORTED_BUDGET_NS)
 
 
-def delivery(otlp: Any) -> None:
+def delivery(drop: Any) -> None:
     """From the queue to an encoded request, in the delivery thread: CPU for a span."""
-    spans, mapping = optional("monitel_otlp.spans"), optional("monitel_otlp.span_mapping")
-    resource, tally = optional("opentelemetry.proto.resource.v1.resource_pb2"), optional("monitel_otlp.tally")
-    sdk, memory = optional("opentelemetry.sdk.trace"), optional("opentelemetry.sdk.trace.export.in_memory_span_exporter")
-    simple = optional("opentelemetry.sdk.trace.export")
-    assert spans and mapping and resource and tally and sdk and memory and simple
-    queued = spans.QueuedSpans(spans.SpanSettings(budget=_MANY), 100_000, lambda _waiting: None)
-    requests = mapping.SpanRequests(queued, resource.Resource(), lambda _request: None, tally.Tally())
-    kept = memory.InMemorySpanExporter()
-    provider = sdk.TracerProvider()
-    provider.add_span_processor(simple.SimpleSpanProcessor(kept))
+    from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    from monitel_otlp.span_mapping import SpanRequests
+    from monitel_otlp.spans import QueuedSpans, SpanSettings
+    from monitel_otlp.tally import Tally
+
+    queued = QueuedSpans(SpanSettings(budget=_MANY), 100_000, lambda _waiting: None)
+    requests = SpanRequests(queued, Resource(), lambda _request: None, Tally())
+    kept = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(kept))
     tracer = provider.get_tracer("bench")
-    exporter = dropping()
 
     def ours() -> dict[str, Any]:
         queued.listen()
@@ -97,7 +101,7 @@ def delivery(otlp: Any) -> None:
         for _ in range(_RANGES):
             with tracer.start_as_current_span("op", attributes={"batch": 32, "thread.id": 1, "thread.name": "Main"}):
                 pass
-        return {"export": exporter.export, "spans": kept.get_finished_spans()}
+        return {"export": drop.export, "spans": kept.get_finished_spans()}
 
     contenders = {
         "monitel": timed("requests.export(500)\nrequests.finish(last=False)", ours, _RANGES),
@@ -108,13 +112,14 @@ def delivery(otlp: Any) -> None:
 
 def main() -> None:
     """Measure where everything is installed."""
-    otlp, drop = optional("monitel_otlp"), dropping()
-    if otlp is None or drop is None:
+    otlp = optional("monitel_otlp")
+    if otlp is None:
         Row("range, exported", None).put()
         return
+    drop = dropping()
     otel = otel_provider(drop)
     callers_side(otel, otlp)
-    delivery(otlp)
+    delivery(drop)
     otel.shutdown()
 
 

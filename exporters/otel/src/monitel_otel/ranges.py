@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from threading import RLock
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -150,8 +151,9 @@ class Ranges(ABC, Generic[_Open]):
         running = {id(opened.period) for opened in self._open.copy().values()}
         for period in self._periods.copy():
             if last or (period.closed and id(period) not in running):
-                self._periods.remove(period)
-                found.append(period)
+                with suppress(ValueError):  # another thread was quicker
+                    self._periods.remove(period)
+                    found.append(period)
             elif not period.takes(step, now_ns):
                 period.closed = True
         return found

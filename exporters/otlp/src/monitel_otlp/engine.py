@@ -192,7 +192,7 @@ class Engine:
         while logged := self._events.take(_SLICE):
             records = self._records()
             for event, step, context, inside, observed_ns in logged:
-                where = context if inside is None else inside.context()
+                where = context if inside is None else inside.context(context)
                 records.write(event, step=step, context=where, observed_ns=observed_ns)
             give_way()
         self._encode_ranges()

@@ -75,11 +75,11 @@ class Identified(Opened):
         self.parent_id = parent_id
         self.remote = remote
 
-    def context(self) -> Context:
-        """The context of what happens in it."""
+    def context(self, outside: Context | None = None) -> Context:
+        """The context of what happens in it: that one, the current one by default, with its ids."""
         trace_id, span_id = int.from_bytes(self.trace_id, "big"), int.from_bytes(self.span_id, "big")
-        context = SpanContext(trace_id, span_id, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
-        return set_span_in_context(NonRecordingSpan(context))
+        ids = SpanContext(trace_id, span_id, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+        return set_span_in_context(NonRecordingSpan(ids), outside)
 
 
 class Ended(NamedTuple):
@@ -205,7 +205,7 @@ class QueuedSpans(Ranges[Identified]):
         span_id = self._random.span()
         if parent is not None:
             return Identified(period, around, True, parent.trace_id, span_id, parent.span_id)
-        context = INVALID_SPAN.get_span_context() if around is INVALID_SPAN else around.get_span_context()
+        context = around.get_span_context()
         if context.is_valid:
             trace_id, parent_id = context.trace_id.to_bytes(16, "big"), context.span_id.to_bytes(8, "big")
             return Identified(
