@@ -284,6 +284,20 @@ def test_what_is_beyond_the_budget_of_a_step_is_one_span(
         assert (4, 12) == ((fold.start_ns - whole.start_ns) // 10**9, (fold.end_ns - whole.start_ns) // 10**9)
 
 
+def test_a_range_in_a_folded_one_is_in_the_nearest_that_is_not(receiver: Receiver, start: Start) -> None:
+    """One that goes on in the next step, which has a budget of its own."""
+    pipeline = start(spans=True, span_budget=1)
+    monitel.set_step(1)
+    with record_function("kept"), record_function("folded"):
+        monitel.emit("in folded")
+        monitel.set_step(2)
+        with record_function("next"):
+            pass
+    assert pipeline.shutdown()
+    assert {"kept": "", "next": "kept", "monitel.folded": "kept"} == parents(receiver)
+    assert span_of(receiver, "kept").span_id == receiver.records("in folded")[0].span_id
+
+
 def test_what_is_folded_by_several_threads_is_counted_exactly(receiver: Receiver, start: Start) -> None:
     """No range is lost or counted twice."""
     pipeline = start(spans=True, span_budget=10)
@@ -411,6 +425,20 @@ def test_what_still_runs_at_the_end_says_so(receiver: Receiver, start: Start) ->
     unfinished = {span.name for span in receiver.spans() if span.attributes.get("monitel.unfinished")}
     assert {"step", "all_reduce"} == unfinished
     assert all(span.start_ns <= span.end_ns for span in receiver.spans())
+
+
+def test_what_is_no_span_of_its_own_may_run_at_the_end_too(receiver: Receiver, start: Start) -> None:
+    """What is beyond the budget is in the fold, what is not sampled is nowhere, and nothing is dropped."""
+    pipeline = start(spans=True, span_budget=1)
+    unsampled = SpanContext(0xA1, 0xB2, is_remote=True, trace_flags=TraceFlags(0))
+    refused = trace.use_span(NonRecordingSpan(unsampled))
+    with record_function("step"), record_function("folded"), refused, record_function("unsampled"):
+        pipeline.shutdown()
+    assert {"step": "", "monitel.folded": "step"} == parents(receiver)
+    fold = span_of(receiver, "monitel.folded")
+    assert (1, ["folded"]) == (fold.attributes["monitel.folded.count"], fold.attributes["monitel.folded.names"])
+    assert fold.start_ns < fold.end_ns
+    assert {} == pipeline.dropped
 
 
 def test_ranges_of_a_pipeline_that_has_ended_go_nowhere(receiver: Receiver, start: Start) -> None:

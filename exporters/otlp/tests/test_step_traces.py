@@ -127,6 +127,8 @@ def test_what_encloses_several_steps_is_in_none_of_their_traces(receiver: Receiv
     assert [digest(16, b"run-7", b"1", b"%d" % step) for step in range(2)] == [
         spans[f"forward {step}"].trace_id for step in range(2)
     ]
+    ranks = {span.span_id for span in receiver.spans() if span.name == "training.rank"}
+    assert ranks == {spans["forward 0"].parent_id, spans["forward 1"].parent_id}
     logged = {record.name: record.span_id for record in receiver.records()}
     assert {name: spans[name].span_id for name in ("forward 0", "forward 1")} == logged
 

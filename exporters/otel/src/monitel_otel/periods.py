@@ -48,9 +48,9 @@ class Period:
         """Whether a range of this step that begins now is one of this period's."""
         return step == self.step and not self.closed and (self.until_ns is None or now_ns <= self.until_ns)
 
-    def fold(self, ended: Range) -> None:
+    def fold(self, ended: Range, end_ns: int) -> None:
         """Add a range that is beyond the budget."""
-        start_ns, end_ns = ended.start_ns, ended.end_ns or 0
+        start_ns = ended.start_ns
         key = get_ident(), ended.name
         own = self._folds.get(key)
         if own is None:

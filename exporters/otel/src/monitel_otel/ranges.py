@@ -78,7 +78,7 @@ class Ranges(ABC, Generic[_Open]):
         """What is known of a range that begins, in a range or else in a span of the caller's own."""
 
     @abstractmethod
-    def _end(self, ended: Range, opened: _Open) -> None:
+    def _end(self, ended: Range, opened: _Open, end_ns: int) -> None:
         """A range that is a span has ended."""
 
     def _new_period(self, step: int | None, until_ns: int | None) -> Period:
@@ -96,25 +96,35 @@ class Ranges(ABC, Generic[_Open]):
             period = self._turn(step, began.monotonic_start_ns)
         around = get_current_span()
         parent = None if began.parent is None else self._parent(began.parent, period, around)
-        if parent is not None and not parent.kept:
-            self._open[began] = parent
-        elif period.spans >= self._budget:
+        if parent is None:
+            if self._refused(period, around):
+                return
+        elif not parent.kept:
+            return
+        if period.spans >= self._budget:
             self._open[began] = period.over  # type: ignore[assignment]  # nothing is asked of it but that
-        else:
-            opened = self._open[began] = self._start(began, period, parent, around)
-            if opened.kept:
-                period.spans += 1
-                if period.first is None:
-                    period.first = opened
+            return
+        opened = self._open[began] = self._start(began, period, parent, around)
+        if opened.kept:
+            period.spans += 1
+            if period.first is None:
+                period.first = opened
 
     def _ended(self, ended: Range) -> None:
         opened = self._open.pop(ended, None)
-        if opened is None:
-            return
+        if opened is not None:
+            self._finish(ended, opened, ended.end_ns or 0)
+
+    def _finish(self, ended: Range, opened: _Open, end_ns: int) -> None:
         if opened.kept:
-            self._end(ended, opened)
+            self._end(ended, opened, end_ns)
         elif opened is opened.period.over:
-            opened.period.fold(ended)
+            opened.period.fold(ended, end_ns)
+
+    def _refused(self, period: Period, around: Span) -> bool:  # noqa: ARG002  others need the period
+        """Whether what begins in the caller's own span is in a trace that is not sampled."""
+        context = around.get_span_context()
+        return context.is_valid and not context.trace_flags.sampled
 
     def _parent(self, outer: Range, period: Period, around: Span) -> _Open | None:  # noqa: ARG002  others need the period
         """What a range that begins in ``outer`` is a child of; None: of the caller's own span, or of nothing."""

@@ -64,10 +64,10 @@ class Spans(Ranges[_Started]):
         )
         return _Started(period, around, span, outside)
 
-    def _end(self, ended: Range, opened: _Started) -> None:
+    def _end(self, ended: Range, opened: _Started, end_ns: int) -> None:
         if ended.args is not None:
             opened.span.set_attributes(self._attributes.of_args(ended.name, ended.args))
-        opened.span.end(ended.end_ns)
+        opened.span.end(end_ns)
 
     def _turned(self) -> None:
         self._write_folds()

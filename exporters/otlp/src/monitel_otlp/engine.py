@@ -206,9 +206,11 @@ class Engine:
         if self._ranges is None or self._range_requests is None:
             return
         synchronize()
+        if last := self.delivery.ending:
+            self._ranges.interrupt()
         while self._range_requests.export(_SLICE):
             give_way()
-        self._range_requests.finish(last=self.delivery.ending)
+        self._range_requests.finish(last=last)
         self.tally.dropped("traces", "queue_full", self._ranges.queue.take_dropped())
 
     def _records(self) -> Records:

@@ -67,9 +67,6 @@ class SpanRequests:
 
     def finish(self, *, last: bool) -> None:
         """Encode what comes after them, and put what is not in a request yet into one."""
-        if last:
-            for ended in self._queued.interrupt():
-                self._add(ended, {"monitel.unfinished": True})
         for ended, attributes in self._queued.finish(last=last):
             self._add(ended, attributes)
         self._send()
@@ -98,6 +95,8 @@ class SpanRequests:
             if ended.range.step is not None:
                 span.attributes.add(key="training.step").value.int_value = ended.range.step
             span.attributes.extend(_of_track(ended.range.track))
+            if ended.range.end_ns != ended.end_ns:
+                span.attributes.add(key="monitel.unfinished").value.bool_value = True
             if ended.args is not None:
                 span.attributes.extend(key_values(self._attributes.of_args(name, ended.args)))
         if attributes is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,7 +21,7 @@ from monitel_otlp.processors import BoundedQueue
 from monitel_otlp.span_ids import RandomIds, StepIds, StepTraces
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from opentelemetry.context import Context
     from opentelemetry.sdk.trace.sampling import Sampler
@@ -135,7 +136,11 @@ class QueuedSpans(Ranges[Identified]):
 
     def take(self, limit: int) -> list[Ended]:
         """Up to ``limit`` spans, oldest first; they are in the queue no more."""
-        return _extended(self.queue.take(limit))
+        taken = self.queue.take(limit)
+        for ended in taken:
+            if isinstance(ended.ids.period, _Step):
+                ended.ids.period.extend(ended.start_ns, ended.end_ns)
+        return taken
 
     def finish(self, *, last: bool = False) -> list[tuple[Ended, Mapping[str, Any]]]:
         """The spans of steps that are over, with their attributes: what was folded, and what holds a step together.
@@ -158,15 +163,13 @@ class QueuedSpans(Ranges[Identified]):
                 found += [(ended, attributes | more) for ended, more in self._step_spans(period)]
         return found
 
-    def interrupt(self) -> list[Ended]:
-        """What still runs when all ends, as if it ended now."""
-        found = []
+    def interrupt(self) -> None:
+        """End what still runs when all ends; to be called before the queue is drained."""
         for running in self._open.copy():
             opened = self._open.pop(running, None)
-            if opened is not None and opened.kept:
+            if opened is not None:
                 end_ns = running.start_ns - running.monotonic_start_ns + ranges.now()
-                found.append(_ended(running, opened, max(running.start_ns, end_ns)))
-        return _extended(found)
+                self._finish(running, opened, max(running.start_ns, end_ns))
 
     def _step_spans(self, period: _Step) -> list[tuple[Ended, dict[str, Any]]]:
         assert self._traces is not None
@@ -189,6 +192,9 @@ class QueuedSpans(Ranges[Identified]):
         ids = self._traces.of(step)
         return _Step(step, ids, sampled=self._sampled(ids.trace_id, _ROOT))
 
+    def _refused(self, period: Period, around: Span) -> bool:
+        return not period.sampled if isinstance(period, _Step) else super()._refused(period, around)
+
     def _parent(self, outer: Range, period: Period, around: Span) -> Identified | None:
         if not isinstance(period, _Step):
             return super()._parent(outer, period, around)
@@ -198,8 +204,6 @@ class QueuedSpans(Ranges[Identified]):
     def _start(self, began: Range, period: Period, parent: Identified | None, around: Span) -> Identified:
         if isinstance(period, _Step):
             ids = period.ids
-            if not period.sampled:
-                return Identified(period, around, False)
             parent_id = ids.rank_id if parent is None else parent.span_id
             return Identified(period, around, True, ids.trace_id, ids.span(parent_id, began.name), parent_id)
         span_id = self._random.span()
@@ -208,15 +212,15 @@ class QueuedSpans(Ranges[Identified]):
         context = around.get_span_context()
         if context.is_valid:
             trace_id, parent_id = context.trace_id.to_bytes(16, "big"), context.span_id.to_bytes(8, "big")
-            return Identified(
-                period, around, context.trace_flags.sampled, trace_id, span_id, parent_id, context.is_remote
-            )
+            return Identified(period, around, True, trace_id, span_id, parent_id, context.is_remote)
         trace_id = self._random.trace()
         return Identified(period, around, self._sampled(trace_id, began.name), trace_id, span_id)
 
-    def _end(self, ended: Range, opened: Identified) -> None:
-        queue = self.queue
-        queue.put(_ended(ended, opened, ended.end_ns or 0))
+    def _end(self, ended: Range, opened: Identified, end_ns: int) -> None:
+        queue, args = self.queue, ended.args
+        if args is not None and not isinstance(args, str):
+            args = _copied(args)  # the caller may go on with it
+        queue.put(Ended(opened, ended.name, ended.start_ns, end_ns, ended, args))
         waiting = len(queue)
         if waiting in self._told:
             self._waiting(waiting)
@@ -228,22 +232,8 @@ class QueuedSpans(Ranges[Identified]):
         return decision is Decision.RECORD_AND_SAMPLE
 
 
-def _ended(ended: Range, opened: Identified, end_ns: int) -> Ended:
-    args = ended.args
-    if args is not None and not isinstance(args, str):
-        args = _copied(args)  # the caller may go on with it
-    return Ended(opened, ended.name, ended.start_ns, end_ns, ended, args)
-
-
 def _copied(args: Any) -> Any:
     try:
-        return dict(args)
-    except (TypeError, ValueError):  # no mapping
-        return args
-
-
-def _extended(taken: list[Ended]) -> list[Ended]:
-    for ended in taken:
-        if isinstance(ended.ids.period, _Step):
-            ended.ids.period.extend(ended.start_ns, ended.end_ns)
-    return taken
+        return dict(args) if isinstance(args, Mapping) else args
+    except Exception:  # a mapping of the caller's own making: the range is a span all the same
+        return None
