@@ -7,18 +7,21 @@ import sys
 from collections import Counter
 from hashlib import blake2b
 from subprocess import PIPE, Popen
+from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 import pytest
 
 import monitel
-from monitel.profiler import record_function
+from monitel.profiler import ranges, record_function
 
 from .conftest import PRELUDE
 from .inbox import DEADLINE, Span
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from monitel.profiler.ranges import Range
 
     from .conftest import Start
     from .receiver import Receiver
@@ -135,16 +138,50 @@ def test_what_encloses_several_steps_is_in_none_of_their_traces(receiver: Receiv
 
 @pytest.mark.usefixtures("job")
 def test_a_step_that_comes_again_is_another_trace(receiver: Receiver, start: Start) -> None:
-    """After a resume from a checkpoint, in one process: no two spans have one id."""
+    """After a resume from a checkpoint, in one process: no two spans have one id, and new steps are as ever."""
     pipeline = start(step_traces=True)
-    for step in (5, 6, 5):
+    for step in (5, 6, 5, 6, 7):
         monitel.set_step(step)
         with record_function("forward"):
             pass
     pipeline.shutdown()
     spans = receiver.spans()
-    assert 6 == len({span.span_id for span in spans})
-    assert 3 == len({span.trace_id for span in spans})
+    assert 10 == len(spans) == len({span.span_id for span in spans})
+    words = [(b"5",), (b"6",), (b"5", b"1"), (b"6", b"1"), (b"7",)]
+    assert Counter({digest(16, b"run-7", b"1", *each): 2 for each in words}) == Counter(s.trace_id for s in spans)
+
+
+@pytest.mark.usefixtures("job")
+def test_a_thread_that_is_late_changes_no_trace(receiver: Receiver, start: Start) -> None:
+    """Its range is of the last step, while others are in the next one: no step has two traces, or two spans."""
+    late, on = Event(), Event()
+
+    def hold(began: Range) -> None:
+        if began.name == "late":
+            late.set()
+            on.wait(DEADLINE)
+
+    def work_here(name: str) -> None:
+        with record_function(name):
+            pass
+
+    thread = Thread(target=work_here, args=["late"])
+    with ranges.listen(began=hold):  # told before the pipeline is
+        pipeline = start(step_traces=True)
+        monitel.set_step(1)
+        work_here("early")
+        thread.start()
+        assert late.wait(DEADLINE)
+        monitel.set_step(2)
+        work_here("next")
+        on.set()
+        thread.join(DEADLINE)
+        work_here("after")
+    pipeline.shutdown()
+    spans = receiver.spans()
+    steps = [("early", 1), ("late", 1), ("training.rank", 1), ("next", 2), ("after", 2), ("training.rank", 2)]
+    assert dict.fromkeys(steps, 1) == Counter((span.name, span.attributes["training.step"]) for span in spans)
+    assert {digest(16, b"run-7", b"1", b"1"), digest(16, b"run-7", b"1", b"2")} == {span.trace_id for span in spans}
 
 
 @pytest.mark.usefixtures("job")

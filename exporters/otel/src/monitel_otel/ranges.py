@@ -47,8 +47,10 @@ class Ranges(ABC, Generic[_Open]):
         self._every = every
         self._by_step = by_step
         self._lock = RLock()
-        self._period = self._new_period(None, -1)
+        self._turning = False
+        self._period = Period(None, -1)
         self._periods: list[Period] = []  # those of which something is still to be written
+        self._of_step: dict[int | None, Period] = {}
         self._open: dict[Range, _Open] = {}
         self._listening: ranges.Listening | None = None
 
@@ -81,7 +83,8 @@ class Ranges(ABC, Generic[_Open]):
     def _end(self, ended: Range, opened: _Open, end_ns: int) -> None:
         """A range that is a span has ended."""
 
-    def _new_period(self, step: int | None, until_ns: int | None) -> Period:
+    def _new_period(self, step: int | None, until_ns: int | None, *, now: bool) -> Period:  # noqa: ARG002  likewise
+        """A period; ``now``: the process is at that step, and not beyond it already."""
         return Period(step, until_ns)
 
     def _turned(self) -> None:
@@ -141,13 +144,31 @@ class Ranges(ABC, Generic[_Open]):
         return None
 
     def _turn(self, step: int | None, now_ns: int) -> Period:
-        period = self._new_period(step, now_ns + _WITHOUT_STEPS_NS if step is None else None)
+        """The period of a range that is not of the present one.
+
+        A thread may be late with a range of the last step, while others are in the next one already: then that
+        step's period goes on, and the present one stays.
+        """
         with self._lock:
-            if self._period.takes(step, now_ns):  # another thread was quicker
+            if self._turning:  # a garbage collection in here is a range too
                 return self._period
-            self._period = period
-            self._periods.append(period)
-        self._turned()
+            self._turning = True
+            try:
+                now = step is None or step == monitel.get_step()
+                known = self._of_step.get(step)
+                present = step is None or known is self._period  # else the process has gone back to that step
+                if known is not None and (not now or (present and known.takes(step, now_ns))):
+                    period = known
+                else:
+                    until_ns = now_ns + _WITHOUT_STEPS_NS if step is None else None
+                    period = self._of_step[step] = self._new_period(step, until_ns, now=now)
+                    self._periods.append(period)
+                if now:
+                    self._period = period
+            finally:
+                self._turning = False
+        if period is not known:
+            self._turned()
         return period
 
     def _over(self, *, last: bool = False) -> list[Period]:
@@ -157,13 +178,16 @@ class Ranges(ABC, Generic[_Open]):
         it, or to end, has had its time.
         """
         found = []
-        step, now_ns = monitel.get_step() if self._by_step else None, ranges.now()
         running = {id(opened.period) for opened in self._open.copy().values()}
-        for period in self._periods.copy():
+        periods = self._periods.copy()  # before the step is read: none of them is of a later one
+        step, now_ns = monitel.get_step() if self._by_step else None, ranges.now()
+        for period in periods:
             if last or (period.closed and id(period) not in running):
                 with suppress(ValueError):  # another thread was quicker
                     self._periods.remove(period)
                     found.append(period)
+                if self._of_step.get(period.step) is period:
+                    del self._of_step[period.step]
             elif not period.takes(step, now_ns):
                 period.closed = True
         return found

@@ -56,14 +56,21 @@ class StepTraces:
         self._attempt = attributes.get("training.attempt", 0)
         self.rank = attributes.get("training.rank", 0)
         self._latest = -1
-        self._again = 0
+        self._repeated: list[tuple[int, int]] = []  # stretches of steps, each done once more
 
-    def of(self, step: int) -> StepIds:
-        """The ids of a step that begins now. When the step goes back, it and what follows have other traces."""
-        if step < self._latest:
-            self._again += 1
-        self._latest = step
-        words = [self._run, str(self._attempt), str(step), *([str(self._again)] if self._again else [])]
+    def of(self, step: int, *, now: bool = True) -> StepIds:
+        """The ids of a step. One that the process goes back to, or over again, has another trace each time.
+
+        Args:
+            step: The training step.
+            now: The process is at that step; else it is beyond it already.
+        """
+        if now:
+            if step <= self._latest:
+                self._repeated.append((step, self._latest))
+            self._latest = step
+        before = sum(first <= step <= last for first, last in self._repeated)
+        words = [self._run, str(self._attempt), str(step), *([str(before)] if before else [])]
         return StepIds(_hash(_TRACE_BYTES, *(word.encode() for word in words)), self.rank)
 
 

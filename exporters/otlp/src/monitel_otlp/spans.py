@@ -186,10 +186,10 @@ class QueuedSpans(Ranges[Identified]):
         parent_id = first.parent_id or first.span_id
         return Identified(first.period, first.around, True, first.trace_id, self._random.span(), parent_id)
 
-    def _new_period(self, step: int | None, until_ns: int | None) -> Period:
+    def _new_period(self, step: int | None, until_ns: int | None, *, now: bool) -> Period:
         if step is None or self._traces is None:
-            return super()._new_period(step, until_ns)
-        ids = self._traces.of(step)
+            return super()._new_period(step, until_ns, now=now)
+        ids = self._traces.of(step, now=now)
         return _Step(step, ids, sampled=self._sampled(ids.trace_id, _ROOT))
 
     def _refused(self, period: Period, around: Span) -> bool:
