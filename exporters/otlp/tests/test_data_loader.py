@@ -97,3 +97,42 @@ def test_spawned_workers_that_do_not_configure_have_no_pipeline(receiver: Receiv
     assert Counter() == samples(receiver)
     assert EPOCHS == len(receiver.records("epoch"))
     assert 1 == len([line for line in ended.stderr.splitlines() if "monitel" in line])
+
+
+RANGES = """\
+import warnings
+from torch.utils.data import DataLoader, Dataset
+from monitel.profiler import record_function
+
+class Numbers(Dataset):
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        with record_function("sample", {"index": index}):
+            return index
+
+warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of forks beside threads
+pipeline = monitel_otlp.configure(
+    endpoint=sys.argv[1], spool_dir="spool", export_interval=0.005, step_traces=True, workers=sys.argv[2] == "workers"
+)
+for step in range(2):
+    monitel.set_step(step)
+    with record_function("epoch"):
+        for batch in DataLoader(Numbers(), 4, num_workers=2, multiprocessing_context="fork", timeout=30):
+            with record_function("batch"):
+                pass
+"""
+
+
+@pytest.mark.parametrize("ask", ["nothing", "workers"])
+def test_ranges_of_workers_are_spans_when_asked(receiver: Receiver, train: Run, ask: str) -> None:
+    """Each sample once, as spans of the workers' own; the loop's are complete, and no id is there twice."""
+    train(RANGES, receiver.url, ask)
+    spans = receiver.spans()
+    assert len(spans) == len({span.span_id for span in spans})
+    expected = {"epoch": 2, "batch": 20, "training.rank": 2, "training.step": 2}
+    found = Counter(span.attributes["index"] for span in spans if span.name == "sample")
+    assert expected == Counter(span.name for span in spans if span.name != "sample")
+    assert (dict.fromkeys(range(40), 2) if ask == "workers" else {}) == found
+    assert (5 if ask == "workers" else 1) == len({span.resource["service.instance.id"] for span in spans})

@@ -90,7 +90,7 @@ def test_a_full_queue_drops_the_oldest_and_counts_them(
     *, receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """While a request hangs, more comes than the queues hold: the newest are kept, the rest is in the last line."""
-    monkeypatch.setattr(monitel_otlp.engine, "_LIMIT", 100)
+    monkeypatch.setattr(monitel_otlp.engine, "LIMIT", 100)
     pipeline = start()
     receiver.answer("metrics", Answer(delay=1.0))
     flusher = Thread(target=pipeline.force_flush, args=[DEADLINE])
