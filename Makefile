@@ -41,7 +41,7 @@ clean:  ## everything that was made here
 	rm -rf $(VENV) build dist runs monitel-runs .pytest_cache .ruff_cache .mypy_cache
 	find . -name __pycache__ -prune -exec rm -rf {} + ; find src exporters -name '*.so' -delete
 
-$(STAMP): requirements-dev.txt pyproject.toml src/monitel/_window_c.c src/monitel/profiler/_ranges_c.c $(wildcard exporters/*/pyproject.toml)
+$(STAMP): requirements-dev.txt pyproject.toml $(wildcard src/monitel/*.[ch] src/monitel/*/*.c exporters/*/pyproject.toml)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PACKAGES) -r requirements-dev.txt
 	touch $@

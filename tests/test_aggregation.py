@@ -13,11 +13,13 @@ import pytest
 import monitel
 from monitel import Aggregation
 
-NUMBERS = {"VALUE": 0, "MEAN": 2, "COUNT": 3, "SUM": 4, "MAX": 5, "MIN": 6}
+TORCHS_NUMBERS = {"VALUE": 0, "MEAN": 2, "COUNT": 3, "SUM": 4, "MAX": 5, "MIN": 6}
+NUMBERS = {**TORCHS_NUMBERS, "HISTOGRAM": 100, "STDDEV": 101}
 
 
 def test_names_and_numbers_are_torchs() -> None:
-    """The members come in torch's order, with torch's numbers."""
+    """The members come in torch's order, with torch's numbers; after them monitel's own, with others."""
+    assert list(TORCHS_NUMBERS) == [member.name for member in monitel.aggregation.TORCHS]
     assert list(NUMBERS.items()) == [(member.name, member.value) for member in Aggregation]
     assert list(NUMBERS) == list(Aggregation.__members__)
 
@@ -37,7 +39,7 @@ def test_member(name: str, number: int) -> None:
     assert member is Aggregation(value=number)
     assert number == int(member) == member.__index__()
     assert float(number) == float(member)
-    assert list(range(10))[member] == number
+    assert list(range(200))[member] == number
     assert bool(member)
     texts = (f"<Aggregation.{name}: {number}>", f"Aggregation.{name}", f"Aggregation.{name}")
     assert texts == (repr(member), str(member), f"{member}")

@@ -420,7 +420,7 @@ def test_refused_severity(severity: Any) -> None:
 def test_of_a_stat() -> None:
     """A Stat's Event has torch's name and keys, floats only, and a naive local time: that of the logging."""
     with monitel.testing.ManualClock(epoch_ns=1_767_225_600_250_000_000) as clock:
-        stat = monitel.Stat("train.loss", list(monitel.Aggregation), dt.timedelta(hours=100), 3)
+        stat = monitel.Stat("train.loss", monitel.aggregation.TORCHS, dt.timedelta(hours=100), 3)
         with monitel.testing.capture_events() as events:
             clock.advance(30)
             for sample in (5, 1, 3):

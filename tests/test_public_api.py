@@ -38,6 +38,7 @@ TORCHS_NAMES = {
 OUR_NAMES = {
     *("stat", "flush", "close_expired_windows", "StatDefinition", "Window"),
     *("emit", "Severity", "set_step", "get_step"),
+    *("HISTOGRAM", "STDDEV", "Histogram"),
     *("WaitCounter", "WaitMaxima", "WaitReading", "wait_counters"),
     *("profiler", "testing"),
 }
@@ -52,7 +53,7 @@ PUBLIC_MODULES = {"monitel", "monitel.testing", "monitel.profiler", "monitel.pro
 #: The core's modules, each of which imports only those before it.
 LAYERS = [
     *("clock", "aggregation", "compiling", "value"),
-    *("event", "window", "_window_py", "_window"),
+    *("_recorder_py", "histogram", "event", "window", "_window_py", "_window"),
     *("handlers", "timer", "stats", "registry"),
     *("step", "wait_counter", "tensorboard", "exit", "testing"),
     *("profiler", "__init__"),

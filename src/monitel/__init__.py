@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from monitel import exit as _exit  # noqa: F401  flushes at exit
 from monitel import testing
-from monitel.aggregation import COUNT, MAX, MEAN, MIN, SUM, VALUE, Aggregation
+from monitel.aggregation import COUNT, HISTOGRAM, MAX, MEAN, MIN, STDDEV, SUM, VALUE, Aggregation
 from monitel.event import STAT_EVENT, Event, Severity, data_value_t
 from monitel.handlers import (
     EventHandlerHandle,
@@ -16,6 +16,7 @@ from monitel.handlers import (
     register_event_handler,
     unregister_event_handler,
 )
+from monitel.histogram import Histogram
 from monitel.registry import close_expired_windows, flush, stat
 from monitel.stats import Stat
 from monitel.step import get_step, set_step
@@ -33,15 +34,18 @@ __version__ = "0.1.0"
 
 __all__ = [
     "COUNT",
+    "HISTOGRAM",
     "MAX",
     "MEAN",
     "MIN",
     "STAT_EVENT",
+    "STDDEV",
     "SUM",
     "VALUE",
     "Aggregation",
     "Event",
     "EventHandlerHandle",
+    "Histogram",
     "Severity",
     "Stat",
     "StatDefinition",

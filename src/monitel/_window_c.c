@@ -11,10 +11,19 @@
 
 /* Kept out of add(), so that the common way saves no registers for what it does not do. */
 #if defined(__GNUC__)
+#define APART __attribute__((noinline))
 #define RARE __attribute__((noinline, cold))
 #else
+#define APART
 #define RARE
 #endif
+
+#include "_recorder.h"
+
+/* Welford's: of all samples of a window. */
+typedef struct {
+    double mean, m2;
+} Spread;
 
 typedef struct Accumulator {
     PyObject_HEAD
@@ -28,18 +37,23 @@ typedef struct Accumulator {
     int64_t window, max_samples;
     PyObject *clock; /* a test's clock; NULL: the system's */
     clockid_t clock_id;
+    bool plain; /* neither a test's clock nor any of these two: add() has nothing else to look at */
+    Recorder *recorder; /* NULL: no histogram was asked for */
+    Spread *spread;     /* NULL: no standard deviation */
     struct Accumulator *newer, *older; /* every live Accumulator, in the order of creation */
 } Accumulator;
 
 typedef struct {
     int64_t start, end, count, discarded, first_step, last_step;
-    double sum, min, max, last;
+    double sum, min, max, last, stddev;
+    bool has_stddev, has_histogram;
+    Recorder recorder; /* filled in only if it has one */
 } Snapshot;
 
 /* The module is refused in sub-interpreters, so the process has one of each. */
 static Accumulator *oldest, *newest;
 static int64_t current_step = -1;
-static PyObject *value_hook;
+static PyObject *value_hook, *histogram_type;
 static PyObject *str_log_closed, *str_monotonic_ns, *str_time_ns;
 
 /* ---- clocks ---- */
@@ -135,6 +149,33 @@ collect(Accumulator *self, double x)
     self->last_step = current_step;
 }
 
+static inline void
+collect_distribution(Accumulator *self, double x)
+{
+    if (self->recorder != NULL) {
+        recorder_add(self->recorder, x);
+    }
+    if (self->spread != NULL) {
+        double from_mean = x - self->spread->mean;
+        self->spread->mean += from_mean / (double)self->count;
+        self->spread->m2 += from_mean * (x - self->spread->mean);
+    }
+}
+
+/* Empties the open window. */
+static void
+start_empty(Accumulator *self)
+{
+    self->count = 0;
+    self->sum = 0.0;
+    if (self->recorder != NULL) {
+        recorder_empty(self->recorder);
+    }
+    if (self->spread != NULL) {
+        *self->spread = (Spread){0.0, 0.0};
+    }
+}
+
 static void
 start_cell(Accumulator *self, int64_t now)
 {
@@ -156,24 +197,29 @@ close_window(Accumulator *self, Snapshot *closed)
     if (self->count == 0) { /* an injected clock, which is Python, may have closed it */
         return 0;
     }
-    *closed = (Snapshot){
-        .start = Py_MAX(self->boundary - self->window + epoch, self->previous_end),
-        .end = Py_MIN(now, self->boundary) + epoch,
-        .count = self->count,
-        .sum = self->sum,
-        .min = self->min,
-        .max = self->max,
-        .last = self->last,
-        .discarded = self->discarded - self->discarded_before,
-        .first_step = self->first_step,
-        .last_step = self->last_step,
-    };
+    closed->start = Py_MAX(self->boundary - self->window + epoch, self->previous_end);
+    closed->end = Py_MIN(now, self->boundary) + epoch;
+    closed->count = self->count;
+    closed->sum = self->sum;
+    closed->min = self->min;
+    closed->max = self->max;
+    closed->last = self->last;
+    closed->discarded = self->discarded - self->discarded_before;
+    closed->first_step = self->first_step;
+    closed->last_step = self->last_step;
+    closed->has_stddev = self->spread != NULL;
+    if (closed->has_stddev) {
+        closed->stddev = sqrt(self->spread->m2 / (double)self->count);
+    }
+    closed->has_histogram = self->recorder != NULL;
+    if (closed->has_histogram) {
+        closed->recorder = *self->recorder;
+    }
     closed->end = Py_MAX(closed->end, closed->start + 1); /* rises, also when the wall clock is set back */
     self->previous_end = closed->end;
     self->discarded_before = self->discarded;
     self->capacity -= self->count;
-    self->count = 0;
-    self->sum = 0.0;
+    start_empty(self);
     return 1;
 }
 
@@ -207,14 +253,20 @@ snapshot_object(const Snapshot *closed)
 {
     PyObject *first_step = step_object(closed->first_step);
     PyObject *last_step = step_object(closed->last_step);
-    if (first_step == NULL || last_step == NULL) {
-        Py_XDECREF(first_step);
-        Py_XDECREF(last_step);
-        return NULL;
+    PyObject *stddev = closed->has_stddev ? PyFloat_FromDouble(closed->stddev) : Py_NewRef(Py_None);
+    PyObject *histogram
+        = closed->has_histogram ? histogram_object(&closed->recorder, histogram_type) : Py_NewRef(Py_None);
+    PyObject *snapshot = NULL;
+    if (first_step != NULL && last_step != NULL && stddev != NULL && histogram != NULL) {
+        snapshot = Py_BuildValue("LLLddddLOOOO", (long long)closed->start, (long long)closed->end,
+                                 (long long)closed->count, closed->sum, closed->min, closed->max, closed->last,
+                                 (long long)closed->discarded, first_step, last_step, stddev, histogram);
     }
-    return Py_BuildValue("LLLddddLNN", (long long)closed->start, (long long)closed->end,
-                         (long long)closed->count, closed->sum, closed->min, closed->max, closed->last,
-                         (long long)closed->discarded, first_step, last_step);
+    Py_XDECREF(first_step);
+    Py_XDECREF(last_step);
+    Py_XDECREF(stddev);
+    Py_XDECREF(histogram);
+    return snapshot;
 }
 
 /* Calls self._log_closed(*closed). The state is complete by now: what Python does there may call back. */
@@ -314,6 +366,7 @@ add_at_edge(Accumulator *self, int64_t tick, double x)
     }
     else {
         collect(self, x);
+        collect_distribution(self, x);
         if (self->count == self->capacity && outcome == 0) { /* else at its grid line: one window an add */
             outcome = close_window(self, &closed);
         }
@@ -321,8 +374,8 @@ add_at_edge(Accumulator *self, int64_t tick, double x)
     return finish(self, outcome, &closed);
 }
 
-/* A sample that is no plain float, or a test's clock. */
-static RARE PyObject *
+/* A sample that is no plain float, a test's clock, or a Stat with a distribution. */
+static APART PyObject *
 add_any(Accumulator *self, PyObject *value)
 {
     double x;
@@ -331,7 +384,15 @@ add_any(Accumulator *self, PyObject *value)
         return outcome < 0 ? NULL : Py_NewRef(Py_None);
     }
     int64_t tick = read_clock(self);
-    return tick < 0 ? NULL : add_at_edge(self, tick, x);
+    if (tick < 0) {
+        return NULL;
+    }
+    if (tick >= self->boundary || self->count + 1 >= self->capacity) {
+        return add_at_edge(self, tick, x);
+    }
+    collect(self, x);
+    collect_distribution(self, x);
+    Py_RETURN_NONE;
 }
 
 static PyObject *
@@ -341,7 +402,7 @@ stat_add(Accumulator *self, PyObject *const *args, Py_ssize_t nargs, PyObject *k
     if (value == NULL) {
         return NULL;
     }
-    if (!PyFloat_CheckExact(value) || self->clock != NULL) {
+    if (!PyFloat_CheckExact(value) || !self->plain) {
         return add_any(self, value);
     }
     int64_t tick = read_system(self->clock_id);
@@ -366,13 +427,23 @@ accumulator_open(Accumulator *self, PyObject *args)
 {
     long long window, max_samples;
     PyObject *clock;
+    int histogram, stddev;
     int64_t now, epoch;
-    if (!PyArg_ParseTuple(args, "LLO:_open", &window, &max_samples, &clock)) {
+    if (!PyArg_ParseTuple(args, "LLOpp:_open", &window, &max_samples, &clock, &histogram, &stddev)) {
         return NULL;
     }
     if (clock != Py_None) {
         Py_XSETREF(self->clock, Py_NewRef(clock));
     }
+    if ((histogram && self->recorder == NULL && (self->recorder = PyMem_New(Recorder, 1)) == NULL)
+        || (stddev && self->spread == NULL && (self->spread = PyMem_New(Spread, 1)) == NULL)) {
+        return PyErr_NoMemory();
+    }
+    if (histogram) {
+        make_table();
+    }
+    start_empty(self);
+    self->plain = clock == Py_None && !histogram && !stddev;
     self->clock_id = choose_clock(window);
     if (read_moment(self, &now, &epoch) < 0) {
         return NULL;
@@ -415,8 +486,7 @@ accumulator_close_expired(Accumulator *self, PyObject *Py_UNUSED(ignored))
 static PyObject *
 accumulator_forget(Accumulator *self, PyObject *Py_UNUSED(ignored))
 {
-    self->count = 0;
-    self->sum = 0.0;
+    start_empty(self);
     self->capacity = self->max_samples;
     self->discarded = self->discarded_before = 0;
     Py_RETURN_NONE;
@@ -424,7 +494,7 @@ accumulator_forget(Accumulator *self, PyObject *Py_UNUSED(ignored))
 
 static PyMethodDef accumulator_methods[] = {
     {"_open", (PyCFunction)(void (*)(void))accumulator_open, METH_VARARGS,
-     PyDoc_STR("Start collecting: window in ns, max_samples, a test's clock or None.")},
+     PyDoc_STR("Start collecting: window in ns, max_samples, a test's clock or None; a histogram, a stddev or not.")},
     {"_close", (PyCFunction)(void (*)(void))accumulator_close, METH_NOARGS,
      PyDoc_STR("Close the open window, unless it is empty: now, or at its grid line if that has passed.")},
     {"_close_expired", (PyCFunction)(void (*)(void))accumulator_close_expired, METH_NOARGS,
@@ -483,6 +553,7 @@ accumulator_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUS
     }
     self->boundary = INT64_MIN; /* the first add finds that nothing was opened */
     self->clock_id = CLOCK_MONOTONIC;
+    self->plain = true;
     self->older = newest;
     *(newest == NULL ? &oldest : &newest->newer) = self;
     newest = self;
@@ -512,6 +583,8 @@ accumulator_dealloc(Accumulator *self)
     *(self->older == NULL ? &oldest : &self->older->newer) = self->newer;
     *(self->newer == NULL ? &newest : &self->newer->older) = self->older;
     Py_CLEAR(self->clock);
+    PyMem_Free(self->recorder);
+    PyMem_Free(self->spread);
     type->tp_free((PyObject *)self);
     Py_DECREF(type);
 }
@@ -629,11 +702,17 @@ window_exec(PyObject *module)
     }
     value_hook = PyObject_GetAttrString(value_module, "to_float");
     Py_DECREF(value_module);
+    PyObject *histogram_module = PyImport_ImportModule("monitel.histogram");
+    if (histogram_module == NULL) {
+        return -1;
+    }
+    histogram_type = PyObject_GetAttrString(histogram_module, "Histogram");
+    Py_DECREF(histogram_module);
     str_log_closed = PyUnicode_InternFromString("_log_closed");
     str_monotonic_ns = PyUnicode_InternFromString("monotonic_ns");
     str_time_ns = PyUnicode_InternFromString("time_ns");
     PyObject *type = PyType_FromSpec(&accumulator_spec);
-    if (value_hook == NULL || str_log_closed == NULL || str_monotonic_ns == NULL || str_time_ns == NULL
+    if (value_hook == NULL || histogram_type == NULL || str_log_closed == NULL || str_monotonic_ns == NULL || str_time_ns == NULL
         || type == NULL) {
         Py_XDECREF(type);
         return -1;

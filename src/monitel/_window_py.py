@@ -6,11 +6,14 @@ handler may add to the Stat that it interrupted.
 
 from __future__ import annotations
 
+import math
 import time
 from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
+from monitel._recorder_py import Recorder, fields
+from monitel.histogram import Histogram
 from monitel.value import to_float
 
 if TYPE_CHECKING:
@@ -18,7 +21,9 @@ if TYPE_CHECKING:
 
     from monitel.clock import Clock
 
-    Snapshot = tuple[int, int, int, float, float, float, float, int, int | None, int | None]
+    Snapshot = tuple[
+        int, int, int, float, float, float, float, int, int | None, int | None, float | None, Histogram | None
+    ]
 
 _Class = TypeVar("_Class", bound=type)
 
@@ -41,11 +46,16 @@ class Accumulator:
         "_last",
         "_last_step",
         "_lock",
+        "_m2",
         "_max",
         "_max_samples",
+        "_mean",
         "_min",
         "_monotonic_ns",
+        "_plain",
+        "_plain_room",
         "_previous_end",
+        "_recorder",
         "_room",
         "_sum",
         "_window",
@@ -56,6 +66,11 @@ class Accumulator:
     _max_samples: int
     _boundary: int
     _room: int  # samples that the open window takes before its last one; below _count: it takes none
+    _plain_room: int  # the same for the short way through add(); -1 where there is a distribution to collect
+    _plain: bool
+    _recorder: Recorder | None
+    _mean: float | None  # Welford's, None where no standard deviation was asked for
+    _m2: float
     _count: int
     _sum: float
     _discarded: int
@@ -69,7 +84,9 @@ class Accumulator:
         self = super().__new__(cls)
         self._lock = RLock()
         self._boundary = -(2**63)  # the first add finds that nothing was opened
-        self._room = -1
+        self._room = self._plain_room = -1
+        self._plain = True
+        self._recorder = self._mean = None
         self._count = self._window = self._max_samples = 0
         self._discarded = self._discarded_before = 0
         self._sum = 0.0
@@ -79,8 +96,12 @@ class Accumulator:
         _live[_serial] = self
         return self
 
-    def _open(self, window: int, max_samples: int, clock: Clock | None) -> None:
-        """Start collecting: window in ns, max_samples, a test's clock or None."""
+    def _open(self, window: int, max_samples: int, clock: Clock | None, histogram: bool, stddev: bool) -> None:
+        """Start collecting: window in ns, max_samples, a test's clock or None; a histogram, a stddev or not."""
+        self._plain = not histogram and not stddev
+        self._recorder = Recorder() if histogram else None
+        self._mean = 0.0 if stddev else None
+        self._m2 = 0.0
         if clock is not None:
             self._clock = clock
             self._monotonic_ns = clock.monotonic_ns
@@ -131,7 +152,7 @@ class Accumulator:
             entered = True
             try:
                 count = self._count
-                if tick < self._boundary and count < self._room:
+                if tick < self._boundary and count < self._plain_room:
                     if not count:  # _collect(), here because a call costs as much as all of it
                         self._min = self._max = v
                         self._first_step = _step
@@ -168,6 +189,13 @@ class Accumulator:
         return closed
 
     def _collect(self, v: float) -> None:
+        if self._recorder is not None:
+            self._recorder.add(v)
+        # From here on no call: what is in the histogram is in the window too, also for a signal handler that flushes.
+        if self._mean is not None:
+            from_mean = v - self._mean
+            self._mean += from_mean / (self._count + 1)
+            self._m2 += from_mean * (v - self._mean)
         if not self._count:
             self._min = self._max = v
             self._first_step = _step
@@ -194,6 +222,8 @@ class Accumulator:
     def _start_cell(self, now: int) -> None:
         self._boundary = (now // self._window + 1) * self._window
         self._room = self._max_samples - 1
+        if self._plain:
+            self._plain_room = self._room
 
     def _read_moment(self) -> tuple[int, int]:
         """The moment, and what to add to a monotonic time to get a Unix time."""
@@ -206,6 +236,7 @@ class Accumulator:
         if not self._count:
             return None
         now, epoch = self._read_moment()
+        taken = None if self._recorder is None else self._recorder.taken()
         if not self._count:  # a signal handler, or an injected clock, may have closed it
             return None
         # From here on no call, not even of max(): Python runs signal handlers at calls, and one may add or flush.
@@ -215,7 +246,7 @@ class Accumulator:
         end_ns = (now if now < self._boundary else self._boundary) + epoch
         if end_ns <= start_ns:  # times rise, whatever the wall clock does
             end_ns = start_ns + 1
-        closed: Snapshot = (
+        closed = (
             start_ns,
             end_ns,
             self._count,
@@ -227,12 +258,19 @@ class Accumulator:
             self._first_step,
             self._last_step,
         )
+        variance = None if self._mean is None else self._m2 / self._count
         self._previous_end = end_ns
         self._room -= self._count
+        if self._plain:
+            self._plain_room = self._room
         self._discarded_before = self._discarded
         self._count = 0
         self._sum = 0.0
-        return closed
+        if self._mean is not None:
+            self._mean = self._m2 = 0.0
+        # The next window may begin.
+        histogram = None if taken is None else Histogram(*fields(taken))
+        return *closed, None if variance is None else math.sqrt(variance), histogram
 
     def _close(self) -> None:
         """Close the open window, unless it is empty, and log it."""
@@ -253,9 +291,14 @@ class Accumulator:
         """Empty the open window without a word: in a forked child, where the parent will log it."""
         self._lock = RLock()
         self._count = self._discarded = self._discarded_before = 0
-        self._sum = 0.0
+        self._sum = self._m2 = 0.0
         self._room = self._max_samples - 1
-
+        if self._plain:
+            self._plain_room = self._room
+        if self._recorder is not None:
+            self._recorder = Recorder()
+        if self._mean is not None:
+            self._mean = 0.0
 
     def _log_closed(self, *snapshot: Any) -> None:
         raise NotImplementedError  # Stat's part

@@ -11,7 +11,8 @@ class Aggregation(Enum):
 
     The members are also names of the module: ``monitel.MEAN is monitel.Aggregation.MEAN``. Names and numbers
     are torch's (``torch/csrc/monitor/python_init.cpp``); unlike there ``VALUE`` works and the type is a real
-    :class:`enum.Enum`.
+    :class:`enum.Enum`. ``HISTOGRAM`` and ``STDDEV`` are monitel's own, with numbers that torch has not, and are
+    collected only where they are asked for.
 
     Raises:
         ValueError: ``Aggregation(99)``, a number that no member has.
@@ -29,6 +30,8 @@ class Aggregation(Enum):
     SUM = 4  #: the samples added up, from first to last
     MAX = 5  #: the largest sample
     MIN = 6  #: the smallest sample
+    HISTOGRAM = 100  #: how the samples are distributed, with quantiles
+    STDDEV = 101  #: how far they are from their mean: the root of the mean square (population, not sample)
 
     def __init__(self, value: Any) -> None:  # noqa: ARG002  the enum keeps it
         self._suffix = self._name_.lower()
@@ -50,4 +53,5 @@ class Aggregation(Enum):
         raise error(f"Aggregation() takes one of {allowed}, got {value!r}")
 
 
-VALUE, MEAN, COUNT, SUM, MAX, MIN = Aggregation
+VALUE, MEAN, COUNT, SUM, MAX, MIN, HISTOGRAM, STDDEV = Aggregation
+TORCHS = (VALUE, MEAN, COUNT, SUM, MAX, MIN)  # which cost nothing beside the call of add()

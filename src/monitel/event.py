@@ -127,7 +127,7 @@ class Event:
 
     @classmethod
     def of_window(cls, window: Window) -> Event:
-        """The Event that torch's Stat logs: ``<name>.<aggregation>`` for each aggregation asked for."""
+        """The Event that torch's Stat logs: ``<name>.<aggregation>`` for each number that was asked for."""
         event = cls.__new__(cls)
         event._name = STAT_EVENT
         event._timestamp = clock.now()
@@ -138,10 +138,7 @@ class Event:
 
     def _of_stat(self) -> dict[str, Any]:
         window = cast("Window", self._window)
-        return {
-            f"{window.name}.{aggregation.suffix}": window.value(aggregation)
-            for aggregation in window.definition.aggregations
-        }
+        return {f"{window.name}.{suffix}": value for suffix, value in window.values().items()}
 
     def __getstate__(self) -> tuple[Any, ...]:
         own = getattr(self, "__dict__", None)  # a subclass's

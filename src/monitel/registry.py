@@ -8,7 +8,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from monitel import _window
-from monitel.aggregation import Aggregation
+from monitel.aggregation import TORCHS
 from monitel.event import text
 from monitel.handlers import raise_first
 from monitel.stats import Stat, checked_attributes
@@ -16,9 +16,10 @@ from monitel.stats import Stat, checked_attributes
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
 
+    from monitel.aggregation import Aggregation
     from monitel.window import AttributeValue
 
-_DEFAULTS: dict[str, Any] = {"aggregations": tuple(Aggregation), "window_size": dt.timedelta(seconds=60)}
+_DEFAULTS: dict[str, Any] = {"aggregations": TORCHS, "window_size": dt.timedelta(seconds=60)}
 _WINDOWS_A_PAUSE = 50
 
 _lock = RLock()
@@ -40,7 +41,7 @@ def stat(
 
     Args:
         name: As for :class:`monitel.Stat`, and so are the others. What is left out is, at the first call, the
-            default (all aggregations, 60 s), and later whatever the Stat was made with.
+            default (torch's six aggregations, 60 s), and later whatever the Stat was made with.
         aggregations: What ``get()`` and the events report.
         window_size: A timedelta, or a float in seconds.
         max_samples: The most samples that a window takes.

@@ -15,8 +15,9 @@ from monitel._window import Accumulator, own_add
 from monitel.aggregation import Aggregation
 from monitel.event import Event, scalar, text
 from monitel.handlers import log_event
+from monitel.histogram import Histogram
 from monitel.timer import Timer
-from monitel.window import StatDefinition, Window
+from monitel.window import StatDefinition, Window, not_asked_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 _NO_LIMIT = 2**63 - 1
 _NO_ATTRIBUTES: Mapping[str, AttributeValue] = MappingProxyType({})
 _MILLISECOND_NS = 1_000_000
-_SHARED: dict[tuple[Aggregation, ...], tuple[Aggregation, ...]] = {}  # 63 at most, for any number of Stats
+_SHARED: dict[tuple[Aggregation, ...], tuple[Aggregation, ...]] = {}  # 255 at most, for any number of Stats
 
 
 @own_add
@@ -95,7 +96,13 @@ class Stat(Accumulator):
             bool(monotonic),
         )
         self._last_window: Window | None = None
-        self._open(_window_ns(window_size), _max_samples(max_samples), clock.injected())
+        self._open(
+            _window_ns(window_size),
+            _max_samples(max_samples),
+            clock.injected(),
+            Aggregation.HISTOGRAM in definition.aggregations,
+            Aggregation.STDDEV in definition.aggregations,
+        )
         self._definition = definition
 
     @property
@@ -116,11 +123,40 @@ class Stat(Accumulator):
         return dt.timedelta(milliseconds=self._window_ns // _MILLISECOND_NS)
 
     def get(self) -> dict[Aggregation, float]:
-        """The aggregations of the last closed window; 0.0 each before any window was closed."""
-        last, aggregations = self._last_window, self._definition.aggregations
-        if last is None:
-            return dict.fromkeys(aggregations, 0.0)
-        return {aggregation: last.value(aggregation) for aggregation in aggregations}
+        """The aggregations of the last closed window; 0.0 each before any window was closed.
+
+        ``HISTOGRAM`` is no number, and not in it: see :meth:`quantile`.
+        """
+        last = self._last_window
+        numbers = (each for each in self._definition.aggregations if each is not Aggregation.HISTOGRAM)
+        return {aggregation: 0.0 if last is None else last.value(aggregation) for aggregation in numbers}
+
+    def quantile(self, q: float) -> float:
+        """A quantile of the last closed window, as ``get()`` gives its other numbers; 0.0 before any was closed.
+
+        Args:
+            q: From 0 to 1; 0.5 is the median. The smallest and the largest sample, 0 and 1, are exact; the others are
+                off by ``window.histogram.relative_error`` at most, and NaN where no sample was finite.
+
+        Raises:
+            ValueError: ``HISTOGRAM`` was not asked for, or ``q`` is not from 0 to 1.
+
+        Example:
+            >>> from monitel import HISTOGRAM, Stat
+            >>> seconds = Stat("step.time", [HISTOGRAM], 60.0, unit="s")
+            >>> for n in range(1, 101):
+            ...     seconds.add(n / 100)
+            >>> seconds.flush()
+            >>> seconds.quantile(0.5) == 0.5, abs(seconds.quantile(0.5) / 0.5 - 1) < 0.022, seconds.quantile(1)
+            (False, True, 1.0)
+        """
+        last = self._last_window
+        if last is not None:
+            return last.quantile(q)
+        if Aggregation.HISTOGRAM not in self._definition.aggregations:
+            raise not_asked_for(self.name, Aggregation.HISTOGRAM)
+        Histogram.of(()).quantile(q)  # which checks it
+        return 0.0
 
     def flush(self) -> None:
         """Close the open window now and log it; an empty one stays as it is.

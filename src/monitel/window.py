@@ -11,6 +11,8 @@ from monitel.aggregation import Aggregation
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from monitel.histogram import Histogram
+
     AttributeValue = str | bool | int | float
 
 
@@ -50,7 +52,7 @@ def _definition(  # noqa: PLR0917  called by pickle
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One closed window of one Stat: everything, whatever aggregations were asked for.
+    """One closed window of one Stat: everything but distributions, whatever aggregations were asked for.
 
     Attributes:
         definition: What the Stat was made with.
@@ -66,6 +68,9 @@ class Window:
         discarded: Samples that ``max_samples`` kept out since the window before.
         first_step: :func:`monitel.set_step` as it was at the first sample, None when never set.
         last_step: The same at the last sample.
+        stddev: The standard deviation of the samples as a population, not finite if one of them is not; None unless
+            ``STDDEV`` was asked for.
+        histogram: The distribution; None unless ``HISTOGRAM`` was asked for.
     """
 
     definition: StatDefinition
@@ -79,6 +84,8 @@ class Window:
     discarded: int
     first_step: int | None
     last_step: int | None
+    stddev: float | None = None
+    histogram: Histogram | None = None
 
     @property
     def name(self) -> str:
@@ -101,7 +108,49 @@ class Window:
         return self.sum / self.count
 
     def value(self, aggregation: Aggregation) -> float:
-        """One number of the window, as torch reports it: a float, the count too."""
+        """One number of the window, as torch reports it: a float, the count too.
+
+        Raises:
+            ValueError: ``HISTOGRAM``, which is no number, or ``STDDEV`` that was not asked for.
+        """
         if aggregation is Aggregation.VALUE:
             return self.last
-        return float(getattr(self, aggregation.suffix))
+        if aggregation is Aggregation.HISTOGRAM:
+            raise ValueError("HISTOGRAM is no number: take quantile(q), or values(), which has percentiles")
+        number = getattr(self, aggregation.suffix)
+        if number is None:
+            raise not_asked_for(self.name, aggregation)
+        return float(number)
+
+    def values(self) -> dict[str, float]:
+        """What was asked for, by the last part of its name: ``{"mean": 0.5, "p50": 0.4, ...}``.
+
+        ``HISTOGRAM`` gives ``p50``, ``p90``, ``p95`` and ``p99``, every other aggregation one number.
+        """
+        found = {}
+        for aggregation in self.definition.aggregations:
+            if aggregation is not Aggregation.HISTOGRAM:
+                found[aggregation.suffix] = self.value(aggregation)
+            elif self.histogram is None:
+                raise not_asked_for(self.name, aggregation)
+            else:
+                found.update(self.histogram.percentiles())
+        return found
+
+    def quantile(self, q: float) -> float:
+        """A quantile of the finite samples, as :meth:`monitel.Histogram.quantile` gives it: 0.5 is the median.
+
+        Its relative error is at most ``window.histogram.relative_error``, and 0 for ``q`` 0 and 1.
+
+        Raises:
+            ValueError: ``HISTOGRAM`` was not asked for, or ``q`` is not from 0 to 1.
+        """
+        if self.histogram is None:
+            raise not_asked_for(self.name, Aggregation.HISTOGRAM)
+        return self.histogram.quantile(q)
+
+
+def not_asked_for(name: str, aggregation: Aggregation) -> ValueError:
+    """What to raise where a distribution is wanted of a Stat that collects none."""
+    member = f"monitel.{aggregation.name}"
+    return ValueError(f"Stat {name!r} collects no {aggregation.name}: put {member} into its aggregations")

@@ -1,0 +1,238 @@
+/* A histogram that is being filled, in C. Its twin, which says the same in Python, is _recorder_py.py.
+ *
+ * Base-2 exponential, by OpenTelemetry's data model: at most 160 buckets on either side of zero, of the largest scale
+ * at which the samples fit into so many.
+ */
+#ifndef MONITEL_RECORDER_H
+#define MONITEL_RECORDER_H
+
+#include <Python.h>
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#define MAX_SCALE 20
+#define MAX_BUCKETS 160
+
+typedef struct {
+    int64_t first; /* index of the bucket that counts[0] is for */
+    uint64_t counts[MAX_BUCKETS];
+} Side;
+
+typedef struct {
+    int64_t scale;
+    double per_octave; /* buckets between two powers of two: 2 ** scale */
+    double sum, min, max;
+    uint64_t zero_count, nonfinite;
+    uint64_t last_mantissa; /* the last one whose logarithm was taken: samples that need one are often all equal */
+    double last_log2;
+    Side sides[2]; /* of positive and of negative samples */
+} Recorder;
+
+static void
+recorder_empty(Recorder *self)
+{
+    memset(self, 0, sizeof(Recorder));
+    self->scale = MAX_SCALE;
+    self->per_octave = ldexp(1.0, MAX_SCALE);
+    self->min = Py_HUGE_VAL;
+    self->max = -Py_HUGE_VAL;
+}
+
+/* Up to this scale no logarithm is taken: an octave has 4,096 buckets then, and as many slots of equal width, in each of
+ * which no more than two buckets begin. A larger scale have samples that are within 3 percent of each other. */
+#define TABLE_SCALE 12
+#define SLOTS (1 << TABLE_SCALE)
+#define MANTISSA_BITS 52
+#define MANTISSA (((uint64_t)1 << MANTISSA_BITS) - 1)
+#define ONE ((uint64_t)1023 << MANTISSA_BITS) /* the bits of 1.0 */
+
+static uint64_t ends[SLOTS + 2]; /* the largest mantissa that is not above bucket k - 1 of its octave */
+static int16_t starts[SLOTS];    /* the bucket in which a slot begins; -1 is the one below the octave */
+
+static double
+log2_of_mantissa(uint64_t mantissa)
+{
+    double significand;
+    mantissa |= ONE;
+    memcpy(&significand, &mantissa, sizeof(significand));
+    return log2(significand);
+}
+
+/* Fills the table, once. It is the logarithm itself that says where a bucket ends, so that both ways always agree. */
+static void
+make_table(void)
+{
+    if (ends[SLOTS] != 0) {
+        return;
+    }
+    for (int64_t k = 0; k <= SLOTS + 1; k++) {
+        double end = exp2((double)k / SLOTS);
+        uint64_t mantissa = k < SLOTS ? (uint64_t)ldexp(end - 1.0, MANTISSA_BITS) : MANTISSA;
+        while (mantissa > 0 && log2_of_mantissa(mantissa) * SLOTS > (double)k) {
+            mantissa--;
+        }
+        while (mantissa < MANTISSA && log2_of_mantissa(mantissa + 1) * SLOTS <= (double)k) {
+            mantissa++;
+        }
+        ends[k] = mantissa;
+    }
+    int16_t bucket = -1;
+    for (uint64_t slot = 0; slot < SLOTS; slot++) {
+        while (slot << (MANTISSA_BITS - TABLE_SCALE) > ends[bucket + 1]) {
+            bucket++;
+        }
+        starts[slot] = bucket;
+    }
+}
+
+/* The bucket of a finite number above 0, given by its bits. A power of two belongs to the bucket below it. */
+static inline int64_t
+bucket_index(Recorder *self, uint64_t bits)
+{
+    int64_t exponent = (int64_t)(bits >> MANTISSA_BITS) - 1023;
+    if (exponent == -1023) { /* subnormal: shifted until it has its leading one */
+        for (exponent = -1022; bits < (uint64_t)1 << MANTISSA_BITS; exponent--) {
+            bits <<= 1;
+        }
+    }
+    uint64_t mantissa = bits & MANTISSA;
+    if (self->scale <= TABLE_SCALE) {
+        int64_t bucket = starts[mantissa >> (MANTISSA_BITS - TABLE_SCALE)];
+        bucket += (mantissa > ends[bucket + 1]) + (mantissa > ends[bucket + 2]);
+        return (exponent * SLOTS + bucket) >> (TABLE_SCALE - self->scale);
+    }
+    if (mantissa != self->last_mantissa) {
+        self->last_mantissa = mantissa;
+        self->last_log2 = log2_of_mantissa(mantissa);
+    }
+    double place = self->last_log2 * self->per_octave; /* exact at powers of two */
+    int64_t whole = (int64_t)place;
+    return exponent * (int64_t)self->per_octave + whole - ((double)whole == place);
+}
+
+/* First and last bucket that has samples; false: none has. */
+static bool
+occupied(const Side *side, int64_t *first, int64_t *last)
+{
+    Py_ssize_t low = 0, high = MAX_BUCKETS - 1;
+    while (low < MAX_BUCKETS && side->counts[low] == 0) {
+        low++;
+    }
+    while (high > low && side->counts[high] == 0) {
+        high--;
+    }
+    *first = side->first + low;
+    *last = side->first + high;
+    return low < MAX_BUCKETS;
+}
+
+/* Moves the buckets to where `first` is counts[0]; each 2 ** shift of them become one. */
+static void
+lay_out(Side *side, int64_t first, int64_t shift)
+{
+    Side was = *side;
+    memset(side, 0, sizeof(Side));
+    side->first = first;
+    for (int64_t i = 0; i < MAX_BUCKETS; i++) {
+        if (was.counts[i] != 0) {
+            side->counts[((was.first + i) >> shift) - first] += was.counts[i];
+        }
+    }
+}
+
+/* Makes room for a bucket that is not there yet, where the samples so far lie in the middle; makes the buckets wider
+ * where it must. */
+static RARE void
+make_room(Recorder *self, Side *side, int64_t index)
+{
+    int64_t first, last, shift = 0;
+    if (!occupied(side, &first, &last)) {
+        first = last = index;
+    }
+    first = Py_MIN(first, index);
+    last = Py_MAX(last, index);
+    while ((last >> shift) - (first >> shift) >= MAX_BUCKETS) {
+        shift++;
+    }
+    first >>= shift;
+    last >>= shift;
+    lay_out(side, first - (MAX_BUCKETS - 1 - (last - first)) / 2, shift);
+    if (shift > 0) {
+        Side *other = &self->sides[side == &self->sides[0]];
+        if (occupied(other, &first, &last)) {
+            lay_out(other, first >> shift, shift);
+        }
+        self->scale -= shift;
+        self->per_octave = ldexp(1.0, (int)self->scale);
+    }
+}
+
+static inline void
+recorder_add(Recorder *self, double x)
+{
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof(bits));
+    Side *side = &self->sides[bits >> 63];
+    bits &= INT64_MAX;
+    if (bits >= (uint64_t)2047 << 52) {
+        self->nonfinite++;
+        return;
+    }
+    if (bits == 0) {
+        self->zero_count++;
+    }
+    else {
+        uint64_t place = (uint64_t)(bucket_index(self, bits) - side->first);
+        if (place >= MAX_BUCKETS) {
+            make_room(self, side, bucket_index(self, bits));
+            place = (uint64_t)(bucket_index(self, bits) - side->first);
+        }
+        side->counts[place]++;
+    }
+    self->sum += x;
+    self->min = x < self->min ? x : self->min;
+    self->max = x > self->max ? x : self->max;
+}
+
+static PyObject *
+counts_object(const uint64_t *counts, Py_ssize_t length)
+{
+    PyObject *found = PyTuple_New(length);
+    for (Py_ssize_t i = 0; found != NULL && i < length; i++) {
+        PyObject *count = PyLong_FromUnsignedLongLong(counts[i]);
+        if (count == NULL) {
+            Py_CLEAR(found);
+        }
+        else {
+            PyTuple_SET_ITEM(found, i, count);
+        }
+    }
+    return found;
+}
+
+/* Calls `type`, which is monitel.Histogram, with what was counted. */
+static PyObject *
+histogram_object(const Recorder *self, PyObject *type)
+{
+    PyObject *counts[2];
+    int64_t first[2], last[2];
+    for (int i = 0; i < 2; i++) {
+        const Side *side = &self->sides[i];
+        bool any = occupied(side, &first[i], &last[i]);
+        first[i] = any ? first[i] : 0;
+        counts[i] = counts_object(side->counts + (any ? first[i] - side->first : 0), any ? last[i] - first[i] + 1 : 0);
+    }
+    PyObject *found = NULL;
+    if (counts[0] != NULL && counts[1] != NULL) {
+        found = PyObject_CallFunction(type, "LKLOLOdddK", (long long)self->scale,
+                                      (unsigned long long)self->zero_count, (long long)first[0], counts[0],
+                                      (long long)first[1], counts[1], self->sum, self->min, self->max,
+                                      (unsigned long long)self->nonfinite);
+    }
+    Py_XDECREF(counts[0]);
+    Py_XDECREF(counts[1]);
+    return found;
+}
+
+#endif
