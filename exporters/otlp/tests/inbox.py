@@ -193,7 +193,7 @@ def points_of(message: Any) -> Iterator[Point]:
                 kind = metric.WhichOneof("data")
                 data = getattr(metric, kind)
                 for point in data.data_points:
-                    value = point.sum if kind == "histogram" else getattr(point, point.WhichOneof("value"))
+                    value = point.sum if kind.endswith("histogram") else getattr(point, point.WhichOneof("value"))
                     yield Point(
                         metric.name,
                         kind,

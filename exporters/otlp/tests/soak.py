@@ -35,7 +35,7 @@ def count(event):
     logged["windows" if event.window else "events"] += 1
 
 monitel.register_event_handler(count)
-stats = [monitel.Stat(f"stat.{n}", list(monitel.Aggregation), 0.05) for n in range(20)]
+stats = [monitel.Stat(f"stat.{n}", monitel.aggregation.TORCHS, 0.05) for n in range(20)]
 meter = pipeline.meter_provider.get_meter("mine")
 counter = meter.create_counter("mine")
 

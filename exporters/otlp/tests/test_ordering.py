@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import monitel
 import monitel_otlp
+from monitel.aggregation import TORCHS
 from monitel_otlp.spool import Spool
 
 from .inbox import Point, points_of
@@ -53,7 +54,7 @@ class Closed:
         """Hand it to every handler, as a Stat does when it closes a window."""
         name, attributes = SERIES[self.series]
         definition = monitel.StatDefinition(
-            name, tuple(monitel.Aggregation), "", "", MappingProxyType(attributes), monotonic=False
+            name, TORCHS, "", "", MappingProxyType(attributes), monotonic=False
         )
         window = monitel.Window(
             definition,
@@ -159,7 +160,7 @@ def test_cumulative_points_of_any_windows(batches: list[list[Closed]]) -> None:
             handed_over[series] += own
             groups = merged(own, before[series])
             expected_metrics += 6 * len(groups)
-            every = {each.suffix: of_series(points, series, f".{each.suffix}") for each in monitel.Aggregation}
+            every = {each.suffix: of_series(points, series, f".{each.suffix}") for each in TORCHS}
             for found in every.values():
                 assert [end for end, _ in groups] == [point.time_ns - EPOCH_NS for point in found]
             for index, (_, group) in enumerate(groups):

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import monitel
+from monitel.aggregation import TORCHS
 from monitel_otlp.mapping import CumulativeMapping, Points
 from monitel_otlp.windows import WindowQueue
 
@@ -28,7 +29,7 @@ def window(
 ) -> monitel.Window:
     """A window of ``count`` samples that are ``value``."""
     definition = monitel.StatDefinition(
-        name, tuple(monitel.Aggregation), "", "", MappingProxyType(dict(attributes or {})), monotonic=False
+        name, TORCHS, "", "", MappingProxyType(dict(attributes or {})), monotonic=False
     )
     return monitel.Window(definition, 0, end_ns, count, value * count, value, value, value, 0, None, None)
 

@@ -100,8 +100,8 @@ class MetricExporter(_Attached, SDKMetricExporter):
     """Puts monitel's windows into the requests of the reader that it is given to, and delivers them.
 
     Args:
-        **arguments: ``endpoint``, ``headers``, ``export_interval``, ``spool_dir``, ``protocol``, as for
-            :func:`monitel_otlp.configure`; the first exporter that is made decides.
+        **arguments: ``endpoint``, ``headers``, ``export_interval``, ``spool_dir``, ``protocol``,
+            ``distributions``, as for :func:`monitel_otlp.configure`; the first exporter that is made decides.
 
     Example:
         >>> from opentelemetry.sdk.metrics import MeterProvider

@@ -36,6 +36,7 @@ def configure(
     resource_attributes: Mapping[str, str | int | float | bool] | None = None,
     resource: Resource | None = None,
     spool_dir: str | os.PathLike[str] | None = None,
+    distributions: str | None = None,
     ranks: str = "all",
     rank_attribute: bool = False,
     workers: bool = False,
@@ -62,6 +63,9 @@ def configure(
         resource_attributes: Added to OTEL_RESOURCE_ATTRIBUTES and to what the launcher says (rank, run).
         resource: Taken as it is, in place of all that.
         spool_dir: Where the folder of this process's spool is made; else ``$XDG_STATE_HOME/monitel``.
+        distributions: What a Stat's HISTOGRAM becomes: ``"percentiles"`` of each window, gauges that every backend
+            takes; a ``"histogram"``, exponential, for a backend that takes those; or ``"both"``. Else what
+            OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION says, else percentiles.
         ranks: ``"all"`` export, or only rank ``"zero"``; without a launcher the process is rank zero.
         rank_attribute: Put ``training.rank`` on the points too, for backends that do not promote resource attributes.
         workers: Export what workers of torch's DataLoader record.
@@ -78,8 +82,8 @@ def configure(
 
     Raises:
         TypeError: An argument of a wrong type.
-        ValueError: An endpoint that is no base URL, an interval that is not positive, an unknown protocol or ranks, a
-            ``span_budget`` or ``span_steps`` below 1, text that UTF-8 cannot hold, an int beyond 64 bits.
+        ValueError: An endpoint that is no base URL, an interval that is not positive, an unknown protocol, ranks or
+            distributions, a ``span_budget`` or ``span_steps`` below 1, text that UTF-8 cannot hold, an int beyond 64 bits.
 
     Example:
         >>> import monitel
@@ -98,7 +102,7 @@ def configure(
         logging.Handler(logging_level)  # which checks it
     if sigterm and threading.current_thread() is not threading.main_thread():
         raise ValueError("sigterm=True must be asked for in the main thread: Python sets signal handlers there only")
-    settings = resolve(endpoint, headers, export_interval, spool_dir, protocol)
+    settings = resolve(endpoint, headers, export_interval, spool_dir, protocol, distributions=distributions)
     launch = launch_attributes()
     rank = launch.get("training.rank", 0)
     silent = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true" or (ranks == "zero" and rank != 0)

@@ -77,7 +77,7 @@ class Engine:
         self._events: BoundedQueue[_Logged] = BoundedQueue(LIMIT)
         self._interrupted = False
         self._handler_failed = False
-        mapping = choose_mapping(time.time_ns())
+        mapping = choose_mapping(time.time_ns(), settings.distributions)
         encoders = make_encoders(settings)
         self.windows = WindowExporter(self._queue, mapping, self._queue_size, resource, self._put, encoders["metrics"])
         self.records = RecordExporter(self._put, self.tally, encoders["logs"])

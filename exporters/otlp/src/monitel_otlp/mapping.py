@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from abc import ABC, abstractmethod
 from dataclasses import replace
@@ -79,21 +80,50 @@ class WindowMapping(ABC):
 
     Args:
         start_ns: When counting began, Unix ns.
+        distributions: What becomes of HISTOGRAM: ``"percentiles"``, ``"histogram"`` or ``"both"``.
     """
 
-    def __init__(self, start_ns: int) -> None:
+    def __init__(self, start_ns: int, distributions: str = "percentiles") -> None:
         self._start_ns = start_ns
+        self._percentiles = distributions != "histogram"
+        self._histograms = distributions != "percentiles"
 
     @abstractmethod
     def add(self, entry: Entry, points: Points) -> None:
         """Add the points of one window."""
+
+    def settled(self, entry: Entry) -> Entry:
+        """The entry with what is settled in the order in which windows came in."""
+        return entry
+
+    def write_distribution(
+        self, entry: Entry, points: Points, histogram: monitel.Histogram | None, temporality: int, start_ns: int
+    ) -> None:
+        """Add what HISTOGRAM gives: percentiles of the window, and the histogram of the window or of all so far."""
+        name, unit = entry.series.name, entry.series.definition.unit
+        if entry.window.histogram is not None and self._percentiles:
+            for suffix, value in entry.window.histogram.percentiles().items():
+                points.add(entry, f"{name}.{suffix}", unit).as_double = value
+        if histogram is not None and histogram.count:  # there may be none that is finite
+            point = points.add(entry, f"{name}.histogram", unit, "exponential_histogram", temporality)
+            point.start_time_unix_nano = start_ns
+            point.count = histogram.count
+            point.scale = histogram.scale
+            point.zero_count = histogram.zero_count
+            point.positive.offset = histogram.positive_offset
+            point.positive.bucket_counts.extend(histogram.positive)
+            point.negative.offset = histogram.negative_offset
+            point.negative.bucket_counts.extend(histogram.negative)
+            point.min, point.max = histogram.min, histogram.max
+            if not histogram.negative and math.isfinite(histogram.sum):  # the protocol wants none of negative samples
+                point.sum = histogram.sum
 
     def write(self, entries: Iterable[Entry], points: Points) -> None:
         """Add the points of some windows, in the order in which the queue gave them."""
         by_series: dict[Series, list[Entry]] = {}
         for entry in entries:
             points.windows += 1
-            by_series.setdefault(entry.series, []).append(entry)
+            by_series.setdefault(entry.series, []).append(self.settled(entry))
         for series, own in by_series.items():
             for entry in _ascending(own, series.end_ns + _MILLISECOND_NS):
                 self.add(entry, points)
@@ -103,8 +133,15 @@ class WindowMapping(ABC):
 class CumulativeMapping(WindowMapping):
     """For cumulative temporality: COUNT and SUM are sums since the start, the rest are gauges.
 
-    One metric for each aggregation that was asked for, under the name that it has everywhere: ``train.loss.mean``.
+    One metric for each aggregation that was asked for, under the name that it has everywhere: ``train.loss.mean``. A
+    distribution is one of all samples since the start, ``train.loss.histogram``, or percentiles of each window.
     """
+
+    def settled(self, entry: Entry) -> Entry:
+        """The entry with the distribution of all windows up to it."""
+        if entry.window.histogram is None or not self._histograms:
+            return entry
+        return entry._replace(total_histogram=entry.series.total(entry.window.histogram))
 
     def add(self, entry: Entry, points: Points) -> None:
         """One point for each aggregation."""
@@ -120,12 +157,16 @@ class CumulativeMapping(WindowMapping):
                 point = points.add(entry, name, unit, "sum", _CUMULATIVE, series.definition.monotonic)
                 point.start_time_unix_nano = self._start_ns
                 point.as_double = entry.total_sum
+            elif aggregation is monitel.HISTOGRAM:
+                self.write_distribution(entry, points, entry.total_histogram, _CUMULATIVE, self._start_ns)
             else:
                 points.add(entry, name, unit).as_double = window.value(aggregation)
 
 
 class DeltaMapping(WindowMapping):
-    """For delta temporality: one histogram a window, with one bucket, count, sum, min and max; VALUE is a gauge.
+    """For delta temporality: one histogram a window, with one bucket, count, sum, min and max; the others are gauges.
+
+    HISTOGRAM gives one more, ``train.loss.histogram``, or percentiles.
 
     A series that ever had a negative sample has no sum in its histogram from then on (the protocol wants it so), nor in
     what is not sent yet, and ``<stat>.total`` beside it. A sum that is not finite is left out.
@@ -136,11 +177,14 @@ class DeltaMapping(WindowMapping):
         window, series = entry.window, entry.series
         unit = series.definition.unit
         asked = set(window.definition.aggregations)
-        if monitel.VALUE in asked:
-            points.add(entry, f"{series.name}.value", unit).as_double = window.last
-        if not asked - {monitel.VALUE}:
-            return
         start_ns = max(window.start_ns, series.end_ns)  # two Stats of one name may have windows that overlap
+        for aggregation in asked & {monitel.VALUE, monitel.STDDEV}:
+            points.add(entry, f"{series.name}.{aggregation.suffix}", unit).as_double = window.value(aggregation)
+        if monitel.HISTOGRAM in asked:
+            histogram = window.histogram if self._histograms else None
+            self.write_distribution(entry, points, histogram, _DELTA, start_ns)
+        if not asked - {monitel.VALUE, monitel.STDDEV, monitel.HISTOGRAM}:
+            return
         point = points.add(entry, series.name, unit, "histogram", _DELTA)
         point.start_time_unix_nano = start_ns
         point.count = window.count
@@ -156,10 +200,11 @@ class DeltaMapping(WindowMapping):
             point.sum = entry.finite_sum
 
 
-def choose_mapping(start_ns: int) -> WindowMapping:
+def choose_mapping(start_ns: int, distributions: str) -> WindowMapping:
     """The mapping that OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE asks for."""
     preference = os.environ.get("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "").strip().lower()
-    return DeltaMapping(start_ns) if preference in {"delta", "lowmemory"} else CumulativeMapping(start_ns)
+    mapping = DeltaMapping if preference in {"delta", "lowmemory"} else CumulativeMapping
+    return mapping(start_ns, distributions)
 
 
 def _ascending(entries: list[Entry], earliest_ns: int) -> list[Entry]:
@@ -187,6 +232,21 @@ def _merged(earlier: Entry, later: Entry) -> Entry:
         sum=one.sum + other.sum,
         min=min(one.min, other.min),
         max=max(one.max, other.max),
+        stddev=_merged_stddev(one, other),
+        histogram=_merged_histogram(one.histogram, other.histogram),
     )
     sums = [entry.finite_sum for entry in (earlier, later) if entry.finite_sum is not None]
     return later._replace(window=window, finite_sum=sum(sums) if sums else None)
+
+
+def _merged_stddev(one: monitel.Window, other: monitel.Window) -> float | None:
+    """By the law of total variance; two Stats of one name may differ in what they collect."""
+    if one.stddev is None or other.stddev is None:
+        return other.stddev
+    count, apart = one.count + other.count, other.mean - one.mean
+    within = one.stddev**2 * one.count + other.stddev**2 * other.count
+    return math.sqrt((within + apart**2 * one.count / count * other.count) / count)
+
+
+def _merged_histogram(one: monitel.Histogram | None, other: monitel.Histogram | None) -> monitel.Histogram | None:
+    return one.merge(other) if one is not None and other is not None else other

@@ -23,6 +23,7 @@ _log = logging.getLogger("monitel.otlp")
 
 HTTP, GRPC = "http/protobuf", "grpc"
 COMPRESSIONS = ("none", "gzip", "deflate")
+DISTRIBUTIONS = ("percentiles", "histogram", "both")
 SPOOL_BYTES = 1 << 30
 _DEFAULT_INTERVAL = 5.0
 _LONGEST_INTERVAL = 86_400.0
@@ -62,6 +63,7 @@ class Settings:
         interval: Seconds between two rounds of delivery.
         spool_root: The folder in which each process's spool has a folder of its own.
         spool_dir: This process's.
+        distributions: What becomes of HISTOGRAM: one of ``DISTRIBUTIONS``.
         problems: What was wrong with variables, said already.
     """
 
@@ -69,6 +71,7 @@ class Settings:
     interval: float
     spool_root: Path
     spool_dir: Path
+    distributions: str = "percentiles"
     problems: tuple[str, ...] = ()
 
     @property
@@ -169,15 +172,20 @@ def resolve(
     export_interval: float | None = None,
     spool_dir: str | os.PathLike[str] | None = None,
     protocol: str | None = None,
+    *,
+    distributions: str | None = None,
 ) -> Settings:
     """Check the arguments, and fill in from the environment what was left out.
 
     Raises:
         TypeError: An argument of a wrong type.
-        ValueError: An endpoint that is no base URL, an interval that is not positive, an unknown protocol.
+        ValueError: An endpoint that is no base URL, an interval that is not positive, an unknown protocol or way of
+            sending distributions.
     """
     if protocol not in {None, HTTP, GRPC}:
         raise ValueError(f"protocol must be {HTTP!r} or {GRPC!r}, got {protocol!r}")
+    if distributions not in {None, *DISTRIBUTIONS}:
+        raise ValueError(f"distributions must be one of {', '.join(map(repr, DISTRIBUTIONS))}, got {distributions!r}")
     if spool_dir is not None and not isinstance(spool_dir, (str, os.PathLike)):
         raise TypeError(f"spool_dir must be a path, got {type(spool_dir).__qualname__}")
     base = None if endpoint is None else _base_url(endpoint)
@@ -192,7 +200,19 @@ def resolve(
     else:
         root = (_state_folder() if endpoints else None) or Path("monitel-runs")
     interval = _interval(export_interval, environment)
-    return Settings(endpoints, interval, root, _own_folder(root), tuple(environment.problems))
+    chosen = _distributions(distributions)
+    return Settings(endpoints, interval, root, _own_folder(root), chosen, tuple(environment.problems))
+
+
+def _distributions(given: str | None) -> str:
+    """Exponential histograms only where it was said that the backend takes them.
+
+    A Prometheus that does not take native histograms refuses all of a request in which there is one.
+    """
+    if given is not None:
+        return given
+    named = os.environ.get("OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION", "").strip().lower()
+    return "histogram" if named == "base2_exponential_bucket_histogram" else "percentiles"
 
 
 def _state_folder() -> Path | None:

@@ -258,7 +258,7 @@ class _Pace:
 
 def _train(simulation: Simulation, rank: int, pace: _Pace) -> None:
     rng = random.Random(f"{simulation.seed} {rank}")  # noqa: S311  samples, not secrets
-    every = list(monitel.Aggregation)
+    every = [monitel.VALUE, monitel.MEAN, monitel.COUNT, monitel.SUM, monitel.MAX, monitel.MIN]
     window = simulation.window
     loss = monitel.Stat("loss", every, window, attributes={"split": "train"})
     step_time = monitel.Stat("step.time", every, window, unit="s", description="Computing one step")

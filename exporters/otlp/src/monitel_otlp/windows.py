@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from threading import RLock
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
     import monitel
-
 
 _log = logging.getLogger("monitel.otlp")
 
@@ -35,6 +35,9 @@ class Series:
         sum: The samples' sum so far, of windows whose sum is finite.
         signed: A sample was negative.
         end_ns: Time of the latest point; written where windows are encoded.
+        histogram: The samples' distribution so far; written there too, for it takes longer than a training loop should
+            wait.
+        dropped: Distributions of windows that were dropped before that.
     """
 
     name: str
@@ -44,16 +47,38 @@ class Series:
     sum: float = 0.0
     signed: bool = False
     end_ns: int = 0
+    histogram: monitel.Histogram | None = None
+    dropped: deque[monitel.Histogram] = field(default_factory=deque)
+
+    def drop(self, histogram: monitel.Histogram) -> None:
+        """Keep a distribution that no point will have, for the total: one that holds all of them."""
+        with suppress(IndexError):
+            histogram = self.dropped.pop().merge(histogram)
+        self.dropped.append(histogram)
+
+    def total(self, histogram: monitel.Histogram) -> monitel.Histogram:
+        """The distribution of all windows up to one that comes in its turn."""
+        with suppress(IndexError):
+            while True:
+                histogram = self.dropped.popleft().merge(histogram)
+        if self.histogram is not None:
+            histogram = self.histogram.merge(histogram)
+        self.histogram = histogram
+        return histogram
 
 
 class Entry(NamedTuple):
-    """A window, its sum where that is finite, and its series' totals with it counted in."""
+    """A window, its sum where that is finite, and its series' totals with it counted in.
+
+    That of the distributions is settled later, where windows are encoded.
+    """
 
     window: monitel.Window
     series: Series
     finite_sum: float | None
     total_count: int
     total_sum: float
+    total_histogram: monitel.Histogram | None = None
 
 
 class WindowQueue:
@@ -99,8 +124,10 @@ class WindowQueue:
                 series.signed = True
             self._entries.append(Entry(window, series, finite_sum, series.count, series.sum))
             if len(self._entries) > self._limit:
-                self._entries.popleft()
+                oldest = self._entries.popleft()
                 self._dropped += 1
+                if oldest.window.histogram is not None:
+                    oldest.series.drop(oldest.window.histogram)
 
     def _series_of(self, definition: monitel.StatDefinition) -> Series:
         name = self._names.of(definition.name)
