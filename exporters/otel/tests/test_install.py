@@ -120,7 +120,7 @@ import sys
 import monitel, monitel_otel
 
 with monitel_otel.install():
-    stat = monitel.Stat("loss", list(monitel.Aggregation), 60.0)
+    stat = monitel.Stat("loss", monitel.aggregation.TORCHS, 60.0)
     for number in range(3):
         stat.add(number)
         stat.flush()

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 import monitel
 import monitel_otel
-from monitel import COUNT, MAX, MEAN, MIN, SUM, VALUE, Aggregation, Stat
+from monitel import COUNT, HISTOGRAM, MAX, MEAN, MIN, STDDEV, SUM, VALUE, Aggregation, Stat
+from monitel.aggregation import TORCHS
 
 from .conftest import Backend
 
@@ -50,6 +51,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
         (MAX, True, ("Gauge", None), "s", 2.0),
         (MIN, False, ("Gauge", None), "s", 2.0),
         (VALUE, False, ("Gauge", None), "s", 2.0),
+        (STDDEV, False, ("Gauge", None), "s", 0.0),
     ],
 )
 @pytest.mark.usefixtures("installed")
@@ -80,6 +82,19 @@ def test_each_aggregation_has_its_instrument(
         assert CUMULATIVE == metric.data.aggregation_temporality
 
 
+@pytest.mark.usefixtures("installed")
+def test_a_distribution_is_percentiles(backend: Backend, clock: ManualClock) -> None:
+    """Gauges, because an instrument of the API takes samples, not a histogram that is made; NaN is left out."""
+    stat = Stat("step.time", [HISTOGRAM], 60.0, unit="s")
+    close_windows(stat, clock, [1.0], [1.0, 2.0, 3.0], [math.nan])
+    metrics = backend.collect()
+    names = [f"step.time.{name}" for name in ("p50", "p90", "p95", "p99")]
+    assert {*names, "monitel.windows", "monitel.stat.nonfinite"} == set(metrics)
+    assert {("Gauge", "s")} == {(type(metrics[name].data).__name__, metrics[name].unit) for name in names}
+    values = backend.values()
+    assert [pytest.approx(2.0, rel=0.01), 3.0, 3.0, 3.0] == [values[name] for name in names]
+
+
 windows = st.lists(st.lists(st.integers(-1000, 1000).map(float), min_size=1, max_size=5), min_size=1, max_size=20)
 
 
@@ -91,7 +106,7 @@ def test_counts_and_sums_are_exact_over_any_windows(
     """However often somebody collects in between."""
     backend = Backend()
     with monitel_otel.install(backend.meter_provider, backend.logger_provider):
-        stat = Stat("loss", list(Aggregation), 60.0)
+        stat = Stat("loss", TORCHS, 60.0)
         for number, samples in enumerate(windows):
             for sample in samples:
                 stat.add(sample)
@@ -125,7 +140,7 @@ def test_what_is_not_finite_is_left_out_and_counted(
     backend: Backend, clock: ManualClock, caplog: pytest.LogCaptureFixture, bad: float
 ) -> None:
     """The SDK would drop it too, with a warning for each call; counts stay exact."""
-    stat = Stat("loss", list(Aggregation), 60.0)
+    stat = Stat("loss", TORCHS, 60.0)
     close_windows(stat, clock, [1.0])
     backend.collect()
     close_windows(stat, clock, [bad])
@@ -253,7 +268,7 @@ def test_a_collect_closes_windows_whose_time_is_over(backend: Backend, clock: Ma
 def test_the_first_window_of_a_stat_may_close_in_a_collect(backend: Backend, clock: ManualClock) -> None:
     """Its instruments are then made inside the callback: no deadlock, in many Stats at once."""
     for number in range(50):
-        Stat(f"loss.{number}", list(Aggregation), 60.0).add(1)  # destructed with an open window
+        Stat(f"loss.{number}", TORCHS, 60.0).add(1)  # destructed with an open window
         monitel.stat(f"registered.loss.{number}").add(1)
     clock.advance(60)
     in_thread(backend.collect)

@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("monitel.otel")
 
-_LAST_WINDOW_ONLY = {monitel.MEAN, monitel.VALUE, monitel.MAX, monitel.MIN}
+_CUMULATIVE = {monitel.COUNT, monitel.SUM}
 
 
 class Instruments:
     """Writes each window into the instruments of its Stat, in the thread that closed it.
 
-    COUNT and SUM lose nothing: they are cumulative. Of MEAN, VALUE, MAX and MIN a reader sees the last window
-    before it collects, because that is all that the API's gauges carry; the first time that this costs a window, a
-    warning says so. Values that are not finite, and a negative sum of a monotonic Stat, are left out and counted in
+    COUNT and SUM lose nothing: they are cumulative. Of the others, of HISTOGRAM the percentiles, a reader sees the last
+    window before it collects, because that is all that the API's gauges carry; the first time that this costs a window,
+    a warning says so. Values that are not finite, and a negative sum of a monotonic Stat, are left out and counted in
     ``monitel.stat.nonfinite``. Wait counters are observed too, from the first window on that is written after theirs.
     """
 
     def __init__(self, meter_provider: MeterProvider) -> None:
         self._meter = meter_provider.get_meter("monitel", monitel.__version__)
         self._names = MetricNames()
-        self._writers: dict[monitel.StatDefinition, list[tuple[monitel.Aggregation, Callable[..., None]]]] = {}
-        self._instruments: dict[tuple[str, str, bool, monitel.Aggregation], Callable[..., None]] = {}
+        self._writers: dict[monitel.StatDefinition, dict[str, Callable[..., None]]] = {}
+        self._instruments: dict[tuple[str, str, bool, str], Callable[..., None]] = {}
         self._since_collect: set[tuple[str, frozenset[tuple[str, Any]]]] | None = None  # None until a reader collects
         self._warned = False
         self._waits = WaitInstruments(self._meter)
@@ -55,17 +55,16 @@ class Instruments:
             self._waits.refresh()
         definition = window.definition
         attributes: dict[str, Any] | None = dict(definition.attributes) or None  # the SDK is faster without
+        values = window.values()
         writers = self._writers.get(definition)
         if writers is None:
-            writers = [(each, self._instrument(definition, each)) for each in definition.aggregations]
-            self._writers[definition] = writers
-        for aggregation, write in writers:
-            value = window.count if aggregation is monitel.COUNT else window.value(aggregation)
-            falling = definition.monotonic and aggregation is monitel.SUM and value < 0
+            writers = self._writers[definition] = {each: self._instrument(definition, each) for each in values}
+        for suffix, value in values.items():
+            falling = definition.monotonic and suffix == "sum" and value < 0
             if falling or not math.isfinite(value):
-                self._nonfinite.add(1, {"stat": definition.name, "aggregation": aggregation.suffix})
+                self._nonfinite.add(1, {"stat": definition.name, "aggregation": suffix})
             else:
-                write(value, attributes)
+                writers[suffix](window.count if suffix == "count" else value, attributes)
         self._windows += 1
         self._watch_for_loss(definition)
 
@@ -73,33 +72,33 @@ class Instruments:
         """Report nothing any more; the API has no way to take an instrument back."""
         self._active = False
 
-    def _instrument(self, definition: monitel.StatDefinition, aggregation: monitel.Aggregation) -> Callable[..., None]:
-        key = definition.name, definition.unit, definition.monotonic, aggregation
+    def _instrument(self, definition: monitel.StatDefinition, suffix: str) -> Callable[..., None]:
+        key = definition.name, definition.unit, definition.monotonic, suffix
         known = self._instruments.get(key)
         if known is None:
-            known = self._instruments[key] = self._make(definition, aggregation)
+            known = self._instruments[key] = self._make(definition, suffix)
         return known
 
-    def _make(self, definition: monitel.StatDefinition, aggregation: monitel.Aggregation) -> Callable[..., None]:
-        name = f"{self._names.of(definition.name)}.{aggregation.suffix}"
+    def _make(self, definition: monitel.StatDefinition, suffix: str) -> Callable[..., None]:
+        name = f"{self._names.of(definition.name)}.{suffix}"
         description = describe(definition.name, definition.description)
-        if aggregation is monitel.COUNT:
+        if suffix == "count":
             return self._meter.create_counter(name, "{sample}", description).add
-        if aggregation is not monitel.SUM:
+        if suffix != "sum":
             return self._meter.create_gauge(name, definition.unit, description).set
         if definition.monotonic:
             return self._meter.create_counter(name, definition.unit, description).add
         return self._meter.create_up_down_counter(name, definition.unit, description).add
 
     def _watch_for_loss(self, definition: monitel.StatDefinition) -> None:
-        if self._warned or self._since_collect is None or _LAST_WINDOW_ONLY.isdisjoint(definition.aggregations):
+        if self._warned or self._since_collect is None or _CUMULATIVE.issuperset(definition.aggregations):
             return
         series = definition.name, frozenset(definition.attributes.items())
         if series in self._since_collect:
             self._warned = True
             _log.warning(
-                "Stat %r closes windows faster than the metric reader collects: mean, value, max and min of all but "
-                "the last window are lost here. Set OTEL_METRIC_EXPORT_INTERVAL to the window size (milliseconds), "
+                "Stat %r closes windows faster than the metric reader collects: of all but the last window, all but "
+                "count and sum is lost here. Set OTEL_METRIC_EXPORT_INTERVAL to the window size (milliseconds), "
                 "or use monitel_otlp, which delivers every window.",
                 definition.name,
             )
