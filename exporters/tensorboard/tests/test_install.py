@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import math
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,8 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import (  # type: ignore[import-untyped]
     EventAccumulator,
 )
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader  # type: ignore[import-untyped]
+from tensorboard.util import tensor_util  # type: ignore[import-untyped]
 
 import monitel
 from monitel.testing import ManualClock
@@ -39,6 +42,54 @@ def test_a_window_gives_a_scalar_for_each_aggregation(tmp_path: Path, read: Read
             loss.add(value)
         monitel.set_step(99)
     assert read(tmp_path) == {"loss.mean": [(11, 0.375)], "loss.max": [(11, 0.5)]}
+
+
+def test_a_distribution_is_on_the_histogram_tab(tmp_path: Path) -> None:
+    """HISTOGRAM gives percentiles as scalars, and its buckets from the smallest sample to the largest."""
+    with install(tmp_path):
+        stat = monitel.Stat("step.time", [monitel.HISTOGRAM, monitel.STDDEV], 60.0, attributes={"split": "val"})
+        for step, sample in enumerate([-2.0, 0.0, 1.0, 1.5, 3.0, math.nan]):
+            monitel.set_step(step)
+            stat.add(sample)
+        stat.flush()
+        stat.add(math.inf)
+        stat.flush()
+    reader = EventAccumulator(str(tmp_path), size_guidance={"histograms": 0})
+    reader.Reload()
+    names = ["p50", "p90", "p95", "p99", "stddev"]
+    assert {f"step.time.{name}{{split=val}}" for name in names} == set(reader.Tags()["scalars"])
+    (point,) = reader.Histograms("step.time.histogram{split=val}")
+    value, edges = point.histogram_value, [point.histogram_value.min, *point.histogram_value.bucket_limit]
+    assert (5, 5.0, 3.5, -2.0, 3.0) == (point.step, value.num, value.sum, value.min, value.max)
+    assert sorted(edges) == edges
+    counted = [(low, high, count) for low, high, count in zip(edges, edges[1:], value.bucket, strict=False) if count]
+    assert [1] * 5 == [count for *_, count in counted]
+    assert (-2.0, 3.0) == (edges[0], edges[-1])
+    for sample, (low, high, _) in zip([-2.0, 0.0, 1.0, 1.5, 3.0], counted, strict=True):
+        assert low <= sample <= high
+
+
+def test_tensorboard_reads_any_distribution(tmp_path: Path) -> None:
+    """Its own conversion for the browser keeps every count, whatever the samples are."""
+    every = [[3.0] * 4, [0.0, 0.0], [-1e-3, 0.0, 1e3], [-5.0, -4.0], [1.0, 2.0, 4.0, 1e9]]
+    with install(tmp_path):
+        for number, samples in enumerate(every):
+            stat = monitel.Stat(f"x{number}", [monitel.HISTOGRAM], 60.0)
+            for sample in samples:
+                stat.add(sample)
+            stat.flush()
+    loader = EventFileLoader(str(next(tmp_path.iterdir())))
+    found = {
+        value.tag: tensor_util.make_ndarray(value.tensor)
+        for event in loader.Load()
+        for value in event.summary.value
+        if value.tag.endswith(".histogram")
+    }
+    for number, samples in enumerate(every):
+        buckets = found[f"x{number}.histogram"]
+        assert len(samples) == buckets[:, 2].sum()
+        assert (min(samples), max(samples)) == pytest.approx((buckets[0, 0], buckets[-1, 1]))
+        assert (buckets[:, 0] <= buckets[:, 1]).all()
 
 
 def test_attributes_are_part_of_the_tag(tmp_path: Path, read: Read) -> None:

@@ -104,6 +104,7 @@ def test_any_point_can_be_encoded(tmp_path_factory: pytest.TempPathFactory, poin
         if isinstance(point.value, str):
             assert value.tensor.string_val[0] == point.value.encode("utf-8", "replace")
         else:
+            assert isinstance(point.value, float)
             assert value.simple_value == point.value or math.isnan(point.value)
 
 

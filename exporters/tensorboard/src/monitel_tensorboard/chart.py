@@ -29,7 +29,13 @@ class Logged(NamedTuple):
     @property
     def size(self) -> int:
         """How many points it stands for."""
-        return len(self.items)
+        return len(self.items) + (self._histogram is not None)
+
+    @property
+    def _histogram(self) -> monitel.Histogram | None:
+        """What the histogram tab shows; it shows no empty ones."""
+        histogram = None if self.event.window is None else self.event.window.histogram
+        return histogram if histogram is not None and histogram.count else None
 
     def points(self) -> Iterator[Point | None]:
         """Yield a point for each item; None for one that is neither a number nor text."""
@@ -41,6 +47,9 @@ class Logged(NamedTuple):
                 yield make(_tag(event, key), value, None, walltime)._replace(step=self.step, rising=True)
             except Exception:
                 yield None
+        if window is not None and self._histogram is not None:
+            tag = _tag(event, f"{window.name}.histogram")
+            yield Point(tag, self._histogram, self.step, window.end_ns / 1e9, rising=True)
 
 
 def _tag(event: Event, key: str) -> str:

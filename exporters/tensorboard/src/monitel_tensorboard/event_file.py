@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 # tensorboard has neither type hints nor stubs of its own.
 from tensorboard.compat.proto.event_pb2 import Event  # type: ignore[import-untyped]
+from tensorboard.compat.proto.histogram_pb2 import HistogramProto  # type: ignore[import-untyped]
 from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-untyped]
 from tensorboard.compat.proto.tensor_pb2 import TensorProto  # type: ignore[import-untyped]
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto  # type: ignore[import-untyped]
 from tensorboard.compat.proto.types_pb2 import DT_STRING  # type: ignore[import-untyped]
 from tensorboard.plugins.text.metadata import create_summary_metadata  # type: ignore[import-untyped]
 from tensorboard.summary.writer.record_writer import RecordWriter  # type: ignore[import-untyped]
+
+from monitel import Histogram
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,4 +94,20 @@ def _value(point: Point) -> Any:
     if isinstance(point.value, str):
         text = TensorProto(string_val=[point.value.encode("utf-8", "replace")], **_ONE_STRING)
         return Summary.Value(tag=tag, metadata=_TEXT, tensor=text)
+    if isinstance(point.value, Histogram):
+        return Summary.Value(tag=tag, histo=_histogram(point.value))
     return Summary.Value(tag=tag, simple_value=point.value)
+
+
+def _histogram(histogram: Histogram) -> Any:
+    """The message of the histogram tab, whose buckets begin where the one before ends."""
+    found = HistogramProto(min=histogram.min, max=histogram.max, num=histogram.count, sum=histogram.sum)
+    end = histogram.min
+    for low, high, count in histogram.buckets():
+        if low > end:
+            found.bucket_limit.append(low)
+            found.bucket.append(0)
+        found.bucket_limit.append(high)
+        found.bucket.append(count)
+        end = high
+    return found

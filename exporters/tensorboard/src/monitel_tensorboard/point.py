@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import operator
 import time
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from monitel import Histogram
 
 _INT64 = range(-(2**63), 2**63)
 
 
 class Point(NamedTuple):
-    """A number or a text of one tag at one step.
+    """A number, a text or a distribution of one tag at one step.
 
     Attributes:
         tag: The chart's name.
-        value: The number or the text.
+        value: The number, the text or the distribution.
         step: Where on the x axis; None only where it rises.
         walltime: Seconds since the Unix epoch.
         rising: The step is settled when the point is written, so that those of a tag never fall.
     """
 
     tag: str
-    value: float | str
+    value: float | str | Histogram
     step: int | None
     walltime: float
     rising: bool = False
