@@ -37,7 +37,7 @@ over, told = threading.Event(), threading.Event()
 pipeline = monitel_otlp.configure(service_name="train", export_interval=0.25, spool_dir="spool")
 
 def stat(name, **options):
-    return monitel.Stat(name, list(monitel.Aggregation), 1.0, **options)
+    return monitel.Stat(name, monitel.aggregation.TORCHS, 1.0, **options)
 
 train_loss = stat("loss", attributes={"split": "train"})
 val_loss = stat("loss", attributes={"split": "val"})

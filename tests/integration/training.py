@@ -32,8 +32,8 @@ windows = []
 monitel.register_event_handler(lambda event: windows.append(event.window) if event.window else None)
 pipeline = monitel_otlp.configure(service_name="train", export_interval=0.3, spool_dir="spool")
 tracer = pipeline.tracer_provider.get_tracer("train")
-loss = monitel.Stat("train.loss", list(monitel.Aggregation), 0.05)
-seconds = monitel.Stat("step.time", list(monitel.Aggregation), 0.1, unit="s", attributes={"split": "train"})
+loss = monitel.Stat("train.loss", monitel.aggregation.TORCHS, 0.05)
+seconds = monitel.Stat("step.time", monitel.aggregation.TORCHS, 0.1, unit="s", attributes={"split": "train"})
 steps = 0
 
 def epoch():

@@ -1,0 +1,97 @@
+"""Distributions and a real Prometheus: its quantiles of what was sent are those of the samples."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from .conftest import Prometheus, free_port, prometheus_command, running
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.integration
+
+QS = (0.01, 0.25, 0.5, 0.9, 0.95, 0.99, 0.999)
+
+RUN = """\
+import json, random, sys
+import monitel, monitel_otlp
+
+distributions, negative = json.loads(sys.argv[1])
+rng = random.Random(20)
+samples = []
+with monitel_otlp.configure(service_name="train", distributions=distributions) as pipeline:
+    stat = monitel.Stat("step.time", [monitel.HISTOGRAM, monitel.COUNT, monitel.STDDEV], 60.0, unit="s")
+    for spread in (0.05, 0.3, 1.0):
+        for _ in range(3000):
+            samples.append(rng.lognormvariate(-1, spread) * (-1 if negative and rng.random() < 0.3 else 1))
+            stat.add(samples[-1])
+        stat.flush()
+        assert pipeline.force_flush(20)
+    print(json.dumps([samples, stat.quantile(0.99), monitel.Histogram.of(samples).scale]))
+assert not pipeline.dropped, pipeline.dropped
+"""
+
+
+def run(folder: Path, url: str, distributions: str | None, *, negative: bool = False) -> Any:
+    """Three windows of 3,000 samples each: the samples, the last window's p99, and the scale of all."""
+    environment = {**os.environ, "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": f"{url}/api/v1/otlp/v1/metrics"}
+    command = [sys.executable, "-c", RUN, json.dumps([distributions, negative])]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, cwd=folder, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("negative", [False, True])
+def test_histogram_quantile_is_within_the_bound(prometheus: Prometheus, tmp_path: Path, *, negative: bool) -> None:
+    """By query: a bucket's width at most from NumPy's exact percentile of all samples."""
+    numpy = pytest.importorskip("numpy", reason="numpy is not installed")
+    samples, p99, scale = run(tmp_path, prometheus.url, "both", negative=negative)
+    width = 2 ** 2**-scale - 1
+    assert width < 0.1
+    for q in QS:
+        (found,) = prometheus.query(f"histogram_quantile({q}, step_time_histogram_seconds)")
+        expected = numpy.percentile(samples, 100 * q, method="inverted_cdf")
+        assert abs(float(found) - expected) <= width * abs(expected), q
+    assert ["9000"] == prometheus.query("histogram_count(step_time_histogram_seconds)")
+    if not negative:
+        (total,) = prometheus.query("histogram_sum(step_time_histogram_seconds)")
+        assert sum(samples) == pytest.approx(float(total))
+    assert [p99] == [float(value) for value in prometheus.query("step_time_p99_seconds")]
+    assert ["9000"] == prometheus.query("step_time_count_total")
+
+
+def test_windows_can_be_told_apart(prometheus: Prometheus, tmp_path: Path) -> None:
+    """The difference of two cumulative points has the samples between: what rate() and increase() are made of."""
+    numpy = pytest.importorskip("numpy", reason="numpy is not installed")
+    samples, _, scale = run(tmp_path, prometheus.url, "histogram")
+    found = prometheus.ask("query", query="step_time_histogram_seconds[1h]")["result"][0]["histograms"]
+    assert ["3000", "6000", "9000"] == [histogram["count"] for _, histogram in found]
+    at = [moment for moment, _ in found]
+    between = f"step_time_histogram_seconds @ {at[2]} - step_time_histogram_seconds @ {at[1]}"
+    (median,) = prometheus.query(f"histogram_quantile(0.5, {between})")
+    expected = numpy.percentile(samples[6000:], 50, method="inverted_cdf")
+    assert abs(float(median) - expected) <= (2 ** 2**-scale - 1) * expected
+    assert [] == prometheus.query("step_time_p50_seconds")
+
+
+def test_percentiles_reach_a_prometheus_without_native_histograms(backends: Path, tmp_path: Path) -> None:
+    """The default is what every backend takes: nothing is refused, and nothing is set aside."""
+    url = f"http://127.0.0.1:{free_port()}"
+    config = tmp_path / "prometheus.yml"
+    config.write_text("global: {scrape_interval: 1h}\n")
+    command = [each for each in prometheus_command(backends, url, tmp_path, config) if "native" not in each]
+    with running(*command, log=tmp_path / "prometheus.log", ready=f"{url}/-/ready"):
+        _, p99, _ = run(tmp_path, url, None)
+        prometheus = Prometheus(url)
+        assert [p99] == [float(value) for value in prometheus.query("step_time_p99_seconds")]
+        assert 3 == len(prometheus.samples("step_time_stddev_seconds"))
+        assert [] == prometheus.query('{__name__=~"step_time_histogram.*"}')
