@@ -10,6 +10,7 @@ from race import optional, race, timed
 from row import report
 
 import monitel
+from monitel.aggregation import TORCHS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +37,7 @@ def measure(handlers: str) -> None:
     """log_event, and a window that closes, with the handlers that are registered."""
     event = monitel.Event("epoch", _WHEN, _DATA)
     logging = {"monitel": timed("log(event)", lambda: {"log": monitel.log_event, "event": event})}
-    windows = {"monitel": closing(lambda: monitel.Stat("loss", list(monitel.Aggregation), 1e9, 1))}
+    windows = {"monitel": closing(lambda: monitel.Stat("loss", TORCHS, 1e9, 1))}
     if _TORCH:
         torchs = _TORCH.Event("epoch", _WHEN, _DATA)
         log = _TORCH.log_event

@@ -16,6 +16,7 @@ from race import optional
 from row import Row
 
 import monitel
+from monitel.aggregation import TORCHS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +50,7 @@ def loop_during(work: Callable[[], object]) -> tuple[int, int]:
 
 def one_run(pipeline: Any) -> tuple[int, int, int]:
     """The loop's standstill beside the pipeline, how long that took, and the standstill beside nothing."""
-    idle = [monitel.Stat(f"idle.{n}", list(monitel.Aggregation), _WINDOW) for n in range(_STATS)]
+    idle = [monitel.Stat(f"idle.{n}", TORCHS, _WINDOW) for n in range(_STATS)]
     pipeline.force_flush(60.0)
     for stat in idle:
         stat.add(0.25)

@@ -20,10 +20,10 @@ from row import HEADER, Row
 _HERE = Path(__file__).parent
 _SWITCH = "MONITEL_NO_EXTENSIONS"
 _SUBJECTS = (
-    *("adding", "threads", "events", "waits", "ranges", "memory", "importing"),
+    *("adding", "distributions", "threads", "events", "waits", "ranges", "memory", "importing"),
     *("pipeline", "exporting", "spans", "expiry", "ending", "writer", "ranks", "collector"),
 )
-_BOTH_TWINS = {"adding", "threads"}
+_BOTH_TWINS = {"adding", "threads", "distributions"}
 
 
 def main() -> int:
