@@ -24,8 +24,6 @@ typedef struct {
     double per_octave; /* buckets between two powers of two: 2 ** scale */
     double sum, min, max;
     uint64_t zero_count, nonfinite;
-    uint64_t last_mantissa; /* the last one whose logarithm was taken: samples that need one are often all equal */
-    double last_log2;
     Side sides[2]; /* of positive and of negative samples */
 } Recorder;
 
@@ -40,7 +38,8 @@ recorder_empty(Recorder *self)
 }
 
 /* Up to this scale no logarithm is taken: an octave has 4,096 buckets then, and as many slots of equal width, in each of
- * which no more than two buckets begin. A larger scale have samples that are within 3 percent of each other. */
+ * which no more than two buckets begin. A larger scale have samples that are within 3 percent of each other: one in
+ * fifty of them, which lies near the end of its bucket, takes a logarithm. */
 #define TABLE_SCALE 12
 #define SLOTS (1 << TABLE_SCALE)
 #define MANTISSA_BITS 52
@@ -48,6 +47,7 @@ recorder_empty(Recorder *self)
 #define ONE ((uint64_t)1023 << MANTISSA_BITS) /* the bits of 1.0 */
 
 static uint64_t ends[SLOTS + 2]; /* the largest mantissa that is not above bucket k - 1 of its octave */
+static double widths[SLOTS];     /* what one mantissa more is of an octave, in this bucket */
 static int16_t starts[SLOTS];    /* the bucket in which a slot begins; -1 is the one below the octave */
 
 static double
@@ -83,12 +83,13 @@ make_table(void)
             bucket++;
         }
         starts[slot] = bucket;
+        widths[slot] = 1.0 / ((double)(ends[slot + 1] - ends[slot]) * SLOTS);
     }
 }
 
 /* The bucket of a finite number above 0, given by its bits. A power of two belongs to the bucket below it. */
 static inline int64_t
-bucket_index(Recorder *self, uint64_t bits)
+bucket_index(const Recorder *self, uint64_t bits)
 {
     int64_t exponent = (int64_t)(bits >> MANTISSA_BITS) - 1023;
     if (exponent == -1023) { /* subnormal: shifted until it has its leading one */
@@ -97,18 +98,24 @@ bucket_index(Recorder *self, uint64_t bits)
         }
     }
     uint64_t mantissa = bits & MANTISSA;
+    int64_t bucket = starts[mantissa >> (MANTISSA_BITS - TABLE_SCALE)];
+    bucket += (mantissa > ends[bucket + 1]) + (mantissa > ends[bucket + 2]);
     if (self->scale <= TABLE_SCALE) {
-        int64_t bucket = starts[mantissa >> (MANTISSA_BITS - TABLE_SCALE)];
-        bucket += (mantissa > ends[bucket + 1]) + (mantissa > ends[bucket + 2]);
         return (exponent * SLOTS + bucket) >> (TABLE_SCALE - self->scale);
     }
-    if (mantissa != self->last_mantissa) {
-        self->last_mantissa = mantissa;
-        self->last_log2 = log2_of_mantissa(mantissa);
+    int64_t per_octave = (int64_t)1 << self->scale;
+    if (bucket >= 0) {
+        /* Within a bucket of the table the logarithm is a straight line, but for 0.6 percent of a bucket of scale 20. */
+        double place = (double)(int64_t)(mantissa - ends[bucket]) * widths[bucket] * self->per_octave;
+        int64_t whole = (int64_t)place;
+        double rest = place - (double)whole;
+        if (rest > 0.01 && rest < 0.99) {
+            return exponent * per_octave + bucket * (per_octave >> TABLE_SCALE) + whole;
+        }
     }
-    double place = self->last_log2 * self->per_octave; /* exact at powers of two */
+    double place = log2_of_mantissa(mantissa) * self->per_octave; /* exact at powers of two */
     int64_t whole = (int64_t)place;
-    return exponent * (int64_t)self->per_octave + whole - ((double)whole == place);
+    return exponent * per_octave + whole - ((double)whole == place);
 }
 
 /* First and last bucket that has samples; false: none has. */
