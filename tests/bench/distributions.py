@@ -50,16 +50,17 @@ def adding(samples: list[float]) -> None:
     if sdk := exponential_of_sdk():
         peers[_SDK] = calling("record(sample)", lambda: {"record": sdk[0]})
     most = _MOST if twin() == "C" else None
-    budgets = {"list.append": most, _PROMETHEUS: None, _SDK: None}
-    report(f"Stat.add, histogram, {twin()}", race({"monitel": stat(HISTOGRAM), **peers}, 201), budgets)
     append = {"list.append": peers["list.append"]}
-    for what, contender in (("histogram and stddev", stat(HISTOGRAM, STDDEV)), ("stddev", stat(STDDEV))):
-        report(f"Stat.add, {what}, {twin()}", race({"monitel": contender, **append}, 201), {"list.append": most})
-    report(f"Stat.add, neither, {twin()}", race({"monitel": stat(), **append}, 201), {"list.append": None})
+    asked = {"histogram": [HISTOGRAM], "histogram and stddev": [HISTOGRAM, STDDEV], "stddev": [STDDEV], "neither": []}
+    for what, extra in asked.items():
+        costs = race({"monitel": stat(*extra), **append}, 201)
+        report(f"Stat.add, {what}, {twin()}", costs, {"list.append": most if extra else None})
+    what = f"Stat.add, histogram, in turns with peers, {twin()}"
+    report(what, race({"monitel": stat(HISTOGRAM), **peers}, 201), dict.fromkeys(("list.append", _PROMETHEUS, _SDK)))
 
 
 def adding_alike(what: str, samples: list[float]) -> None:
-    """Samples so close together that their bucket takes a logarithm."""
+    """Samples so close together that a table does not have their buckets."""
     stat = monitel.Stat("loss", [*TORCHS, HISTOGRAM], _WINDOW)
     loop = "for sample in samples:\n    "
     contenders = {
