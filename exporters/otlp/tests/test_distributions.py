@@ -6,7 +6,7 @@ import math
 from collections import deque
 from itertools import accumulate
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import monitel
 import monitel_otlp
 from monitel import COUNT, HISTOGRAM, STDDEV, Histogram, Stat
-from monitel_otlp.mapping import CumulativeMapping, DeltaMapping
+from monitel_otlp.mapping import CumulativeMapping, DeltaMapping, Points
 from monitel_otlp.windows import WindowQueue
 
 from .inbox import points_of
@@ -217,21 +217,13 @@ def test_what_is_dropped_is_in_the_total(windows: list[tuple[str, list[float]]],
         del waiting[:-3]
         queue.put(window(samples, number * MINUTE_NS + 1, name))
         taken = plan.popleft()
-        points = sent(mapping.encode(queue.take(taken)))
+        points = Points()
+        mapping.write(queue.take(taken), points)
         expected, waiting = waiting[:taken], waiting[taken:]
         for each in "xy":
             assert [histogram for name, histogram in expected if name == each] == [
-                decoded(point) for point in points if point.metric == f"{each}.histogram"
+                decoded(point) for point in points_of(points.request) if point.metric == f"{each}.histogram"
             ]
-
-
-def sent(scope: Any) -> list[Point]:
-    """The points of one scope."""
-    from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-
-    request = ExportMetricsServiceRequest()
-    request.resource_metrics.add().scope_metrics.append(scope)
-    return list(points_of(request))
 
 
 def test_totals_cost_nothing_where_no_histogram_is_sent() -> None:
@@ -240,5 +232,5 @@ def test_totals_cost_nothing_where_no_histogram_is_sent() -> None:
         queue = WindowQueue(10)
         queue.put(window([1.0], 1))
         (entry,) = queue.take(1)
-        mapping.encode([entry])
+        mapping.write([entry], Points())
         assert entry.series.histogram is None

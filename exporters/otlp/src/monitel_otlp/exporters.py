@@ -16,7 +16,7 @@ from opentelemetry.sdk.metrics.export import (
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from monitel_otlp._compat import LogRecordExporter, LogRecordExportResult, preferences
-from monitel_otlp.gil import give_way
+from monitel_otlp.gil import Pace
 from monitel_otlp.mapping import Points
 from monitel_otlp.request import FrozenRequest
 from monitel_otlp.tally import PIPELINE_SCOPE, Tally, write_queue_size
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from monitel_otlp.windows import WindowQueue
 
 _WINDOWS_A_REQUEST = 500  # some 130 kB
-_SLICE = 64  # windows that are encoded in one go
+_AT_ONCE = 16  # windows between two looks at the clock
 
 
 class WindowExporter(MetricExporter):
@@ -67,6 +67,7 @@ class WindowExporter(MetricExporter):
         self._windows = windows
         self._mapping = mapping
         self._points = Points()  # of the next request
+        self._pace = Pace()
         self._queue_size = queue_size
         self._put = put
         self._encoder = encoder
@@ -113,9 +114,9 @@ class WindowExporter(MetricExporter):
 
     def _fill(self) -> bool:
         """Encode windows that wait, a slice at a time; True when the next request is full."""
-        while self._points.windows < _WINDOWS_A_REQUEST and (entries := self._windows.take(_SLICE)):
+        while self._points.windows < _WINDOWS_A_REQUEST and (entries := self._windows.take(_AT_ONCE)):
             self._mapping.write(entries, self._points)
-            give_way()
+            self._pace.pause()
         return self._points.windows >= _WINDOWS_A_REQUEST
 
     def _put_alone(self) -> None:
