@@ -56,6 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
     command.add_argument("--windows", type=_at_least(1), default=10, help="windows of each Stat (%(default)s)")
     command.add_argument("--window", type=_at_least(0.1), default=1.0, help="seconds that each lasts (%(default)s)")
     command.add_argument("--seed", type=_at_least(0), default=0, help="same seed, same samples (%(default)s)")
+    command.add_argument("--digest", action="store_true", help="rank zero exports a digest of all ranks")
     _where_to(command)
     command.set_defaults(run=_simulate)
     parsed = parser.parse_args(arguments)
@@ -152,6 +153,7 @@ def _simulate(arguments: argparse.Namespace) -> int:
         arguments.endpoint,
         headers,
         arguments.protocol,
+        arguments.digest,
     )
     places = {public_url(each.url).removesuffix(f"/v1/{signal}") for signal, each in settings.endpoints.items()}
     if settings.offline:
@@ -173,7 +175,8 @@ def _print_outcome(simulation: Simulation, reports: list[Report], seconds: float
     exported, spooled = sum(each.exported for each in reports), sum(each.spooled for each in reports)
     lost = sum((Counter(each.dropped) for each in reports), Counter[str]())
     why = f" ({', '.join(f'{reason} {items:,}' for reason, items in lost.items())})" if lost else ""
-    print(f"of these    {exported:,} acknowledged, {spooled:,} on disk, {lost.total():,} dropped{why}")
+    became = "digested as" if simulation.digest else "of these   "
+    print(f"{became} {exported:,} acknowledged, {spooled:,} on disk, {lost.total():,} dropped{why}")
     print(f"slow        rank {simulation.slow_rank}: step.time is {SLOWDOWN:g} times that of the others")
     print(f"NaN         rank {simulation.sick_rank}: loss, in window {simulation.nan_window + 1}")
     if dead := simulation.ranks - len(reports):

@@ -15,24 +15,26 @@ from monitel.profiler.ranges import synchronize
 from monitel_otel import Records, WaitInstruments
 from monitel_otlp._compat import get_logger_provider
 from monitel_otlp.delivery import Delivery
+from monitel_otlp.digest import RanksMapping
 from monitel_otlp.exporters import RangeExporter, RecordExporter, WindowExporter
 from monitel_otlp.gil import give_way
-from monitel_otlp.mapping import choose_mapping
+from monitel_otlp.mapping import WindowMapping, choose_mapping
 from monitel_otlp.processors import BoundedQueue
 from monitel_otlp.providers import Providers
 from monitel_otlp.senders import make_encoders, make_senders
 from monitel_otlp.settings import SPOOL_BYTES
 from monitel_otlp.span_mapping import SpanRequests
 from monitel_otlp.spool import Spool
-from monitel_otlp.tally import PIPELINE_SCOPE, Tally, register_self_metrics
+from monitel_otlp.tally import PIPELINE_SCOPE, Tally, register_drops, register_self_metrics
 from monitel_otlp.windows import WindowQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.sdk.resources import Resource
 
+    from monitel_otlp.gathering import Gathering
     from monitel_otlp.request import FrozenRequest
     from monitel_otlp.settings import Settings
     from monitel_otlp.spans import Identified, QueuedSpans
@@ -59,6 +61,7 @@ class Engine:
         ranges: Where the ranges wait that become spans.
         attached: Have no providers of its own: windows travel when the application's reader collects, and events by
             the global LoggerProvider.
+        gather: Makes this rank's part in the digest, which windows then go to; None exports them as they are.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class Engine:
         ranges: QueuedSpans | None,
         *,
         attached: bool,
+        gather: Callable[[Callable[[monitel.Window], None], Callable[[], None]], Gathering] | None = None,
     ) -> None:
         self.settings = settings
         self.tally = Tally()
@@ -77,7 +81,11 @@ class Engine:
         self._events: BoundedQueue[_Logged] = BoundedQueue(LIMIT)
         self._interrupted = False
         self._handler_failed = False
-        mapping = choose_mapping(time.time_ns(), settings.distributions)
+        mapping: WindowMapping = choose_mapping(time.time_ns(), settings.distributions)
+        self._gathering = None if gather is None else gather(self._queue.put, self._wake)
+        self._inlet = self._queue if self._gathering is None else self._gathering
+        if self._gathering is not None:
+            mapping = RanksMapping(mapping)
         encoders = make_encoders(settings)
         self.windows = WindowExporter(self._queue, mapping, self._queue_size, resource, self._put, encoders["metrics"])
         self.records = RecordExporter(self._put, self.tally, encoders["logs"])
@@ -102,9 +110,13 @@ class Engine:
 
     def _observe_in(self, meter_provider: MeterProvider) -> None:
         """Report the pipeline itself, and the process's wait counters, by this provider."""
+        meter = meter_provider.get_meter(PIPELINE_SCOPE, monitel.__version__)
+        if self._gathering is not None and not self._gathering.register(meter):
+            register_drops(meter, self.tally)
+            return
         self._waits = WaitInstruments(meter_provider.get_meter("monitel", monitel.__version__))
         register_self_metrics(
-            meter_provider.get_meter(PIPELINE_SCOPE, monitel.__version__),
+            meter,
             self.tally,
             queue_size=self._queue_size,
             spool_bytes=lambda: self._spool.size_bytes,
@@ -115,8 +127,8 @@ class Engine:
     def take(self, event: monitel.Event) -> None:
         """Take one event, in the thread that logs it: an append and nothing else."""
         if event.window is not None:
-            self._queue.put(event.window)
-            waiting = len(self._queue)
+            self._inlet.put(event.window)
+            waiting = len(self._inlet)
         else:
             self._events.put((event, monitel.get_step(), get_current(), self.innermost(), time.time_ns()))
             waiting = len(self._events)
@@ -135,21 +147,35 @@ class Engine:
             in_signal_handler: Have other threads do what may need a lock, flushing the Stats first.
         """
         self._interrupted = in_signal_handler
+        if self._gathering is not None:
+            self._gathering.end_within(timeout)
         return self.delivery.shutdown(timeout, in_signal_handler=in_signal_handler)
 
     def abandon(self) -> None:
         """In a forked child: let go of the files that are the parent's."""
         self._spool.abandon()
+        if self._gathering is not None:
+            self._gathering.abandon()
+
+    def force_flush(self, timeout: float) -> bool:
+        """Deliver, or hand over to rank zero, everything that is queued within so many seconds; whether that is so."""
+        delivered = self.delivery.force_flush(timeout)
+        return delivered and not (self._gathering is not None and len(self._gathering))
+
+    def _wake(self) -> None:
+        self.delivery.wake()
 
     def _put(self, request: FrozenRequest) -> None:
         self.delivery.put(request)
 
     def _queue_size(self) -> int:
-        ranges = 0 if self._ranges is None else len(self._ranges.queue)
-        return self.delivery.memory_items + len(self._queue) + len(self._events) + ranges
+        ranges = len(self._ranges.queue) if self._ranges is not None else 0
+        gathered = len(self._gathering) if self._gathering is not None else 0
+        return self.delivery.memory_items + gathered + len(self._queue) + len(self._events) + ranges
 
     def _encode(self) -> None:
         """Put everything there is into requests; runs in the delivery thread."""
+        last = self.delivery.ending
         if self._interrupted:
             # A signal handler waits for this thread, in code that may hold the lock of an instrument or, without the C
             # window, of a Stat: what is queued goes first, and the rest is waited for in vain at the worst.
@@ -159,7 +185,7 @@ class Engine:
             gathering.join(_PATIENCE)
         else:
             self._gather()
-        self._encode_queued()
+        self._encode_queued(last=last)
 
     def _gather(self) -> None:
         """Close windows, and put what the SDK's instruments hold into a request."""
@@ -185,8 +211,11 @@ class Engine:
                 self._handler_failed = True
                 _log.exception("a handler raised while windows were closed; telemetry goes on")
 
-    def _encode_queued(self) -> None:
+    def _encode_queued(self, *, last: bool = False) -> None:
         """Put windows, events, log records and spans that wait into requests."""
+        if self._gathering is not None:
+            self._gathering.exchange(last=last)
+            self.tally.dropped("metrics", "queue_full", self._gathering.take_dropped())
         if self.providers is not None:
             self.windows.flush()
         while logged := self._events.take(_SLICE):

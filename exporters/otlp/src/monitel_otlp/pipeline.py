@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
     from monitel_otlp._compat import APILoggerProvider
+    from monitel_otlp.gathering import Gathering
     from monitel_otlp.settings import Settings
     from monitel_otlp.spans import SpanSettings
 
@@ -67,6 +68,7 @@ class Pipeline:
         workers: bool = False,
         attached: bool = False,
         silent: bool = False,
+        gather: Callable[..., Gathering] | None = None,
     ) -> None:
         self._settings = settings
         self._resource = resource
@@ -81,7 +83,7 @@ class Pipeline:
         if silent:
             return
         self._ranges = QueuedSpans(spans, LIMIT, self._take_ranges) if spans is not None else None
-        self._engine = Engine(settings, point_attributes, resource, self._ranges, attached=attached)
+        self._engine = Engine(settings, point_attributes, resource, self._ranges, attached=attached, gather=gather)
         if self._engine.providers is not None:
             self.meter_provider = self._engine.providers.meter_provider
             self.logger_provider = self._engine.providers.logger_provider
@@ -125,7 +127,7 @@ class Pipeline:
         """
         if self.ended is not None:
             return self.ended
-        return self._engine is None or self._engine.delivery.force_flush(timeout)
+        return self._engine is None or self._engine.force_flush(timeout)
 
     def shutdown(self, timeout: float = EXIT_TIMEOUT) -> bool:
         """Flush every live Stat, deliver what can be delivered, put the rest into the spool, and stop.

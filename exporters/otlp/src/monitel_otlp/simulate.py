@@ -46,6 +46,7 @@ class Simulation:
         endpoint: As for :func:`monitel_otlp.configure`, and so are the others.
         headers: Sent with each request.
         protocol: OTLP's.
+        digest: Rank zero exports a digest of all.
     """
 
     ranks: int
@@ -56,6 +57,7 @@ class Simulation:
     endpoint: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     protocol: str | None = None
+    digest: bool = False
 
     @property
     def slow_rank(self) -> int:
@@ -121,7 +123,7 @@ def simulate(simulation: Simulation) -> tuple[list[Report], bool]:
     """
     context = get_context("forkserver")
     context.set_forkserver_preload([__name__])
-    run_id = time.strftime("simulate-%Y%m%d-%H%M%S")
+    run_id = time.strftime(f"simulate-%Y%m%d-%H%M%S-{os.getpid()}")
     going, until = context.Pipe(duplex=False)  # the ranks go on until it is closed
     ends = []
     for rank in range(simulation.ranks):
@@ -145,6 +147,7 @@ def _launch(simulation: Simulation, rank: int, run_id: str) -> dict[str, str]:
         "RANK": str(rank),
         "LOCAL_RANK": str(rank % RANKS_A_NODE),
         "WORLD_SIZE": str(simulation.ranks),
+        "MASTER_ADDR": "127.0.0.1",
         "GROUP_RANK": str(rank // RANKS_A_NODE),
         "OTEL_SERVICE_NAME": os.environ.get("OTEL_SERVICE_NAME", "monitel-simulate"),
     }
@@ -197,7 +200,10 @@ def _rank(
     events: list[monitel.Event] = []
     with redirect_stderr(io.StringIO()) as said, monitel.register_event_handler(events.append):
         pipeline = configure(
-            endpoint=simulation.endpoint, headers=simulation.headers or None, protocol=simulation.protocol
+            endpoint=simulation.endpoint,
+            headers=simulation.headers or None,
+            protocol=simulation.protocol,
+            ranks="digest" if simulation.digest else "all",
         )
         with ManualClock(time.time_ns()) as clock:
             _train(simulation, rank, _Pace(clock, going, parent))

@@ -102,9 +102,7 @@ def register_self_metrics(
     meter.create_observable_counter(
         "monitel.exporter.item.exported", [tally.observe_exported], "{item}", "Items that a backend acknowledged"
     )
-    meter.create_observable_counter(
-        "monitel.exporter.item.dropped", [tally.observe_dropped], "{item}", "Items that were lost, by reason"
-    )
+    register_drops(meter, tally)
     meter.create_observable_counter(
         "monitel.stat.nonfinite", [observe(nonfinite)], "{window}", "Windows whose sum was not finite"
     )
@@ -115,6 +113,13 @@ def register_self_metrics(
     meter.create_observable_up_down_counter(name, [observe(queue_size)], unit, description)
     meter.create_observable_up_down_counter(
         "monitel.spool.size", [observe(spool_bytes)], "By", "Bytes that wait on disk"
+    )
+
+
+def register_drops(meter: Meter, tally: Tally) -> None:
+    """Report what was lost, and nothing while nothing is."""
+    meter.create_observable_counter(
+        "monitel.exporter.item.dropped", [tally.observe_dropped], "{item}", "Items that were lost, by reason"
     )
 
 
