@@ -159,8 +159,11 @@ class Engine:
 
     def force_flush(self, timeout: float) -> bool:
         """Deliver, or hand over to rank zero, everything that is queued within so many seconds; whether that is so."""
-        delivered = self.delivery.force_flush(timeout)
-        return delivered and not (self._gathering is not None and len(self._gathering))
+        deadline = time.monotonic() + timeout
+        while self.delivery.force_flush(deadline - time.monotonic()):
+            if self._gathering is None or self._gathering.wait_until_empty(min(0.1, deadline - time.monotonic())):
+                return True
+        return False
 
     def _wake(self) -> None:
         self.delivery.wake()

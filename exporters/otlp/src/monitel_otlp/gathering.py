@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from threading import Condition
 from typing import TYPE_CHECKING
 
 from opentelemetry.metrics import Observation
@@ -69,10 +70,16 @@ class Gathering:
         self._stragglers = Stragglers(straggler_stat, self._listener.hosts)
         self._heard: set[int] = set()
         self._alone = False
+        self._rounds = Condition()
         self._end = 0.0  # of the last round, monotonic
 
     def __len__(self) -> int:
         return len(self._own) + (self._link.waiting if self._link else 0)
+
+    def wait_until_empty(self, timeout: float) -> bool:
+        """Whether all windows of this rank are handed over, or digested here, within so many seconds."""
+        with self._rounds:
+            return self._rounds.wait_for(lambda: not len(self), timeout)
 
     def put(self, window: monitel.Window) -> None:
         """Take one closed window of this rank."""
@@ -98,6 +105,7 @@ class Gathering:
         rows = self._take_own()
         if last:
             self._listener.wait_for_the_end(self._end)
+            self._listener.close()
         rows += self._listener.take()
         ranks = self._listener.ranks | {self._place.rank}
         self._heard |= ranks
@@ -106,10 +114,10 @@ class Gathering:
             self._say_alone(rows)
             self._cells.world = ranks
         self._digest(rows, self._heard - ranks, everything=last)
-        if last:
-            self._listener.close()
-            if self._link is not None:
-                self._link.close()
+        with self._rounds:
+            self._rounds.notify_all()
+        if last and self._link is not None:
+            self._link.close()
 
     def register(self, meter: Meter) -> bool:
         """Report the digest by this meter, if this process exports for all; whether it does."""

@@ -26,7 +26,7 @@ _log = logging.getLogger("monitel.otlp")
 _GREETED_WITHIN = 5.0  # seconds
 _STRANGERS = 1000  # connections that have not greeted
 _FULL = 200_000  # windows that wait to be taken: more stay with their ranks
-_ROUND = 0.2  # seconds
+_ROUND = 0.1  # seconds
 
 
 class Listener:
@@ -74,15 +74,18 @@ class Listener:
             return {rank for peer in self._peers.values() for rank in peer.ranks}
 
     def wait_for_the_end(self, until: float) -> None:
-        """Wait until all have left, or until then (monotonic)."""
+        """Wait until all have come and left again, or until then (monotonic)."""
+
+        def left() -> bool:
+            return len(self._numbers) >= self._place.awaited and not any(peer.greeting for peer in self._peers.values())
+
         with self._changed:
-            self._changed.wait_for(
-                lambda: not any(peer.ranks for peer in self._peers.values()), max(0.0, until - time.monotonic())
-            )
+            self._changed.wait_for(left, max(0.0, until - time.monotonic()))
 
     def close(self) -> None:
-        """Hear nobody any more."""
-        self._closing = True
+        """Hear nobody any more: what is not taken in by now is not acknowledged."""
+        with self._changed:
+            self._closing = True
         if self._thread.ident is not None:
             self._thread.join(2 * _ROUND)
         self.abandon()
@@ -188,6 +191,8 @@ class Listener:
         letter = letters.read(line, self._place, self._definitions)
         sender = peer.greeting.rank
         with self._changed:
+            if self._closing:
+                raise ConnectionAbortedError
             peer.ranks = letter.ranks
             self.hosts.update(dict.fromkeys(letter.ranks, peer.greeting.host))
             if letter.number > self._numbers.get(sender, 0):
@@ -210,10 +215,10 @@ class Listener:
 
     def _part(self, peer: _Peer) -> None:
         self._selector.unregister(peer.connection)
-        peer.connection.close()
         with self._changed:
             del self._peers[peer.connection]
             self._changed.notify_all()
+        peer.connection.close()
 
 
 class _Peer:

@@ -8,12 +8,9 @@ import socket
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from monitel_otlp.ranks import launch_attributes
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 Address: TypeAlias = "str | tuple[str, int]"  # a Unix domain socket's path, or host and port
 
@@ -33,6 +30,7 @@ class Place:
         host: The node's name.
         above: Where it hands its windows to, by the addresses to try in this order; none for rank zero.
         listens: Where others hand theirs to it; of each group of addresses one is enough.
+        awaited: How many others will connect to it, as far as that is known.
     """
 
     run: str
@@ -41,6 +39,7 @@ class Place:
     host: str
     above: tuple[Address, ...]
     listens: tuple[tuple[Address, ...], ...]
+    awaited: int = 0
 
     @property
     def is_zero(self) -> bool:
@@ -71,12 +70,20 @@ def find_place(digest_address: str | None = None) -> Place:
             "to the same in all ranks"
         )
     run = _hashed(*identity, launch.get("training.attempt", 0), size)
-    nodes: tuple[Address, ...] = () if size == 1 or _one_node(size) else (given,) if given else _derived(master, run)
+    local_size = _local_size()
+    nodes: tuple[Address, ...] = ()
+    if size > 1 and local_size != size:
+        nodes = (given,) if given else _derived(master, run)
     own_node: tuple[Address, ...] = () if size == 1 or local is None else (_socket_path(run, node),)
     above: tuple[Address, ...] = () if rank == 0 else own_node if local else nodes
     listens = [own_node] if local == 0 else []
     listens += [nodes] if rank == 0 else []
-    return Place(run, rank, size, socket.gethostname(), above, tuple(filter(None, listens)))
+    awaited = 0
+    if own_node and local == 0 and local_size:
+        awaited += local_size - 1
+    if nodes and rank == 0 and local_size:
+        awaited += -(-size // local_size) - 1
+    return Place(run, rank, size, socket.gethostname(), above, tuple(filter(None, listens)), awaited)
 
 
 def folder_of(path: str) -> None:
@@ -101,8 +108,10 @@ def _socket_path(run: str, node: object) -> str:
     return str(Path(tempfile.gettempdir()) / f"monitel-{os.getuid()}" / _hashed(run, node))
 
 
-def _one_node(size: int, environment: Mapping[str, str] = os.environ) -> bool:
-    return any(environment.get(name, "").strip() == str(size) for name in _LOCAL_SIZE)
+def _local_size() -> int:
+    """Ranks of this node; 0 where nobody says it."""
+    values = (os.environ.get(name, "").strip() for name in _LOCAL_SIZE)
+    return next((int(value) for value in values if value.isdecimal()), 0)
 
 
 def _hashed(*parts: object) -> str:

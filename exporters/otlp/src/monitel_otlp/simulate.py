@@ -146,6 +146,7 @@ def _launch(simulation: Simulation, rank: int, run_id: str) -> dict[str, str]:
         "TORCHELASTIC_RESTART_COUNT": "0",
         "RANK": str(rank),
         "LOCAL_RANK": str(rank % RANKS_A_NODE),
+        "LOCAL_WORLD_SIZE": str(min(RANKS_A_NODE, simulation.ranks - rank // RANKS_A_NODE * RANKS_A_NODE)),
         "WORLD_SIZE": str(simulation.ranks),
         "MASTER_ADDR": "127.0.0.1",
         "GROUP_RANK": str(rank // RANKS_A_NODE),
