@@ -25,9 +25,9 @@ WHO = "{{training_run_id}}"
 RANK_OF = f"{WHO} rank {{{{training_rank}}}}"
 
 
-def stat(variable: str, labels: str = RUN) -> str:
-    """The means of the Stat that a variable names, whatever its unit is."""
-    return f'{{__name__=~"${{{variable}}}_mean(_.+)?", {labels}}}'
+def stat(variable: str, labels: str = RUN, what: str = "mean") -> str:
+    """The means of the Stat that a variable names, or ``what`` else there is of it, whatever its unit is."""
+    return f'{{__name__=~"${{{variable}}}_{what}(_.+)?", {labels}}}'
 
 
 def query(expression: str, legend: str = "", *, every: str = "1s") -> Query:

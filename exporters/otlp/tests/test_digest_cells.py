@@ -21,7 +21,8 @@ DEFINITION = monitel.StatDefinition("loss", (monitel.MEAN,), "", "", MappingProx
 def row(rank: int, end_s: float, length_s: float = 60.0, value: float = 1.0) -> Row:
     """A window of one sample that ends so many seconds after the beginning."""
     end_ns = BEGIN + round(end_s * SECOND)
-    return Row(DEFINITION, Share(rank, end_ns - round(length_s * SECOND), end_ns, 1, value, value, value, value, 0, None))
+    start_ns = end_ns - round(length_s * SECOND)
+    return Row(DEFINITION, Share(rank, start_ns, end_ns, 1, value, value, value, value, 0, None))
 
 
 def ranks_of(closed: list[Closed]) -> list[list[int]]:
