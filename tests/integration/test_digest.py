@@ -46,9 +46,10 @@ def test_64_ranks_are_tens_of_series(
     healthy = (RANKS - 1) * WINDOWS * STEPS
     assert pytest.approx(healthy + WINDOWS * STEPS / 2.5, rel=0.05) == samples
     assert RANKS == number(f"max_over_time(step_time_ranks_count{job}[1h])")
-    slowest, median = (f"last_over_time(step_time_ranks_{each}_seconds{job}[1h])" for each in ("max", "p50"))
-    assert pytest.approx(2.5, rel=0.15) == number(f"{slowest} / {median}")
+    slowest = number(f"max_over_time(step_time_ranks_max_seconds{job}[1h])")
+    assert pytest.approx(2.5, rel=0.15) == slowest / number(f"avg_over_time(step_time_ranks_p50_seconds{job}[1h])")
     (straggler,) = receiver.records("training.straggler")
     assert int(slow[1]) == straggler.attributes["rank"]
     assert straggler.attributes["training.step"] <= 2 * STEPS / 2.5
-    assert {int(slow[1])} == {record.attributes["rank"] for record in receiver.records("training.slowest")[1:]}
+    slowest_ranks = [record.attributes["rank"] for record in receiver.records("training.slowest")]
+    assert WINDOWS - 1 <= slowest_ranks.count(int(slow[1]))  # not in the first, where it had not begun

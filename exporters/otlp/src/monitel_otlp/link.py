@@ -8,6 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from monitel_otlp import letters
+from monitel_otlp.gil import give_way
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,6 +75,7 @@ class Link:
             Windows that cannot be handed over.
         """
         now = time.monotonic()
+        rows = sorted(rows, key=_series)  # a letter says once what a Stat is
         for begin in range(0, len(rows), letters.ROWS):
             self._add(rows[begin : begin + letters.ROWS], now)
         if ranks != self._ranks and not rows:
@@ -126,6 +128,7 @@ class Link:
             sent = self._waiting[self._written]
             self._connection.sendall(letters.write(sent.number, ranks, sent.rows))
             self._written += 1
+            give_way()
         self._ranks = ranks
 
     def _listen(self, until: float | None) -> None:
@@ -167,6 +170,10 @@ class Link:
             self._waiting.clear()
             return rows
         return []
+
+
+def _series(row: Row) -> tuple[str, int]:
+    return row.definition.name, id(row.definition)
 
 
 def _connected(address: Address, seconds: float) -> socket.socket:

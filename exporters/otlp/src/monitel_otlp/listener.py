@@ -12,6 +12,7 @@ from threading import Condition, Thread
 from typing import TYPE_CHECKING
 
 from monitel_otlp import letters
+from monitel_otlp.gil import give_way
 from monitel_otlp.place import folder_of
 
 if TYPE_CHECKING:
@@ -199,6 +200,7 @@ class Listener:
                 self._numbers[sender] = letter.number
                 self._rows += letter.rows
         peer.connection.sendall(letters.acknowledge(letter.number))
+        give_way()
 
     def _send_strangers_away(self) -> None:
         strangers = [peer for peer in self._peers.values() if peer.greeting is None]
