@@ -41,7 +41,7 @@ def judge(means: Mapping[int, float]) -> list[Judged]:
         >>> from monitel_otlp.stragglers import judge
         >>> [slowest, *_] = judge({0: 0.30, 1: 0.31, 2: 0.29, 3: 0.75})
         >>> slowest.rank, round(slowest.score, 1)
-        (3, 29.9)
+        (3, 30.0)
     """
     finite = {rank: mean for rank, mean in means.items() if math.isfinite(mean)}
     if len(finite) < _FEWEST:
