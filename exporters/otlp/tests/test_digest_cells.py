@@ -82,6 +82,17 @@ def test_a_late_window_alone_is_not_its_ranks_report() -> None:
     assert [3] == [closed.digest.count for closed in feed(cells, row(1, 120))]
 
 
+def test_nor_are_two_of_them() -> None:
+    """Together they are as long as a window and more, and still of a time that is over."""
+    cells = Cells(PATIENCE, frozenset(range(2)))
+    feed(cells, row(0, 60), now=0.0)
+    feed(cells, now=60 + PATIENCE)
+    assert [[0]] == ranks_of(feed(cells, row(0, 120)))
+    assert [] == feed(cells, row(1, 60), row(1, 120), row(0, 180))
+    assert [4] == [closed.digest.count for closed in feed(cells, row(1, 180))]
+    assert 2 == cells.late
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_nodes_with_other_grids_have_one_window_in_each_cell(seed: int) -> None:
     """Grid lines are anywhere, rank by rank; in each cell there is one window of each, and none is late."""
