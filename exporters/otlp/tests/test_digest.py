@@ -19,8 +19,10 @@ RANDOM = range(30)  # seeds
 
 def share(rank: int, samples: list[float], end_ns: int = 1000) -> Share:
     """A rank's window with these samples."""
-    total = math.fsum(samples)
-    return Share(rank, end_ns - 60, end_ns, len(samples), total, min(samples), max(samples), samples[-1], 0, rank)
+    numbers = math.fsum(samples), min(samples), max(samples), samples[-1]
+    with numpy.errstate(all="ignore"):
+        stddev, histogram = float(numpy.std(samples)), monitel.Histogram.of(samples)
+    return Share(rank, end_ns - 60, end_ns, len(samples), *numbers, 0, rank, stddev, histogram)
 
 
 def drawn(rng: random.Random) -> dict[int, list[float]]:
@@ -63,7 +65,27 @@ def test_windows_of_one_rank_are_added_up(seed: int) -> None:
     cut = rng.randrange(1, len(samples))
     earlier, later = share(7, samples[:cut], 1000), share(7, samples[cut:], 1060)
     whole = share(7, samples, 1060)._replace(start_ns=940)
-    assert whole == earlier.joined(later) == later.joined(earlier)
+    for joined in (earlier.joined(later), later.joined(earlier)):
+        assert pytest.approx(whole.stddev, rel=1e-9) == joined.stddev
+        assert whole == joined._replace(stddev=whole.stddev)
+
+
+def test_distributions_are_of_all_samples() -> None:
+    """Buckets and standard deviation, of samples that have no neat sums too; None where a rank has sent none."""
+    samples = drawn(random.Random(1))
+    shares = {rank: share(rank, own) for rank, own in samples.items()}
+    every = [sample for own in samples.values() for sample in own]
+    found = digest(DEFINITION, shares)
+    expected = monitel.Histogram.of(every)
+    assert pytest.approx(float(numpy.std(every)), rel=1e-9) == found.stddev
+    assert found.histogram is not None
+    assert (expected.scale, expected.positive, expected.negative) == (
+        found.histogram.scale,
+        found.histogram.positive,
+        found.histogram.negative,
+    )
+    shares[max(shares)] = shares[max(shares)]._replace(stddev=None, histogram=None)
+    assert (None, None) == (digest(DEFINITION, shares).stddev, digest(DEFINITION, shares).histogram)
 
 
 def test_nan_spoils_the_mean_alone() -> None:

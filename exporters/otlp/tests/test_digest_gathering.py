@@ -320,6 +320,11 @@ MALFORMED = {
     "a huge sum": changed(sum=10**400),
     "an end before its start": changed(end_ns=0),
     "a step of text": changed(last_step="9"),
+    "a standard deviation of text": changed(stddev="1"),
+    "a histogram of numbers": changed(histogram=7),
+    "a histogram of too many buckets": changed(histogram=[0, 0, 0, [1] * 161, 0, [], 1.0, 1.0, 1.0, 0]),
+    "a histogram of negative counts": changed(histogram=[0, 0, 0, [-1], 0, [], 1.0, 1.0, 1.0, 0]),
+    "a histogram of text": changed(histogram=[0, 0, 0, ["1"], 0, [], 1.0, 1.0, 1.0, 0]),
     "without end": b" " * (letters.LONGEST + 1),
 }
 
@@ -417,7 +422,9 @@ def test_it_is_read_as_it_was_written() -> None:
     asked = tuple(monitel.Aggregation)
     definition = monitel.StatDefinition("x", asked, "s", "what \u20ac is", MappingProxyType(attributes), True)
     share = Share(0, BEGIN, BEGIN + 1, 3, 0.1, -float("inf"), 5e-324, 1.7e308, 2, None)
-    rows = [Row(definition, share), Row(definition, share._replace(rank=1, last_step=7))]
+    histogram = monitel.Histogram.of([-1e300, 0.0, 1.0, 2.5, float("nan")])
+    spread = share._replace(rank=1, last_step=7, stddev=0.5, histogram=histogram)
+    rows = [Row(definition, share), Row(definition, spread)]
     letter = letters.read(letters.write(9, {0, 1}, rows), Place("", 0, 2, "", (), ()), {})
     assert letters.Letter(9, frozenset({0, 1}), rows) == letter
     again = letter.rows[0].definition.attributes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple
 
 import monitel
@@ -28,12 +29,15 @@ class Share(NamedTuple):
     last: float
     discarded: int
     last_step: int | None
+    stddev: float | None = None
+    histogram: monitel.Histogram | None = None
 
     @classmethod
     def of(cls, rank: int, window: monitel.Window) -> Share:
         """A rank's window."""
         numbers = window.sum, window.min, window.max, window.last
-        return cls(rank, window.start_ns, window.end_ns, window.count, *numbers, window.discarded, window.last_step)
+        rest = window.discarded, window.last_step, window.stddev, window.histogram
+        return cls(rank, window.start_ns, window.end_ns, window.count, *numbers, *rest)
 
     @property
     def mean(self) -> float:
@@ -50,12 +54,14 @@ class Share(NamedTuple):
             min=_lowest((self.min, other.min)),
             max=_highest((self.max, other.max)),
             discarded=self.discarded + other.discarded,
+            stddev=_stddev((self, other)),
+            histogram=_histogram((self, other)),
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Digest(monitel.Window):
-    """The window of many ranks: count, sum, min and max of all samples, and how the ranks' means are spread.
+    """The window of many ranks: what a window has, of all samples, and how the ranks' means are spread.
 
     Attributes:
         ranks: How many have reported.
@@ -93,11 +99,13 @@ def digest(definition: monitel.StatDefinition, shares: Mapping[int, Share]) -> D
         sum(share.discarded for share in by_rank),
         None,
         max((share.last_step for share in by_rank if share.last_step is not None), default=None),
-        len(by_rank),
-        quantile(means, 0.0),
-        quantile(means, 0.5),
-        quantile(means, 0.99),
-        quantile(means, 1.0),
+        _stddev(by_rank),
+        _histogram(by_rank),
+        ranks=len(by_rank),
+        lowest=quantile(means, 0.0),
+        p50=quantile(means, 0.5),
+        p99=quantile(means, 0.99),
+        highest=quantile(means, 1.0),
     )
 
 
@@ -120,6 +128,10 @@ class RanksMapping(WindowMapping):
     def __init__(self, mapping: WindowMapping) -> None:
         self._mapping = mapping
 
+    def settled(self, entry: Entry) -> Entry:
+        """As the mapping has it."""
+        return self._mapping.settled(entry)
+
     def add(self, entry: Entry, points: Points) -> None:
         """The points of one window."""
         self._mapping.add(entry, points)
@@ -130,6 +142,24 @@ class RanksMapping(WindowMapping):
             points.add(entry, f"{name}.ranks.p50", unit).as_double = window.p50
             points.add(entry, f"{name}.ranks.p99", unit).as_double = window.p99
             points.add(entry, f"{name}.ranks.max", unit).as_double = window.highest
+
+
+def _stddev(shares: Sequence[Share]) -> float | None:
+    """The standard deviation of all samples; None unless every rank has sent its own."""
+    samples = sum(share.samples for share in shares)
+    mean = _total(share.sum for share in shares) / samples
+    squares = 0.0
+    for share in shares:
+        if share.stddev is None:
+            return None
+        squares += share.samples * (share.stddev * share.stddev + (share.mean - mean) * (share.mean - mean))
+    return math.sqrt(squares / samples)
+
+
+def _histogram(shares: Sequence[Share]) -> monitel.Histogram | None:
+    """The distribution of all samples; None unless every rank has sent its own."""
+    found = [share.histogram for share in shares if share.histogram is not None]
+    return reduce(monitel.Histogram.merge, found) if len(found) == len(shares) else None
 
 
 def _total(sums: Iterable[float]) -> float:

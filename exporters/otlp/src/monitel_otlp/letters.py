@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import astuple
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,6 +20,7 @@ LONGEST, LONGEST_GREETING = 1 << 20, 1 << 12  # bytes of a line
 ROWS = 100  # windows of a letter: read in half a millisecond, in which the training loop waits for the GIL
 _VERSION = 1
 _RANKS = 1 << 32
+_SCALES, _BUCKETS, _OFFSETS, _COUNTS = range(-20, 21), 160, 1 << 31, 1 << 48  # of a histogram
 
 
 class LetterError(ValueError):
@@ -71,9 +73,9 @@ def read_greeting(line: bytes, place: Place) -> Greeting:
 
 def write(number: int, ranks: Iterable[int], rows: Sequence[Row]) -> bytes:
     """The line of a letter; windows of one Stat follow its definition."""
-    series: dict[int, tuple[monitel.StatDefinition, list[Share]]] = {}
+    series: dict[int, tuple[monitel.StatDefinition, list[list[Any]]]] = {}
     for definition, share in rows:
-        series.setdefault(id(definition), (definition, []))[1].append(share)
+        series.setdefault(id(definition), (definition, []))[1].append(_share_as_list(share))
     stats = [[_definition_as_list(definition), shares] for definition, shares in series.values()]
     return _line({"number": number, "ranks": sorted(ranks), "stats": stats})
 
@@ -157,17 +159,40 @@ def _definition_of(  # noqa: PLR0917  the fields in their order
     return monitel.StatDefinition(name, asked, unit, description, MappingProxyType(attributes), monotonic)
 
 
+def _share_as_list(share: Share) -> list[Any]:
+    return [*share[:-1], None if share.histogram is None else astuple(share.histogram)]
+
+
 def _share(fields: Any, place: Place) -> Share:
     share = Share(*fields)
+    if share.histogram is not None:
+        share = share._replace(histogram=_histogram(fields[-1]))
     whole = (share.start_ns, share.end_ns, share.samples, share.discarded)
     numbers = (share.sum, share.min, share.max, share.last)
     if not _is_rank(share.rank, place) or {type(each) for each in whole} != {int} or share.samples < 1:
         raise TypeError("a window of other types")
     if {type(each) for each in numbers} != {float} or type(share.last_step) not in {int, type(None)}:
         raise TypeError("a window of other types")
-    if not 0 <= share.start_ns <= share.end_ns < 2**62 or not 0 <= share.samples + share.discarded < 2**48:
+    if type(share.stddev) not in {float, type(None)}:
+        raise TypeError("a standard deviation of another type")
+    if not 0 <= share.start_ns <= share.end_ns < 2**62 or not 0 <= share.samples + share.discarded < _COUNTS:
         raise ValueError("a window that cannot be")
     return share
+
+
+def _histogram(fields: list[Any]) -> monitel.Histogram:
+    histogram = monitel.Histogram(*fields)
+    offsets = histogram.positive_offset, histogram.negative_offset
+    counts = histogram.zero_count, histogram.nonfinite, *histogram.positive, *histogram.negative
+    numbers = histogram.sum, histogram.min, histogram.max
+    if {type(each) for each in (histogram.scale, *offsets, *counts)} != {int} or set(map(type, numbers)) != {float}:
+        raise TypeError("a histogram of other types")
+    sizes = len(histogram.positive), len(histogram.negative)
+    if histogram.scale not in _SCALES or max(sizes) > _BUCKETS or max(map(abs, offsets)) >= _OFFSETS:
+        raise ValueError("a histogram that cannot be")
+    if min(counts) < 0 or max(counts) >= _COUNTS:
+        raise ValueError("a histogram that cannot be")
+    return histogram
 
 
 def _is_rank(rank: object, place: Place) -> bool:
