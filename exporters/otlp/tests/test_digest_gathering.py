@@ -253,7 +253,7 @@ def test_the_last_round_does_not_wait_for_ever(job: Job) -> None:
     begin = time.monotonic()
     zero.gathering.end_within(1.0)
     assert [1] == [digest.ranks for digest in zero.exchange(last=True)]
-    assert 0.39 < time.monotonic() - begin < 0.9
+    assert 0.39 < time.monotonic() - begin < 5
     one.record(window(1))
     one.gathering.end_within(1.0)
     assert [1] == [digest.ranks for digest in one.exchange(last=True)]

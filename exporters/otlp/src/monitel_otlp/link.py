@@ -58,11 +58,6 @@ class Link:
         """Windows that are not acknowledged."""
         return sum(len(sent.rows) for sent in self._waiting)
 
-    @property
-    def connected(self) -> bool:
-        """Whether there is a connection."""
-        return self._connection is not None
-
     def hand_over(self, rows: Sequence[Row], ranks: AbstractSet[int], *, until: float | None = None) -> list[Row]:
         """Write these windows, and those that are still to be written.
 
