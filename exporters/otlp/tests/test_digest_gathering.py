@@ -288,7 +288,10 @@ def row(rank: int = 2) -> Row:
 
 def changed(**fields: Any) -> bytes:
     """A letter whose window is changed."""
-    return letters.write(1, [2], [Row(DEFINITION, row().share._replace(**fields))])
+    letter = json.loads(letters.write(1, [2], [row()]))
+    for name, value in fields.items():
+        letter["stats"][0][1][0][Share._fields.index(name)] = value
+    return json.dumps(letter).encode() + b"\n"
 
 
 def stats_of(definition: str, *windows: str) -> bytes:
