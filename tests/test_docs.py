@@ -7,7 +7,7 @@ import importlib
 import pkgutil
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,6 +20,8 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted(
     page for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("exporters/*/README.md")]
 )
+NEEDS_TORCH = re.compile(r"^\s*(?:>>> )?(?:import|from) (?:monitel\.)?torch\b", re.MULTILINE)
+USES_TORCH = re.compile(r"^```python\n(?:(?!```).*\n)*?(?:>>> )?import (?:monitel\.)?torch$", re.MULTILINE)
 BLOCK = re.compile(r"^```python( no-run)?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 OUTPUT = re.compile(r"\A\s*^```text\n(.*?)^```", re.MULTILINE | re.DOTALL)
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
@@ -35,11 +37,25 @@ def blocks(page: Path) -> Iterator[tuple[int, str, str | None]]:
         yield text[: match.start()].count("\n") + 2, match[2], output[1] if output else None
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def marked(subject: Any, name: str, *, torch: bool) -> Any:
+    """A parameter whose test is one of those for torch, where it needs it."""
+    return pytest.param(subject, id=name, marks=[pytest.mark.torch] if torch else [])
+
+
+@pytest.mark.parametrize(
+    "page",
+    [marked(page, str(page.relative_to(ROOT)), torch=bool(USES_TORCH.search(page.read_text()))) for page in PAGES],
+)
 def test_page_runs(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    page: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
 ) -> None:
     """A page's blocks run one after another in one namespace and an empty folder; output is compared where shown."""
+    if request.node.get_closest_marker("torch"):
+        pytest.importorskip("torch", reason="the page uses torch: torch is not installed")
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {"__name__": "page"}
     for line, code, expected in blocks(page):
@@ -85,9 +101,11 @@ def modules() -> list[str]:
     return [name for name in names if not name.endswith(("__main__", "_window_c", "_ranges_c"))]
 
 
-@pytest.mark.parametrize("name", modules())
+@pytest.mark.parametrize("name", [marked(name, name, torch=name.startswith("monitel.torch")) for name in modules()])
 def test_docstring_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The examples in the docstrings of a module run."""
+    if name.startswith("monitel.torch"):
+        pytest.importorskip("torch", reason="the module uses torch: torch is not installed")
     monkeypatch.chdir(tmp_path)
     module = importlib.import_module(name)
     result = doctest.testmod(module, optionflags=FLAGS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import os
 import re
 import subprocess
@@ -48,6 +49,7 @@ TORCHS_PROFILER_NAMES = {
 }
 OUR_PROFILER_NAMES = {"KinetoStepTracker"}
 RANGES_NAMES = {"Listening", "Range", "Track", "current_range", "listen", "now", "record_function", "synchronize"}
+TORCH_BRIDGE_NAMES = {"Instrumentation", "instrument"}
 PUBLIC_MODULES = {"monitel", "monitel.testing", "monitel.profiler", "monitel.profiler.ranges"}
 
 #: The core's modules, each of which imports only those before it.
@@ -56,7 +58,7 @@ LAYERS = [
     *("_recorder_py", "histogram", "event", "window", "_window_py", "_window"),
     *("handlers", "timer", "stats", "registry"),
     *("step", "wait_counter", "tensorboard", "exit", "testing"),
-    *("profiler", "__init__"),
+    *("profiler", "__init__", "torch"),
 ]
 #: Likewise within the profiler: the recording of ranges, what is made of a recording, the facade.
 PROFILER_LAYERS = [
@@ -65,6 +67,12 @@ PROFILER_LAYERS = [
     *("activities", "function_events", "event_list", "experimental", "cycles"),
     *("scheduling", "steps", "observer", "facade", "trace_handler", "itt"),
     "__init__",
+]
+#: And within the torch bridge: torch's private names, the sources, what plugs them in.
+TORCH_LAYERS = [
+    *("_compat", "place", "work"),
+    *("steps", "loading", "phases"),
+    *("instrumentation", "__init__"),
 ]
 
 #: Which distribution gives a module, by the longest prefix. What is imported is declared, not inherited.
@@ -222,7 +230,7 @@ def test_core_imports_run_one_way(file: Path) -> None:
     found = {module for imported in imports(file) for module in core_modules(imported)} - {own}
     assert set() == found - set(before)
     roots = {imported.module.split(".")[0] for imported in imports(file)}
-    assert set() == roots - sys.stdlib_module_names - {"monitel"}
+    assert set() == roots - sys.stdlib_module_names - {"monitel"} - ({"torch"} if own == "torch" else set())
 
 
 def test_every_module_of_the_profiler_has_its_layer() -> None:
@@ -237,6 +245,40 @@ def test_profiler_imports_run_one_way(file: Path) -> None:
     paths = [each.path.split(".") for each in imports(file) if each.path.startswith("monitel.profiler.")]
     found = {"_ranges_py" if parts[2] == "_ranges_c" else parts[2] for parts in paths} - {file.stem}
     assert set() == found - set(before)
+
+
+def test_every_module_of_the_torch_bridge_has_its_layer() -> None:
+    """TORCH_LAYERS reads as its table of contents."""
+    assert sorted(TORCH_LAYERS) == sorted(file.stem for file in sources(CORE / "torch"))
+
+
+@pytest.mark.parametrize("file", sources(CORE / "torch"), ids=lambda file: file.stem)
+def test_torch_bridge_imports_run_one_way(file: Path) -> None:
+    """A module of the bridge imports at runtime what is before it in TORCH_LAYERS, and of torch public names only."""
+    before = TORCH_LAYERS[: TORCH_LAYERS.index(file.stem)]
+    found = [each.path.split(".") for each in imports(file) if each.path.startswith("monitel.torch.")]
+    assert set() == {parts[2] for parts in found} - {file.stem} - set(before)
+    theirs = [each for each in imports(file, typing_only=True) if each.module.split(".")[0] == "torch"]
+    assert [] == [each.path for each in theirs if private(each.path)]
+    text = file.read_text(encoding="utf-8")
+    if file.name != "_compat.py":
+        assert [] == re.findall(r"torch(?:\.\w+)*\._\w+", text)
+        roots = {(each.name or each.module).split(".")[0] for each in theirs}
+        attributes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute)]
+        paths = [ast.unparse(node) for node in attributes if private(node.attr)]
+        assert [] == [path for path in paths if path.split(".")[0] in roots]
+
+
+def test_torch_bridge_names_are_spelled_out() -> None:
+    """Sorted, each with a docstring, its methods too."""
+    pytest.importorskip("torch", reason="imports monitel.torch: torch is not installed")
+    bridge = importlib.import_module("monitel.torch")
+    assert sorted(TORCH_BRIDGE_NAMES) == bridge.__all__
+    for name in bridge.__all__:
+        public = getattr(bridge, name)
+        assert public.__doc__, name
+        methods = [getattr(public, each) for each in dir(public) if not each.startswith("_")]
+        assert [] == [each for each in methods if callable(each) and not each.__doc__], name
 
 
 def exporter_files(*, but: str = "") -> list[Any]:

@@ -1,0 +1,8 @@
+"""The bridge to PyTorch: what torch measures and nobody reads, as Stats, wait counters and events.
+
+``import monitel`` never imports torch; this package does.
+"""
+
+from monitel.torch.instrumentation import Instrumentation, instrument
+
+__all__ = ["Instrumentation", "instrument"]

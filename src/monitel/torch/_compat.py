@@ -1,0 +1,148 @@
+"""Every name of torch that begins with an underscore, each looked up here and nowhere else.
+
+What a version of torch does not have is a :class:`Missing`: the source that needs it stays off, and that is said once.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from monitel.wait_counter import WaitReading
+
+if TYPE_CHECKING:
+    import logging
+    from collections.abc import Callable, Iterable
+    from types import ModuleType
+
+_US_PER_S = 1_000_000
+
+
+class Missing(Exception):  # noqa: N818  no error of the user's
+    """This torch does not have what a source needs."""
+
+
+def loader_iterator() -> Any:
+    """The class whose ``__next__`` gives a DataLoader's batches."""
+    return _find("torch.utils.data.dataloader", "_BaseDataLoaderIter")
+
+
+def collective_logger() -> logging.Logger:
+    """The logger that failed collectives are written to, and that nobody listens to.
+
+    Its handler is a NullHandler, so that what it is told goes nowhere (torch/distributed/c10d_logger.py).
+    """
+    logger: logging.Logger = _find("torch.distributed.c10d_logger", "_c10d_logger")
+    return logger
+
+
+def wait_totals() -> Callable[[], dict[str, WaitReading]]:
+    """What reads torch's own wait counters, of C++ too, by key.
+
+    torch has a handler for its debug server that writes them as JSON. It is called here without a server, with a
+    request and an answer of our own.
+    """
+    handler = _find("torch._C._distributed_c10d", "_get_handler")
+    request_class: Any = _find("torch._C._distributed_c10d", "_Request")
+    response_class: Any = _find("torch._C._distributed_c10d", "_Response")
+
+    class Response(response_class):  # type: ignore[misc]
+        content: str | bytes = ""
+
+        def set_content(self, content: str | bytes, content_type: str) -> None:  # noqa: ARG002  torch's signature
+            self.content = content
+
+        def set_status(self, status: int) -> None:
+            """Nothing else than the content is looked at."""
+
+    class Request(request_class):  # type: ignore[misc]
+        def body(self) -> bytes:
+            return b""
+
+        def get_param(self, name: str) -> str:  # noqa: ARG002  torch's signature
+            return ""
+
+    try:
+        write = handler("wait_counter_values")
+    except ValueError as error:
+        raise Missing(str(error)) from error
+
+    def read() -> dict[str, WaitReading]:
+        response = Response()
+        write(Request(), response)
+        return {
+            key: WaitReading(
+                totals["total_calls"],
+                totals["total_time_us"] / _US_PER_S,
+                totals["max_time_us"] / _US_PER_S,
+                totals["active_count"],
+            )
+            for key, totals in json.loads(response.content).items()
+        }
+
+    try:
+        read()
+    except Exception as error:
+        raise Missing(f"the handler wait_counter_values answers otherwise than it did: {error!r}") from error
+    return read
+
+
+def torchs_wait_counter() -> Any:
+    """torch.monitor's class of this name, whatever has been put into its place."""
+    return _find("torch._C._monitor", "_WaitCounter")
+
+
+def modules_with(name: str, value: object) -> Iterable[ModuleType]:
+    """The modules of torch that have bound ``name`` to ``value`` already; others will take it from torch.monitor."""
+    return [
+        module
+        for path, module in list(sys.modules.items())
+        if path.partition(".")[0] == "torch" and getattr(module, "__dict__", {}).get(name) is value
+    ]
+
+
+def wait_counter_in_both() -> type:
+    """A class to put into the place of torch's ``_WaitCounter``, which counts here as well."""
+    import monitel
+
+    theirs: Any = torchs_wait_counter()
+
+    class Guard:
+        def __init__(self, guards: tuple[Any, ...]) -> None:
+            self._guards = guards
+
+        def __enter__(self) -> None:
+            for guard in self._guards:
+                guard.__enter__()
+
+        def __exit__(self, *exception: object) -> None:
+            for guard in self._guards:
+                guard.__exit__(*exception)
+
+    class WaitCounter:
+        """Counts for torch and for monitel."""
+
+        def __init__(self, key: str) -> None:
+            self._counters = theirs(key), monitel.WaitCounter(key)
+
+        def guard(self) -> Guard:
+            return Guard(tuple(counter.guard() for counter in self._counters))
+
+    return WaitCounter
+
+
+def compilations() -> Callable[[], list[Any]] | None:
+    """What lists the latest compilations; None before anything of torch.compile was loaded, which takes a second."""
+    if "torch._dynamo.utils" not in sys.modules:
+        return None
+    listing: Callable[[], list[Any]] = _find("torch._dynamo.utils", "get_compilation_metrics")
+    return listing
+
+
+def _find(module: str, name: str) -> Any:
+    try:
+        return getattr(import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise Missing(f"{module}.{name} is not there: {error}") from error

@@ -1,0 +1,85 @@
+"""Optimizer steps: how many, how long from one to the next, and how much work that is a second."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from monitel import clock
+from monitel._window import get_step, set_step
+from monitel.aggregation import COUNT
+from monitel.compiling import compiling
+from monitel.stats import Stat
+from monitel.torch.work import Work, duration_stat
+
+
+class Steps:
+    """Counts training steps by torch's global hooks, which run around each ``optimizer.step()``.
+
+    A step is counted when an optimizer is the first of its step; the next one begins when one of them steps again. So
+    two optimizers that take turns, or one for each parameter, are one step, and one that steps five times while the
+    other steps once makes five.
+
+    Of a ``step()`` that calls another, as a subclass or a wrapper does, the innermost counts: torch runs its hooks for
+    each.
+
+    Stats: ``training.steps`` (COUNT) and ``training.step.duration`` in seconds, from one counted step to the next,
+    so from the second on. The process's step (:func:`monitel.set_step`) goes up by one with each.
+
+    Args:
+        window_size: Of the Stats, seconds.
+        work: What one step does, for rates; None where nobody asked.
+    """
+
+    def __init__(self, window_size: float, work: Work | None) -> None:
+        self._count = Stat(
+            "training.steps", [COUNT], window_size, unit="{step}", description="Optimizer steps", monotonic=True
+        )
+        self._duration = duration_stat("training.step.duration", "From one optimizer step to the next", window_size)
+        self._work = work
+        self._begun: int | None = None  # the optimizer whose step() was entered last
+        self._stepped: set[int] = set()  # the optimizers of the step under way
+        self._since_ns: int | None = None
+
+    def install(self) -> None:
+        """Hook all optimizers, those that will be made too."""
+        self._hooks = (
+            register_optimizer_step_pre_hook(self._before),
+            register_optimizer_step_post_hook(self._after),
+        )
+
+    def remove(self) -> None:
+        """Hook them no more, and log what was collected."""
+        for hook in self._hooks:
+            hook.remove()
+        self._count.flush()
+        self._duration.flush()
+        if self._work is not None:
+            self._work.flush()
+
+    def _before(self, optimizer: object, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
+        if not compiling():
+            self._begun = id(optimizer)
+
+    def _after(self, optimizer: object, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
+        if compiling():
+            return
+        stepped, key = self._stepped, id(optimizer)
+        if key != self._begun:  # it has called another one, which has counted
+            return
+        self._begun = None
+        if key in stepped:
+            stepped.clear()
+        stepped.add(key)
+        if len(stepped) > 1:
+            return
+        now_ns, since_ns = clock.monotonic_ns(), self._since_ns
+        self._since_ns = now_ns
+        set_step((get_step() or 0) + 1)
+        self._count.add(1.0)
+        if since_ns is not None:
+            seconds = (now_ns - since_ns) / 1e9
+            self._duration.add(seconds)
+            if self._work is not None and seconds:
+                self._work.done_in(seconds)

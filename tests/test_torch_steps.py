@@ -1,0 +1,303 @@
+"""Training steps, batches and phases of a torch job, as Stats."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import monitel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from monitel.testing import ManualClock
+
+torch: Any = pytest.importorskip("torch", reason="instruments torch: torch is not installed")
+
+import monitel.torch  # noqa: E402  after the check that torch is there
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture
+def clock() -> Iterator[ManualClock]:
+    """Give a clock that moves only by advance()."""
+    with monitel.testing.ManualClock() as clock:
+        yield clock
+
+
+@pytest.fixture
+def windows(clock: ManualClock) -> Iterator[Callable[..., Callable[[], dict[str, monitel.Window]]]]:
+    """Instrument; give what ends it and returns the windows by name."""
+    running = []
+
+    def start(**choices: Any) -> Callable[[], dict[str, monitel.Window]]:
+        running.append(monitel.torch.instrument(window_size=float("inf"), **choices))
+
+        def end() -> dict[str, monitel.Window]:
+            with monitel.testing.capture_events() as events:
+                running[-1].uninstrument()
+            return {event.window.name: event.window for event in events if event.window}
+
+        return end
+
+    yield start
+    for each in running:
+        each.uninstrument()
+    monitel._window.set_step(None)
+
+
+def optimizer(kind: Any = torch.optim.SGD) -> Any:
+    """Make an optimizer of one parameter that has a gradient."""
+    parameter = torch.nn.Parameter(torch.ones(1))
+    parameter.grad = torch.ones(1)
+    return kind([parameter], lr=0.1)
+
+
+def test_steps_and_their_durations(windows: Any, clock: ManualClock) -> None:
+    """Each step counts; a duration lies between two, so there is one fewer."""
+    before = optimizer()
+    end = windows()
+    for seconds in (2, 5, 1):
+        clock.advance(seconds)
+        before.step()
+    found = end()
+    assert 3 == found["training.steps"].count
+    duration = found["training.step.duration"]
+    assert (2, 6.0, 1.0, 5.0, "s") == (duration.count, duration.sum, duration.min, duration.max, duration.unit)
+    assert (2, 3) == (duration.first_step, duration.last_step)
+
+
+def test_no_step_no_window(windows: Any) -> None:
+    """Nothing is logged of what did not happen."""
+    assert {} == windows()()
+
+
+def test_an_optimizer_made_later_counts(windows: Any) -> None:
+    """Whatever its class, one of the user's own too."""
+
+    class Mine(torch.optim.SGD):  # type: ignore[misc]
+        """A subclass with a step of its own."""
+
+        def step(self, closure: Any = None) -> Any:
+            return super().step(closure)
+
+    optimizer()  # by now torch's hooks run for SGD.step too, within that of the subclass
+    end = windows()
+    for kind in (torch.optim.Adam, Mine):
+        made = optimizer(kind)
+        for _ in range(3):
+            made.step()
+    assert 5 == end()["training.steps"].count  # the first one of Mine belongs to the step that Adam's last began
+
+
+def test_a_step_that_raises_is_no_step(windows: Any) -> None:
+    """And the next one counts."""
+    one = optimizer()
+    end = windows()
+    for fail in (1, 1, 0):
+        with suppress(ZeroDivisionError):
+            one.step(lambda fail=fail: 1 // (not fail))
+    assert 1 == end()["training.steps"].count
+
+
+def test_optimizers_that_take_turns_are_one_step(windows: Any, clock: ManualClock) -> None:
+    """A step begins with the first one that steps again, so durations are of whole steps."""
+    generator, critic = optimizer(), optimizer()
+    end = windows()
+    for _ in range(3):
+        clock.advance(1)
+        critic.step()
+        clock.advance(10)
+        generator.step()
+    found = end()
+    assert (3, [11.0, 11.0]) == (
+        found["training.steps"].count,
+        [found["training.step.duration"].min, found["training.step.duration"].max],
+    )
+
+
+def test_an_optimizer_that_steps_more_often_counts(windows: Any) -> None:
+    """Five critic steps to one of the generator are five."""
+    generator, critic = optimizer(), optimizer()
+    end = windows()
+    for _ in range(2):
+        for _ in range(5):
+            critic.step()
+        generator.step()
+    assert 10 == end()["training.steps"].count
+
+
+def test_an_optimizer_for_each_parameter_is_one_step(windows: Any) -> None:
+    """As where the optimizer runs within backward."""
+    each = [optimizer() for _ in range(20)]
+    end = windows()
+    for _ in range(4):
+        for one in each:
+            one.step()
+    assert 4 == end()["training.steps"].count
+
+
+def test_the_process_knows_its_step(windows: Any) -> None:
+    """It goes on from where a resumed run has set it, and a loop that sets it itself has the last word."""
+    monitel.set_step(1000)
+    end, one = windows(), optimizer()
+    one.step()
+    assert 1001 == monitel.get_step()
+    monitel.set_step(7)
+    one.step()
+    assert 8 == monitel.get_step()
+    end()
+
+
+def test_steps_end_with_uninstrument(windows: Any) -> None:
+    """What comes later is not counted."""
+    end, one = windows(), optimizer()
+    one.step()
+    end()
+    one.step()
+    assert 1 == monitel.get_step()
+
+
+def test_rates(windows: Any, clock: ManualClock) -> None:
+    """Samples and tokens a second, and utilisation, of each step that has a duration."""
+    end = windows(samples_per_step=32, tokens_per_step=1000, flops_per_step=3e12, peak_flops=4e12)
+    one = optimizer()
+    for seconds in (9, 2, 4):
+        clock.advance(seconds)
+        one.step()
+    one.step()  # at the same moment: no rate
+    found = end()
+    assert (2, 16.0, 8.0) == (
+        found["training.samples.rate"].count,
+        found["training.samples.rate"].max,
+        found["training.samples.rate"].min,
+    )
+    assert (500.0, 250.0) == (found["training.tokens.rate"].max, found["training.tokens.rate"].min)
+    assert (0.375, 0.1875, "") == (
+        found["training.mfu"].max,
+        found["training.mfu"].min,
+        found["training.mfu"].unit,
+    )
+
+
+def test_a_fused_step_of_gradient_scaling_that_is_skipped_is_no_step(windows: Any) -> None:
+    """GradScaler does not call step() where a gradient is not finite."""
+    end, one = windows(), optimizer()
+    scaler = torch.amp.GradScaler("cpu")
+    for gradient in (1.0, float("inf"), 1.0):
+        scaler.scale(torch.ones(1))
+        one.param_groups[0]["params"][0].grad = torch.full((1,), gradient)
+        scaler.step(one)
+        scaler.update()
+    assert 2 == end()["training.steps"].count
+
+
+class Slow(torch.utils.data.Dataset):  # type: ignore[misc]
+    """Four numbers, each of which takes three seconds of the test's clock."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> int:
+        self.clock.advance(3)
+        return index
+
+
+def test_waiting_for_batches(windows: Any, clock: ManualClock) -> None:
+    """One sample for each batch, none for the end of the epoch, nor for what the loop does with it."""
+    end, seen = windows(), []
+    for batch in torch.utils.data.DataLoader(Slow(clock), batch_size=2):
+        seen += batch.tolist()
+        clock.advance(100)
+    duration = end()["training.data.duration"]
+    assert ([0, 1, 2, 3], 2, 6.0, 6.0) == (seen, duration.count, duration.min, duration.max)
+
+
+def test_an_epoch_under_way_is_seen_and_left(windows: Any, clock: ManualClock) -> None:
+    """Instrumenting and uninstrumenting within an epoch changes nothing for the loop."""
+    batches = iter(torch.utils.data.DataLoader(Slow(clock)))
+    seen = [next(batches).item()]
+    end = windows()
+    seen.append(next(batches).item())
+    found = end()
+    seen += [batch.item() for batch in batches]
+    assert ([0, 1, 2, 3], 1) == (seen, found["training.data.duration"].count)
+
+
+def test_who_wraps_our_wrapper_keeps_it(windows: Any, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another library's wrapper stays, and ours beneath it counts no more."""
+    end = windows()
+    iterator = monitel.torch._compat.loader_iterator()
+    ours, calls = iterator.__next__, []
+
+    def theirs(self: Any) -> Any:
+        calls.append(1)
+        return ours(self)
+
+    monkeypatch.setattr(iterator, "__next__", theirs)
+    assert {} == end()
+    assert 4 == len(list(torch.utils.data.DataLoader(Slow(clock))))
+    assert iterator.__next__ is theirs
+    assert 5 == len(calls)
+
+
+def test_phases(windows: Any, clock: ManualClock) -> None:
+    """Forward of the model, backward, and the optimizer, each by its own."""
+
+    class Model(torch.nn.Module):  # type: ignore[misc]
+        """Takes five seconds forward and seven back."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(1))
+            self.weight.register_hook(lambda gradient: clock.advance(7) or gradient)  # type: ignore[func-returns-value]
+
+        def forward(self, x: Any) -> Any:
+            clock.advance(5)
+            return x * self.weight
+
+    class Optimizer(torch.optim.Optimizer):  # type: ignore[misc]
+        """Takes a second, and changes nothing."""
+
+        def step(self, closure: Any = None) -> Any:
+            clock.advance(1)
+
+    model = Model()
+    one = Optimizer(model.parameters(), {})
+    end = windows(phases=True, model=model)
+    for _ in range(2):
+        clock.advance(50)
+        loss = model(torch.ones(1)).sum()
+        clock.advance(50)
+        loss.backward()
+        one.step()
+    found = {name: (window.count, window.min, window.max) for name, window in end().items()}
+    assert (2, 5.0, 5.0) == found["training.forward.duration"]
+    assert (2, 7.0, 7.0) == found["training.backward.duration"]
+    assert (2, 1.0, 1.0) == found["training.optimizer.duration"]
+    assert (1, 113.0, 113.0) == found["training.step.duration"]
+
+
+def test_a_forward_that_fails_is_no_sample(windows: Any, clock: ManualClock) -> None:
+    """Nor does it become part of the next one."""
+
+    class Model(torch.nn.Module):  # type: ignore[misc]
+        """Fails when told to."""
+
+        def forward(self, fail: bool) -> int:
+            clock.advance(5)
+            return 1 // (not fail)
+
+    model = Model()
+    end = windows(phases=True, model=model)
+    with pytest.raises(ZeroDivisionError):
+        model(fail=True)
+    model(fail=False)
+    forward = end()["training.forward.duration"]
+    assert (1, 5.0) == (forward.count, forward.sum)
