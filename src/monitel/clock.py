@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import time
 from datetime import datetime
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Clock(Protocol):
@@ -45,3 +48,8 @@ def now() -> datetime:
 def monotonic_ns() -> int:
     """The monotonic reading of the clock in place."""
     return (_injected or time).monotonic_ns()
+
+
+def reading() -> Callable[[], int]:
+    """The monotonic reading of the clock in place now, for who keeps it: half the cost of asking each time."""
+    return (_injected or time).monotonic_ns

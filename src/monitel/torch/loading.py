@@ -28,13 +28,13 @@ class Loading:
         self._class = loader_iterator()
         self._original = original = self._class.__next__
         self._on = True
-        add = self._duration.add
+        add, now = self._duration.add, clock.reading()
 
         def timed_next(iterator: Any) -> Any:
-            begin_ns = clock.monotonic_ns()
+            begin_ns = now()
             batch = original(iterator)
             if self._on:
-                add((clock.monotonic_ns() - begin_ns) / 1e9)
+                add((now() - begin_ns) / 1e9)
             return batch
 
         self._timed = self._class.__next__ = timed_next

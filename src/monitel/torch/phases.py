@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from torch import autograd
+from torch.compiler import is_dynamo_compiling
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from monitel import clock
-from monitel.compiling import compiling
 from monitel.torch.work import duration_stat
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ class Phases:
 
     def __init__(self, window_size: float, model: nn.Module | None) -> None:
         self._model = model
+        self._now = clock.reading()
         self._forward = duration_stat("training.forward.duration", "The model's forward", window_size)
         self._backward = duration_stat("training.backward.duration", "Backward", window_size)
         self._optimizer = duration_stat("training.optimizer.duration", "optimizer.step()", window_size)
@@ -49,15 +50,15 @@ class Phases:
             ]
         self._original = original = autograd.backward
         self._on = True
-        add = self._backward.add
+        add, now = self._backward.add, self._now
 
         def timed_backward(*args: Any, **kwargs: Any) -> None:
-            if compiling() or not self._on:
+            if is_dynamo_compiling() or not self._on:
                 original(*args, **kwargs)
                 return
-            begin_ns = clock.monotonic_ns()
+            begin_ns = now()
             original(*args, **kwargs)
-            add((clock.monotonic_ns() - begin_ns) / 1e9)
+            add((now() - begin_ns) / 1e9)
 
         self._timed = timed_backward
         autograd.backward = timed_backward
@@ -73,19 +74,19 @@ class Phases:
             stat.flush()
 
     def _before_forward(self, *_call: object) -> None:
-        if not compiling():
-            self._forward_ns = clock.monotonic_ns()
+        if not is_dynamo_compiling():
+            self._forward_ns = self._now()
 
     def _after_forward(self, *_call: object) -> None:
-        if not compiling() and self._forward_ns is not None:
-            self._forward.add((clock.monotonic_ns() - self._forward_ns) / 1e9)
+        if not is_dynamo_compiling() and self._forward_ns is not None:
+            self._forward.add((self._now() - self._forward_ns) / 1e9)
             self._forward_ns = None
 
     def _before_optimizer(self, *_call: object) -> None:
-        if not compiling():
-            self._optimizer_ns = clock.monotonic_ns()
+        if not is_dynamo_compiling():
+            self._optimizer_ns = self._now()
 
     def _after_optimizer(self, *_call: object) -> None:
-        if not compiling() and self._optimizer_ns is not None:
-            self._optimizer.add((clock.monotonic_ns() - self._optimizer_ns) / 1e9)
+        if not is_dynamo_compiling() and self._optimizer_ns is not None:
+            self._optimizer.add((self._now() - self._optimizer_ns) / 1e9)
             self._optimizer_ns = None

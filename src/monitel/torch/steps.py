@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch.compiler import is_dynamo_compiling
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from monitel import clock
 from monitel._window import get_step, set_step
 from monitel.aggregation import COUNT
-from monitel.compiling import compiling
 from monitel.stats import Stat
 from monitel.torch.work import Work, duration_stat
 
@@ -38,6 +38,7 @@ class Steps:
         )
         self._duration = duration_stat("training.step.duration", "From one optimizer step to the next", window_size)
         self._work = work
+        self._now = clock.reading()
         self._begun: int | None = None  # the optimizer whose step() was entered last
         self._stepped: set[int] = set()  # the optimizers of the step under way
         self._since_ns: int | None = None
@@ -59,11 +60,11 @@ class Steps:
             self._work.flush()
 
     def _before(self, optimizer: object, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
-        if not compiling():
+        if not is_dynamo_compiling():
             self._begun = id(optimizer)
 
     def _after(self, optimizer: object, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
-        if compiling():
+        if is_dynamo_compiling():
             return
         stepped, key = self._stepped, id(optimizer)
         if key != self._begun:  # it has called another one, which has counted
@@ -74,7 +75,7 @@ class Steps:
         stepped.add(key)
         if len(stepped) > 1:
             return
-        now_ns, since_ns = clock.monotonic_ns(), self._since_ns
+        now_ns, since_ns = self._now(), self._since_ns
         self._since_ns = now_ns
         set_step((get_step() or 0) + 1)
         self._count.add(1.0)
