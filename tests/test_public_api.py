@@ -70,8 +70,8 @@ PROFILER_LAYERS = [
 ]
 #: And within the torch bridge: torch's private names, the sources, what plugs them in.
 TORCH_LAYERS = [
-    *("_compat", "place", "work"),
-    *("steps", "loading", "phases"),
+    *("_compat", "place", "work", "ticking"),
+    *("steps", "loading", "phases", "waits", "stuck"),
     *("instrumentation", "__init__"),
 ]
 

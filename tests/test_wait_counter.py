@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import monitel
-from monitel import WaitCounter, WaitReading, wait_counters
+from monitel import WaitCounter, WaitReading, wait_counter, wait_counters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from monitel.testing import ManualClock
+
+    RunScript = Any
 
 
 @pytest.fixture
@@ -220,3 +222,56 @@ def test_another_thread_imports_torch_meanwhile(monkeypatch: pytest.MonkeyPatch,
     with WaitCounter(key).guard():
         pass
     assert 1 == wait_counters()[key].count
+
+
+@pytest.fixture
+def theirs() -> Iterator[dict[str, WaitReading]]:
+    """Give the readings of a source, which the test fills."""
+    readings: dict[str, WaitReading] = {}
+
+    def source() -> dict[str, WaitReading]:
+        return readings
+
+    wait_counter.add_source(source)
+    yield readings
+    wait_counter.remove_source(source)
+    wait_counter.remove_source(source)
+    assert "elsewhere" not in wait_counters()
+
+
+def test_sources_are_read(key: str, theirs: dict[str, WaitReading]) -> None:
+    """What a source says is among the readings; of a key that is counted here too, ours."""
+    theirs["elsewhere"] = WaitReading(2, 3.0, 2.0, 1)
+    theirs[key] = WaitReading(9, 9.0, 9.0, 9)
+    WaitCounter(key)
+    assert WaitReading(2, 3.0, 2.0, 1) == wait_counters()["elsewhere"]
+    assert WaitReading(0, 0.0, 0.0, 0) == wait_counters()[key]
+
+
+def test_longest_wait_of_a_source(theirs: dict[str, WaitReading]) -> None:
+    """Known where it is a new maximum, or was the only wait; not guessed where it is not known."""
+    maxima = monitel.WaitMaxima()
+    theirs["elsewhere"] = WaitReading(3, 8.0, 5.0, 0)
+    assert {"elsewhere": 5.0} == maxima.read()
+    assert {} == maxima.read()
+    theirs["elsewhere"] = WaitReading(4, 9.0, 5.0, 0)
+    assert {"elsewhere": 1.0} == maxima.read()
+    theirs["elsewhere"] = WaitReading(6, 12.0, 5.0, 0)
+    assert {} == maxima.read()
+    theirs["elsewhere"] = WaitReading(9, 30.0, 7.0, 0)
+    assert {"elsewhere": 7.0} == maxima.read()
+
+
+def test_a_forked_child_has_no_sources(run_script: RunScript) -> None:
+    """What they count there, they may have counted in the parent."""
+    ended = run_script(
+        """
+monitel.wait_counter.add_source(lambda: {"elsewhere": monitel.WaitReading(2, 3.0, 2.0, 1)})
+if os.fork() == 0:
+    say("child", *monitel.wait_counters())
+    os._exit(0)
+os.wait()
+say("parent", *monitel.wait_counters())
+"""
+    )
+    assert ["child", "parent elsewhere"] == ended.lines

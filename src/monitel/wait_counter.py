@@ -5,11 +5,17 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from threading import RLock
+from typing import TYPE_CHECKING
 from weakref import ref
 
 from monitel import clock
 from monitel.compiling import compiling
 from monitel.event import text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    Source = Callable[[], Mapping[str, "WaitReading"]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +35,9 @@ class WaitReading:
     active: int
 
 
+_NEVER = WaitReading(0, 0.0, 0.0, 0)
+
+
 class _Waits:
     __slots__ = ("active", "count", "key", "max_ns", "total_ns")
 
@@ -40,6 +49,7 @@ class _Waits:
 _lock = RLock()
 _waits: dict[str, _Waits] = {}
 _maxima: tuple[ref[WaitMaxima], ...] = ()
+_sources: tuple[Source, ...] = ()
 
 
 class WaitCounter:
@@ -133,7 +143,7 @@ class _WaitCounterTracker:
 
 
 def wait_counters() -> dict[str, WaitReading]:
-    """What every key has seen so far in this process.
+    """What every key has seen so far in this process, those of the sources too (:func:`add_source`).
 
     Returns:
         A new dict, by key.
@@ -144,15 +154,44 @@ def wait_counters() -> dict[str, WaitReading]:
         ...     monitel.wait_counters()["barrier"].active
         1
     """
+    readings = _from_sources()
     with _lock:
-        return {
-            key: WaitReading(waits.count, waits.total_ns / 1e9, waits.max_ns / 1e9, waits.active)
-            for key, waits in _waits.items()
-        }
+        for key, waits in _waits.items():
+            readings[key] = WaitReading(waits.count, waits.total_ns / 1e9, waits.max_ns / 1e9, waits.active)
+    return readings
+
+
+def add_source(source: Source) -> None:
+    """Read wait counters from elsewhere too, such as those that a library keeps in C++.
+
+    They are then as good as our own in :func:`monitel.wait_counters` and whatever is made from it. A forked child
+    has no sources: what they count there, they may have counted in the parent.
+
+    Args:
+        source: Gives what every key has seen so far; called in any thread, often, and must not raise. A key that
+            this process counts itself hides the source's.
+    """
+    global _sources
+    with _lock:
+        _sources = (*_sources, source)
+
+
+def remove_source(source: Source) -> None:
+    """Read a source no more; one that is not known is passed over."""
+    global _sources
+    with _lock:
+        _sources = tuple(other for other in _sources if other != source)
+
+
+def _from_sources() -> dict[str, WaitReading]:
+    return {key: reading for source in _sources for key, reading in source().items()}
 
 
 class WaitMaxima:
     """The longest wait of each key since the last reading: for exporters, each of which has its own.
+
+    Of a key that comes from a source (:func:`add_source`) it is known where it was the only wait, or the longest since
+    the process began; else the key is left out.
 
     Example:
         >>> import monitel
@@ -163,11 +202,12 @@ class WaitMaxima:
         (['queue'], {})
     """
 
-    __slots__ = ("__weakref__", "_longest_ns")
+    __slots__ = ("__weakref__", "_longest_ns", "_seen")
 
     def __init__(self) -> None:
         global _maxima
         self._longest_ns: dict[str, int] = {}
+        self._seen: dict[str, WaitReading] = {}
         with _lock:
             _maxima = (*(reference for reference in _maxima if reference() is not None), ref(self))
 
@@ -175,7 +215,20 @@ class WaitMaxima:
         """Seconds, by key, of the waits that have ended since this was last called."""
         with _lock:
             longest_ns, self._longest_ns = self._longest_ns, {}
-        return {key: longest / 1e9 for key, longest in longest_ns.items()}
+        longest = self._longest_of_sources() if _sources else {}
+        longest.update((key, nanoseconds / 1e9) for key, nanoseconds in longest_ns.items())
+        return longest
+
+    def _longest_of_sources(self) -> dict[str, float]:
+        before, self._seen = self._seen, _from_sources()
+        longest = {}
+        for key, now in self._seen.items():
+            was = before.get(key, _NEVER)
+            if now.max > was.max:
+                longest[key] = now.max
+            elif now.count == was.count + 1:
+                longest[key] = now.total - was.total
+        return longest
 
     def _note(self, key: str, elapsed_ns: int) -> None:
         if elapsed_ns >= self._longest_ns.get(key, 0):
@@ -184,8 +237,9 @@ class WaitMaxima:
 
 def _start_at_zero() -> None:
     """In a forked child: what the parent has counted stays the parent's; a wait in flight here goes on."""
-    global _lock
+    global _lock, _sources
     _lock = RLock()
+    _sources = ()
     for waits in _waits.values():
         waits.count = waits.total_ns = waits.max_ns = 0
     for reference in _maxima:

@@ -9,6 +9,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 import monitel
 import monitel_otel
+from monitel import wait_counter
 
 if TYPE_CHECKING:
     from monitel.testing import ManualClock
@@ -60,3 +61,23 @@ def test_install_observes_wait_counters(clock: ManualClock) -> None:
         stat.add(1.0)
         stat.flush()
         assert 1.0 == collected(reader, "loading.two")[".time s"]
+
+
+def test_a_collect_asks_the_sources_once_for_each_instrument() -> None:
+    """Not for each key: torch's source is a hundred keys of JSON. One that is gone has no points, and breaks none."""
+    asked: list[int] = []
+
+    def source() -> dict[str, monitel.WaitReading]:
+        asked.append(1)
+        return {f"theirs.{key}": monitel.WaitReading(len(asked), 2.0, 1.0, 0) for key in range(20)}
+
+    reader = InMemoryMetricReader()
+    waits = monitel_otel.WaitInstruments(MeterProvider([reader]).get_meter("test"))
+    wait_counter.add_source(source)
+    waits.refresh()
+    for _ in range(2):
+        asked.clear()
+        assert {".time s", ".count {wait}", ".active {wait}"} <= collected(reader, "theirs.7").keys()
+        assert 4 == len(asked)
+    wait_counter.remove_source(source)
+    assert reader.get_metrics_data() is None

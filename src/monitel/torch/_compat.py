@@ -74,7 +74,7 @@ def wait_totals() -> Callable[[], dict[str, WaitReading]]:
         write(Request(), response)
         return {
             key: WaitReading(
-                totals["total_calls"],
+                totals["total_calls"] - totals["active_count"],  # torch counts a wait when it begins
                 totals["total_time_us"] / _US_PER_S,
                 totals["max_time_us"] / _US_PER_S,
                 totals["active_count"],

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from monitel.torch._compat import Missing
 from monitel.torch.loading import Loading
 from monitel.torch.phases import Phases
 from monitel.torch.steps import Steps
+from monitel.torch.stuck import Stuck
+from monitel.torch.ticking import Ticking
+from monitel.torch.waits import Waits
 from monitel.torch.work import Work
 
 if TYPE_CHECKING:
@@ -32,6 +36,14 @@ class Source(Protocol):
 
     def remove(self) -> None:
         """Unplug it."""
+
+
+@runtime_checkable
+class Ticked(Source, Protocol):
+    """One that wants to be called every second."""
+
+    def tick(self) -> None:
+        """Do what is to be done; raises nothing but what handlers raise."""
 
 
 class Instrumentation:
@@ -56,6 +68,7 @@ class Instrumentation:
                     _log.warning("instrument(%s=...) does nothing with this torch: %s", name, missing)
             else:
                 self._sources[name] = source
+        self._ticking = Ticking([source.tick for source in self._sources.values() if isinstance(source, Ticked)])
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -69,6 +82,9 @@ class Instrumentation:
             if _running is self:
                 _running = None
             sources, self._sources = self._sources, {}
+        if not sources:
+            return
+        self._ticking.close()
         for source in reversed(sources.values()):
             source.remove()
 
@@ -86,6 +102,8 @@ def instrument(
     *,
     steps: bool = True,
     loading: bool = True,
+    waits: bool = True,
+    stuck_after: float | None = 300.0,
     phases: bool = False,
     model: nn.Module | None = None,
     samples_per_step: float | None = None,
@@ -101,6 +119,8 @@ def instrument(
     Args:
         steps: Optimizer steps: ``training.steps``, ``training.step.duration``, and the process's step.
         loading: Waiting for batches: ``training.data.duration``.
+        waits: torch's own wait counters, in :func:`monitel.wait_counters` and all exporters.
+        stuck_after: Seconds after which a wait in flight, torch's or monitel's, is a ``wait.stuck`` event; None: never.
         phases: Time in backward and in the optimizer, and in forward of ``model``.
         model: Whose forward ``phases`` times.
         samples_per_step: For ``training.samples.rate``.
@@ -118,7 +138,7 @@ def instrument(
         >>> import monitel.torch
         >>> with monitel.torch.instrument(samples_per_step=32) as instrumentation:
         ...     instrumentation.sources
-        ('steps', 'loading')
+        ('steps', 'loading', 'waits', 'stuck_after')
     """
     global _running
     choices = dict(locals())
@@ -136,6 +156,8 @@ def _sources(
     *,
     steps: bool,
     loading: bool,
+    waits: bool,
+    stuck_after: float | None,
     phases: bool,
     model: nn.Module | None,
     samples_per_step: float | None,
@@ -158,14 +180,27 @@ def _sources(
     made: dict[str, tuple[bool, Callable[[], Source]]] = {
         "steps": (steps, lambda: Steps(window_size, work or None)),
         "loading": (loading, lambda: Loading(window_size)),
+        "waits": (waits, Waits),
+        "stuck_after": (stuck_after is not None, lambda: Stuck(stuck_after or 0.0)),
         "phases": (phases, lambda: Phases(window_size, model)),
     }
     return {name: make() for name, (on, make) in made.items() if on}
 
 
-def _renew_lock() -> None:
+def _end() -> None:
+    if _running is not None:
+        _running.uninstrument()
+
+
+atexit.register(_end)
+
+
+def _go_on_without_thread() -> None:
+    """In a forked child: hooks stay, the thread does not, and whose lock it held is not known."""
     global _lock
     _lock = RLock()
+    if _running is not None:
+        _running._ticking = Ticking([])
 
 
-os.register_at_fork(after_in_child=_renew_lock)
+os.register_at_fork(after_in_child=_go_on_without_thread)

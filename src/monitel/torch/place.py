@@ -19,7 +19,7 @@ def rank() -> int | None:
     return int(said) if said.isdecimal() and len(said) < _TOO_LONG else None
 
 
-def place() -> dict[str, int]:
+def place() -> dict[str, str | int | float | bool]:
     """``training.rank`` and ``training.step``, each where it is known: for the data of an event."""
     known = {"training.rank": rank(), "training.step": get_step()}
     return {key: value for key, value in known.items() if value is not None}

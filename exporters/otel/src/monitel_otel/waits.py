@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from opentelemetry.metrics import Observation
@@ -29,6 +30,8 @@ class WaitInstruments:
         self._names = MetricNames()
         self._maxima = monitel.WaitMaxima()
         self._longest: dict[str, float] = {}
+        self._readings: dict[str, dict[str, monitel.WaitReading]] = {}
+        self._asked: dict[str, set[str]] = defaultdict(set)
         self._known: set[str] = set()
 
     def refresh(self) -> None:
@@ -40,20 +43,43 @@ class WaitInstruments:
     def _make(self, key: str) -> None:
         name = self._names.of(key)
 
-        def observe(read: Callable[[monitel.WaitReading], float]) -> Callable[[CallbackOptions], list[Observation]]:
-            return lambda _options: [Observation(read(monitel.wait_counters()[key]))]
+        def observe(
+            what: str, read: Callable[[monitel.WaitReading], float]
+        ) -> Callable[[CallbackOptions], list[Observation]]:
+            return lambda _options: [Observation(read(reading)) for reading in self._reading(what, key)]
 
         meter = self._meter
-        meter.create_observable_counter(f"{name}.time", [observe(lambda waits: waits.total)], "s", "Time spent waiting")
-        meter.create_observable_counter(f"{name}.count", [observe(lambda waits: waits.count)], "{wait}", "Waits ended")
+        meter.create_observable_counter(
+            f"{name}.time", [observe("time", lambda waits: waits.total)], "s", "Time spent waiting"
+        )
+        meter.create_observable_counter(
+            f"{name}.count", [observe("count", lambda waits: waits.count)], "{wait}", "Waits ended"
+        )
         meter.create_observable_up_down_counter(
-            f"{name}.active", [observe(lambda waits: waits.active)], "{wait}", "Waits in flight"
+            f"{name}.active", [observe("active", lambda waits: waits.active)], "{wait}", "Waits in flight"
         )
         meter.create_observable_gauge(
             f"{name}.max", [lambda _options: self._observe_max(key)], "s", "The longest wait since the last collect"
         )
 
+    def _reading(self, what: str, key: str) -> list[monitel.WaitReading]:
+        """One key's reading; none where its source is gone."""
+        if self._begins(what, key):
+            self._readings[what] = monitel.wait_counters()
+        reading = self._readings[what].get(key)
+        return [] if reading is None else [reading]
+
     def _observe_max(self, key: str) -> list[Observation]:
-        self._longest.update(self._maxima.read())
+        if self._begins("max", key):
+            self._longest.update(self._maxima.read())
         longest = self._longest.pop(key, None)
         return [] if longest is None else [Observation(longest)]
+
+    def _begins(self, what: str, key: str) -> bool:
+        """Whether this is the first key of a collect: all keys are read then, and once. It is when one comes again."""
+        asked = self._asked[what]
+        begins = not asked or key in asked
+        if begins:
+            asked.clear()
+        asked.add(key)
+        return begins
