@@ -49,7 +49,7 @@ TORCHS_PROFILER_NAMES = {
 }
 OUR_PROFILER_NAMES = {"KinetoStepTracker"}
 RANGES_NAMES = {"Listening", "Range", "Track", "current_range", "listen", "now", "record_function", "synchronize"}
-TORCH_BRIDGE_NAMES = {"Instrumentation", "instrument"}
+TORCH_BRIDGE_NAMES = {"Instrumentation", "Replacement", "instrument", "replace"}
 PUBLIC_MODULES = {"monitel", "monitel.testing", "monitel.profiler", "monitel.profiler.ranges"}
 
 #: The core's modules, each of which imports only those before it.
@@ -71,8 +71,8 @@ PROFILER_LAYERS = [
 #: And within the torch bridge: torch's private names, the sources, what plugs them in.
 TORCH_LAYERS = [
     *("_compat", "place", "work", "ticking"),
-    *("steps", "loading", "phases", "waits", "stuck"),
-    *("instrumentation", "__init__"),
+    *("steps", "loading", "phases", "waits", "stuck", "monitor"),
+    *("instrumentation", "replacement", "__init__"),
 ]
 
 #: Which distribution gives a module, by the longest prefix. What is imported is declared, not inherited.

@@ -4,5 +4,6 @@
 """
 
 from monitel.torch.instrumentation import Instrumentation, instrument
+from monitel.torch.replacement import Replacement, replace
 
-__all__ = ["Instrumentation", "instrument"]
+__all__ = ["Instrumentation", "Replacement", "instrument", "replace"]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from monitel.torch._compat import Missing
 from monitel.torch.loading import Loading
+from monitel.torch.monitor import Monitor
 from monitel.torch.phases import Phases
 from monitel.torch.steps import Steps
 from monitel.torch.stuck import Stuck
@@ -104,6 +105,7 @@ def instrument(
     loading: bool = True,
     waits: bool = True,
     stuck_after: float | None = 300.0,
+    monitor: bool = True,
     phases: bool = False,
     model: nn.Module | None = None,
     samples_per_step: float | None = None,
@@ -121,6 +123,7 @@ def instrument(
         loading: Waiting for batches: ``training.data.duration``.
         waits: torch's own wait counters, in :func:`monitel.wait_counters` and all exporters.
         stuck_after: Seconds after which a wait in flight, torch's or monitel's, is a ``wait.stuck`` event; None: never.
+        monitor: Events and Stats that torch code logs by torch.monitor, for monitel's handlers.
         phases: Time in backward and in the optimizer, and in forward of ``model``.
         model: Whose forward ``phases`` times.
         samples_per_step: For ``training.samples.rate``.
@@ -138,7 +141,7 @@ def instrument(
         >>> import monitel.torch
         >>> with monitel.torch.instrument(samples_per_step=32) as instrumentation:
         ...     instrumentation.sources
-        ('steps', 'loading', 'waits', 'stuck_after')
+        ('steps', 'loading', 'waits', 'stuck_after', 'monitor')
     """
     global _running
     choices = dict(locals())
@@ -158,6 +161,7 @@ def _sources(
     loading: bool,
     waits: bool,
     stuck_after: float | None,
+    monitor: bool,
     phases: bool,
     model: nn.Module | None,
     samples_per_step: float | None,
@@ -182,6 +186,7 @@ def _sources(
         "loading": (loading, lambda: Loading(window_size)),
         "waits": (waits, Waits),
         "stuck_after": (stuck_after is not None, lambda: Stuck(stuck_after or 0.0)),
+        "monitor": (monitor, Monitor),
         "phases": (phases, lambda: Phases(window_size, model)),
     }
     return {name: make() for name, (on, make) in made.items() if on}
