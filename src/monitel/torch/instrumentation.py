@@ -9,6 +9,8 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from monitel.torch._compat import Missing
+from monitel.torch.compilation import Compilation
+from monitel.torch.failures import Failures
 from monitel.torch.loading import Loading
 from monitel.torch.monitor import Monitor
 from monitel.torch.phases import Phases
@@ -106,6 +108,8 @@ def instrument(
     waits: bool = True,
     stuck_after: float | None = 300.0,
     monitor: bool = True,
+    compilation: bool = True,
+    failures: bool = True,
     phases: bool = False,
     model: nn.Module | None = None,
     samples_per_step: float | None = None,
@@ -124,6 +128,8 @@ def instrument(
         waits: torch's own wait counters, in :func:`monitel.wait_counters` and all exporters.
         stuck_after: Seconds after which a wait in flight, torch's or monitel's, is a ``wait.stuck`` event; None: never.
         monitor: Events and Stats that torch code logs by torch.monitor, for monitel's handlers.
+        compilation: Events of what torch.compile has compiled, and why again.
+        failures: Events of uncaught exceptions and failed collectives.
         phases: Time in backward and in the optimizer, and in forward of ``model``.
         model: Whose forward ``phases`` times.
         samples_per_step: For ``training.samples.rate``.
@@ -139,7 +145,7 @@ def instrument(
 
     Example:
         >>> import monitel.torch
-        >>> with monitel.torch.instrument(samples_per_step=32) as instrumentation:
+        >>> with monitel.torch.instrument(failures=False, compilation=False) as instrumentation:
         ...     instrumentation.sources
         ('steps', 'loading', 'waits', 'stuck_after', 'monitor')
     """
@@ -162,6 +168,8 @@ def _sources(
     waits: bool,
     stuck_after: float | None,
     monitor: bool,
+    compilation: bool,
+    failures: bool,
     phases: bool,
     model: nn.Module | None,
     samples_per_step: float | None,
@@ -187,6 +195,8 @@ def _sources(
         "waits": (waits, Waits),
         "stuck_after": (stuck_after is not None, lambda: Stuck(stuck_after or 0.0)),
         "monitor": (monitor, Monitor),
+        "compilation": (compilation, Compilation),
+        "failures": (failures, Failures),
         "phases": (phases, lambda: Phases(window_size, model)),
     }
     return {name: make() for name, (on, make) in made.items() if on}
