@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from monitel.wait_counter import WaitReading
 
@@ -17,11 +17,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from types import ModuleType
 
+_Function = TypeVar("_Function", bound="Callable[..., Any]")
 _US_PER_S = 1_000_000
 
 
 class Missing(Exception):  # noqa: N818  no error of the user's
     """This torch does not have what a source needs."""
+
+
+def untraced(function: _Function) -> _Function:
+    """Have torch.compile call a hook where it would trace it, by the mark that ``torch.compiler.disable`` sets.
+
+    That function itself would load the compiler. Where the mark means nothing, the graph breaks within the hook.
+    """
+    function._torchdynamo_disable = True  # type: ignore[attr-defined]
+    return function
 
 
 def loader_iterator() -> Any:

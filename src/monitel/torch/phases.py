@@ -9,6 +9,7 @@ from torch.compiler import is_dynamo_compiling
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from monitel import clock
+from monitel.torch._compat import untraced
 from monitel.torch.work import duration_stat
 
 if TYPE_CHECKING:
@@ -82,11 +83,12 @@ class Phases:
             self._forward.add((self._now() - self._forward_ns) / 1e9)
             self._forward_ns = None
 
+    @untraced
     def _before_optimizer(self, *_call: object) -> None:
-        if not is_dynamo_compiling():
-            self._optimizer_ns = self._now()
+        self._optimizer_ns = self._now()
 
+    @untraced
     def _after_optimizer(self, *_call: object) -> None:
-        if not is_dynamo_compiling() and self._optimizer_ns is not None:
+        if self._optimizer_ns is not None:
             self._optimizer.add((self._now() - self._optimizer_ns) / 1e9)
             self._optimizer_ns = None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch.compiler import is_dynamo_compiling
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from monitel import clock
 from monitel._window import get_step, set_step
 from monitel.aggregation import COUNT
 from monitel.stats import Stat
+from monitel.torch._compat import untraced
 from monitel.torch.work import Work, duration_stat
 
 
@@ -59,13 +59,12 @@ class Steps:
         if self._work is not None:
             self._work.flush()
 
+    @untraced
     def _before(self, optimizer: object, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
-        if not is_dynamo_compiling():
-            self._begun = id(optimizer)
+        self._begun = id(optimizer)
 
+    @untraced
     def _after(self, optimizer: object, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
-        if is_dynamo_compiling():
-            return
         stepped, key = self._stepped, id(optimizer)
         if key != self._begun:  # it has called another one, which has counted
             return
