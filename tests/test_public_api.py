@@ -50,7 +50,7 @@ TORCHS_PROFILER_NAMES = {
 OUR_PROFILER_NAMES = {"KinetoStepTracker"}
 RANGES_NAMES = {"Listening", "Range", "Track", "current_range", "listen", "now", "record_function", "synchronize"}
 TORCH_BRIDGE_NAMES = {"Instrumentation", "Replacement", "instrument", "replace"}
-PUBLIC_MODULES = {"monitel", "monitel.testing", "monitel.profiler", "monitel.profiler.ranges"}
+PUBLIC_MODULES = {"monitel", "monitel.testing", "monitel.profiler", "monitel.profiler.ranges", "monitel.torch"}
 
 #: The core's modules, each of which imports only those before it.
 LAYERS = [

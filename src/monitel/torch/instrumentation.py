@@ -203,8 +203,12 @@ def _sources(
 
 
 def _end() -> None:
+    """At exit: end the thread, and what torch would crash with. The rest stays, for the last look of exporters."""
     if _running is not None:
-        _running.uninstrument()
+        _running._ticking.close()
+        for source in _running._sources.values():
+            if isinstance(source, Monitor):
+                source.remove()
 
 
 atexit.register(_end)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from monitel.aggregation import Aggregation
+from monitel.aggregation import COUNT, MAX, MEAN, MIN, SUM
 from monitel.stats import Stat
 
 
@@ -71,8 +71,8 @@ class Work:
 
 def duration_stat(name: str, description: str, window_size: float) -> Stat:
     """A Stat of seconds that something takes."""
-    return Stat(name, list(Aggregation), window_size, unit="s", description=description, monotonic=True)
+    return Stat(name, [MEAN, COUNT, SUM, MAX, MIN], window_size, unit="s", description=description, monotonic=True)
 
 
 def _rate(name: str, unit: str, description: str, window_size: float) -> Stat:
-    return Stat(name, list(Aggregation), window_size, unit=unit, description=description)
+    return Stat(name, [MEAN, MAX, MIN], window_size, unit=unit, description=description)

@@ -1,0 +1,156 @@
+"""A real model on two ranks of torchrun: what monitel.torch sees of each, at a backend."""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from monitel_otel.torch_instrumentor import TorchInstrumentor
+
+if TYPE_CHECKING:
+    from .conftest import Run
+    from .receiver import Receiver
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed"),
+]
+
+STEPS = 6
+TRAIN = f"""\
+import zlib
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+
+METHOD = None  # or how the workers of the DataLoader are started
+
+def train():
+    dist.init_process_group("gloo")
+    text = zlib.__doc__.encode() * 20  # real text: the next character is learnt from the four before
+    characters = torch.tensor(list(text[: {STEPS} * 8 * 2 + 4]))
+    data = TensorDataset(characters.unfold(0, 5, 1)[: {STEPS} * 8])
+    model = DistributedDataParallel(torch.nn.Sequential(
+        torch.nn.Embedding(256, 8), torch.nn.Flatten(), torch.nn.Linear(32, 256)
+    ))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    workers = dict(num_workers=1, multiprocessing_context=METHOD) if METHOD else {{}}
+    losses = []
+    for (batch,) in DataLoader(data, batch_size=8, **workers):
+        loss = torch.nn.functional.cross_entropy(model(batch[:, :4]), batch[:, 4])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0], losses
+    if fail and dist.get_rank() == 1:
+        raise RuntimeError("rank 1 has had enough")
+    dist.destroy_process_group()
+
+fail = False
+"""
+MAIN = """
+if __name__ == "__main__":
+    train()
+"""
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+
+
+def by_rank(receiver: Receiver, name: str) -> dict[object, float]:
+    """Give the last value of a metric, by rank."""
+    found: dict[object, float] = defaultdict(float)
+    for point in receiver.points(name):
+        found[point.resource.get("training.rank")] = point.value
+    return dict(found)
+
+
+def check(receiver: Receiver) -> None:
+    """Both ranks have counted their steps, batches and waits, and nobody else has said anything."""
+    assert {0: STEPS, 1: STEPS} == by_rank(receiver, "training.steps.count")
+    assert {0: STEPS - 1, 1: STEPS - 1} == by_rank(receiver, "training.step.duration.count")
+    assert {0: STEPS, 1: STEPS} == by_rank(receiver, "training.data.duration.count")
+    durations = by_rank(receiver, "training.step.duration.mean")
+    assert all(0 < seconds < 60 for seconds in durations.values())
+    joining = "pytorch.wait_counter.c10d.init_process_group"
+    assert {0: 1, 1: 1} == by_rank(receiver, f"{joining}.count")
+    assert {0: 0, 1: 0} == by_rank(receiver, f"{joining}.active")
+    assert all(0 < seconds < 60 for seconds in by_rank(receiver, f"{joining}.time").values())
+    in_cpp = "pytorch.wait_counter.tcpstore__init.time"  # of TCPStore: the SDK makes names lower case
+    assert {0, 1} == by_rank(receiver, in_cpp).keys()
+    said = [point for point in receiver.all_points() if not point.metric.startswith("monitel.")]  # of the pipeline
+    assert {0, 1} == {point.resource.get("training.rank") for point in said}
+    assert 2 == len({point.resource["service.instance.id"] for point in said})
+
+
+CONFIGURED = """\
+import sys
+import monitel, monitel_otlp, monitel.torch
+monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool")
+monitel.torch.instrument()
+"""
+
+
+def test_two_ranks(receiver: Receiver, run: Run, tmp_path: Path) -> None:
+    """Two lines in the script."""
+    path = tmp_path / "train.py"
+    path.write_text(CONFIGURED + TRAIN + MAIN)
+    run(*TORCHRUN, path, receiver.url, timeout=120)
+    check(receiver)
+
+
+def test_a_rank_that_fails_says_so(receiver: Receiver, run: Run, tmp_path: Path) -> None:
+    """FATAL, with rank, step and stack trace, at the backend before the process is gone."""
+    path = tmp_path / "train.py"
+    path.write_text(CONFIGURED + TRAIN + "fail = True\n" + MAIN)
+    run(*TORCHRUN, path, receiver.url, returncode=1, timeout=120)
+    (record,) = [record for record in receiver.records() if record.attributes.get("training.rank") == 1]
+    assert ("exception", STEPS, "rank 1 has had enough") == (
+        record.name,
+        record.attributes["training.step"],
+        record.attributes["exception.message"],
+    )
+    assert "in train" in record.attributes["exception.stacktrace"]
+    assert 1 == record.resource["training.rank"]
+
+
+def test_without_a_line_of_code(receiver: Receiver, run: Run, tmp_path: Path) -> None:
+    """``opentelemetry-instrument torchrun``: both ranks, and neither the launcher nor workers of the DataLoader."""
+    if find_spec("opentelemetry.distro") is None:
+        pytest.skip("pip install opentelemetry-distro opentelemetry-instrumentation")
+    assert [TorchInstrumentor] == [
+        each.load() for each in entry_points(group="opentelemetry_instrumentor", name="monitel_torch")
+    ]
+    path = tmp_path / "train.py"
+    path.write_text(TRAIN + "METHOD = 'spawn'\n" + MAIN)
+    environment = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url,
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+        "OTEL_EXPERIMENTAL_RESOURCE_DETECTORS": "monitel",
+        **dict.fromkeys(("OTEL_METRICS_EXPORTER", "OTEL_LOGS_EXPORTER"), "monitel"),
+        "OTEL_TRACES_EXPORTER": "none",
+        "OTEL_METRIC_EXPORT_INTERVAL": "300",
+    }
+    instrument = Path(sys.executable).with_name("opentelemetry-instrument")
+    run(instrument, sys.executable, *TORCHRUN, path, env=environment, timeout=180)
+    check(receiver)
+
+
+def test_only_ranks_are_instrumented(run: Run) -> None:
+    """A process without RANK is left alone, torch is not imported there; what a rank starts is left alone too."""
+    script = (
+        "import os, subprocess, sys\n"
+        "from monitel_otel.torch_instrumentor import TorchInstrumentor\n"
+        "TorchInstrumentor().instrument(skip_dep_check=True)\n"
+        "print('torch' in sys.modules, flush=True)\n"
+        "if sys.argv[1:]: subprocess.run([sys.executable, '-c', sys.argv[1]], check=True)\n"
+        "TorchInstrumentor().uninstrument()\n"
+    )
+    assert "False\nFalse\n" == run("-c", script, script).stdout
+    assert "True\nFalse\n" == run("-c", script, script, env={"RANK": "0"}).stdout
