@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -22,9 +23,15 @@ DEADLINE = 60.0
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return int(listening.getsockname()[1])
+    """A port of 127.0.0.1 that nobody listens on, and that no client is given.
+
+    Linux gives clients those from 32768 up: who asks whether a server is up yet could otherwise be connected to itself,
+    by the very port that the server is about to take.
+    """
+    while True:
+        port = random.randrange(10_000, 30_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def eventually(holds: Callable[[], object], what: str) -> None:
