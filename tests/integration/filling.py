@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 COMPOSE = ROOT / "compose"
 _MILLISECONDS = {"s": 1000, "m": 60_000, "h": 3_600_000}
 
-# What docs/examples/train_char_model.py records, by the same names, and a second wait counter.
+# What docs/examples/train_char_model.py records, by the same names, a histogram and a second wait counter.
 RANK = """\
 import json, os, random, sys, threading
 import monitel, monitel_otlp
@@ -35,15 +35,17 @@ import monitel, monitel_otlp
 faults = set(sys.argv[1].split(","))
 over, told = threading.Event(), threading.Event()
 ranks = os.environ.get("RANKS", "all")
-pipeline = monitel_otlp.configure(service_name="train", export_interval=0.25, spool_dir="spool", ranks=ranks)
+pipeline = monitel_otlp.configure(
+    service_name="train", export_interval=0.25, spool_dir="spool", ranks=ranks, distributions="histogram"
+)
 
-def stat(name, **options):
-    return monitel.Stat(name, monitel.aggregation.TORCHS, 1.0, **options)
+def stat(name, *more, **options):
+    return monitel.Stat(name, {*monitel.aggregation.TORCHS, *more}, 1.0, **options)
 
 train_loss = stat("loss", attributes={"split": "train"})
 val_loss = stat("loss", attributes={"split": "val"})
 gradient_norm = stat("gradient.norm")
-step_time = stat("step.time", unit="s")
+step_time = stat("step.time", monitel.HISTOGRAM, unit="s")
 throughput = stat("throughput", unit="{token}/s", max_samples=5)  # some are discarded, and counted
 data_loading, all_reduce = monitel.WaitCounter("data.loading"), monitel.WaitCounter("all.reduce")
 

@@ -29,9 +29,11 @@ BOARDS = ("overview", "stragglers", "waits", "pipeline")
 FILES = sorted((COMPOSE / "grafana" / "dashboards").glob("*.json"))
 DEMO = ROOT / "docs" / "examples" / "train_char_model.py"
 
-# Empty by right where all is well, where no launcher has told ranks, and where nothing has ended.
+# Empty by right where all is well, where no launcher has told ranks, where nothing has ended, and where no Stat has a
+# HISTOGRAM.
 OF_FAULTS = {"Ranks whose loss is not finite", "Items dropped", "Dropped so far", "Firing"}
 OF_ENDS = {"Processes that have stopped in the time shown"}
+OF_HISTOGRAMS = {"$histogram, heat map", "$histogram, percentiles"}
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,10 @@ class Board:
     def empty(self) -> set[str]:
         """The titles of the panels with a query that finds nothing."""
         return {panel["title"] for panel, target, variables in self._targets() if not self._ask(target, variables)}
+
+    def targets(self, title: str) -> list[dict[str, Any]]:
+        """The queries of one panel."""
+        return [target for panel in self.content["panels"] if panel["title"] == title for target in panel["targets"]]
 
     def _targets(self) -> Iterator[tuple[dict[str, Any], dict[str, Any], dict[str, str]]]:
         """Each query to Prometheus with its panel and its choices; those of a repeated row once for each choice."""
@@ -149,7 +155,7 @@ def test_every_query_finds_something(name: str, prometheus: Store) -> None:
 def test_every_query_of_a_digest_finds_something(digested: Store) -> None:
     """On the board of digests; the others show the means over all ranks, by the names that they have everywhere."""
     settle(board("digest", digested), set())
-    usual = {"Loss", "Step time", "Throughput", "Gradient norm"}
+    usual = {"Loss", "Step time", "Throughput", "Gradient norm", *OF_HISTOGRAMS}
     eventually(lambda: not usual & board("overview", digested).empty(), "the overview shows nothing")
 
 
@@ -167,6 +173,31 @@ def test_the_digest_shows_the_straggler(digested: Store) -> None:
 
     eventually(found, f"it is {digested.query(asked)}")
     assert ["0"] == sorted({each["metric"]["training_rank"] for each in digested.query("step_time_mean_seconds")})
+
+
+@pytest.mark.integration
+def test_all_samples_are_shown(prometheus: Store) -> None:
+    """One rank of five takes three times as long: p99 is its steps, and the heat map, one series, has all of them."""
+    opened = board("overview", prometheus)
+    (cells,) = opened.targets("$histogram, heat map")
+    percentiles = {each["legendFormat"].split()[-1]: each for each in opened.targets("$histogram, percentiles")}
+    variables = opened.variables()
+    assert {"p50", "p90", "p99"} == set(percentiles)
+
+    def shown() -> bool:
+        """Whether the newest percentiles lie apart, and the newest column has samples of both kinds of ranks."""
+        found = {name: opened._ask(target, variables) for name, target in percentiles.items()}
+        columns = opened._ask(cells, variables)
+        if not columns or not all(found.values()):
+            return False
+        p50, p90, p99 = (float(found[name][0]["values"][-1][1]) for name in ("p50", "p90", "p99"))
+        (column,) = columns
+        samples = [(float(low), float(count)) for _, low, _, count in column["histograms"][-1][1]["buckets"]]
+        quick = sum(count for low, count in samples if low < 0.08)
+        slow = sum(count for low, count in samples if low >= 0.08)
+        return 0.025 < p50 <= p90 <= p99 and p99 > 2 * p50 and quick > slow > 0
+
+    eventually(shown, "neither the slow rank's steps nor the others' are shown")
 
 
 @pytest.mark.integration
@@ -188,6 +219,7 @@ def test_each_rank_run_and_stat_is_offered(prometheus: Store) -> None:
         "step": ["step_time"],
         "throughput": ["throughput"],
         "gradient": ["gradient_norm"],
+        "histogram": ["step_time"],
         "stat": stats,
     } == offered
     assert stats == sorted({chosen[name] for name in ("loss", "step", "throughput", "gradient")})
@@ -215,7 +247,7 @@ def test_the_demo_is_shown(backends: Path, tmp_path: Path) -> None:
         try:
             for name in BOARDS:
                 opened = board(name, prometheus)
-                settle(opened, OF_FAULTS | OF_ENDS)
+                settle(opened, OF_FAULTS | OF_ENDS | OF_HISTOGRAMS)
         finally:
             demo.send_signal(signal.SIGINT)
             demo.wait(DEADLINE)
@@ -231,7 +263,7 @@ def test_the_files_are_what_the_code_makes(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_each_panel_says_what_it_shows(file: Path) -> None:
-    """It has a title, a unit, a description and a query; what no test has run says so."""
+    """It has a title, a unit, a description and a query; what no test has run says so, and what histograms need."""
     content = json.loads(file.read_text())
     assert file.stem == content["uid"]
     for panel in content["panels"]:
@@ -246,3 +278,6 @@ def test_each_panel_says_what_it_shows(file: Path) -> None:
         assert source in {"prometheus", "loki", "tempo"}
         assert (source != "prometheus") == ("no test has run it" in panel["description"])
         assert source != "prometheus" or panel["fieldConfig"]["defaults"]["unit"]
+        of_histograms = "_histogram" in json.dumps(panel["targets"])
+        for needed in ("HISTOGRAM", 'distributions="histogram"'):
+            assert of_histograms == (needed in panel["description"])

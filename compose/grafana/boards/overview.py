@@ -5,7 +5,7 @@ from __future__ import annotations
 from grafana_foundation_sdk.builders import dashboard
 from grafana_foundation_sdk.models import dashboard as model
 
-from boards.panels import board, lines, rows, tile
+from boards.panels import board, heat_map, lines, rows, tile
 from boards.queries import ALIVE, RANKS, RUN, WHO, Query, outstanding, query, rate, stat
 from boards.variables import JOB, RUNS, choice, chosen_stat, several
 
@@ -18,6 +18,11 @@ def spread(expression: str) -> list[Query]:
         query(f"min {by} ({expression})", f"{WHO} {{{{$by}}}} lowest"),
         query(f"max {by} ({expression})", f"{WHO} {{{{$by}}}} highest"),
     ]
+
+
+def percentile(q: float, histograms: str) -> Query:
+    """A percentile of all samples of a run."""
+    return rate(f"histogram_quantile({q}, sum by (training_run_id) ({histograms}))", f"{WHO} p{100 * q:.0f}")
 
 
 def make() -> dashboard.Dashboard:
@@ -34,6 +39,11 @@ def make() -> dashboard.Dashboard:
         .allow_custom_value(True)
     )
     loss, step, throughput, gradient = (stat(name) for name in ("loss", "step", "throughput", "gradient"))
+    histograms = f"rate({stat('histogram', what='histogram')}[$__rate_interval])"
+    asked = (
+        "Empty: the Stat needs the aggregation HISTOGRAM, its process "
+        'monitel_otlp.configure(distributions="histogram") or "both", and Prometheus native histograms.'
+    )
     return board(
         "overview",
         "monitel / Training overview",
@@ -46,6 +56,9 @@ def make() -> dashboard.Dashboard:
             chosen_stat("step", "Step time", "step|iter|batch", "step_time", "The Stat that times a step."),
             chosen_stat("throughput", "Throughput", "throughput|token|sample", "throughput", "The Stat of the speed."),
             chosen_stat("gradient", "Gradient norm", "grad|norm", "gradient_norm", "The Stat of the gradient's norm."),
+            chosen_stat(
+                "histogram", "Histogram", ".", "step_time", "A Stat with a histogram of its samples.", what="histogram"
+            ),
             by,
             chosen_stat("stat", "Another Stat", ".", "loss", "Any Stat, for the panels at the bottom."),
         ],
@@ -101,6 +114,21 @@ def make() -> dashboard.Dashboard:
                 ),
                 lines("Throughput", "short", "Of a rank, in the Stat's own unit.", *spread(throughput)),
                 lines("Gradient norm", "short", "It rises before a loss diverges.", *spread(gradient)),
+            ],
+            "All samples of all ranks": [
+                heat_map(
+                    "$histogram, heat map",
+                    "s",
+                    "Samples a second, of all runs chosen. A second band: slow ranks, or steps that do something else, "
+                    f"as a checkpoint. A band that moves: all have become slower. {asked}",
+                    rate(f"sum ({histograms})", ""),
+                ),
+                lines(
+                    "$histogram, percentiles",
+                    "s",
+                    f"One sample in a hundred is above p99. p99 rises, p50 stays: some steps or ranks are slow. {asked}",
+                    *(percentile(q, histograms) for q in (0.99, 0.9, 0.5)),
+                ),
             ],
             "By rank: of those chosen the ten that stand out": [
                 lines("Loss by rank", "short", "The highest.", outstanding(stat("loss", RANKS))),

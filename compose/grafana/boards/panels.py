@@ -6,6 +6,7 @@ from string import ascii_uppercase
 from typing import TYPE_CHECKING, TypeAlias
 
 from grafana_foundation_sdk.builders import bargauge, common, dashboard, loki, table, tempo, timeseries
+from grafana_foundation_sdk.builders import heatmap as heatmap_builder
 from grafana_foundation_sdk.builders import histogram as histogram_builder
 from grafana_foundation_sdk.builders import logs as logs_builder
 from grafana_foundation_sdk.builders import stat as stat_builder
@@ -119,6 +120,21 @@ def histogram(title: str, unit: str, description: str, expression: str) -> histo
         .height(8)
         .combine(True)
         .with_target(now(expression))
+    )
+
+
+def heat_map(title: str, unit: str, description: str, each: Query) -> heatmap_builder.Panel:
+    """How samples are spread, over time: of one series of native histograms, the only one that Grafana draws."""
+    return (
+        heatmap_builder.Panel()
+        .title(title)
+        .description(description)
+        .datasource(PROMETHEUS)
+        .unit(unit)
+        .span(12)
+        .height(8)
+        .y_axis(heatmap_builder.YAxisConfig().unit(unit))
+        .with_target(each.format(PromQueryFormat.HEATMAP).ref_id("A"))
     )
 
 

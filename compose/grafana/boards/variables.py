@@ -47,15 +47,17 @@ def several(variable: dashboard.QueryVariable) -> dashboard.QueryVariable:
     return variable.multi(True).include_all(True).current(model.VariableOption(text=["All"], value=["$__all"]))
 
 
-def chosen_stat(name: str, label: str, words: str, default: str, description: str) -> dashboard.QueryVariable:
-    """A variable that names a Stat: those whose names hold one of ``words``, or any other name by hand."""
+def chosen_stat(
+    name: str, label: str, words: str, default: str, description: str, *, what: str = "mean"
+) -> dashboard.QueryVariable:
+    """A variable that names a Stat: of those that have ``what`` one that holds one of ``words``, or any by hand."""
     return choice(
         name,
         label,
         f"{description} A name that is not offered can be typed: the Stat's name with _ for each dot.",
-        metric=f'{{__name__=~"(?i).*({words}).*_mean(_.+)?", {RUN}}}',
+        metric=f'{{__name__=~"(?i).*({words}).*_{what}(_.+)?", {RUN}}}',
         of="__name__",
-        regex="/^(.+)_mean(?:_.+)?$/",
+        regex=f"/^(.+)_{what}(?:_.+)?$/",
         default=default,
     )
 
