@@ -71,7 +71,7 @@ PROFILER_LAYERS = [
 #: And within the torch bridge: torch's private names, the sources, what plugs them in.
 TORCH_LAYERS = [
     *("_compat", "place", "work", "ticking"),
-    *("steps", "loading", "phases", "waits", "stuck", "monitor", "compilation", "failures"),
+    *("steps", "loading", "phases", "waits", "stuck", "monitor", "compilation", "failures", "tensors"),
     *("instrumentation", "replacement", "__init__"),
 ]
 

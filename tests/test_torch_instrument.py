@@ -41,6 +41,13 @@ def sgd() -> Any:
     return torch.optim.SGD([parameter], lr=0.1)
 
 
+def value_hook() -> Any:
+    """Give what Stat.add asks about tensors."""
+    hook = monitel._window.set_value_hook(lambda _stat, _value: 0.0)
+    monitel._window.set_value_hook(hook)
+    return hook
+
+
 def state_of_torch() -> tuple[Any, ...]:
     """Give what a source replaces."""
     hooks = register_optimizer_step_post_hook(lambda *_: None)
@@ -50,7 +57,7 @@ def state_of_torch() -> tuple[Any, ...]:
     threads = sum(thread.name == "monitel-torch" for thread in threading.enumerate())
     return (
         *(hooked, listening, threads, _compat.loader_iterator().__next__, torch.autograd.backward),
-        *(sys.excepthook, threading.excepthook),
+        *(sys.excepthook, threading.excepthook, value_hook()),
     )
 
 
@@ -99,7 +106,7 @@ def test_a_block() -> None:
     assert before == state_of_torch()
 
 
-@pytest.mark.parametrize("name", ["steps", "loading", "waits", "monitor", "compilation", "failures"])
+@pytest.mark.parametrize("name", ["steps", "loading", "waits", "monitor", "compilation", "failures", "tensors"])
 def test_each_source_can_be_switched_off(name: str) -> None:
     """And the others run."""
     switches: dict[str, Any] = {name: False}

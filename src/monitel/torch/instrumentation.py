@@ -16,6 +16,7 @@ from monitel.torch.monitor import Monitor
 from monitel.torch.phases import Phases
 from monitel.torch.steps import Steps
 from monitel.torch.stuck import Stuck
+from monitel.torch.tensors import Tensors
 from monitel.torch.ticking import Ticking
 from monitel.torch.waits import Waits
 from monitel.torch.work import Work
@@ -110,6 +111,7 @@ def instrument(
     monitor: bool = True,
     compilation: bool = True,
     failures: bool = True,
+    tensors: bool = True,
     phases: bool = False,
     model: nn.Module | None = None,
     samples_per_step: float | None = None,
@@ -130,6 +132,7 @@ def instrument(
         monitor: Events and Stats that torch code logs by torch.monitor, for monitel's handlers.
         compilation: Events of what torch.compile has compiled, and why again.
         failures: Events of uncaught exceptions and failed collectives.
+        tensors: ``Stat.add(tensor)`` without a warning for one that needs a gradient, and refused for a DTensor.
         phases: Time in backward and in the optimizer, and in forward of ``model``.
         model: Whose forward ``phases`` times.
         samples_per_step: For ``training.samples.rate``.
@@ -147,7 +150,7 @@ def instrument(
         >>> import monitel.torch
         >>> with monitel.torch.instrument(failures=False, compilation=False) as instrumentation:
         ...     instrumentation.sources
-        ('steps', 'loading', 'waits', 'stuck_after', 'monitor')
+        ('steps', 'loading', 'waits', 'stuck_after', 'monitor', 'tensors')
     """
     global _running
     choices = dict(locals())
@@ -170,6 +173,7 @@ def _sources(
     monitor: bool,
     compilation: bool,
     failures: bool,
+    tensors: bool,
     phases: bool,
     model: nn.Module | None,
     samples_per_step: float | None,
@@ -197,6 +201,7 @@ def _sources(
         "monitor": (monitor, Monitor),
         "compilation": (compilation, Compilation),
         "failures": (failures, Failures),
+        "tensors": (tensors, Tensors),
         "phases": (phases, lambda: Phases(window_size, model)),
     }
     return {name: make() for name, (on, make) in made.items() if on}
