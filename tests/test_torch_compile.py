@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -83,10 +84,12 @@ def test_a_compiled_optimizer_step_is_counted(kind: Any) -> None:
 
     step()
     before = captured(step, calls=3)
-    with instrumented():
+    with instrumented(), warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
         assert before == captured(step, calls=3)
         assert 3 == monitel.get_step()
     assert [] != before
+    assert [] == [each for each in said if "how to trace" in str(each.message)]
 
 
 def test_a_training_loop_around_a_compiled_model() -> None:

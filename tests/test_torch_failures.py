@@ -69,6 +69,13 @@ def test_uncaught_exceptions_are_fatal(hooks: list[Any], monkeypatch: pytest.Mon
     monitel._window.set_step(None)
 
 
+def test_text_that_no_protocol_holds_is_spelt_out(hooks: list[Any]) -> None:
+    """A file name that is no UTF-8, for one."""
+    with monitel.testing.capture_events() as events:
+        uncaught(OSError("no such file: \udcff"))
+    assert ["no such file: \\udcff"] == [event.data["exception.message"] for event in events]
+
+
 @pytest.mark.parametrize("kind", [torch.OutOfMemoryError, MemoryError])
 def test_out_of_memory_has_a_name_of_its_own(hooks: list[Any], kind: type[Exception]) -> None:
     """The GPU's and the host's."""

@@ -20,7 +20,7 @@ torch: Any = pytest.importorskip("torch", reason="instruments torch: torch is no
 from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: E402  after the check that torch is there
 
 import monitel.torch  # noqa: E402
-from monitel.torch import _compat, instrumentation  # noqa: E402
+from monitel.torch import _compat, instrumentation, ticking  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -149,3 +149,26 @@ def test_what_torch_does_not_have_is_said_once(
                 assert "steps" in running.sources
     assert 1 == len(caplog.records)
     assert "instrument(loading=...) does nothing with this torch" in caplog.text
+
+
+def test_a_source_that_fails_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+    """The thread calls the others on; it is said once."""
+    calls: list[str] = []
+    thrice = threading.Event()
+
+    def fail() -> None:
+        calls.append("fail")
+        raise RuntimeError("no longer")
+
+    def work() -> None:
+        calls.append("work")
+        if calls.count("work") == 3:
+            thrice.set()
+
+    with caplog.at_level(logging.WARNING, "monitel.torch"):
+        running = ticking.Ticking([fail, work], seconds=0.01)
+        assert thrice.wait(30)
+        running.close()
+    assert 1 == calls.count("fail")
+    assert 4 <= calls.count("work")
+    assert 1 == len(caplog.records)

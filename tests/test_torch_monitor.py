@@ -71,6 +71,7 @@ def test_stats_come_as_windows(source: monitor.Monitor) -> None:
         key.removeprefix("torch.loss."): value for key, value in event.data.items()
     }
     assert "torch.monitor.Stat" == event.name
+    assert window.end_ns / 1e9 == pytest.approx(event.timestamp.timestamp(), abs=2e-6)
 
 
 def test_windows_of_a_stat_follow_each_other(source: monitor.Monitor) -> None:

@@ -243,6 +243,9 @@ def test_who_wraps_our_wrapper_keeps_it(windows: Any, clock: ManualClock, monkey
     monkeypatch.setattr(iterator, "__next__", theirs)
     assert {} == end()
     assert 4 == len(list(torch.utils.data.DataLoader(Slow(clock))))
+    with monitel.testing.capture_events() as events:
+        monitel.flush()
+    assert [] == events
     assert iterator.__next__ is theirs
     assert 5 == len(calls)
 
@@ -299,5 +302,22 @@ def test_a_forward_that_fails_is_no_sample(windows: Any, clock: ManualClock) -> 
     with pytest.raises(ZeroDivisionError):
         model(fail=True)
     model(fail=False)
+    forward = end()["training.forward.duration"]
+    assert (1, 5.0) == (forward.count, forward.sum)
+
+
+def test_a_model_that_calls_itself_counts_once(windows: Any, clock: ManualClock) -> None:
+    """The innermost call is timed."""
+
+    class Model(torch.nn.Module):  # type: ignore[misc]
+        """Goes down to zero."""
+
+        def forward(self, depth: int) -> int:
+            clock.advance(5)
+            return self(depth - 1) if depth else 0
+
+    model = Model()
+    end = windows(phases=True, model=model)
+    model(3)
     forward = end()["training.forward.duration"]
     assert (1, 5.0) == (forward.count, forward.sum)
