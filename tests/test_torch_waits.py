@@ -167,6 +167,21 @@ def test_waits_that_end_are_not_said(clock: ManualClock) -> None:
     assert [] == events
 
 
+@pytest.mark.parametrize("state", ["running", "quiesced"])
+def test_a_state_is_no_wait(clock: ManualClock, state: str) -> None:
+    """The pool of the compiler's workers counts for how long it exists, and for how long it is idle."""
+    watch = stuck.Stuck(300.0)
+    with (
+        monitel.testing.capture_events() as events,
+        monitel.WaitCounter(f"pytorch.wait_counter.subproc_pool.{state}").guard(),
+        monitel.WaitCounter("pytorch.wait_counter.subproc_pool.job").guard(),
+    ):
+        for _ in range(3):
+            watch.tick()
+            clock.advance(300)
+    assert ["pytorch.wait_counter.subproc_pool.job"] == [event.data["wait.key"] for event in events]
+
+
 @pytest.mark.parametrize("after", [0, -1.0, float("nan")])
 def test_refused_thresholds(after: float) -> None:
     """Seconds, or None."""

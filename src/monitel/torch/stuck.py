@@ -10,6 +10,9 @@ from monitel.handlers import emit
 from monitel.torch.place import place
 from monitel.wait_counter import wait_counters
 
+_POOL = "pytorch.wait_counter.subproc_pool"
+_NO_WAITS = {f"{_POOL}.running", f"{_POOL}.quiesced"}  # states of the compiler's workers, for as long as they are there
+
 
 @dataclass
 class _InFlight:
@@ -48,7 +51,7 @@ class Stuck:
         """Look."""
         now_ns, before, self._in_flight = clock.monotonic_ns(), self._in_flight, {}
         for key, reading in wait_counters().items():
-            if reading.active <= 0:
+            if reading.active <= 0 or key in _NO_WAITS:
                 continue
             wait = before.get(key)
             if wait is None or wait.count != reading.count:
