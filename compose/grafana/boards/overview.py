@@ -126,7 +126,8 @@ def make() -> dashboard.Dashboard:
                 lines(
                     "$histogram, percentiles",
                     "s",
-                    f"One sample in a hundred is above p99. p99 rises, p50 stays: some steps or ranks are slow. {asked}",
+                    "One sample in a hundred is above p99. p99 rises and p50 stays: some steps, or ranks, are slow. "
+                    f"{asked}",
                     *(percentile(q, histograms) for q in (0.99, 0.9, 0.5)),
                 ),
             ],
