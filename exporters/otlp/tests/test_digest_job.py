@@ -53,7 +53,8 @@ for line in sys.stdin:
         print("flushed", pipeline.force_flush(float(more)), flush=True)
         continue
     else:
-        stat = stats.setdefault(name, Stat(name, [COUNT, SUM, MEAN], 3600.0, unit="s"))
+        spread = [monitel.HISTOGRAM, monitel.STDDEV] if name == "spread" else []
+        stat = stats.setdefault(name, Stat(name, [COUNT, SUM, MEAN, *spread], 3600.0, unit="s"))
         stat.add(float(more or rank))
         if not name.startswith("open"):
             stat.flush()
@@ -188,6 +189,19 @@ def test_one_process_exports_for_all(receiver: Receiver, job: Job) -> None:
     assert 4 in receiver.values("monitel.digest.ranks")
     lines = [f"monitel: exported {windows} windows, 1 events\n" for windows in (len(times), 0, 0, 0)]
     assert lines == said
+
+
+def test_distributions_are_of_all_ranks(receiver: Receiver, job: Job) -> None:
+    """Where a Stat asks for them: the percentiles and the standard deviation of what all ranks have added."""
+    job.start(4)
+    job.tell("spread")
+    receiver.wait_until(lambda: receiver.values("spread.count")[-1:] == [4])
+    digests = len(receiver.values("spread.count"))
+    assert [digests] * 2 == [len(receiver.values("spread.p99")), len(receiver.values("spread.stddev"))]
+    if digests == 1:  # the ranks' windows end some milliseconds apart, and may be in two
+        assert pytest.approx(3.0, rel=0.02) == receiver.values("spread.p99")[0]
+        assert pytest.approx(1.25**0.5) == receiver.values("spread.stddev")[0]
+    assert pytest.approx(3.0, rel=0.02) == max(receiver.values("spread.p99"))
 
 
 def test_what_is_open_at_the_end_arrives(receiver: Receiver, job: Job) -> None:
