@@ -151,14 +151,14 @@ def test_what_torch_does_not_have_is_said_once(
     assert "instrument(loading=...) does nothing with this torch" in caplog.text
 
 
-def test_a_source_that_fails_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
-    """The thread calls the others on; it is said once."""
+def test_the_thread_goes_on_after_a_failure(caplog: pytest.LogCaptureFixture) -> None:
+    """With that function, and with the others; it is said once."""
     calls: list[str] = []
     thrice = threading.Event()
 
     def fail() -> None:
         calls.append("fail")
-        raise RuntimeError("no longer")
+        raise RuntimeError("a handler's")
 
     def work() -> None:
         calls.append("work")
@@ -169,6 +169,25 @@ def test_a_source_that_fails_is_left_alone(caplog: pytest.LogCaptureFixture) -> 
         running = ticking.Ticking([fail, work], seconds=0.01)
         assert thrice.wait(30)
         running.close()
-    assert 1 == calls.count("fail")
-    assert 4 <= calls.count("work")
+    assert calls.count("fail") == calls.count("work") >= 4
     assert 1 == len(caplog.records)
+
+
+def test_a_handler_that_raises_keeps_nothing_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each source is taken back and each window logged, then the first exception comes out of uninstrument()."""
+    monkeypatch.setattr(sys, "unraisablehook", lambda _report: None)  # where the others go
+    before, heard = state_of_torch(), []
+    running = monitel.torch.instrument(phases=True)
+    optimizer = sgd()
+    optimizer.step()
+    optimizer.step()
+
+    def fail(event: monitel.Event) -> None:
+        if event.window:
+            heard.append(event.window.name)
+        raise OSError("no route")
+
+    with monitel.register_event_handler(fail), pytest.raises(OSError, match="no route"):
+        running.uninstrument()
+    assert before == state_of_torch()
+    assert ["training.optimizer.duration", "training.step.duration", "training.steps"] == sorted(heard)

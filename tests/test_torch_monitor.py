@@ -126,6 +126,23 @@ def test_an_event_of_that_name_that_is_no_stats(source: monitor.Monitor) -> None
     assert [2, 1, 0] == [len(event.data) for event in events]
 
 
+def test_a_handler_that_raises_loses_nothing(source: monitor.Monitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every event is handed out, then the first exception comes out of the tick."""
+    monkeypatch.setattr(sys, "unraisablehook", lambda _report: None)  # where the others go
+    heard = []
+
+    def fail(event: monitel.Event) -> None:
+        heard.append(event.data["n"])
+        raise OSError(event.data["n"])
+
+    with monitel.register_event_handler(fail):
+        for number in range(3):
+            torch.monitor.log_event(torch.monitor.Event("many", MOMENT, {"n": number}))
+        with pytest.raises(OSError, match="0"):
+            source.tick()
+    assert [0, 1, 2] == heard
+
+
 def test_instrument_hears_them_within_seconds() -> None:
     """By the bridge's thread, and what is left when it ends."""
     heard = threading.Event()

@@ -8,6 +8,7 @@ import os
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from monitel.handlers import raise_first
 from monitel.torch._compat import Missing
 from monitel.torch.compilation import Compilation
 from monitel.torch.failures import Failures
@@ -47,7 +48,7 @@ class Ticked(Source, Protocol):
     """One that wants to be called every second."""
 
     def tick(self) -> None:
-        """Do what is to be done; raises nothing but what handlers raise."""
+        """Do what is to be done."""
 
 
 class Instrumentation:
@@ -80,7 +81,10 @@ class Instrumentation:
         return tuple(self._sources)
 
     def uninstrument(self) -> None:
-        """Leave torch as it was, and log what was collected; a second time does nothing."""
+        """Leave torch as it was, and log what was collected; a second time does nothing.
+
+        All of it is done, also where a handler raises; then the first exception propagates.
+        """
         global _running
         with _lock:
             if _running is self:
@@ -89,8 +93,14 @@ class Instrumentation:
         if not sources:
             return
         self._ticking.close()
+        failures: list[BaseException] = []
         for source in reversed(sources.values()):
-            source.remove()
+            try:
+                source.remove()
+            except Exception as error:
+                failures.append(error)
+        if failures:
+            raise_first(failures)
 
     def __enter__(self) -> Instrumentation:  # noqa: PYI034  typing.Self is 3.11's
         return self

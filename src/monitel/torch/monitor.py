@@ -12,7 +12,7 @@ from torch.monitor import register_event_handler, unregister_event_handler
 from monitel import clock
 from monitel.aggregation import Aggregation
 from monitel.event import STAT_EVENT, Event
-from monitel.handlers import log_event
+from monitel.handlers import log_event, raise_first
 from monitel.window import StatDefinition, Window
 
 if TYPE_CHECKING:
@@ -50,13 +50,19 @@ class Monitor:
         self.tick()
 
     def tick(self) -> None:
-        """Log what has come since."""
+        """Log what has come since: all of it, also where a handler raises."""
         if len(_queue) == _MOST and not self._lost_is_said:
             self._lost_is_said = True
             _log.warning("torch.monitor has logged more than %d events in a second: some were lost", _MOST)
+        failures: list[BaseException] = []
         for _ in range(len(_queue)):
             theirs = _queue.popleft()
-            log_event(self._window(theirs) if theirs.name == STAT_EVENT else _event(theirs))
+            try:
+                log_event(self._window(theirs) if theirs.name == STAT_EVENT else _event(theirs))
+            except Exception as error:
+                failures.append(error)
+        if failures:
+            raise_first(failures)
 
     def _window(self, theirs: Any) -> Event:
         data = theirs.data

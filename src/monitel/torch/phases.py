@@ -9,6 +9,8 @@ from torch.compiler import is_dynamo_compiling
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from monitel import clock
+from monitel.registry import _each
+from monitel.stats import Stat
 from monitel.torch._compat import untraced
 from monitel.torch.work import duration_stat
 
@@ -71,8 +73,7 @@ class Phases:
             hook.remove()
         if autograd.backward is self._timed:
             autograd.backward = self._original
-        for stat in (self._forward, self._backward, self._optimizer):
-            stat.flush()
+        _each(Stat.flush, [self._forward, self._backward, self._optimizer])
 
     def _before_forward(self, *_call: object) -> None:
         if not is_dynamo_compiling():

@@ -9,6 +9,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from monitel import clock
 from monitel._window import get_step, set_step
 from monitel.aggregation import COUNT
+from monitel.registry import _each
 from monitel.stats import Stat
 from monitel.torch._compat import untraced
 from monitel.torch.work import Work, duration_stat
@@ -54,10 +55,8 @@ class Steps:
         """Hook them no more, and log what was collected."""
         for hook in self._hooks:
             hook.remove()
-        self._count.flush()
-        self._duration.flush()
-        if self._work is not None:
-            self._work.flush()
+        rates = [] if self._work is None else self._work.stats
+        _each(Stat.flush, [self._count, self._duration, *rates])
 
     @untraced
     def _before(self, optimizer: object, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:

@@ -15,7 +15,9 @@ _PATIENCE = 2.0  # seconds, for the thread to end
 
 
 class Ticking:
-    """Calls some functions every second, in a daemon thread, until it is closed. One that raises is called no more.
+    """Calls some functions every second, in a daemon thread, until it is closed.
+
+    They log events, and what a handler raises ends up here: that is said once for each function.
 
     Args:
         actions: What to call.
@@ -23,7 +25,8 @@ class Ticking:
     """
 
     def __init__(self, actions: Sequence[Callable[[], None]], seconds: float = _SECONDS) -> None:
-        self._actions = list(actions)
+        self._actions = actions
+        self._said: set[Callable[[], None]] = set()
         self._seconds = seconds
         self._over = Event()
         self._thread = Thread(target=self._run, name="monitel-torch", daemon=True)
@@ -42,9 +45,10 @@ class Ticking:
             self._tick()
 
     def _tick(self) -> None:
-        for action in list(self._actions):
+        for action in self._actions:
             try:
                 action()
             except Exception:
-                self._actions.remove(action)
-                _log.warning("a source of monitel.torch has failed, and is left alone from now on", exc_info=True)
+                if action not in self._said:
+                    self._said.add(action)
+                    _log.warning("the thread of monitel.torch goes on after a failure", exc_info=True)

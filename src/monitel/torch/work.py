@@ -63,10 +63,10 @@ class Work:
         for stat, a_step in self._rates:
             stat.add(a_step / seconds)
 
-    def flush(self) -> None:
-        """Log what was collected."""
-        for stat, _a_step in self._rates:
-            stat.flush()
+    @property
+    def stats(self) -> list[Stat]:
+        """The Stats of the rates."""
+        return [stat for stat, _a_step in self._rates]
 
 
 def duration_stat(name: str, description: str, window_size: float) -> Stat:
