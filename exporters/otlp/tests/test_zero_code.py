@@ -62,6 +62,14 @@ def endpoint(receiver: Receiver) -> dict[str, str]:
     return {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
 
 
+def test_who_records_nothing_says_nothing(receiver: Receiver, instrument: Instrument) -> None:
+    """A launcher, or any other program that runs in the same environment."""
+    all_three = {METRICS: "monitel", LOGS: "monitel", TRACES: "monitel", "OTEL_METRIC_EXPORT_INTERVAL": "50"}
+    rounds = "from threading import Event\nEvent().wait(0.5)\n"
+    ended = instrument(rounds, env={**endpoint(receiver), **all_three})
+    assert [] == receiver.requests, ended.stderr
+
+
 def test_three_variables_are_enough(receiver: Receiver, instrument: Instrument) -> None:
     """Windows, events and spans, and the application's own, each once and of one resource."""
     all_three = {METRICS: "monitel", LOGS: "monitel", TRACES: "monitel", "OTEL_SERVICE_NAME": "train"}

@@ -193,15 +193,18 @@ class Engine:
     def _gather(self) -> None:
         """Close windows, and put what the SDK's instruments hold into a request."""
         self._close_windows()
-        if self._waits is None and not self.delivery.ending:
+        if self._waits is None and not self.delivery.ending and self._is_used():
             # Attached: by now the application has set its provider, and a reader without any instrument would never
-            # ask for the windows.
+            # ask for the windows. A process that records nothing, as a launcher, has nothing to say of itself.
             self._observe_in(metrics.get_meter_provider())
         if self._waits is not None:
             self._waits.refresh()
         if self.providers is not None:
             with self.encoding:
                 self.providers.collect()
+
+    def _is_used(self) -> bool:
+        return bool(self._queue or self._events or monitel.wait_counters())
 
     def _close_windows(self) -> None:
         try:
