@@ -182,6 +182,21 @@ def test_windows_less_than_a_millisecond_apart_are_one_point(
     assert [expected] == pytest.approx(receiver.values("x.stddev"))
 
 
+def test_windows_far_apart_in_value_become_one_point(
+    receiver: Receiver, start: Start, clock: ManualClock
+) -> None:
+    """A standard deviation whose square no float holds is infinite, and costs no window."""
+    pipeline = start()
+    stat = Stat("x", [COUNT, STDDEV], 60.0)
+    for samples in ([1e300, 1e300], [1.0]):
+        for sample in samples:
+            stat.add(sample)
+        stat.flush()
+        clock.advance(0.0004)
+    assert pipeline.force_flush(10)
+    assert ([3], [math.inf]) == (receiver.values("x.count"), receiver.values("x.stddev"))
+
+
 def test_stats_of_one_series_share_a_total(receiver: Receiver, start: Start, clock: ManualClock) -> None:
     """A Stat that is local to a function goes on where the one before it stopped; one without HISTOGRAM is no gap."""
     pipeline = start(distributions="histogram")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import monitel
 from monitel_otlp.mapping import Points, WindowMapping
+from monitel_otlp.spread import pooled_stddev
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -146,14 +147,10 @@ class RanksMapping(WindowMapping):
 
 def _stddev(shares: Sequence[Share]) -> float | None:
     """The standard deviation of all samples; None unless every rank has sent its own."""
-    samples = sum(share.samples for share in shares)
-    mean = _total(share.sum for share in shares) / samples
-    squares = 0.0
-    for share in shares:
-        if share.stddev is None:
-            return None
-        squares += share.samples * (share.stddev * share.stddev + (share.mean - mean) * (share.mean - mean))
-    return math.sqrt(squares / samples)
+    parts = [(share.samples, share.mean, share.stddev) for share in shares if share.stddev is not None]
+    if len(parts) < len(shares):
+        return None
+    return pooled_stddev(_total(share.sum for share in shares) / sum(share.samples for share in shares), parts)
 
 
 def _histogram(shares: Sequence[Share]) -> monitel.Histogram | None:

@@ -14,6 +14,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality
 
 import monitel
 from monitel_otel import describe
+from monitel_otlp.spread import pooled_stddev
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -240,12 +241,11 @@ def _merged(earlier: Entry, later: Entry) -> Entry:
 
 
 def _merged_stddev(one: monitel.Window, other: monitel.Window) -> float | None:
-    """By the law of total variance; two Stats of one name may differ in what they collect."""
+    """Of both; two Stats of one name may differ in what they collect."""
     if one.stddev is None or other.stddev is None:
         return other.stddev
-    count, apart = one.count + other.count, other.mean - one.mean
-    within = one.stddev**2 * one.count + other.stddev**2 * other.count
-    return math.sqrt((within + apart**2 * one.count / count * other.count) / count)
+    mean = (one.sum + other.sum) / (one.count + other.count)
+    return pooled_stddev(mean, ((one.count, one.mean, one.stddev), (other.count, other.mean, other.stddev)))
 
 
 def _merged_histogram(one: monitel.Histogram | None, other: monitel.Histogram | None) -> monitel.Histogram | None:
