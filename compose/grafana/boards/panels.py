@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from string import ascii_uppercase
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from grafana_foundation_sdk.builders import bargauge, common, dashboard, loki, table, tempo, timeseries
 from grafana_foundation_sdk.builders import heatmap as heatmap_builder
@@ -26,6 +26,9 @@ TEMPO = model.DataSourceRef("tempo", "tempo")
 
 Panel: TypeAlias = Builder[model.Panel]
 Variable: TypeAlias = Builder[model.VariableModel]
+_Panel = TypeVar(
+    "_Panel", timeseries.Panel, table.Panel, histogram_builder.Panel, heatmap_builder.Panel, bargauge.Panel
+)
 GREEN, YELLOW, RED = "green", "yellow", "red"
 
 
@@ -46,13 +49,7 @@ def lines(
     """Curves over time, with lines across where ``warn`` and ``alarm`` are."""
     crossing = looks.GraphThresholdsStyleMode.DASHED if warn or alarm else looks.GraphThresholdsStyleMode.OFF
     return (
-        timeseries.Panel()
-        .title(title)
-        .description(description)
-        .datasource(PROMETHEUS)
-        .unit(unit)
-        .span(12)
-        .height(8)
+        _half_a_row(timeseries.Panel(), title, unit, description)
         .targets([each.ref_id(letter) for letter, each in zip(ascii_uppercase, queries, strict=False)])
         .color_scheme(dashboard.FieldColor().mode(model.FieldColorModeId.PALETTE_CLASSIC))
         .thresholds(thresholds(warn, alarm))
@@ -95,13 +92,7 @@ def rows(title: str, unit: str, description: str, expression: str) -> table.Pane
     """A table: a row for each series, a column for each label."""
     hidden = dict.fromkeys(("Time", "__name__", "instance", "job", "training_local_rank"), True)
     return (
-        table.Panel()
-        .title(title)
-        .description(description)
-        .datasource(PROMETHEUS)
-        .unit(unit)
-        .span(12)
-        .height(8)
+        _half_a_row(table.Panel(), title, unit, description)
         .no_value("none")
         .with_target(now(expression).format(PromQueryFormat.TABLE))
         .with_transformation(model.DataTransformerConfig("organize", options={"excludeByName": hidden}))
@@ -111,13 +102,7 @@ def rows(title: str, unit: str, description: str, expression: str) -> table.Pane
 def histogram(title: str, unit: str, description: str, expression: str) -> histogram_builder.Panel:
     """How the last values of many series are spread."""
     return (
-        histogram_builder.Panel()
-        .title(title)
-        .description(description)
-        .datasource(PROMETHEUS)
-        .unit(unit)
-        .span(12)
-        .height(8)
+        _half_a_row(histogram_builder.Panel(), title, unit, description)
         .combine(True)
         .with_target(now(expression))
     )
@@ -126,13 +111,7 @@ def histogram(title: str, unit: str, description: str, expression: str) -> histo
 def heat_map(title: str, unit: str, description: str, each: Query) -> heatmap_builder.Panel:
     """How samples are spread, over time: of one series of native histograms, the only one that Grafana draws."""
     return (
-        heatmap_builder.Panel()
-        .title(title)
-        .description(description)
-        .datasource(PROMETHEUS)
-        .unit(unit)
-        .span(12)
-        .height(8)
+        _half_a_row(heatmap_builder.Panel(), title, unit, description)
         .y_axis(heatmap_builder.YAxisConfig().unit(unit))
         .with_target(each.format(PromQueryFormat.HEATMAP).ref_id("A"))
     )
@@ -141,13 +120,7 @@ def heat_map(title: str, unit: str, description: str, each: Query) -> heatmap_bu
 def bars(title: str, unit: str, description: str, expression: str, legend: str) -> bargauge.Panel:
     """A bar for each series."""
     return (
-        bargauge.Panel()
-        .title(title)
-        .description(description)
-        .datasource(PROMETHEUS)
-        .unit(unit)
-        .span(12)
-        .height(8)
+        _half_a_row(bargauge.Panel(), title, unit, description)
         .orientation(looks.VizOrientation.HORIZONTAL)
         .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
         .with_target(now(expression, legend))
@@ -188,6 +161,11 @@ def traces(title: str, description: str, expression: str) -> table.Panel:
     """A table of traces from Tempo."""
     search = tempo.TempoQuery().query(expression).query_type("traceql").limit(50).datasource(TEMPO).ref_id("A")
     return table.Panel().title(title).description(description).datasource(TEMPO).span(24).height(10).with_target(search)
+
+
+def _half_a_row(panel: _Panel, title: str, unit: str, description: str) -> _Panel:
+    """A panel of Prometheus, of the usual size."""
+    return panel.title(title).description(description).datasource(PROMETHEUS).unit(unit).span(12).height(8)
 
 
 def thresholds(warn: float | None, alarm: float | None) -> dashboard.ThresholdsConfig:
