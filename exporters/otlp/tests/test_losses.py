@@ -19,6 +19,9 @@ from .test_faults import DOWN, dropped, flushed, names, told
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from monitel_otlp.mapping import Points
+    from monitel_otlp.windows import Entry
+
     from .conftest import Start
     from .receiver import Receiver
 
@@ -52,6 +55,31 @@ def test_a_partial_success_that_cannot_be_does_not_count_below_zero(
     pipeline.shutdown()
     assert (0 if rejected > 0 else 1) == last_line(capsys.readouterr().err).events
     assert 1 == len(receiver.of("logs"))
+
+
+def test_windows_that_cannot_be_encoded_are_counted(
+    receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fault of ours in one of them costs those that are encoded with it, is told, and stops nothing."""
+
+    def faulty(entry: Entry, points: Points) -> None:
+        if entry.series.name == "bad":
+            raise OverflowError("a fault of ours")
+        add(entry, points)
+
+    pipeline = start()
+    assert pipeline.engine is not None
+    mapping = pipeline.engine.windows._mapping
+    add = mapping.add
+    monkeypatch.setattr(mapping, "add", faulty)
+    for name in ("bad", "good"):
+        stat = Stat(name, [COUNT], 60.0)
+        stat.add(1)
+        stat.flush()
+        assert pipeline.force_flush(10)
+    assert [1] == receiver.values("good.count")
+    assert {"metrics": 1} == dropped(receiver, pipeline, "encoding")
+    assert 1 == len(told(caplog, "cannot be encoded"))
 
 
 def test_the_disk_may_be_missing(

@@ -87,7 +87,9 @@ class Engine:
         if self._gathering is not None:
             mapping = RanksMapping(mapping)
         encoders = make_encoders(settings)
-        self.windows = WindowExporter(self._queue, mapping, self._queue_size, resource, self._put, encoders["metrics"])
+        self.windows = WindowExporter(
+            self._queue, mapping, self._queue_size, resource, self._put, self.tally, encoders["metrics"]
+        )
         self.records = RecordExporter(self._put, self.tally, encoders["logs"])
         self.spans = RangeExporter(self._put, self.tally, encoders["traces"])
         self._ranges = ranges

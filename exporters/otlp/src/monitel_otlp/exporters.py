@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from monitel_otlp.mapping import WindowMapping
     from monitel_otlp.windows import WindowQueue
 
+_log = logging.getLogger("monitel.otlp")
+
 _WINDOWS_A_REQUEST = 500  # some 130 kB
 _AT_ONCE = 16  # windows between two looks at the clock
 
@@ -49,6 +52,7 @@ class WindowExporter(MetricExporter):
         queue_size: Items that wait in memory.
         resource: Whose they are, until a reader says so.
         put: Gets the finished requests.
+        tally: Told what could not be encoded.
         encoder: Encodes what is not windows.
 
     Attributes:
@@ -62,6 +66,7 @@ class WindowExporter(MetricExporter):
         queue_size: Callable[[], int],
         resource: Resource,
         put: Callable[[FrozenRequest], None],
+        tally: Tally,
         encoder: Encoder,
     ) -> None:
         self._windows = windows
@@ -70,6 +75,7 @@ class WindowExporter(MetricExporter):
         self._pace = Pace()
         self._queue_size = queue_size
         self._put = put
+        self._tally = tally
         self._encoder = encoder
         self.resource = self._encoded(MetricsData([ResourceMetrics(resource, [], "")])).resource
         super().__init__(**preferences(self._encoder.exporter))
@@ -115,7 +121,13 @@ class WindowExporter(MetricExporter):
     def _fill(self) -> bool:
         """Encode windows that wait, a slice at a time; True when the next request is full."""
         while self._points.windows < _WINDOWS_A_REQUEST and (entries := self._windows.take(_AT_ONCE)):
-            self._mapping.write(entries, self._points)
+            try:
+                self._mapping.write(entries, self._points)
+            except Exception:
+                _log.exception("windows cannot be encoded and are dropped")
+                self._tally.dropped("metrics", "encoding", len(entries))
+            else:
+                self._points.windows += len(entries)
             self._pace.pause()
         return self._points.windows >= _WINDOWS_A_REQUEST
 

@@ -123,7 +123,6 @@ class WindowMapping(ABC):
         """Add the points of some windows, in the order in which the queue gave them."""
         by_series: dict[Series, list[Entry]] = {}
         for entry in entries:
-            points.windows += 1
             by_series.setdefault(entry.series, []).append(self.settled(entry))
         for series, own in by_series.items():
             for entry in _ascending(own, series.end_ns + _MILLISECOND_NS):
