@@ -55,8 +55,8 @@ PUBLIC_MODULES = {"monitel", "monitel.testing", "monitel.profiler", "monitel.pro
 #: The core's modules, each of which imports only those before it.
 LAYERS = [
     *("clock", "aggregation", "compiling", "value"),
-    *("_recorder_py", "histogram", "event", "window", "_window_py", "_window"),
-    *("handlers", "timer", "stats", "registry"),
+    *("_recorder_py", "histogram", "_window_py", "_window", "event", "window"),
+    *("handlers", "late", "timer", "stats", "registry"),
     *("step", "wait_counter", "tensorboard", "exit", "testing"),
     *("profiler", "__init__", "torch"),
 ]
@@ -70,7 +70,7 @@ PROFILER_LAYERS = [
 ]
 #: And within the torch bridge: torch's private names, the sources, what plugs them in.
 TORCH_LAYERS = [
-    *("_compat", "place", "work", "ticking"),
+    *("_compat", "place", "work", "ticking", "captures", "ring", "devices", "held_event"),
     *("steps", "loading", "phases", "waits", "stuck", "monitor", "compilation", "failures", "tensors"),
     *("instrumentation", "replacement", "__init__"),
 ]

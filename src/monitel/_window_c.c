@@ -40,6 +40,10 @@ typedef struct Accumulator {
     bool plain; /* neither a test's clock nor any of these two: add() has nothing else to look at */
     Recorder *recorder; /* NULL: no histogram was asked for */
     Spread *spread;     /* NULL: no standard deviation */
+    PyObject *late;      /* what gathers the open window's samples whose values are to come; NULL: it has none */
+    int64_t late_count;  /* how many they are: not in count, and off capacity */
+    int64_t before_late; /* count when the last of them came */
+    bool late_first;     /* the first of them is the window's first sample */
     struct Accumulator *newer, *older; /* every live Accumulator, in the order of creation */
 } Accumulator;
 
@@ -48,6 +52,9 @@ typedef struct {
     double sum, min, max, last, stddev;
     bool has_stddev, has_histogram;
     Recorder recorder; /* filled in only if it has one */
+    PyObject *late; /* owned; NULL: none */
+    int64_t late_count;
+    bool late_first, late_last;
 } Snapshot;
 
 /* The module is refused in sub-interpreters, so the process has one of each. */
@@ -162,12 +169,22 @@ collect_distribution(Accumulator *self, double x)
     }
 }
 
-/* Empties the open window. */
+static inline bool
+is_empty(Accumulator *self)
+{
+    return self->count == 0 && self->late == NULL;
+}
+
+/* Empties the open window, whose late samples the caller has taken or lets go. */
 static void
 start_empty(Accumulator *self)
 {
     self->count = 0;
     self->sum = 0.0;
+    self->min = Py_HUGE_VAL;
+    self->max = -Py_HUGE_VAL;
+    self->late = NULL;
+    self->late_count = 0;
     if (self->recorder != NULL) {
         recorder_empty(self->recorder);
     }
@@ -188,13 +205,13 @@ static int
 close_window(Accumulator *self, Snapshot *closed)
 {
     int64_t now, epoch;
-    if (self->count == 0) {
+    if (is_empty(self)) {
         return 0;
     }
     if (read_moment(self, &now, &epoch) < 0) {
         return -1;
     }
-    if (self->count == 0) { /* an injected clock, which is Python, may have closed it */
+    if (is_empty(self)) { /* an injected clock, which is Python, may have closed it */
         return 0;
     }
     closed->start = Py_MAX(self->boundary - self->window + epoch, self->previous_end);
@@ -209,12 +226,16 @@ close_window(Accumulator *self, Snapshot *closed)
     closed->last_step = self->last_step;
     closed->has_stddev = self->spread != NULL;
     if (closed->has_stddev) {
-        closed->stddev = sqrt(self->spread->m2 / (double)self->count);
+        closed->stddev = self->count == 0 ? 0.0 : sqrt(self->spread->m2 / (double)self->count);
     }
     closed->has_histogram = self->recorder != NULL;
     if (closed->has_histogram) {
         closed->recorder = *self->recorder;
     }
+    closed->late = self->late;
+    closed->late_count = self->late_count;
+    closed->late_first = self->late_first;
+    closed->late_last = self->before_late == self->count;
     closed->end = Py_MAX(closed->end, closed->start + 1); /* rises, also when the wall clock is set back */
     self->previous_end = closed->end;
     self->discarded_before = self->discarded;
@@ -262,10 +283,18 @@ snapshot_object(const Snapshot *closed)
                                  (long long)closed->count, closed->sum, closed->min, closed->max, closed->last,
                                  (long long)closed->discarded, first_step, last_step, stddev, histogram);
     }
+    if (snapshot != NULL && closed->late != NULL) {
+        PyObject *late = Py_BuildValue("((OLOO))", closed->late, (long long)closed->late_count,
+                                       closed->late_first ? Py_True : Py_False,
+                                       closed->late_last ? Py_True : Py_False);
+        Py_XSETREF(snapshot, late == NULL ? NULL : PySequence_Concat(snapshot, late));
+        Py_XDECREF(late);
+    }
     Py_XDECREF(first_step);
     Py_XDECREF(last_step);
     Py_XDECREF(stddev);
     Py_XDECREF(histogram);
+    Py_XDECREF(closed->late);
     return snapshot;
 }
 
@@ -456,6 +485,40 @@ accumulator_open(Accumulator *self, PyObject *args)
 }
 
 static PyObject *
+accumulator_take_place(Accumulator *self, PyObject *late)
+{
+    Snapshot closed;
+    int outcome = 0;
+    PyObject *taken = NULL;
+    int64_t tick = read_clock(self);
+    if (tick < 0 || (tick >= self->boundary && (outcome = turn(self, tick, &closed)) < 0)) {
+        return NULL;
+    }
+    if (self->count == self->capacity) {
+        self->discarded++;
+    }
+    else {
+        if (self->late == NULL) {
+            self->late = Py_NewRef(late);
+            self->late_first = self->count == 0;
+        }
+        taken = Py_NewRef(self->late);
+        self->late_count++;
+        self->before_late = self->count;
+        self->capacity--;
+        if (self->count == self->capacity && outcome == 0) { /* else at its grid line: one window an add */
+            outcome = close_window(self, &closed);
+        }
+    }
+    PyObject *snapshot = outcome > 0 ? snapshot_object(&closed) : outcome < 0 ? NULL : Py_NewRef(Py_None);
+    if (snapshot == NULL) {
+        Py_XDECREF(taken);
+        return NULL;
+    }
+    return Py_BuildValue("(NN)", taken == NULL ? Py_NewRef(Py_None) : taken, snapshot);
+}
+
+static PyObject *
 accumulator_close(Accumulator *self, PyObject *Py_UNUSED(ignored))
 {
     Snapshot closed;
@@ -466,11 +529,11 @@ accumulator_close(Accumulator *self, PyObject *Py_UNUSED(ignored))
 static int
 is_expired(Accumulator *self)
 {
-    if (self->count == 0) {
+    if (is_empty(self)) {
         return 0;
     }
     int64_t tick = read_clock(self);
-    return tick < 0 ? -1 : tick >= self->boundary && self->count > 0;
+    return tick < 0 ? -1 : tick >= self->boundary && !is_empty(self);
 }
 
 static PyObject *
@@ -486,15 +549,20 @@ accumulator_close_expired(Accumulator *self, PyObject *Py_UNUSED(ignored))
 static PyObject *
 accumulator_forget(Accumulator *self, PyObject *Py_UNUSED(ignored))
 {
+    PyObject *late = self->late;
     start_empty(self);
     self->capacity = self->max_samples;
     self->discarded = self->discarded_before = 0;
+    Py_XDECREF(late);
     Py_RETURN_NONE;
 }
 
 static PyMethodDef accumulator_methods[] = {
     {"_open", (PyCFunction)(void (*)(void))accumulator_open, METH_VARARGS,
      PyDoc_STR("Start collecting: window in ns, max_samples, a test's clock or None; a histogram, a stddev or not.")},
+    {"_take_place", (PyCFunction)(void (*)(void))accumulator_take_place, METH_O,
+     PyDoc_STR("Add one sample whose value is to come, to late if it is the window's first such; give what gathers the\n"
+               "window's late samples, None where it is full, and the snapshot of the window that was closed, or None.")},
     {"_close", (PyCFunction)(void (*)(void))accumulator_close, METH_NOARGS,
      PyDoc_STR("Close the open window, unless it is empty: now, or at its grid line if that has passed.")},
     {"_close_expired", (PyCFunction)(void (*)(void))accumulator_close_expired, METH_NOARGS,
@@ -507,7 +575,7 @@ static PyMethodDef accumulator_methods[] = {
 static PyObject *
 accumulator_count(Accumulator *self, void *Py_UNUSED(closure))
 {
-    return PyLong_FromLongLong(self->count);
+    return PyLong_FromLongLong(self->count + self->late_count);
 }
 
 static PyObject *
@@ -565,6 +633,7 @@ accumulator_traverse(Accumulator *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(self->clock);
+    Py_VISIT(self->late);
     return 0;
 }
 
@@ -572,6 +641,7 @@ static int
 accumulator_clear(Accumulator *self)
 {
     Py_CLEAR(self->clock);
+    Py_CLEAR(self->late);
     return 0;
 }
 
@@ -583,6 +653,7 @@ accumulator_dealloc(Accumulator *self)
     *(self->older == NULL ? &oldest : &self->older->newer) = self->newer;
     *(self->newer == NULL ? &newest : &self->newer->older) = self->older;
     Py_CLEAR(self->clock);
+    Py_CLEAR(self->late);
     PyMem_Free(self->recorder);
     PyMem_Free(self->spread);
     type->tp_free((PyObject *)self);

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 
     from monitel.clock import Clock
 
-    Snapshot = tuple[
-        int, int, int, float, float, float, float, int, int | None, int | None, float | None, Histogram | None
-    ]
+    Snapshot = tuple[Any, ...]  # a Window's fields after its definition; if it has late samples, what is known of them
 
 _Class = TypeVar("_Class", bound=type)
 
@@ -37,6 +35,7 @@ class Accumulator:
     """The open window of a Stat."""
 
     __slots__ = (
+        "_before_late",
         "_boundary",
         "_clock",
         "_count",
@@ -45,6 +44,9 @@ class Accumulator:
         "_first_step",
         "_last",
         "_last_step",
+        "_late",
+        "_late_count",
+        "_late_first",
         "_lock",
         "_m2",
         "_max",
@@ -75,6 +77,10 @@ class Accumulator:
     _sum: float
     _discarded: int
     _discarded_before: int
+    _late: Any  # what gathers the open window's samples whose values are to come, None where it has none
+    _late_count: int  # how many they are: not in _count, and off _room
+    _before_late: int  # _count when the last of them came
+    _late_first: bool  # the first of them is the window's first sample
 
     _coarse = False  # reading the fine clock from Python costs no more than reading the coarse one
 
@@ -86,10 +92,14 @@ class Accumulator:
         self._boundary = -(2**63)  # the first add finds that nothing was opened
         self._room = self._plain_room = -1
         self._plain = True
-        self._recorder = self._mean = None
+        self._recorder = self._mean = self._late = None
+        self._late_count = self._before_late = 0
+        self._late_first = False
         self._count = self._window = self._max_samples = 0
         self._discarded = self._discarded_before = 0
-        self._sum = 0.0
+        self._sum = self._last = 0.0
+        self._min, self._max = math.inf, -math.inf
+        self._first_step = self._last_step = None
         self._clock = time
         self._monotonic_ns = time.monotonic_ns
         _serial += 1
@@ -114,7 +124,7 @@ class Accumulator:
     @property
     def count(self) -> int:
         """Samples in the open window."""
-        return self._count
+        return self._count + self._late_count
 
     @property
     def max_samples(self) -> int:
@@ -188,6 +198,32 @@ class Accumulator:
             closed = self._close_window()
         return closed
 
+    def _take_place(self, late: Any) -> tuple[Any, Snapshot | None]:
+        """Add one sample whose value is to come, to late if it is the window's first such.
+
+        Returns:
+            What gathers the window's late samples, None where it is full, and the snapshot of the window that was
+            closed, or None.
+        """
+        tick = self._monotonic_ns()
+        with self._lock:
+            closed = self._turn(tick) if tick >= self._boundary else None
+            if self._count > self._room:
+                self._discarded += 1
+                return None, closed
+            if self._late is None:
+                self._late = late
+                self._late_first = not self._count
+            taken = self._late
+            self._late_count += 1
+            self._before_late = self._count
+            self._room -= 1
+            if self._plain:
+                self._plain_room = self._room
+            if self._count > self._room and closed is None:
+                closed = self._close_window()
+            return taken, closed
+
     def _collect(self, v: float) -> None:
         if self._recorder is not None:
             self._recorder.add(v)
@@ -233,11 +269,11 @@ class Accumulator:
 
     def _close_window(self) -> Snapshot | None:
         """Close the open window, unless it is empty: now, or at its grid line if that has passed."""
-        if not self._count:
+        if not self._count and self._late is None:
             return None
         now, epoch = self._read_moment()
         taken = None if self._recorder is None else self._recorder.taken()
-        if not self._count:  # a signal handler, or an injected clock, may have closed it
+        if not self._count and self._late is None:  # a signal handler, or an injected clock, may have closed it
             return None
         # From here on no call, not even of max(): Python runs signal handlers at calls, and one may add or flush.
         start_ns = self._boundary - self._window + epoch
@@ -258,7 +294,11 @@ class Accumulator:
             self._first_step,
             self._last_step,
         )
-        variance = None if self._mean is None else self._m2 / self._count
+        variance = None if self._mean is None else self._m2 / (self._count or 1)
+        late = self._late
+        late_count = self._late_count
+        late_first = self._late_first
+        late_last = self._before_late == self._count
         self._previous_end = end_ns
         self._room -= self._count
         if self._plain:
@@ -266,11 +306,15 @@ class Accumulator:
         self._discarded_before = self._discarded
         self._count = 0
         self._sum = 0.0
+        self._min, self._max = math.inf, -math.inf
+        self._late = None
+        self._late_count = 0
         if self._mean is not None:
             self._mean = self._m2 = 0.0
         # The next window may begin.
         histogram = None if taken is None else Histogram(*fields(taken))
-        return *closed, None if variance is None else math.sqrt(variance), histogram
+        stddev = None if variance is None else math.sqrt(variance)
+        return *closed, stddev, histogram, *(() if late is None else ((late, late_count, late_first, late_last),))
 
     def _close(self) -> None:
         """Close the open window, unless it is empty, and log it."""
@@ -285,13 +329,16 @@ class Accumulator:
             self._close()
 
     def _is_expired(self) -> bool:
-        return self._count > 0 and self._monotonic_ns() >= self._boundary
+        return (self._count > 0 or self._late is not None) and self._monotonic_ns() >= self._boundary
 
     def _forget(self) -> None:
         """Empty the open window without a word: in a forked child, where the parent will log it."""
         self._lock = RLock()
         self._count = self._discarded = self._discarded_before = 0
         self._sum = self._m2 = 0.0
+        self._min, self._max = math.inf, -math.inf
+        self._late = None
+        self._late_count = 0
         self._room = self._max_samples - 1
         if self._plain:
             self._plain_room = self._room

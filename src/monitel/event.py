@@ -9,6 +9,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from monitel import clock
+from monitel._window import get_step
 
 if TYPE_CHECKING:
     from monitel.window import Window
@@ -56,7 +57,7 @@ class Event:
         Event('epoch', datetime.datetime(2026, 1, 1, 0, 0), {'epoch': 3, 'loss': 0.25})
     """
 
-    __slots__ = ("__weakref__", "_data", "_name", "_severity", "_timestamp", "_window")
+    __slots__ = ("__weakref__", "_data", "_name", "_severity", "_step", "_timestamp", "_window")
 
     _data: dict[str, Any] | None  # of a window: made when it is asked for, for exporters read the window itself
 
@@ -72,6 +73,7 @@ class Event:
         self.timestamp = timestamp
         self.data = data
         self.severity = severity
+        self._step = get_step()
         self._window: Window | None = None
 
     @property
@@ -121,6 +123,11 @@ class Event:
             raise ValueError(f"severity must be one of {allowed}, got {severity!r}") from None
 
     @property
+    def step(self) -> int | None:
+        """The training step at which it was made; of a Stat's, the step of the window's last sample."""
+        return self._step
+
+    @property
     def window(self) -> Window | None:
         """The closed window that a Stat logged with this Event; None for every other Event."""
         return self._window
@@ -133,6 +140,7 @@ class Event:
         event._timestamp = clock.now()
         event._data = None
         event._severity = Severity.INFO
+        event._step = window.last_step
         event._window = window
         return event
 
@@ -143,10 +151,10 @@ class Event:
     def __getstate__(self) -> tuple[Any, ...]:
         own = getattr(self, "__dict__", None)  # a subclass's
         fold = self._timestamp.fold  # which datetime itself leaves out before protocol 4
-        return self._name, self._timestamp, fold, dict(self.data), self._severity, self._window, own
+        return self._name, self._timestamp, fold, dict(self.data), self._severity, self._step, self._window, own
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self._name, timestamp, fold, data, self._severity, self._window, own = state
+        self._name, timestamp, fold, data, self._severity, self._step, self._window, own = state
         self._timestamp = timestamp.replace(fold=fold)
         self._data = dict(data)
         if own:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from threading import RLock
 from typing import TYPE_CHECKING, NoReturn
 
@@ -10,8 +11,12 @@ from monitel import clock
 from monitel.event import Event, Severity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from datetime import datetime
+    from typing import Any
+
+    Log = Callable[[Event], None]
+    DetailsHook = Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[Mapping[str, Any], Log]]
 
 
 class EventHandlerHandle:
@@ -117,6 +122,21 @@ def log_event(event: Event) -> None:
         raise_first(failures)
 
 
+def _merged(data: Mapping[str, Any], attributes: Mapping[str, Any]) -> tuple[Mapping[str, Any], Log]:
+    """The details of an event, and what to do with it: the default details hook."""
+    return {**data, **attributes} if attributes and isinstance(data, Mapping) else data, log_event
+
+
+_details_hook: DetailsHook = _merged
+
+
+def set_details_hook(hook: DetailsHook) -> DetailsHook:
+    """Put ``hook(data, attributes) -> details, log`` in place for :func:`monitel.emit`; give back the one before."""
+    global _details_hook
+    previous, _details_hook = _details_hook, hook
+    return previous
+
+
 def emit(
     name: str,
     data: Mapping[str, str | int | float | bool] | None = None,
@@ -147,10 +167,9 @@ def emit(
         {'file.size': 1024, 'step': 7}
     """
     when = clock.now() if timestamp is None else timestamp
-    event = Event(name, when, {} if data is None else data, severity=severity)
-    if attributes:
-        event.data = {**event.data, **attributes}
-    log_event(event)
+    details, log = _details_hook({} if data is None else data, attributes)
+    event = Event(name, when, details, severity=severity)
+    log(event)
 
 
 def raise_first(failures: list[BaseException]) -> NoReturn:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from monitel import _window
 from monitel.aggregation import TORCHS
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from monitel.aggregation import Aggregation
     from monitel.window import AttributeValue
 
+_One = TypeVar("_One")
 _DEFAULTS: dict[str, Any] = {"aggregations": TORCHS, "window_size": dt.timedelta(seconds=60)}
 _WINDOWS_A_PAUSE = 50
 
@@ -114,9 +115,9 @@ def close_expired_windows(pause: Callable[[], object] | None = None) -> int:
     return len(expired)
 
 
-def _each(action: Callable[[Stat], None], stats: list[Stat], pause: Callable[[], object] | None = None) -> None:
+def _each(action: Callable[[_One], None], ones: list[_One], pause: Callable[[], object] | None = None) -> None:
     failures: list[BaseException] = []
-    for number, each in enumerate(stats, 1):
+    for number, each in enumerate(ones, 1):
         try:
             action(each)
         except BaseException as error:

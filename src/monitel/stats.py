@@ -14,17 +14,20 @@ from monitel import clock
 from monitel._window import Accumulator, own_add
 from monitel.aggregation import Aggregation
 from monitel.event import Event, scalar, text
-from monitel.handlers import log_event
+from monitel.handlers import log_event, raise_first
 from monitel.histogram import Histogram
+from monitel.late import HeldWindow, HeldWindows, LateSamples
 from monitel.timer import Timer
 from monitel.window import StatDefinition, Window, not_asked_for
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from monitel.late import LateSample
     from monitel.window import AttributeValue
 
 _NO_LIMIT = 2**63 - 1
+_KNOWN = 12  # fields of a Window after its definition
 _NO_ATTRIBUTES: Mapping[str, AttributeValue] = MappingProxyType({})
 _MILLISECOND_NS = 1_000_000
 _SHARED: dict[tuple[Aggregation, ...], tuple[Aggregation, ...]] = {}  # 255 at most, for any number of Stats
@@ -71,7 +74,7 @@ class Stat(Accumulator):
         {<Aggregation.MEAN: 2>: 0.375, <Aggregation.MAX: 5>: 0.5}
     """
 
-    __slots__ = ("__weakref__", "_definition", "_last_window")
+    __slots__ = ("__weakref__", "_definition", "_held", "_last_window")
 
     def __init__(
         self,
@@ -96,6 +99,7 @@ class Stat(Accumulator):
             bool(monotonic),
         )
         self._last_window: Window | None = None
+        self._held: HeldWindows | None = None
         self._open(
             _window_ns(window_size),
             _max_samples(max_samples),
@@ -161,9 +165,13 @@ class Stat(Accumulator):
     def flush(self) -> None:
         """Close the open window now and log it; an empty one stays as it is.
 
-        The same grid cell goes on collecting; its sample budget stays used.
+        The same grid cell goes on collecting; its sample budget stays used. Where samples are still on a device, this
+        waits for them, some seconds at most; what has not come by then is logged when it comes.
         """
         self._close()
+        if held := getattr(self, "_held", None):  # a Stat that was never initialised has not even None
+            held.fetch()
+            self._log_held()
 
     def time(self) -> Timer:
         """Time a block or a function and add the seconds it took.
@@ -185,12 +193,51 @@ class Stat(Accumulator):
         """
         return Timer(self)
 
+    def _add_late(self, send: Callable[[LateSample], None], fetch: Callable[[], None]) -> None:
+        """Add a sample whose value is to come; ``max_samples`` may keep it out, and then nothing is sent.
+
+        What a handler raises comes out of here, as out of ``add``, and the sample is in.
+
+        Args:
+            send: Called with the sample, which it settles some time; may not raise.
+            fetch: Waits for the values that are to come, for a bounded time.
+        """
+        late, closed = self._take_place(LateSamples(self._definition, fetch))
+        if late is not None:
+            send(late.expect(self))
+        if closed is not None:
+            self._log_closed(*closed)
+
     def _log_closed(self, *snapshot: Any) -> None:
         """Log a window that was just closed: called by both twins, with nothing locked."""
-        closed = Window(self._definition, *snapshot)
-        if self._last_window is None or closed.end_ns > self._last_window.end_ns:
-            self._last_window = closed
-        log_event(Event.of_window(closed))
+        known, late = snapshot[:_KNOWN], snapshot[_KNOWN:]
+        if late or self._held:
+            if self._held is None:
+                self._held = HeldWindows()
+            self._held.put(HeldWindow(self._definition, known, *(late[0] if late else (None,))))
+            self._log_held()
+        else:
+            self._log_window(Window(self._definition, *known))
+
+    def _log_held(self) -> None:
+        """Log the windows whose late samples have all come."""
+        failures: list[BaseException] = []
+        for window in self._held.complete() if self._held else ():
+            try:
+                self._log_window(window)
+            except BaseException as error:
+                failures.append(error)
+        if failures:
+            raise_first(failures)
+
+    def _log_window(self, window: Window) -> None:
+        if self._last_window is None or window.end_ns > self._last_window.end_ns:
+            self._last_window = window
+        log_event(Event.of_window(window))
+
+    def _forget(self) -> None:
+        self._held = None
+        super()._forget()
 
     def __del__(self) -> None:
         if self.count and not sys.is_finalizing():

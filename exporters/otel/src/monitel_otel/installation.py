@@ -38,7 +38,7 @@ class Installation:
             self._instruments.write(event.window)
         else:
             context = None if self._spans is None else self._spans.context()
-            self._records.write(event, step=monitel.get_step(), context=context)
+            self._records.write(event, step=event.step, context=context)
 
     def uninstall(self) -> None:
         """Write nothing any more. Windows still open are not closed; a second time does nothing."""

@@ -132,7 +132,7 @@ class Engine:
             self._inlet.put(event.window)
             waiting = len(self._inlet)
         else:
-            self._events.put((event, monitel.get_step(), get_current(), self.innermost(), time.time_ns()))
+            self._events.put((event, event.step, get_current(), self.innermost(), time.time_ns()))
             waiting = len(self._events)
         if waiting == LIMIT // 2:
             self.delivery.wake()

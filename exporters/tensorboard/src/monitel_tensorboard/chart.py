@@ -23,8 +23,7 @@ class Logged(NamedTuple):
     @classmethod
     def now(cls, event: Event) -> Logged:
         """Note what may change after this moment."""
-        step = monitel.get_step() if event.window is None else event.window.last_step
-        return cls(event, tuple(event.data.items()), step)
+        return cls(event, tuple(event.data.items()), event.step)
 
     @property
     def size(self) -> int:
