@@ -25,7 +25,7 @@ pytestmark = pytest.mark.torch
 @pytest.fixture
 def source() -> Iterator[tensors.Tensors]:
     """Put the hook in place."""
-    source = tensors.Tensors()
+    source = tensors.Tensors(60.0)
     source.install()
     yield source
     source.remove()
@@ -82,8 +82,10 @@ def test_a_dtensor_is_refused(stat: monitel.Stat) -> None:
     distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
     try:
         loss = distribute_tensor(torch.ones(1), init_device_mesh("cpu", (1,)))
-        with pytest.raises(TypeError, match=r"add\(loss.to_local\(\)\) adds this rank's part"):
+        with pytest.raises(TypeError, match=r"add\(\) takes no DTensor.*loss.to_local\(\) is this rank's part"):
             stat.add(loss)
+        with pytest.raises(TypeError, match=r"emit\(\) takes no DTensor"):
+            monitel.emit("evaluated", loss=loss)
         assert {monitel.SUM: 1.0} == added(stat, loss.to_local())
     finally:
         distributed.destroy_process_group()
@@ -91,7 +93,7 @@ def test_a_dtensor_is_refused(stat: monitel.Stat) -> None:
 
 def test_the_hook_is_taken_back() -> None:
     """Or, where somebody has put another before it, passes on."""
-    source = tensors.Tensors()
+    source = tensors.Tensors(60.0)
     source.install()
     source.remove()
     assert to_float is _window.set_value_hook(to_float)

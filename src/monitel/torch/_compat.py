@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from types import ModuleType
 
+    from torch import Tensor
+
 _Function = TypeVar("_Function", bound="Callable[..., Any]")
 _US_PER_S = 1_000_000
 
@@ -141,6 +143,20 @@ def wait_counter_in_both() -> type:
             return Guard(tuple(counter.guard() for counter in self._counters))
 
     return WaitCounter
+
+
+def plainness() -> Callable[[Tensor], bool]:
+    """What tells whether a tensor holds its numbers itself.
+
+    Those of a subclass with ``__torch_dispatch__`` may be anywhere, and within a transform of torch.func, such as vmap,
+    one tensor stands for several.
+    """
+    own = _find("torch", "Tensor").__torch_dispatch__
+    try:
+        transformed = _find("torch._C._functorch", "is_functorch_wrapped_tensor")
+    except Missing:
+        return lambda tensor: type(tensor).__torch_dispatch__ is own
+    return lambda tensor: type(tensor).__torch_dispatch__ is own and not transformed(tensor)
 
 
 def compilations() -> Callable[[], list[Any]] | None:

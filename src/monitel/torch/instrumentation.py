@@ -142,7 +142,7 @@ def instrument(
         monitor: Events and Stats that torch code logs by torch.monitor, for monitel's handlers.
         compilation: Events of what torch.compile has compiled, and why again.
         failures: Events of uncaught exceptions and failed collectives.
-        tensors: ``Stat.add(tensor)`` without a warning for one that needs a gradient, and refused for a DTensor.
+        tensors: ``Stat.add(tensor)`` and ``emit(..., loss=tensor)`` that never wait for a device.
         phases: Time in backward and in the optimizer, and in forward of ``model``.
         model: Whose forward ``phases`` times.
         samples_per_step: For ``training.samples.rate``.
@@ -211,18 +211,21 @@ def _sources(
         "monitor": (monitor, Monitor),
         "compilation": (compilation, Compilation),
         "failures": (failures, Failures),
-        "tensors": (tensors, Tensors),
+        "tensors": (tensors, lambda: Tensors(window_size)),
         "phases": (phases, lambda: Phases(window_size, model)),
     }
     return {name: make() for name, (on, make) in made.items() if on}
 
 
 def _end() -> None:
-    """At exit: end the thread, and what torch would crash with. The rest stays, for the last look of exporters."""
+    """At exit: end the thread, and what torch would crash with; what is still on a device is waited for.
+
+    The rest stays, for the last look of exporters.
+    """
     if _running is not None:
         _running._ticking.close()
         for source in _running._sources.values():
-            if isinstance(source, Monitor):
+            if isinstance(source, (Monitor, Tensors)):
                 source.remove()
 
 
@@ -235,6 +238,9 @@ def _go_on_without_thread() -> None:
     _lock = RLock()
     if _running is not None:
         _running._ticking = Ticking([])
+        for source in _running._sources.values():
+            if isinstance(source, Tensors):
+                source.forget()
 
 
 os.register_at_fork(after_in_child=_go_on_without_thread)
