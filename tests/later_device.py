@@ -158,6 +158,7 @@ class LaterTensor(torch.Tensor):  # type: ignore[misc]
     """A tensor whose numbers are on the device, which is where ``host`` is."""
 
     host: torch.Tensor
+    __torch_function__ = torch._C._disabled_torch_function_impl  # as Parameter: what Python sees is the device's alone
 
     @staticmethod
     def __new__(cls, host: torch.Tensor) -> LaterTensor:  # noqa: D102, PYI034  the class says it

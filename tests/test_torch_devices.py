@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import math
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -435,6 +436,45 @@ def test_threads(instrumentation: Any, events: list[monitel.Event]) -> None:
     assert (0, 0) == (later.syncs, lost(instrumentation))
 
 
+def test_a_signal_handler_that_flushes_in_the_middle(
+    monkeypatch: pytest.MonkeyPatch, instrumentation: Any, events: list[monitel.Event]
+) -> None:
+    """What is being put is not fetched before it is there, and nobody waits for it meanwhile."""
+    stat, launch = monitel.Stat("loss", ALL, math.inf), later.launch
+
+    def interrupted(operation: Any) -> None:
+        monkeypatch.setattr(later, "launch", launch)
+        monitel.flush()
+        launch(operation)
+
+    stat.add(on_later(1.0))
+    monkeypatch.setattr(later, "launch", interrupted)
+    later.answers = True
+    stat.add(on_later(2.0))
+    stat.flush()
+    assert (2, 3.0) == tuple(sum(getattr(each, name) for each in windows(events)) for name in ("count", "sum"))
+    assert later.queries < 20
+
+
+def test_a_handler_that_fails(instrumentation: Any) -> None:
+    """It comes out of the ``add`` whose turn it was to look; the sample is in, and the others go on."""
+    stat, other = (monitel.Stat("loss", ALL, math.inf) for _ in range(2))
+    other.add(on_later(1.0))
+    other.flush()
+    later.run()
+    failures = 0
+    with monitel.register_event_handler(lambda event: 1 // 0):
+        for _ in range(ring._SLOTS):
+            try:
+                stat.add(on_later(1.0))
+            except ZeroDivisionError:
+                failures += 1
+    assert (1, ring._SLOTS, 0) == (failures, stat.count, lost(instrumentation))
+    later.answers = True
+    stat.flush()
+    assert ring._SLOTS == stat.get()[monitel.COUNT]
+
+
 def test_an_event_with_a_number_on_the_device(
     instrumentation: Any, clock: monitel.testing.ManualClock, events: list[monitel.Event]
 ) -> None:
@@ -481,3 +521,47 @@ def test_an_event_whose_number_is_lost(instrumentation: Any, events: list[monite
     monitel.emit("evaluated", loss=on_later(1.0), epoch=2)
     instrumentation.uninstrument()
     assert [{"epoch": 2}] == [event.data for event in events if event.window is None]
+
+
+SCRIPT = f"""
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import math
+import torch, monitel.torch
+from later_device import later, on_later
+
+monitel.register_event_handler(lambda event: say(os.getpid() == parent, event.window.name, event.window.sum))
+parent = os.getpid()
+instrumentation = monitel.torch.instrument(waits=False, monitor=False, compilation=False, failures=False)
+monitel.torch.devices._PATIENCE = 0.2
+stat = Stat("loss", [SUM], math.inf)
+stat.add(on_later(1.0))
+stat.add(on_later(2.0))
+"""
+
+
+def test_at_exit(run_script: Any) -> None:
+    """The device is waited for; what it still does not give is said, and windows come with what there is."""
+    assert ["True loss 3.0"] == run_script(SCRIPT + "later.answers = True").lines
+    ended = run_script(SCRIPT + "stat.add(5.0)")
+    assert ["True loss 5.0", "True training.tensors.lost 2.0"] == sorted(ended.lines)
+    assert "values of tensors are lost: later:0 had not come to them at the end" in ended.stderr
+
+
+def test_in_a_forked_child(run_script: Any) -> None:
+    """What the parent has on the device is the parent's; the child's own is fetched by its flush."""
+    ended = run_script(
+        SCRIPT
+        + """
+ring, = instrumentation._sources["tensors"]._devices._each()
+with ring._fetching, ring._lock, monitel.late._lock:  # as if another thread had them
+    child = os.fork()
+later.answers = True
+if not child:
+    stat.add(on_later(10.0))
+    within(20, stat.flush)
+    os._exit(0)
+os.waitpid(child, 0)
+stat.flush()
+"""
+    )
+    assert ["False loss 10.0", "True loss 3.0"] == ended.lines

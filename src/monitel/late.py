@@ -73,24 +73,26 @@ class LateSamples:
     def settle(self, value: float | None) -> None:
         """Take a value that has come, or None for one that is lost."""
         with _lock:
-            self.settled += 1
-            if value is None:
-                return
-            if not self.count:
-                self.min = self.max = value
-            elif value > self.max:
-                self.max = value
-            elif value < self.min:
-                self.min = value
-            self.count += 1
-            self.sum += value
-            self.last = value
-            from_mean = value - self.mean
-            self.mean += from_mean / self.count
-            self.m2 += from_mean * (value - self.mean)
-            if Aggregation.HISTOGRAM in self._definition.aggregations:
-                self._recorder = self._recorder or Recorder()
-                self._recorder.add(value)
+            if value is not None:
+                self._add(value)
+            self.settled += 1  # at last: a signal handler may flush, and find the window complete
+
+    def _add(self, value: float) -> None:
+        if not self.count:
+            self.min = self.max = value
+        elif value > self.max:
+            self.max = value
+        elif value < self.min:
+            self.min = value
+        self.count += 1
+        self.sum += value
+        self.last = value
+        from_mean = value - self.mean
+        self.mean += from_mean / self.count
+        self.m2 += from_mean * (value - self.mean)
+        if Aggregation.HISTOGRAM in self._definition.aggregations:
+            self._recorder = self._recorder or Recorder()
+            self._recorder.add(value)
 
     @property
     def histogram(self) -> Histogram:
@@ -165,8 +167,11 @@ class HeldWindows:
             with _lock:
                 if not self._held or not self._held[0].settled:
                     return
-                window = self._held.popleft().window()
-            if window is not None:
+                held = self._held.popleft()
+                if not held.settled:  # a signal handler's flush has taken the one that was looked at
+                    self._held.appendleft(held)
+                    return
+            if (window := held.window()) is not None:
                 yield window
 
     def __len__(self) -> int:

@@ -199,14 +199,16 @@ class Stat(Accumulator):
         What a handler raises comes out of here, as out of ``add``, and the sample is in.
 
         Args:
-            send: Called with the sample, which it settles some time; may not raise.
+            send: Called with the sample, which it settles some time.
             fetch: Waits for the values that are to come, for a bounded time.
         """
         late, closed = self._take_place(LateSamples(self._definition, fetch))
-        if late is not None:
-            send(late.expect(self))
-        if closed is not None:
-            self._log_closed(*closed)
+        try:
+            if late is not None:
+                send(late.expect(self))
+        finally:
+            if closed is not None:
+                self._log_closed(*closed)
 
     def _log_closed(self, *snapshot: Any) -> None:
         """Log a window that was just closed: called by both twins, with nothing locked."""

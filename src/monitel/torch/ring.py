@@ -71,6 +71,7 @@ class Ring:
     def __init__(self, device: torch.device, captures: Captures, lost: Callable[[int, str], None]) -> None:
         self._device = device
         self._module: Any = torch.get_device_module(device)
+        self._is_capturing = getattr(self._module, "is_current_stream_capturing", None)
         self._captures = captures
         self._lost = lost
         self._lock = RLock()  # of what put() uses; nothing under it waits for the device
@@ -80,13 +81,15 @@ class Ring:
         self._open: dict[Any, Page] = {}  # by stream
         self._full: deque[tuple[Any, Page]] = deque()  # with its stream
         self._sent: deque[Page] = deque()
-        self._opened = 0  # pages, so far
+        self._begun_pages = 0
+        self._keeping = self._busy = False  # where one thread is, for its signal handlers
         self._patient = True
 
     def put(self, number: Tensor, late: Late) -> None:
         """Keep a tensor of one element for ``late``: one launch, on the current stream.
 
-        Where no slot is free even so, because the device is far behind, the number is lost.
+        Where no slot is free, because the device is far behind, the number is lost. When free pages run out this looks
+        for what has arrived, and so may raise what a handler raises.
         """
         try:
             kept = self._keep(number.detach(), late)
@@ -96,96 +99,109 @@ class Ring:
             reason = f"{self._device} failed: {error}"
         if not kept:
             self._lost(1, reason)
-            log([late.settle(None)])
+            late.settle(None)
+        if self._full or not self._free:
+            self.turn()
 
     def capturing(self) -> bool:
         """Whether what is done on the current stream goes into a CUDA graph instead of being done."""
-        asked = getattr(self._module, "is_current_stream_capturing", None)
-        return asked is not None and asked()
+        return self._is_capturing is not None and self._is_capturing()
 
-    def turn(self) -> None:
-        """Have what was put so far copied to the host, and settle what has arrived, without waiting for it."""
+    def turn(self) -> bool:
+        """Have what was put so far copied to the host, and settle what has arrived, without waiting for it.
+
+        Returns:
+            Whether that could be done: not while a graph is captured, and not in a signal handler that has interrupted
+            this very ring.
+        """
+        owners: list[Owner] = []
         with self._fetching, self._captures.kept_out() as allowed:
-            if not allowed:
-                return
+            if not allowed or self._busy:
+                return False
+            self._busy = True
             try:
-                owners = self._settled()
-                self._send()
+                self._settle(owners)
+                done = self._send()
             except Exception as error:  # the device has failed, and soon the job will
-                owners = self._abandoned(f"{self._device} failed: {error}")
+                self._abandon(owners, f"{self._device} failed: {error}")
+                done = True
+            finally:
+                self._busy = False
         log(owners)
+        return done
 
-    def fetch(self, seconds: float) -> bool:
-        """Wait until what was put so far is settled; while a graph is captured, not at all.
+    def fetch(self, seconds: float) -> None:
+        """Wait until what was put so far is settled, as far as :meth:`turn` can be done.
 
         Args:
             seconds: The longest. Where that was not enough, nobody waits again before the device has answered.
-
-        Returns:
-            Whether all of it is.
         """
         deadline = time.monotonic() + (seconds if self._patient else 0.0)
-        last, pause = self._opened, Event()
-        while True:
-            self.turn()
-            if all(page.number > last for page in self._unsettled()):
-                return True
+        last, pause = self._begun_pages, Event()
+        while self.turn() and any(page.number <= last for page in self._unsettled()):
             if time.monotonic() >= deadline:
                 self._patient = False
-                return False
+                return
             pause.wait(_LOOK_S)
 
     def close(self, seconds: float) -> None:
         """Wait for the rest, as :meth:`fetch`; what does not come is lost."""
         self.fetch(seconds)
+        owners: list[Owner] = []
         with self._fetching:
-            owners = self._abandoned(f"{self._device} had not come to them at the end")
+            self._abandon(owners, f"{self._device} had not come to them at the end")
         log(owners)
 
     def _keep(self, number: Tensor, late: Late) -> bool:
         if self._side is None:
             self._make_pages()
         stream = self._module.current_stream(self._device)
-        if not self._free and stream not in self._open:
-            self.turn()
         with self._lock:
-            page = self._open.get(stream)
-            if page is None:
-                if not self._free:
+            self._keeping = True
+            try:
+                page = self._open.get(stream) or self._begun(stream)
+                if page is None:
                     return False
-                self._opened += 1
-                page = self._open[stream] = self._free.popleft()
-                page.number = self._opened
-            page.slots[len(page.late)].copy_(number.reshape(()) if number.dim() else number, non_blocking=True)
-            number.record_stream(stream)  # its memory is not used for anything else before that
-            page.late.append(late)
-            if len(page.late) < _SLOTS:
-                return True
-            self._full.append((stream, self._open.pop(stream)))
-        self.turn()
+                page.slots[len(page.late)].copy_(number.reshape(()) if number.dim() else number, non_blocking=True)
+                number.record_stream(stream)  # its memory is not used for anything else before that
+                page.late.append(late)
+                if len(page.late) == _SLOTS:
+                    self._full.append((stream, self._open.pop(stream)))
+            finally:
+                self._keeping = False
         return True
+
+    def _begun(self, stream: Any) -> Page | None:
+        """A page for a stream, if one is free."""
+        if not self._free:
+            return None
+        self._begun_pages += 1
+        page = self._open[stream] = self._free.popleft()
+        page.number = self._begun_pages
+        page.on_device.record_stream(stream)
+        return page
 
     def _make_pages(self) -> None:
         with self._lock, torch.inference_mode(False):
             if self._side is None:
-                self._free.extend(Page(self._device, self._module) for _ in range(_PAGES))
+                self._free.extend([Page(self._device, self._module) for _ in range(_PAGES)])
                 self._side = self._module.Stream(self._device)
 
-    def _settled(self) -> list[Owner]:
-        owners: list[Owner] = []
+    def _settle(self, owners: list[Owner]) -> None:
         while self._sent and self._sent[0].arrived.query():
             page = self._sent[0]
-            values = page.on_host[: len(page.late)].tolist()
-            owners += [late.settle(value) for late, value in zip(page.late, values, strict=True)]
+            for late, value in zip(page.late, page.on_host[: len(page.late)].tolist(), strict=True):
+                owners.append(late.settle(value))
             page.late.clear()
             with self._lock:
                 self._free.append(self._sent.popleft())
             self._patient = True
-        return owners
 
-    def _send(self) -> None:
-        """Full pages, and the others when none is under way: these would not arrive before it."""
+    def _send(self) -> bool:
+        """Send full pages, and the others when none is under way: these would not arrive before it."""
         with self._lock:
+            if self._keeping:  # of this thread, which a signal handler has interrupted
+                return False
             pages = list(self._full)
             self._full.clear()
             if not pages and not self._sent:
@@ -198,13 +214,15 @@ class Ring:
             with self._module.stream(self._side):
                 used = slice(len(page.late))
                 page.on_host[used].copy_(page.on_device[used], non_blocking=True)
+                page.on_device.record_stream(self._side)
                 page.arrived.record(self._side)
+        return True
 
     def _unsettled(self) -> list[Page]:
         with self._lock:
             return [*self._sent, *(page for _, page in self._full), *self._open.values()]
 
-    def _abandoned(self, reason: str) -> list[Owner]:
+    def _abandon(self, owners: list[Owner], reason: str) -> None:
         """Settle all that is to come as lost. The pages are not used again: a copy may still go on."""
         with self._lock:
             lost = [late for page in self._unsettled() for late in page.late]
@@ -212,7 +230,7 @@ class Ring:
                 each.clear()
         if lost:
             self._lost(len(lost), reason)
-        return [late.settle(None) for late in lost]
+        owners.extend(late.settle(None) for late in lost)
 
 
 def log(owners: list[Owner]) -> None:

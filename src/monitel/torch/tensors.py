@@ -97,6 +97,7 @@ def _hold(late: dict[str, tuple[Ring, Tensor]], event: Event) -> None:
     for key, (ring, value) in late.items():
         kind = bool if value.dtype == torch.bool else float if value.is_floating_point() else int
         ring.put(value, LateDetail(held, key, kind))
+    held._log_held()  # where all were lost at once
 
 
 def _refuse_dtensor(call: str, value: Tensor) -> None:

@@ -1,0 +1,69 @@
+"""What ``stat.add(loss)`` costs the loop where the loss is on a device.
+
+Without an accelerator a stand-in is measured, a device in Python whose operations only go into a queue: then what torch
+itself is called for (detach, one copy, record_stream) is taken off.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from race import optional, race, timed
+from row import Row
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_BUDGET_NS = 10_000
+_CALLS = 400
+_TORCHS = "kept = loss.detach(); keep(kept, non_blocking=True); kept.record_stream(stream)"
+
+
+def main() -> None:
+    """Measure one add, and beside it a wait for the device, or else torch's own part."""
+    torch: Any = optional("torch")
+    if torch is None:
+        Row("torch: add(loss) of a device", None, most=_BUDGET_NS).put()
+        return
+    import monitel
+    import monitel.torch
+
+    real = torch.accelerator.is_available()
+    if real:
+        loss, finish = torch.ones((), device=torch.accelerator.current_accelerator()), torch.accelerator.synchronize
+        stream = torch.accelerator.current_stream()
+    else:
+        sys.path.append(str(Path(__file__).parents[1]))
+        from later_device import later, on_later
+
+        loss, finish, stream = on_later(1.0), later.run, later.current
+    slot = torch.empty(1, dtype=torch.float64, device=loss.device).unbind()[0]
+    stat = monitel.Stat("loss", [monitel.MEAN], math.inf)
+
+    def prepare() -> dict[str, Any]:
+        finish()
+        stat.flush()
+        return {"loss": loss, "add": stat.add, "keep": slot.copy_, "stream": stream}
+
+    def repeated(code: str) -> Callable[[], float]:
+        return timed(f"for _ in range({_CALLS}): {code}", prepare, calls=_CALLS)
+
+    with monitel.torch.instrument(failures=False, compilation=False):
+        costs = race({name: repeated(name) for name in ("add(loss)", "add(loss.item())", _TORCHS)})
+    ours = costs["add(loss)"]
+    if real:
+        waits = costs["add(loss.item())"]
+        ratio = median(mine / theirs for mine, theirs in zip(ours, waits, strict=True))
+        what, peer = "torch: add(loss) of a device", "add(loss.item())"
+        Row(what, median(ours), most=_BUDGET_NS, peer=peer, peer_value=median(waits), ratio=ratio).put()
+    else:
+        above = median(mine - theirs for mine, theirs in zip(ours, costs[_TORCHS], strict=True))
+        Row("torch: add(loss) of a device, torch's part taken off", above, most=_BUDGET_NS).put()
+
+
+if __name__ == "__main__":
+    main()
