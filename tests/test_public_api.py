@@ -70,8 +70,9 @@ PROFILER_LAYERS = [
 ]
 #: And within the torch bridge: torch's private names, the sources, what plugs them in.
 TORCH_LAYERS = [
-    *("_compat", "place", "work", "ticking", "captures", "ring", "devices", "held_event"),
-    *("steps", "loading", "phases", "waits", "stuck", "monitor", "compilation", "failures", "tensors"),
+    *("_compat", "place", "work", "ticking", "import_hook", "captures", "ring", "devices", "held_event"),
+    *("steps", "loading", "phases", "waits", "stuck", "monitor", "compilation"),
+    *("failures", "tensors", "compiled_adds"),
     *("instrumentation", "replacement", "__init__"),
 ]
 

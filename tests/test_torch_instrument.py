@@ -106,7 +106,9 @@ def test_a_block() -> None:
     assert before == state_of_torch()
 
 
-@pytest.mark.parametrize("name", ["steps", "loading", "waits", "monitor", "compilation", "failures", "tensors"])
+@pytest.mark.parametrize(
+    "name", ["steps", "loading", "waits", "monitor", "compilation", "failures", "tensors", "compiled_adds"]
+)
 def test_each_source_can_be_switched_off(name: str) -> None:
     """And the others run."""
     switches: dict[str, Any] = {name: False}

@@ -21,7 +21,8 @@ _HERE = Path(__file__).parent
 _SWITCH = "MONITEL_NO_EXTENSIONS"
 _SUBJECTS = (
     *("adding", "distributions", "threads", "events", "waits", "ranges", "memory", "importing"),
-    *("torch_steps", "torch_tensors", "pipeline", "exporting", "spans", "expiry", "ending", "writer", "ranks", "digest", "collector"),
+    *("torch_steps", "torch_tensors", "pipeline", "exporting", "spans"),
+    *("expiry", "ending", "writer", "ranks", "digest", "collector"),
 )
 _BOTH_TWINS = {"adding", "threads", "distributions"}
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
+from importlib import import_module
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -38,7 +39,8 @@ def main() -> None:
         stream = torch.accelerator.current_stream()
     else:
         sys.path.append(str(Path(__file__).parents[1]))
-        from later_device import later, on_later
+        tests: Any = import_module("later_device")
+        later, on_later = tests.later, tests.on_later
 
         loss, finish, stream = on_later(1.0), later.run, later.current
     slot = torch.empty(1, dtype=torch.float64, device=loss.device).unbind()[0]

@@ -8,7 +8,10 @@ from __future__ import annotations
 import json
 import sys
 from importlib import import_module
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
 
 from monitel.wait_counter import WaitReading
 
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 
 _Function = TypeVar("_Function", bound="Callable[..., Any]")
 _US_PER_S = 1_000_000
+COMPILER = "torch._dynamo"  #: The module of torch.compile that traces; torch.optim loads it too.
 
 
 class Missing(Exception):  # noqa: N818  no error of the user's
@@ -165,6 +169,49 @@ def compilations() -> Callable[[], list[Any]] | None:
         return None
     listing: Callable[[], list[Any]] = _find("torch._dynamo.utils", "get_compilation_metrics")
     return listing
+
+
+def trace_instead(method: Callable[..., Any], substitute: Callable[..., None]) -> None:
+    """Have the compiler trace ``substitute`` where a method is called, one in Python or in C; for good.
+
+    For one in C there is a public function. That has no effect on one in Python, whose calls are caught where the
+    compiler begins to trace them; the mark ``_torchdynamo_inline`` would lose ``self`` where a graph is broken.
+    """
+    if not isinstance(method, FunctionType):
+        torch.compiler.substitute_in_graph(method, skip_signature_check=True)(substitute)
+        return
+    traced: Any = _find(f"{COMPILER}.variables", "UserFunctionVariable")
+    call = traced.call_function
+
+    def call_function(self: Any, tracing: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        if self.fn is method:
+            return call(traced(substitute), tracing, [*self.self_args(), *args], kwargs)
+        return call(self, tracing, args, kwargs)
+
+    traced.call_function = call_function
+
+
+def compile_time() -> Callable[[Callable[[Any], None]], None]:
+    """What a traced function calls to have a function called while it is traced, with a context of the compiler's."""
+    comptime: Callable[[Callable[[Any], None]], None] = _find(f"{COMPILER}.comptime", "comptime")
+    return comptime
+
+
+def call_after_graph(context: Any, function: str, *arguments: str) -> bool:
+    """Have the compiled code call a function when its graph has run: the names of locals of the one that is traced.
+
+    It is what torch.compile does with a ``print`` that is among ``reorderable_logging_functions``. It forgets that for
+    a function which is called by the compiled one, so it is the outermost one's list that this goes into.
+
+    Returns:
+        Whether that can be: not where another graph within this one is traced.
+    """
+    tracing = context._i_will_not_complain_if_bc_breaks_InstructionTranslator()
+    if tracing.output.current_tracer.parent is not None:
+        return False
+    known = tracing.symbolic_locals
+    tracing.output.root_tx.debug_locals.append((known[function], [known[name] for name in arguments]))
+    return True
 
 
 def _find(module: str, name: str) -> Any:

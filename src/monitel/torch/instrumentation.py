@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from monitel.handlers import raise_first
 from monitel.torch._compat import Missing
 from monitel.torch.compilation import Compilation
+from monitel.torch.compiled_adds import CompiledAdds
 from monitel.torch.failures import Failures
 from monitel.torch.loading import Loading
 from monitel.torch.monitor import Monitor
@@ -122,6 +123,7 @@ def instrument(
     compilation: bool = True,
     failures: bool = True,
     tensors: bool = True,
+    compiled_adds: bool = True,
     phases: bool = False,
     model: nn.Module | None = None,
     samples_per_step: float | None = None,
@@ -143,6 +145,7 @@ def instrument(
         compilation: Events of what torch.compile has compiled, and why again.
         failures: Events of uncaught exceptions and failed collectives.
         tensors: ``Stat.add(tensor)`` and ``emit(..., loss=tensor)`` that never wait for a device.
+        compiled_adds: ``Stat.add`` in code that torch.compile compiles, which it leaves in one graph.
         phases: Time in backward and in the optimizer, and in forward of ``model``.
         model: Whose forward ``phases`` times.
         samples_per_step: For ``training.samples.rate``.
@@ -160,7 +163,7 @@ def instrument(
         >>> import monitel.torch
         >>> with monitel.torch.instrument(failures=False, compilation=False) as instrumentation:
         ...     instrumentation.sources
-        ('steps', 'loading', 'waits', 'stuck_after', 'monitor', 'tensors')
+        ('steps', 'loading', 'waits', 'stuck_after', 'monitor', 'tensors', 'compiled_adds')
     """
     global _running
     choices = dict(locals())
@@ -184,6 +187,7 @@ def _sources(
     compilation: bool,
     failures: bool,
     tensors: bool,
+    compiled_adds: bool,
     phases: bool,
     model: nn.Module | None,
     samples_per_step: float | None,
@@ -212,6 +216,7 @@ def _sources(
         "compilation": (compilation, Compilation),
         "failures": (failures, Failures),
         "tensors": (tensors, lambda: Tensors(window_size)),
+        "compiled_adds": (compiled_adds, CompiledAdds),
         "phases": (phases, lambda: Phases(window_size, model)),
     }
     return {name: make() for name, (on, make) in made.items() if on}
