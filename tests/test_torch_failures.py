@@ -1,4 +1,4 @@
-"""What has failed, and what was compiled, as events."""
+"""What has failed, as events."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 torch: Any = pytest.importorskip("torch", reason="instruments torch: torch is not installed")
 
 import monitel.torch  # noqa: E402  after the check that torch is there
-from monitel.torch import compilation, failures  # noqa: E402
+from monitel.torch import failures  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -183,66 +183,6 @@ def test_a_collective_that_fails_is_said(run: Any) -> None:
     """Though it is caught: which operation, of which backend, by which rank."""
     keys = ("collective.func_name", "collective.backend", "training.rank")
     assert (0, ["ERROR collective.failed all_gather gloo 0"]) == run(COLLECTIVE, *keys)
-
-
-def test_compilations_are_said() -> None:
-    """Each once: the first of a function, and again where a guard has failed, with the reason."""
-    torch._dynamo.reset()
-    source = compilation.Compilation()
-    source.install()
-
-    def doubled(x: Any) -> Any:
-        return x * 2
-
-    compiled = torch.compile(doubled, backend="eager", dynamic=False)
-    with monitel.testing.capture_events() as events:
-        for size in (2, 2, 3):
-            compiled(torch.ones(size))
-            source.tick()
-            source.tick()
-    first, again = events
-    assert ("torch.compile", monitel.Severity.INFO) == (first.name, first.severity)
-    assert ("torch.recompile", monitel.Severity.WARN) == (again.name, again.severity)
-    assert {"doubled"} == {event.data["compile.function"] for event in events}
-    assert "expected 2, actual 3" in str(again.data["compile.reason"])
-    assert "compile.reason" not in first.data
-    assert 0 < float(first.data["compile.duration"]) < 100
-    assert abs((again.timestamp - first.timestamp).total_seconds()) < 100
-    torch._dynamo.reset()
-
-
-def test_a_compilation_that_fails_is_an_error() -> None:
-    """With what torch says."""
-    torch._dynamo.reset()
-    source = compilation.Compilation()
-    source.install()
-
-    def broken(_module: Any, _inputs: Any) -> Any:
-        raise ValueError("no such backend")
-
-    with monitel.testing.capture_events() as events, pytest.raises(torch._dynamo.exc.BackendCompilerFailed):
-        torch.compile(lambda x: x + 1, backend=broken)(torch.ones(2))
-    with monitel.testing.capture_events() as events:
-        source.tick()
-    assert [monitel.Severity.ERROR] == [event.severity for event in events]
-    assert "no such backend" in str(events[0].data["compile.failure.reason"])
-    torch._dynamo.reset()
-
-
-def test_more_compilations_than_torch_keeps() -> None:
-    """Those that it has are said, each once."""
-    source = compilation.Compilation()
-    source.install()
-    listed = [object() for _ in range(64)]
-    source._list = lambda: listed
-    with monitel.testing.capture_events() as events:
-        source.tick()
-        source.tick()
-        listed[:] = [*listed[2:], object(), object()]
-        source.tick()
-        listed[:] = [object() for _ in range(64)]
-        source.tick()
-    assert 64 + 2 + 64 == len(events)
 
 
 def test_torch_compile_is_not_loaded(run: Any) -> None:

@@ -171,6 +171,15 @@ def compilations() -> Callable[[], list[Any]] | None:
     return listing
 
 
+def compilation_callbacks() -> tuple[list[Callable[..., None]], list[Callable[..., None]]]:
+    """What the compiler calls when a compilation begins, and when it has ended: its own lists."""
+    handler = _find(f"{COMPILER}.callback", "callback_handler")
+    try:
+        return handler.start_callbacks, handler.end_callbacks
+    except AttributeError as error:
+        raise Missing(f"{COMPILER}.callback: {error}") from error
+
+
 def trace_instead(method: Callable[..., Any], substitute: Callable[..., None]) -> None:
     """Have the compiler trace ``substitute`` where a method is called, one in Python or in C; for good.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from monitel.event import Severity
 from monitel.handlers import emit
 from monitel.torch._compat import compilations
+from monitel.torch.compilation_range import CompilationRange
 from monitel.torch.place import place
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Compilation:
-    """Logs an event for each compilation, at most a second after it has ended.
+    """Logs an event for each compilation, at most a second after it has ended; :class:`CompilationRange` has its start.
 
     ``torch.compile``, and ``torch.recompile`` (WARN) where the same code was compiled before, with the guard that has
     failed; ERROR where it failed. torch keeps the latest 64 compilations, which are looked at each second: nothing is
@@ -26,12 +27,16 @@ class Compilation:
         """What was compiled before stays unsaid."""
         self._list: Callable[[], list[Any]] | None = compilations()
         self._last = self._latest()[-1:]
+        self._range = CompilationRange()
+        self._range.install()
 
     def remove(self) -> None:
-        """Nothing is to be undone."""
+        """Hear of no further beginnings."""
+        self._range.remove()
 
     def tick(self) -> None:
         """Log what has come since."""
+        self._range.tick()
         known = self._latest()
         new = known
         for number, each in enumerate(known):

@@ -142,7 +142,7 @@ def instrument(
         waits: torch's own wait counters, in :func:`monitel.wait_counters` and all exporters.
         stuck_after: Seconds after which a wait in flight, torch's or monitel's, is a ``wait.stuck`` event; None: never.
         monitor: Events and Stats that torch code logs by torch.monitor, for monitel's handlers.
-        compilation: Events of what torch.compile has compiled, and why again.
+        compilation: A range and events of what torch.compile compiles, and why again.
         failures: Events of uncaught exceptions and failed collectives.
         tensors: ``Stat.add(tensor)`` and ``emit(..., loss=tensor)`` that never wait for a device.
         compiled_adds: ``Stat.add`` in code that torch.compile compiles, which it leaves in one graph.
