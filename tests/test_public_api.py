@@ -72,7 +72,7 @@ PROFILER_LAYERS = [
 TORCH_LAYERS = [
     *("_compat", "place", "work", "ticking", "import_hook", "captures", "ring", "devices", "held_event"),
     *("steps", "loading", "phases", "waits", "stuck", "monitor", "compilation_range", "compilation"),
-    *("failures", "tensors", "compiled_adds"),
+    *("out_of_memory", "failures", "tensors", "compiled_adds"),
     *("instrumentation", "replacement", "__init__"),
 ]
 

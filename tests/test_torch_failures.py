@@ -76,6 +76,19 @@ def test_text_that_no_protocol_holds_is_spelt_out(hooks: list[Any]) -> None:
     assert ["no such file: \\udcff"] == [event.data["exception.message"] for event in events]
 
 
+def test_host_memory_that_torch_cannot_have(hooks: list[Any]) -> None:
+    """Its allocator's error is a RuntimeError; out of memory all the same."""
+    with pytest.raises(RuntimeError) as raising:
+        torch.empty(2**60, dtype=torch.uint8)
+    with monitel.testing.capture_events() as events:
+        uncaught(raising.value)
+        uncaught(RuntimeError("shape mismatch"))
+    assert [("out_of_memory", "RuntimeError"), ("exception", "RuntimeError")] == [
+        (event.name, event.data["exception.type"]) for event in events
+    ]
+    assert f"{2**60} bytes" in str(events[0].data["exception.message"])
+
+
 @pytest.mark.parametrize("kind", [torch.OutOfMemoryError, MemoryError])
 def test_out_of_memory_has_a_name_of_its_own(hooks: list[Any], kind: type[Exception]) -> None:
     """The GPU's and the host's."""

@@ -180,6 +180,19 @@ def compilation_callbacks() -> tuple[list[Callable[..., None]], list[Callable[..
         raise Missing(f"{COMPILER}.callback: {error}") from error
 
 
+def when_cuda_is_initialized(then: Callable[[], None]) -> None:
+    """Call it as soon as the job initialises CUDA, in that thread; now where it has."""
+    _find("torch.cuda", "_lazy_call")(then)
+
+
+def attach_out_of_memory_observer(observe: Callable[..., None]) -> None:
+    """Have the CUDA allocator call it before it raises, for good: device, bytes asked for, at most, and free.
+
+    It is called with the GIL and without the allocator's lock (torch/csrc/cuda/Module.cpp, CUDACachingAllocator.cpp).
+    """
+    _find("torch._C", "_cuda_attach_out_of_memory_observer")(observe)
+
+
 def trace_instead(method: Callable[..., Any], substitute: Callable[..., None]) -> None:
     """Have the compiler trace ``substitute`` where a method is called, one in Python or in C; for good.
 
