@@ -84,6 +84,7 @@ def test_a_compilation_that_hangs_is_seen(source: compilation.Compilation, monke
     with monitel.testing.capture_events() as events, ranges.listen(began=began.append):
         thread.start()
         assert hangs.wait(_PATIENCE)
+        monitel.set_step(8)
         source.tick()
         (event,) = events
         (range_,) = began

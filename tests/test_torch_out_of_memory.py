@@ -94,6 +94,17 @@ def test_an_error_that_is_caught_is_said(
     } == event.data
 
 
+def test_before_the_first_step(cuda: Cuda, source: failures.Failures) -> None:
+    """No step is said, though there is one by the time that it is logged."""
+    cuda.initialise()
+    with monitel.testing.capture_events() as events:
+        with pytest.raises(torch.OutOfMemoryError):
+            cuda.give_up(0, GIB, GIB, 0)
+        monitel.set_step(1)
+        source.tick()
+    assert [None] == [event.data.get("training.step") for event in events]
+
+
 def test_cuda_is_not_initialised_for_it(cuda: Cuda, source: failures.Failures) -> None:
     """Which attaching would do: it waits until the job does it; twice installed it is attached once."""
     source.remove()

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from monitel import clock
 from monitel.handlers import emit
 from monitel.profiler import record_function
+from monitel.step import get_step
 from monitel.torch._compat import COMPILER, compilation_callbacks
 from monitel.torch.import_hook import AfterImport
-from monitel.torch.place import place
+from monitel.torch.place import place_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +32,7 @@ class CompilationRange:
 
     def install(self) -> None:
         """Listen once the compiler is there."""
-        self._begun: deque[tuple[datetime, dict[str, Any]]] = deque(maxlen=_MOST)
+        self._begun: deque[tuple[datetime, int | None, dict[str, str]]] = deque(maxlen=_MOST)
         self._range: record_function | None = None
         self._listening: list[tuple[list[Callable[..., None]], Callable[..., None]]] = []
         self._compiler = AfterImport(COMPILER, self._listen)
@@ -48,8 +49,8 @@ class CompilationRange:
         if self._listening:
             self._listen()  # again, where torch.compiler.reset() has cleared the lists
         while self._begun:
-            timestamp, said = self._begun.popleft()
-            emit("torch.compile.started", said, timestamp=timestamp)
+            timestamp, step, said = self._begun.popleft()
+            emit("torch.compile.started", {**said, **place_at(step)}, timestamp=timestamp)
 
     def _listen(self) -> None:
         starts, ends = compilation_callbacks()
@@ -64,7 +65,7 @@ class CompilationRange:
             "compile.id": str(getattr(about, "compile_id", None)),
             "compile.trigger": str(getattr(getattr(about, "callback_trigger", None), "name", None)).lower(),
         }
-        self._begun.append((clock.now(), {**said, **place()}))
+        self._begun.append((clock.now(), get_step(), said))
         self._range = record_function("torch.compile", said)
         self._range.__enter__()
 

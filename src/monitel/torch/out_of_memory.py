@@ -13,7 +13,7 @@ from monitel.event import Severity
 from monitel.handlers import emit
 from monitel.step import get_step
 from monitel.torch._compat import Missing, attach_out_of_memory_observer, when_cuda_is_initialized
-from monitel.torch.place import place
+from monitel.torch.place import place_at
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -59,15 +59,13 @@ class OutOfMemory:
             timestamp, step, (device, requested, limit, free) = _seen.popleft()
             message = f"out of memory on cuda:{device}: {requested} bytes asked for, {free} free, {limit} at most"
             data = {
-                **place(),
+                **place_at(step),
                 "message": message,
                 "memory.device": f"cuda:{device}",
                 "memory.requested": requested,
                 "memory.limit": limit,
                 "memory.free": free,
             }
-            if step is not None:
-                data["training.step"] = step
             emit("out_of_memory", data, severity=Severity.ERROR, timestamp=timestamp)
 
 

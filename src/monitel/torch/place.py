@@ -21,5 +21,10 @@ def rank() -> int | None:
 
 def place() -> dict[str, str | int | float | bool]:
     """``training.rank`` and ``training.step``, each where it is known: for the data of an event."""
-    known = {"training.rank": rank(), "training.step": get_step()}
+    return place_at(get_step())
+
+
+def place_at(step: int | None) -> dict[str, str | int | float | bool]:
+    """The same of what has happened in that step."""
+    known = {"training.rank": rank(), "training.step": step}
     return {key: value for key, value in known.items() if value is not None}
