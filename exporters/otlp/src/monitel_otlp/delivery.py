@@ -30,7 +30,8 @@ class Delivery:
     """Works in rounds: encode what is queued, send what can be sent, put on disk what memory should not hold.
 
     Args:
-        encode: Puts everything queued into requests, by way of :meth:`put`; runs in the delivery thread.
+        encode: Puts everything queued into requests, by way of :meth:`put`; runs in the delivery thread, and is told
+            whether this is the last round.
         senders: How to send each signal; a signal that has none goes to the spool (offline).
         spool: Where requests go that memory cannot hold or that the end of the process finds undelivered.
         tally: Told what became of every item.
@@ -41,7 +42,7 @@ class Delivery:
     """
 
     def __init__(
-        self, encode: Callable[[], None], senders: Mapping[str, Sender], spool: Spool, tally: Tally, interval: float
+        self, encode: Callable[[bool], None], senders: Mapping[str, Sender], spool: Spool, tally: Tally, interval: float
     ) -> None:
         self.spooled_items = 0
         self._encode = encode
@@ -121,11 +122,6 @@ class Delivery:
             self._spool.close()
         return not undelivered
 
-    @property
-    def ending(self) -> bool:
-        """Whether the last round has begun, or will be the next."""
-        return self._deadline is not None
-
     def _encode_without_thread(self, patience: float, *, elsewhere: bool) -> None:
         if elsewhere:
             helper = Thread(target=self._encode_locked, args=(patience,), name="monitel-otlp-last", daemon=True)
@@ -137,7 +133,7 @@ class Delivery:
     def _encode_locked(self, patience: float) -> None:
         if self._encode_lock.acquire(timeout=patience):
             try:
-                self._guarded(self._encode)
+                self._guarded(lambda: self._encode(True))
             finally:
                 self._encode_lock.release()
 
@@ -147,7 +143,7 @@ class Delivery:
             self._sleep()
             last = self._deadline is not None
             with self._encode_lock:
-                self._guarded(self._encode)
+                self._guarded(lambda: self._encode(last))  # noqa: B023  called here
             for outbox in self._outboxes.values():
                 urgent = last or self._done < self._wanted
                 self._guarded(lambda: outbox.deliver(urgent=urgent, deadline=self._deadline))  # noqa: B023  called here

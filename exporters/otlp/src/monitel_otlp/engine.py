@@ -178,24 +178,23 @@ class Engine:
         gathered = len(self._gathering) if self._gathering is not None else 0
         return self.delivery.memory_items + gathered + len(self._queue) + len(self._events) + ranges
 
-    def _encode(self) -> None:
+    def _encode(self, last: bool) -> None:
         """Put everything there is into requests; runs in the delivery thread."""
-        last = self.delivery.ending
         if self._interrupted:
             # A signal handler waits for this thread, in code that may hold the lock of an instrument or, without the C
             # window, of a Stat: what is queued goes first, and the rest is waited for in vain at the worst.
             self._encode_queued()
-            gathering = Thread(target=self._gather, name="monitel-otlp-last", daemon=True)
+            gathering = Thread(target=self._gather, args=(last,), name="monitel-otlp-last", daemon=True)
             gathering.start()
             gathering.join(_PATIENCE)
         else:
-            self._gather()
+            self._gather(last)
         self._encode_queued(last=last)
 
-    def _gather(self) -> None:
+    def _gather(self, last: bool) -> None:
         """Close windows, and put what the SDK's instruments hold into a request."""
         self._close_windows()
-        if self._waits is None and not self.delivery.ending and self._is_used():
+        if self._waits is None and not last and self._is_used():
             # Attached: by now the application has set its provider, and a reader without any instrument would never
             # ask for the windows. A process that records nothing, as a launcher, has nothing to say of itself.
             self._observe_in(metrics.get_meter_provider())
@@ -232,18 +231,18 @@ class Engine:
                 where = context if inside is None else inside.context(context)
                 records.write(event, step=step, context=where, observed_ns=observed_ns)
             give_way()
-        self._encode_ranges()
+        self._encode_ranges(last=last)
         if self.providers is not None:
             self.providers.drain()
             self.providers.count_drops(self.tally)
         self.tally.dropped("metrics", "queue_full", self._queue.take_dropped())
         self.tally.dropped("logs", "queue_full", self._events.take_dropped())
 
-    def _encode_ranges(self) -> None:
+    def _encode_ranges(self, *, last: bool) -> None:
         if self._ranges is None or self._range_requests is None:
             return
         synchronize()
-        if last := self.delivery.ending:
+        if last:
             self._ranges.interrupt()
         while self._range_requests.export(_SLICE):
             give_way()
