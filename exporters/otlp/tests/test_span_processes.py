@@ -49,6 +49,19 @@ with record_function("step"), record_function("forward"):
     assert [] == folders(tmp_path)
 
 
+def test_the_profiler_is_loaded_where_spans_are_asked_for(run: Run) -> None:
+    """And nowhere else: a job that wants none does not wait for it."""
+    script = (
+        "import sys, monitel_otel, monitel_otlp\n"
+        "def loaded(): return any(name.startswith('monitel.profiler') for name in sys.modules)\n"
+        "found = []\n"
+        "with monitel_otlp.configure(spool_dir='spool'), monitel_otel.install(): found.append(loaded())\n"
+        "with monitel_otlp.configure(spool_dir='spool', spans=True): found.append(loaded())\n"
+        "print(found)"
+    )
+    assert "[False, True]\n" == run("-c", script).stdout
+
+
 def test_sigterm_shows_in_what_the_job_was(receiver: Receiver, tmp_path: Path) -> None:
     """What was complete arrives, and what was not, up to the moment, marked so."""
     script = """\

@@ -1,12 +1,17 @@
 """monitel's Stats, Events and ranges through an application's own OpenTelemetry providers."""
 
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
+
 from monitel_otel.installation import Installation, install
 from monitel_otel.names import MetricNames, describe, metric_name
-from monitel_otel.periods import Fold, Opened, Period
+from monitel_otel.periods import BUDGET, Fold, Opened, Period, check_limits
 from monitel_otel.range_attributes import RangeAttributes, of_track
-from monitel_otel.ranges import BUDGET, Ranges, check_limits
 from monitel_otel.records import Records, timestamp_ns
 from monitel_otel.waits import WaitInstruments
+
+if _TYPE_CHECKING:
+    from monitel_otel.ranges import Ranges
 
 __version__ = "0.1.0"
 
@@ -28,3 +33,11 @@ __all__ = [
     "of_track",
     "timestamp_ns",
 ]
+
+
+def __getattr__(name: str) -> "type[Ranges[_Any]]":
+    if name == "Ranges":  # not part of every import: it loads the profiler
+        from monitel_otel.ranges import Ranges
+
+        return Ranges
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

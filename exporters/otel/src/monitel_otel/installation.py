@@ -10,15 +10,15 @@ from opentelemetry.trace import get_tracer_provider
 import monitel
 from monitel_otel._compat import get_logger_provider
 from monitel_otel.instruments import Instruments
-from monitel_otel.ranges import BUDGET
+from monitel_otel.periods import BUDGET
 from monitel_otel.records import Records
-from monitel_otel.spans import Spans
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import TracerProvider
 
     from monitel_otel._compat import LoggerProvider
+    from monitel_otel.spans import Spans
 
 
 class Installation:
@@ -102,6 +102,8 @@ def install(
     """
     made = None
     if spans or tracer_provider is not None:
+        from monitel_otel.spans import Spans  # late, for it loads the profiler
+
         made = Spans(tracer_provider or get_tracer_provider(), budget=span_budget, every=span_steps)
     providers = meter_provider or get_meter_provider(), logger_provider or get_logger_provider()
     for earlier in [each for each in _installed if each.providers == providers]:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from monitel.profiler.ranges import Range
 
+BUDGET = 1000  # spans a step
 _NAMES = 10  # said of a fold: those that took longest
 
 
@@ -106,3 +107,12 @@ class Opened:
         self.period = period
         self.around = around
         self.kept = kept
+
+
+def check_limits(budget: object, every: object) -> None:
+    """Refuse what cannot be a budget of spans, or a number of steps."""
+    for name, value in (("span_budget", budget), ("span_steps", every)):
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{name} must be an int, got {type(value).__qualname__}: {value!r:.80}")
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")

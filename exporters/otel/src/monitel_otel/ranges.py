@@ -11,14 +11,13 @@ from opentelemetry.trace import INVALID_SPAN, get_current_span
 
 import monitel
 from monitel.profiler import ranges
-from monitel_otel.periods import Opened, Period
+from monitel_otel.periods import BUDGET, Opened, Period, check_limits
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
     from monitel.profiler.ranges import Range
 
-BUDGET = 1000
 _WITHOUT_STEPS_NS = 5 * 10**9
 
 _Open = TypeVar("_Open", bound=Opened)
@@ -191,15 +190,6 @@ class Ranges(ABC, Generic[_Open]):
             elif not period.takes(step, now_ns):
                 period.closed = True
         return found
-
-
-def check_limits(budget: object, every: object) -> None:
-    """Refuse what cannot be a budget of spans, or a number of steps."""
-    for name, value in (("span_budget", budget), ("span_steps", every)):
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(f"{name} must be an int, got {type(value).__qualname__}: {value!r:.80}")
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
 
 
 def _is_within(around: Span, opened: Opened) -> bool:

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 from opentelemetry import metrics, trace
 from opentelemetry.sdk.resources import Resource
@@ -20,8 +21,10 @@ from monitel_otlp.place import find_place
 from monitel_otlp.ranks import launch_attributes, readable
 from monitel_otlp.settings import resolve
 from monitel_otlp.span_ids import StepTraces
-from monitel_otlp.spans import SpanSettings
 from monitel_otlp.termination import on_sigterm
+
+if TYPE_CHECKING:
+    from monitel_otlp.spans import SpanSettings
 
 _log = logging.getLogger("monitel.otlp")
 
@@ -133,7 +136,7 @@ def configure(
         settings,
         resource,
         point_attributes=on_points,
-        spans=SpanSettings(span_budget, span_steps, shared) if spans or step_traces else None,
+        spans=_span_settings(span_budget, span_steps, shared) if spans or step_traces else None,
         workers=workers,
         silent=silent,
         gather=partial(Gathering, place, settings.interval, straggler_stat) if place else None,
@@ -174,6 +177,12 @@ def _check_spans(spans: object, step_traces: object, budget: object, every: obje
         if not isinstance(value, bool):
             raise TypeError(f"{name} must be True or False, got {value!r:.80}")
     check_limits(budget, every)
+
+
+def _span_settings(budget: int, every: int, shared: StepTraces | None) -> SpanSettings:
+    from monitel_otlp.spans import SpanSettings  # late, for it loads the profiler
+
+    return SpanSettings(budget, every, shared)
 
 
 def _check_value(what: str, value: object) -> None:

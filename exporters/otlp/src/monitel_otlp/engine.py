@@ -11,7 +11,6 @@ from opentelemetry import metrics
 from opentelemetry.context import Context, get_current
 
 import monitel
-from monitel.profiler.ranges import synchronize
 from monitel_otel import Records, WaitInstruments
 from monitel_otlp._compat import get_logger_provider
 from monitel_otlp.delivery import Delivery
@@ -241,9 +240,7 @@ class Engine:
     def _encode_ranges(self, *, last: bool) -> None:
         if self._ranges is None or self._range_requests is None:
             return
-        synchronize()
-        if last:
-            self._ranges.interrupt()
+        self._ranges.prepare(last=last)
         while self._range_requests.export(_SLICE):
             give_way()
         self._range_requests.finish(last=last)

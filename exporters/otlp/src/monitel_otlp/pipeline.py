@@ -18,7 +18,6 @@ import monitel
 from monitel_otlp._compat import NoOpLoggerProvider
 from monitel_otlp.encoder import public_url
 from monitel_otlp.engine import LIMIT, Engine
-from monitel_otlp.spans import QueuedSpans
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from monitel_otlp._compat import APILoggerProvider
     from monitel_otlp.gathering import Gathering
     from monitel_otlp.settings import Settings
-    from monitel_otlp.spans import SpanSettings
+    from monitel_otlp.spans import QueuedSpans, SpanSettings
 
 _log = logging.getLogger("monitel.otlp")
 
@@ -82,7 +81,7 @@ class Pipeline:
         self.ended: bool | None = True if silent else None
         if silent:
             return
-        self._ranges = QueuedSpans(spans, LIMIT, self._take_ranges) if spans is not None else None
+        self._ranges = spans.queue(LIMIT, self._take_ranges) if spans is not None else None
         self._engine = Engine(settings, point_attributes, resource, self._ranges, attached=attached, gather=gather)
         if self._engine.providers is not None:
             self.meter_provider = self._engine.providers.meter_provider
@@ -227,7 +226,7 @@ class Pipeline:
         if self._ranges is not None and self._spans is not None and self.ended is None:
             self._ranges.abandon()
             self._spans = self._spans.for_forked_child()
-            self._ranges = QueuedSpans(self._spans, LIMIT, self._take_ranges, self._ranges.sampler)
+            self._ranges = self._spans.queue(LIMIT, self._take_ranges, self._ranges.sampler)
             self._ranges.listen()
 
 

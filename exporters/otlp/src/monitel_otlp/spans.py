@@ -52,6 +52,10 @@ class SpanSettings:
         """The child's: it has no steps of its own, and its rank is its parent's."""
         return SpanSettings(self.budget, self.every, None, by_step=False)
 
+    def queue(self, limit: int, waiting: Callable[[int], object], sampler: Sampler = DEFAULT_ON) -> QueuedSpans:
+        """Where the ranges of a pipeline wait that become spans; the arguments are those of :class:`QueuedSpans`."""
+        return QueuedSpans(self, limit, waiting, sampler)
+
 
 class Identified(Opened):
     """A range that is a span, or in a trace that is not sampled."""
@@ -163,8 +167,11 @@ class QueuedSpans(Ranges[Identified]):
                 found += [(ended, attributes | more) for ended, more in self._step_spans(period)]
         return found
 
-    def interrupt(self) -> None:
-        """End what still runs when all ends; to be called before the queue is drained."""
+    def prepare(self, *, last: bool) -> None:
+        """Compare the clocks, and at the end of all end what still runs; to be called before the queue is drained."""
+        ranges.synchronize()
+        if not last:
+            return
         for running in self._open.copy():
             opened = self._open.pop(running, None)
             if opened is not None:
