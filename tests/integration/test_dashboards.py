@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Event as Signal
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from .conftest import DEADLINE, ROOT, eventually
 from .filling import COMPOSE, sixty_times_faster, store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from .filling import Store
@@ -233,24 +234,42 @@ def test_a_wrong_name_is_found(prometheus: Store) -> None:
     assert {"On disk"} <= Board(content, prometheus).empty()
 
 
+@contextmanager
+def telling(command: Sequence[str], prometheus: Store, folder: Path) -> Iterator[None]:
+    """Run a command in a folder, with its metrics going to this Prometheus, until Ctrl-C."""
+    environment = {
+        **os.environ,
+        "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": f"{prometheus.url}/api/v1/otlp/v1/metrics",
+        "OTEL_METRIC_EXPORT_INTERVAL": "250",
+    }
+    with (folder / "command.log").open("w") as output:
+        running = subprocess.Popen(command, env=environment, cwd=folder, stdout=output, stderr=output)
+    try:
+        yield
+    finally:
+        running.send_signal(signal.SIGINT)
+        running.wait(DEADLINE)
+
+
 @pytest.mark.integration
 def test_the_demo_is_shown(backends: Path, tmp_path: Path) -> None:
     """A process without a launcher, that says neither a run nor a rank: all that is there is on the boards."""
     with store(backends, tmp_path) as prometheus:
-        environment = {
-            "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": f"{prometheus.url}/api/v1/otlp/v1/metrics",
-            "OTEL_METRIC_EXPORT_INTERVAL": "250",
-        }
         command = [sys.executable, str(DEMO), "--seconds=60", "--hidden=32", f"--run-dir={tmp_path / 'run'}"]
-        with (tmp_path / "demo.log").open("w") as output:
-            demo = subprocess.Popen(command, env={**os.environ, **environment}, stdout=output, stderr=output)
-        try:
+        with telling(command, prometheus, tmp_path):
             for name in BOARDS:
-                opened = board(name, prometheus)
-                settle(opened, OF_FAULTS | OF_ENDS | OF_HISTOGRAMS)
-        finally:
-            demo.send_signal(signal.SIGINT)
-            demo.wait(DEADLINE)
+                settle(board(name, prometheus), OF_FAULTS | OF_ENDS | OF_HISTOGRAMS)
+
+
+@pytest.mark.integration
+def test_a_simulation_is_shown(backends: Path, tmp_path: Path) -> None:
+    """With histograms of its step times nothing is empty but what is so where all is well."""
+    with store(backends, tmp_path) as prometheus:
+        size = ("--ranks=4", "--stats=5", "--windows=1000", "--window=0.25")
+        command = [sys.executable, "-m", "monitel_otlp", "simulate", *size, "--distributions=histogram"]
+        with telling(command, prometheus, tmp_path):
+            for name in BOARDS:
+                settle(board(name, prometheus), OF_FAULTS | OF_ENDS)
 
 
 def test_the_files_are_what_the_code_makes(monkeypatch: pytest.MonkeyPatch) -> None:

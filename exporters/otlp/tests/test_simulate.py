@@ -117,6 +117,27 @@ def test_the_slow_rank_and_the_nan_are_to_be_found(receiver: Receiver, run: Run)
     assert {"loss.mean", "loss.max", "loss.min"} >= others - {"loss.value"}
 
 
+@pytest.mark.parametrize(
+    ("distributions", "suffixes"),
+    [
+        (None, set()),
+        ("percentiles", {"p50", "p90", "p95", "p99"}),
+        ("histogram", {"histogram"}),
+    ],
+)
+def test_step_times_have_a_distribution_where_it_is_asked_for(
+    receiver: Receiver, run: Run, distributions: str | None, suffixes: set[str]
+) -> None:
+    """Of every window of every rank, in the shape that was asked for; the other Stats have none."""
+    asked = () if distributions is None else ("--distributions", distributions)
+    run(*COMMAND, *SMALL, *asked, "--endpoint", receiver.url)
+    found = Counter(point.metric for point in windows_of(receiver))
+    usual = {f"{stat}.{suffix}" for stat in STATS for suffix in SUFFIXES}
+    assert {f"step.time.{suffix}": 24 for suffix in suffixes} == {
+        name: points for name, points in found.items() if name not in usual
+    }
+
+
 def test_waits_and_steps_are_real(receiver: Receiver, run: Run) -> None:
     """Wait counters have counted a wait a step, and events bear their step."""
     run(*COMMAND, *SMALL, "--endpoint", receiver.url)

@@ -17,7 +17,7 @@ from monitel_otlp.encoder import public_url
 from monitel_otlp.jsonlines import json_line
 from monitel_otlp.replay import describe_age, replay, spool_folders
 from monitel_otlp.senders import make_encoders, make_senders
-from monitel_otlp.settings import GRPC, HTTP, resolve
+from monitel_otlp.settings import DISTRIBUTIONS, GRPC, HTTP, resolve
 from monitel_otlp.simulate import NAMED_STATS, SLOWDOWN, Report, Simulation, simulate
 from monitel_otlp.spool import Spool, SpoolError
 
@@ -57,6 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
     command.add_argument("--window", type=_at_least(0.1), default=1.0, help="seconds that each lasts (%(default)s)")
     command.add_argument("--seed", type=_at_least(0), default=0, help="same seed, same samples (%(default)s)")
     command.add_argument("--digest", action="store_true", help="rank zero exports a digest of all ranks")
+    command.add_argument("--distributions", choices=DISTRIBUTIONS, help="step.time has a HISTOGRAM too, and is sent so")
     _where_to(command)
     command.set_defaults(run=_simulate)
     parsed = parser.parse_args(arguments)
@@ -154,6 +155,7 @@ def _simulate(arguments: argparse.Namespace) -> int:
         headers,
         arguments.protocol,
         arguments.digest,
+        arguments.distributions,
     )
     places = {public_url(each.url).removesuffix(f"/v1/{signal}") for signal, each in settings.endpoints.items()}
     if settings.offline:

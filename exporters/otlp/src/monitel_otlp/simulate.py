@@ -47,6 +47,7 @@ class Simulation:
         headers: Sent with each request.
         protocol: OTLP's.
         digest: Rank zero exports a digest of all.
+        distributions: What becomes of the step times' HISTOGRAM; None: they have none.
     """
 
     ranks: int
@@ -58,6 +59,7 @@ class Simulation:
     headers: Mapping[str, str] = field(default_factory=dict)
     protocol: str | None = None
     digest: bool = False
+    distributions: str | None = None
 
     @property
     def slow_rank(self) -> int:
@@ -205,6 +207,7 @@ def _rank(
             headers=simulation.headers or None,
             protocol=simulation.protocol,
             ranks="digest" if simulation.digest else "all",
+            distributions=simulation.distributions,
         )
         with ManualClock(time.time_ns()) as clock:
             _train(simulation, rank, _Pace(clock, going, parent))
@@ -268,7 +271,8 @@ def _train(simulation: Simulation, rank: int, pace: _Pace) -> None:
     every = [monitel.VALUE, monitel.MEAN, monitel.COUNT, monitel.SUM, monitel.MAX, monitel.MIN]
     window = simulation.window
     loss = monitel.Stat("loss", every, window, attributes={"split": "train"})
-    step_time = monitel.Stat("step.time", every, window, unit="s", description="Computing one step")
+    timed = [*every, monitel.HISTOGRAM] if simulation.distributions else every
+    step_time = monitel.Stat("step.time", timed, window, unit="s", description="Computing one step")
     throughput = monitel.Stat("throughput", every, window, unit="{token}/s")
     gradient_norm = monitel.Stat("gradient.norm", every, window)
     layers = [
