@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from google.protobuf.json_format import Parse
 
+import monitel_otlp.__main__
 import monitel_otlp.replay
 from monitel_otlp.__main__ import main
 from monitel_otlp.request import REQUESTS, FrozenRequest
@@ -173,6 +174,29 @@ def test_a_mistake_gives_one_line(run: Run, runs: Path, arguments: list[str], wo
     assert [] == [word for word in words if word not in line]
     assert "sesame" not in line
     assert EVENTS == spooled(runs)[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["replay", "runs"], "interrupted; run this again to go on"),
+        (["cat", "runs"], "interrupted"),
+        (["doctor"], "interrupted before every endpoint had its time to answer"),
+        (["simulate"], "interrupted; ranks still at work are gone, with what was in their memory"),
+    ],
+    ids=str,
+)
+def test_ctrl_c_is_answered_by_what_it_means(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
+) -> None:
+    """A line for each command: only one of them goes on where it was."""
+
+    def pressed(_arguments: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(monitel_otlp.__main__, f"_{arguments[0]}", pressed)
+    assert 130 == main(arguments)
+    assert ("", f"monitel_otlp: {words}\n") == capsys.readouterr()
 
 
 @pytest.mark.parametrize("arguments", [[], ["replay"], ["dance"], ["--help"]], ids=" ".join)

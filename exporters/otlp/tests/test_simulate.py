@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections import Counter
+from pathlib import Path
 from statistics import fmean, median
 from subprocess import PIPE, Popen
 from threading import Event
@@ -23,7 +24,6 @@ from .spools import folders, spooled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from .conftest import Run
     from .inbox import Point
@@ -254,6 +254,28 @@ def test_ctrl_c_ends_all_ranks_early(long_run: Popen[str], tmp_path: Path) -> No
     events = len(spooled(tmp_path)[1])
     assert events > 0
     assert re.search(rf"recorded +[\d,]+ windows and {events:,} events", stdout)
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_ctrl_c_at_the_start_is_for_the_command_alone(tmp_path: Path) -> None:
+    """The processes that it starts first are deaf to it: none of them dies, or says anything."""
+    command = [sys.executable, *COMMAND, "--ranks", "2", "--stats", "4", "--windows", "1", "--window", "0.2"]
+    with Popen(command, cwd=tmp_path, stdout=PIPE, stderr=PIPE, text=True, start_new_session=True) as simulation:
+        try:
+            eventually(lambda: len(children(simulation.pid)) == 2, "it starts no server for its ranks")
+            for child in children(simulation.pid):
+                os.kill(child, signal.SIGINT)
+            stdout, stderr = simulation.communicate(timeout=DEADLINE)
+        finally:
+            if simulation.poll() is None:
+                os.killpg(simulation.pid, signal.SIGKILL)
+    assert (0, "") == (simulation.returncode, stderr)
+    assert "of these    0 acknowledged, 11 on disk, 0 dropped" in stdout
 
 
 def test_a_rank_that_dies_is_told(long_run: Popen[str], tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Number = TypeVar("Number", int, float)
 
-_INTERRUPTED = 128 + signal.SIGINT  # what a shell reports
+_CTRL_C = 128 + signal.SIGINT  # what a shell reports
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -36,13 +36,13 @@ def main(arguments: list[str] | None = None) -> int:
     command = commands.add_parser("replay", help="deliver spooled telemetry, and remove what was acknowledged")
     command.add_argument("dir", type=Path, help="a spool folder, or a folder that holds some")
     _where_to(command)
-    command.set_defaults(run=_replay)
+    command.set_defaults(run=_replay, interrupted="interrupted; run this again to go on")
     command = commands.add_parser("cat", help="print spooled telemetry as OTLP JSON lines")
     command.add_argument("dir", type=Path, help="a spool folder, or a folder that holds some")
-    command.set_defaults(run=_cat)
+    command.set_defaults(run=_cat, interrupted="interrupted")
     command = commands.add_parser("doctor", help="show the configuration, and try each endpoint with an empty request")
     _where_to(command)
-    command.set_defaults(run=_doctor)
+    command.set_defaults(run=_doctor, interrupted="interrupted before every endpoint had its time to answer")
     command = commands.add_parser(
         "simulate",
         help="send what the ranks of a job would, each from a process of its own, one of them slow and one with a NaN",
@@ -59,7 +59,9 @@ def main(arguments: list[str] | None = None) -> int:
     command.add_argument("--digest", action="store_true", help="rank zero exports a digest of all ranks")
     command.add_argument("--distributions", choices=DISTRIBUTIONS, help="step.time has a HISTOGRAM too, and is sent so")
     _where_to(command)
-    command.set_defaults(run=_simulate)
+    command.set_defaults(
+        run=_simulate, interrupted="interrupted; ranks still at work are gone, with what was in their memory"
+    )
     parsed = parser.parse_args(arguments)
     try:
         status: int = parsed.run(parsed)
@@ -71,8 +73,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"monitel_otlp: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("monitel_otlp: interrupted; run this again to go on", file=sys.stderr)
-        return _INTERRUPTED
+        print(f"monitel_otlp: {parsed.interrupted}", file=sys.stderr)
+        return _CTRL_C
     return status
 
 
@@ -166,7 +168,7 @@ def _simulate(arguments: argparse.Namespace) -> int:
     reports, interrupted = simulate(simulation)
     delivered = _print_outcome(simulation, reports, time.monotonic() - began)
     if interrupted:
-        return _INTERRUPTED
+        return _CTRL_C
     return 0 if delivered else 1
 
 

@@ -9,7 +9,7 @@ import signal
 import time
 from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import dataclass, field
-from multiprocessing import connection, get_context
+from multiprocessing import connection, forkserver, get_context
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -128,16 +128,16 @@ def simulate(simulation: Simulation) -> tuple[list[Report], bool]:
     run_id = time.strftime(f"simulate-%Y%m%d-%H%M%S-{os.getpid()}")
     going, until = context.Pipe(duplex=False)  # the ranks go on until it is closed
     ends = []
-    for rank in range(simulation.ranks):
-        environment = {**os.environ, **_launch(simulation, rank, run_id)}
-        try:
-            ours, theirs = context.Pipe(duplex=False)
-            context.Process(target=_rank, args=(simulation, rank, environment, going, theirs), daemon=True).start()
-        except OSError as error:
-            raise ValueError(f"rank {rank} of {simulation.ranks} cannot be started here: {error}") from error
-        theirs.close()
-        ends.append(ours)
     with _ctrl_c(until):
+        for rank in range(simulation.ranks):
+            environment = {**os.environ, **_launch(simulation, rank, run_id)}
+            try:
+                ours, theirs = context.Pipe(duplex=False)
+                context.Process(target=_rank, args=(simulation, rank, environment, going, theirs), daemon=True).start()
+            except OSError as error:
+                raise ValueError(f"rank {rank} of {simulation.ranks} cannot be started here: {error}") from error
+            theirs.close()
+            ends.append(ours)
         return _follow(simulation, ends), until.closed
 
 
@@ -158,14 +158,19 @@ def _launch(simulation: Simulation, rank: int, run_id: str) -> dict[str, str]:
 
 @contextmanager
 def _ctrl_c(until: connection.Connection) -> Iterator[None]:
-    """Tell the ranks at the first Ctrl-C to come to their end; the second one ends at once."""
+    """Tell the ranks at the first Ctrl-C to come to their end; the second one ends at once.
+
+    A terminal tells all processes of it: the server that forks the ranks is started deaf to it, and so are they.
+    """
 
     def tell(_number: int, _frame: object) -> None:
         signal.signal(signal.SIGINT, before)
         until.close()
 
-    before = signal.signal(signal.SIGINT, tell)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
+        forkserver.ensure_running()
+        signal.signal(signal.SIGINT, tell)
         yield
     finally:
         signal.signal(signal.SIGINT, before)
@@ -197,7 +202,6 @@ def _rank(
     parent: connection.Connection,
 ) -> None:
     """One rank, in its process: as a training script, but that its samples are made up."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent tells
     os.environ.clear()
     os.environ.update(environment)
     events: list[monitel.Event] = []
