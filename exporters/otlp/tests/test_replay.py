@@ -133,6 +133,36 @@ def test_replay_sets_aside_what_is_rejected(receiver: Receiver, run: Run, runs: 
     assert "bad" in message.with_suffix(".txt").read_text()
 
 
+def test_what_was_rejected_is_sent_again_when_it_is_asked_for(receiver: Receiver, run: Run, runs: Path) -> None:
+    """Not otherwise; behind what waits, counted as before, and nothing of it is left on disk."""
+    (folder,) = runs.iterdir()
+    waiting = next(Spool(folder).peek(["logs"]))
+    receiver.rule(lambda request: Answer(400) if request.signal == "metrics" or POISON in request.body else None)
+    run(*COMMAND, "replay", runs, "--endpoint", receiver.url)
+    with_nothing_else = run(*COMMAND, "replay", runs, "--endpoint", receiver.url, returncode=1)
+    assert "replay --rejected sends what was refused again" in with_nothing_else.stderr
+    receiver.forget_rules()
+    receiver.requests.clear()
+    with closing(Spool(folder)) as spool:
+        spool.append(waiting)
+    ended = run(*COMMAND, "replay", runs, "--rejected", "--endpoint", receiver.url)
+    assert (["event 0", "event 7"], list(range(1, 21))) == (names(receiver), receiver.values("loss.count"))
+    assert "delivered 22 items from 1 spool" == ended.stdout.splitlines()[-1]
+    assert [] == list(runs.rglob("*"))
+
+
+def test_what_is_rejected_twice_is_set_aside_twice(receiver: Receiver, run: Run, runs: Path) -> None:
+    """It is the same as before, beside what comes to it, and a foreign file stays where it is."""
+    receiver.rule(lambda request: Answer(400) if POISON in request.body else None)
+    run(*COMMAND, "replay", runs, "--endpoint", receiver.url)
+    (before,) = runs.rglob("rejected/*.binpb")
+    body, foreign = before.read_bytes(), before.with_name("mine.binpb")
+    foreign.touch()
+    run(*COMMAND, "replay", runs, "--rejected", "--endpoint", receiver.url)
+    assert body == before.read_bytes()
+    assert {before, before.with_suffix(".txt"), foreign} == set(before.parent.iterdir())
+
+
 def test_replay_leaves_what_is_in_use_and_delivers_the_rest(receiver: Receiver, run: Run, runs: Path) -> None:
     """One process of many is still running: the others' spools are delivered, its own is named."""
     (folder,) = runs.iterdir()

@@ -121,6 +121,14 @@ def test_only_the_owner_can_read_it(tmp_path: Path) -> None:
         spool.close()
 
 
+def test_what_is_set_aside_never_takes_the_place_of_another(tmp_path: Path) -> None:
+    """Parts of one request were all created at once, and a replay may set aside more of them."""
+    for body in (b"one part", b"another"):
+        with closing(Spool(tmp_path)) as spool:
+            spool.set_aside(frozen(1, body=body), "HTTP 400")
+    assert {b"one part", b"another"} == {path.read_bytes() for path in tmp_path.glob("rejected/*.binpb")}
+
+
 def test_segments_rotate_and_go_when_they_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No file grows for ever, and the disk gets its space back while the spool is read."""
     monkeypatch.setattr(spool_module, "SEGMENT_BYTES", 1000)

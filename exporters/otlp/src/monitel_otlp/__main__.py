@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from monitel_otlp.doctor import examine
 from monitel_otlp.encoder import public_url
 from monitel_otlp.jsonlines import json_line
-from monitel_otlp.replay import describe_age, replay, spool_folders
+from monitel_otlp.replay import describe_age, replay, spool_folders, take_back
 from monitel_otlp.senders import make_encoders, make_senders
 from monitel_otlp.settings import DISTRIBUTIONS, GRPC, HTTP, resolve
 from monitel_otlp.simulate import NAMED_STATS, SLOWDOWN, Report, Simulation, simulate
@@ -35,6 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     command = commands.add_parser("replay", help="deliver spooled telemetry, and remove what was acknowledged")
     command.add_argument("dir", type=Path, help="a spool folder, or a folder that holds some")
+    command.add_argument("--rejected", action="store_true", help="send what was refused, and is in rejected/, again")
     _where_to(command)
     command.set_defaults(run=_replay, interrupted="interrupted; run this again to go on")
     command = commands.add_parser("cat", help="print spooled telemetry as OTLP JSON lines")
@@ -95,12 +96,14 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 
 def _replay(arguments: argparse.Namespace) -> int:
-    folders = spool_folders(arguments.dir)
+    folders = spool_folders(arguments.dir, rejected=arguments.rejected)
     headers = dict(map(_header, arguments.header))
     settings = resolve(arguments.endpoint, headers, protocol=arguments.protocol)
     if not settings.endpoints:
         raise SpoolError("no endpoint: give --endpoint http://HOST:4318 or set OTEL_EXPORTER_OTLP_ENDPOINT")
     routes = make_senders(settings, make_encoders(settings))
+    if arguments.rejected:
+        take_back(folders)
     for line in describe_age(folders):
         print(line, flush=True)  # before the progress bar
     delivered = too_old = failures = 0
@@ -113,7 +116,7 @@ def _replay(arguments: argparse.Namespace) -> int:
             failures += 1
             print(f"monitel_otlp: {error}", file=sys.stderr)
     aside = f"; refused for their age, and set aside in rejected/: {too_old}" if too_old else ""
-    print(f"delivered {delivered} items from {_count(len(folders) - failures, 'spool')}{aside}")
+    print(f"delivered {_count(delivered, 'item')} from {_count(len(folders) - failures, 'spool')}{aside}")
     return 1 if failures else 0
 
 

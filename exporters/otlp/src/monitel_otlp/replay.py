@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing, suppress
 from threading import Event, RLock
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -49,18 +50,33 @@ class _ReplayedSpool(Spool):
         return super().set_aside(request, reason)
 
 
-def spool_folders(root: Path) -> list[Path]:
+def spool_folders(root: Path, *, rejected: bool = False) -> list[Path]:
     """The spools in a folder: it may be one itself, or hold those of many processes.
+
+    Args:
+        root: The folder.
+        rejected: Also those in which nothing is left but what was set aside.
 
     Raises:
         SpoolError: There is none.
     """
     if not root.is_dir():
         raise SpoolError(f"there is no folder {str(root)!r}")
-    folders = sorted({path.parent for path in root.rglob("*.spool")})
+    folders = {path.parent for path in root.rglob("*.spool")}
+    refused = {path.parents[1] for path in root.rglob("rejected/*.binpb")}
+    if rejected:
+        folders |= refused
     if not folders:
-        raise SpoolError(f"{str(root)!r} holds no spooled telemetry: nothing is left to deliver")
-    return folders
+        left = "replay --rejected sends what was refused again" if refused else "nothing is left to deliver"
+        raise SpoolError(f"{str(root)!r} holds no spooled telemetry: {left}")
+    return sorted(folders)
+
+
+def take_back(folders: Iterable[Path]) -> None:
+    """Put what was set aside in some spools behind what waits there; not where a process still runs."""
+    for folder in folders:
+        with suppress(SpoolError), closing(Spool(folder)) as spool:
+            spool.take_back()
 
 
 def describe_age(folders: Iterable[Path]) -> list[str]:

@@ -11,10 +11,13 @@ import errno
 import fcntl
 import logging
 import os
+import re
 import struct
 import zlib
 from collections import Counter
+from contextlib import suppress
 from io import FileIO
+from itertools import count
 from typing import TYPE_CHECKING, BinaryIO
 
 from monitel_otlp.request import SIGNALS, FrozenRequest
@@ -27,6 +30,7 @@ _log = logging.getLogger("monitel.otlp")
 
 _HEADER = struct.Struct("<IIIQ")  # body length, CRC-32 of the rest of the header and the body, items, ns
 _LARGEST = 64 << 20
+_SET_ASIDE = re.compile(rf"({'|'.join(SIGNALS)})-\d+-\d+-\d+")  # signal, creation time, items, and which of these
 SEGMENT_BYTES = 16 << 20
 
 
@@ -52,7 +56,6 @@ class Spool:
         self._limited = list(limited)
         self._dropped: Counter[str] = Counter()
         self._complained = False
-        self._set_aside = 0
         self._limit_bytes = limit_bytes
         self._lock_file: FileIO | None = None
         self._queues = {signal: _Queue(self, signal) for signal in SIGNALS}
@@ -110,13 +113,31 @@ class Spool:
         self._open(create=True)
         rejected = self.folder / "rejected"
         rejected.mkdir(mode=0o700, exist_ok=True)
-        self._set_aside += 1  # parts of one request were all created at once
-        path = rejected / f"{request.signal}-{request.created_ns}-{self._set_aside}.binpb"
+        name = f"{request.signal}-{request.created_ns}-{request.items}"  # parts of one request were all created at once
+        path = next(path for n in count(1) if not (path := rejected / f"{name}-{n}.binpb").exists())
         with _open_private(path, "wb") as file:
             file.write(request.body)
         with _open_private(path.with_suffix(".txt"), "wb") as file:
             file.write(reason.encode())
         return path
+
+    def take_back(self) -> None:
+        """Put what was set aside behind the others again, oldest first.
+
+        Raises:
+            OSError: The disk did not take it; the rest is still in ``rejected/``.
+            SpoolError: Another process uses the folder.
+        """
+        rejected = self.folder / "rejected"
+        found = [path for path in rejected.glob("*.binpb") if _SET_ASIDE.fullmatch(path.stem)]
+        for path in sorted(found, key=lambda path: int(path.stem.split("-")[1])):
+            signal, created_ns, items, _ = path.stem.split("-")
+            self.append(FrozenRequest(signal, path.read_bytes(), int(items), int(created_ns)))
+            path.unlink()
+            path.with_suffix(".txt").unlink(missing_ok=True)
+        if found:
+            with suppress(OSError):  # something else is in it
+                rejected.rmdir()
 
     def peek(self, signals: Iterable[str] = SIGNALS) -> Iterator[FrozenRequest]:
         """As :meth:`requests`, of a folder that another process may be using: nothing is locked or taken over."""
