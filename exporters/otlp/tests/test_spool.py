@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitel_otlp import spool as spool_module
+from monitel_otlp import segments as segments_module
 from monitel_otlp.request import SIGNALS, FrozenRequest
 from monitel_otlp.spool import Spool, SpoolError
 
@@ -80,7 +80,7 @@ def test_what_goes_in_comes_out(given: list[FrozenRequest]) -> None:
 def test_a_spool_is_a_queue_over_any_restarts(steps: list[tuple[str, FrozenRequest]]) -> None:
     """Requests put, read, removed and left to the next process come in order, each once."""
     with tempfile.TemporaryDirectory() as root, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(spool_module, "SEGMENT_BYTES", 500)
+        patch.setattr(segments_module, "SEGMENT_BYTES", 500)
         folder = Path(root) / "spool"
         expected: dict[str, list[FrozenRequest]] = {signal: [] for signal in SIGNALS}
         spool = Spool(folder)
@@ -131,7 +131,7 @@ def test_what_is_set_aside_never_takes_the_place_of_another(tmp_path: Path) -> N
 
 def test_segments_rotate_and_go_when_they_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No file grows for ever, and the disk gets its space back while the spool is read."""
-    monkeypatch.setattr(spool_module, "SEGMENT_BYTES", 1000)
+    monkeypatch.setattr(segments_module, "SEGMENT_BYTES", 1000)
     with closing(Spool(tmp_path / "spool")) as spool:
         for number in range(20):
             spool.append(frozen(number, body=b"x" * 200))
@@ -149,7 +149,7 @@ def test_the_oldest_give_way_to_the_size_limit_and_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the signal that takes most; what is left and what was dropped are together what was put."""
-    monkeypatch.setattr(spool_module, "SEGMENT_BYTES", 1000)
+    monkeypatch.setattr(segments_module, "SEGMENT_BYTES", 1000)
     with closing(Spool(tmp_path / "spool", 5000)) as spool:
         spool.append(frozen(0, "logs", items=5))
         for number in range(50):
@@ -192,7 +192,7 @@ def test_a_damaged_byte_never_gives_a_wrong_request(tmp_path: Path) -> None:
 
 def test_what_comes_after_a_damaged_segment_is_delivered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Garbage ends one file, not the replay."""
-    monkeypatch.setattr(spool_module, "SEGMENT_BYTES", 1)  # a segment for each request
+    monkeypatch.setattr(segments_module, "SEGMENT_BYTES", 1)  # a segment for each request
     folder = tmp_path / "spool"
     written(folder, frozen(1), frozen(2), frozen(3))
     (folder / "metrics-000002.spool").write_bytes(b"\xff" * 100)

@@ -1,37 +1,29 @@
-"""Requests on disk: append-only segments, read from the oldest on.
+"""Requests on disk, while memory cannot hold them or nobody takes them: a folder for each process.
 
-A folder holds, for each signal, segments ``metrics-000001.spool``, ``metrics-000002.spool`` and so on, and while they
-are read back the place that was reached, ``metrics.position``. A segment is a row of records, each a header (length
-of the body, checksum, items, creation time) and a body. A crash costs at most the last record.
+It holds the segments of each signal (see :mod:`monitel_otlp.segments`), a lock, and ``rejected/``.
 """
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import logging
-import os
 import re
-import struct
-import zlib
 from collections import Counter
 from contextlib import suppress
-from io import FileIO
 from itertools import count
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 from monitel_otlp.request import SIGNALS, FrozenRequest
+from monitel_otlp.segments import Segments, open_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from io import FileIO
     from pathlib import Path
 
 _log = logging.getLogger("monitel.otlp")
 
-_HEADER = struct.Struct("<IIIQ")  # body length, CRC-32 of the rest of the header and the body, items, ns
-_LARGEST = 64 << 20
 _SET_ASIDE = re.compile(rf"({'|'.join(SIGNALS)})-\d+-\d+-\d+")  # signal, creation time, items, and which of these
-SEGMENT_BYTES = 16 << 20
 
 
 class SpoolError(Exception):
@@ -58,7 +50,7 @@ class Spool:
         self._complained = False
         self._limit_bytes = limit_bytes
         self._lock_file: FileIO | None = None
-        self._queues = {signal: _Queue(self, signal) for signal in SIGNALS}
+        self._queues = {signal: Segments(folder, signal) for signal in SIGNALS}
 
     @property
     def size_bytes(self) -> int:
@@ -115,9 +107,9 @@ class Spool:
         rejected.mkdir(mode=0o700, exist_ok=True)
         name = f"{request.signal}-{request.created_ns}-{request.items}"  # parts of one request were all created at once
         path = next(path for n in count(1) if not (path := rejected / f"{name}-{n}.binpb").exists())
-        with _open_private(path, "wb") as file:
+        with open_private(path, "wb") as file:
             file.write(request.body)
-        with _open_private(path.with_suffix(".txt"), "wb") as file:
+        with open_private(path.with_suffix(".txt"), "wb") as file:
             file.write(reason.encode())
         return path
 
@@ -178,7 +170,7 @@ class Spool:
             return
         if create:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock_file = _open_private(self.folder / "lock", "ab")
+        lock_file = open_private(self.folder / "lock", "ab")
         try:
             fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -187,163 +179,6 @@ class Spool:
         self._lock_file = lock_file
         for queue in self._queues.values():
             queue.load()
-
-
-class _Queue:
-    """The segments of one signal: written at one end, read at the other."""
-
-    def __init__(self, spool: Spool, signal: str) -> None:
-        self._spool = spool
-        self.signal = signal
-        self._segments: list[int] = []
-        self._sizes: dict[int, int] = {}
-        self._writer: FileIO | None = None
-        self._number = 0
-        self._offset = 0  # in the oldest segment
-        self._head: tuple[FrozenRequest, int] | None = None  # and where the record after it begins
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(self._sizes.values()) - self._offset
-
-    def append(self, request: FrozenRequest) -> None:
-        record = _pack(request)
-        if self._writer is None or self._sizes[self._number] + len(record) > SEGMENT_BYTES:
-            self._start_segment()
-        writer = self._writer
-        if writer is None:
-            raise SpoolError("no segment is open")
-        try:
-            if writer.write(record) < len(record):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError:
-            # A torn record would hide what comes after it: cut it off, and begin anew next time.
-            self.close()
-            os.truncate(self._path(self._number), self._sizes[self._number])
-            raise
-        self._sizes[self._number] += len(record)
-
-    def oldest(self) -> FrozenRequest | None:
-        while self._head is None and self._segments:
-            self._head = self._read(self._segments[0], self._offset)
-            if self._head is None:
-                self._drop_file(self._segments[0])
-        return self._head[0] if self._head else None
-
-    def remove_oldest(self) -> int:
-        if self._head is None:
-            raise SpoolError("nothing was read")
-        request, self._offset = self._head
-        self._head = None
-        if self._offset >= self._sizes[self._segments[0]]:
-            self._drop_file(self._segments[0])
-        else:
-            self._write_position()
-        return request.items
-
-    def drop_segment(self) -> int:
-        items = 0
-        while self.oldest() is not None and self._head is not None:
-            before = self._segments[0]
-            items += self.remove_oldest()
-            if before not in self._segments:
-                break
-        return items
-
-    def __iter__(self) -> Iterator[FrozenRequest]:
-        offset = self._offset
-        for number in self._segments:
-            while found := self._read(number, offset):
-                yield found[0]
-                offset = found[1]
-            offset = 0
-
-    def load(self) -> None:
-        for path in sorted(self._spool.folder.glob(f"{self.signal}-*.spool")):
-            digits = path.stem.rpartition("-")[2]
-            if digits.isdecimal():
-                self._number = int(digits)
-                self._segments.append(self._number)
-                self._sizes[self._number] = path.stat().st_size
-        try:
-            number, offset = map(int, self._position.read_text().split())
-        except (FileNotFoundError, ValueError):
-            return
-        if self._segments and self._segments[0] == number and 0 <= offset <= self._sizes[number]:
-            self._offset = offset
-
-    def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
-
-    @property
-    def _position(self) -> Path:
-        return self._spool.folder / f"{self.signal}.position"
-
-    def _path(self, number: int) -> Path:
-        return self._spool.folder / f"{self.signal}-{number:06}.spool"
-
-    def _start_segment(self) -> None:
-        self.close()
-        writer = _open_private(self._path(self._number + 1), "ab")
-        self._number += 1
-        self._segments.append(self._number)
-        self._sizes[self._number] = 0
-        self._writer = writer
-
-    def _drop_file(self, number: int) -> None:
-        if number == self._number:
-            self.close()
-        self._segments.remove(number)
-        del self._sizes[number]
-        self._offset = 0
-        self._head = None
-        self._path(number).unlink(missing_ok=True)
-        self._position.unlink(missing_ok=True)
-
-    def _write_position(self) -> None:
-        fresh = self._position.with_suffix(".fresh")
-        with _open_private(fresh, "wb") as file:
-            file.write(f"{self._segments[0]} {self._offset}".encode())
-        fresh.replace(self._position)
-
-    def _read(self, number: int, offset: int) -> tuple[FrozenRequest, int] | None:
-        """The record at ``offset`` and where the next one begins; None at the end, or where a crash tore it."""
-        path = self._path(number)
-        with path.open("rb") as file:
-            file.seek(offset)
-            header = file.read(_HEADER.size)
-            if not header:
-                return None
-            request = _unpack(self.signal, header, file)
-        if request is None:
-            _log.warning("%s is damaged from byte %d on: what follows there is lost", path, offset)
-            return None
-        return request, offset + _HEADER.size + len(request.body)
-
-
-def _pack(request: FrozenRequest) -> bytes:
-    tail = _HEADER.pack(len(request.body), 0, request.items, request.created_ns)[8:]
-    checksum = zlib.crc32(request.body, zlib.crc32(tail))
-    return struct.pack("<II", len(request.body), checksum) + tail + request.body
-
-
-def _unpack(signal: str, header: bytes, file: BinaryIO) -> FrozenRequest | None:
-    if len(header) < _HEADER.size:
-        return None
-    length, checksum, items, created_ns = _HEADER.unpack(header)
-    if length > _LARGEST:
-        return None
-    body = file.read(length)
-    if len(body) < length or zlib.crc32(body, zlib.crc32(header[8:])) != checksum:
-        return None
-    return FrozenRequest(signal, body, items, created_ns)
-
-
-def _open_private(path: Path, mode: str) -> FileIO:
-    """A file for its owner alone, without a buffer that a fork could copy."""
-    return FileIO(path, mode, opener=lambda name, flags: os.open(name, flags, 0o600))
 
 
 def _remove_empty(folder: Path) -> None:
