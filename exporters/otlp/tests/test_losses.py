@@ -91,8 +91,8 @@ def test_the_disk_may_be_missing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A spool that cannot be made is told once with its path, and what is lost for it is counted at the end."""
-    (tmp_path / "file").write_text("not a folder")
     pipeline = start(spool_dir=tmp_path / "file" / "spool")
+    (tmp_path / "file").write_text("not a folder")
     receiver.rule(lambda _request: DOWN)
     assert not flushed(pipeline, *["event"] * 5)
     assert not pipeline.shutdown()
@@ -105,8 +105,8 @@ def test_a_request_that_lay_in_memory_when_the_disk_failed_is_not_lost(
     receiver: Receiver, start: Start, tmp_path: Path
 ) -> None:
     """Offline or not, what memory still holds is delivered once that is possible."""
-    (tmp_path / "file").write_text("not a folder")
     pipeline = start(spool_dir=tmp_path / "file" / "spool")
+    (tmp_path / "file").write_text("not a folder")
     receiver.rule(lambda _request: DOWN)
     assert not flushed(pipeline, "first", "second")
     receiver.forget_rules()

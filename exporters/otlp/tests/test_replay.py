@@ -193,12 +193,14 @@ def test_replay_sends_the_headers_that_it_is_given(receiver: Receiver, run: Run,
         (["replay", "runs", "--endpoint", "http://127.0.0.1:9", "--header", "sesame"], ["NAME=VALUE"]),
         (["cat", "typo"], ["there is no folder", "typo"]),
         (["cat", "state"], ["no spooled telemetry"]),
+        (["cat", "odd"], ["Is a directory", "odd/metrics-000001.spool"]),
     ],
     ids=" ".join,
 )
 def test_a_mistake_gives_one_line(run: Run, runs: Path, arguments: list[str], words: list[str]) -> None:
     """No traceback, status 1, nothing lost, and no token repeated."""
     Path("state").mkdir()
+    Path("odd/metrics-000001.spool").mkdir(parents=True)
     ended = run(*COMMAND, *arguments, returncode=1)
     (line,) = ended.stderr.splitlines()
     assert [] == [word for word in words if word not in line]

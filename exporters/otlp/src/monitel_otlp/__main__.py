@@ -70,7 +70,7 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:  # `cat DIR | head`: what is still to be written at exit has nowhere to go
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (SpoolError, ValueError) as error:
+    except (SpoolError, ValueError, OSError) as error:
         print(f"monitel_otlp: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -95,8 +95,8 @@ def configure(
     Raises:
         TypeError: An argument of a wrong type.
         ValueError: An endpoint that is no base URL, an interval that is not positive, an unknown protocol, ranks or
-            distributions, a ``span_budget`` or ``span_steps`` below 1, text that UTF-8 cannot hold, an int beyond 64
-            bits; ``"digest"`` where nothing tells this run from others.
+            distributions, a ``spool_dir`` that is a file, a ``span_budget`` or ``span_steps`` below 1, text that UTF-8
+            cannot hold, an int beyond 64 bits; ``"digest"`` where nothing tells this run from others.
 
     Example:
         >>> import monitel

@@ -29,11 +29,12 @@ def make_encoders(settings: Settings) -> dict[str, Encoder]:
 def make_senders(settings: Settings, encoders: Mapping[str, Encoder]) -> dict[str, Sender]:
     """How to send each signal that has an endpoint: over HTTP as the official exporter would."""
     senders: dict[str, Sender] = {}
+    environment = Environment()
     for signal, endpoint in settings.endpoints.items():
         if endpoint.protocol == GRPC:
-            senders[signal] = _grpc(signal, endpoint)
+            senders[signal] = _grpc(signal, endpoint, environment)
         elif route := encoders[signal].route():
-            if (authority := Environment().read("CERTIFICATE", signal)) is not None:
+            if (authority := environment.read("CERTIFICATE", signal)) is not None:
                 route.options["verify"] = authority[1]  # requests lets REQUESTS_CA_BUNDLE go before it
             senders[signal] = HttpSender(route, endpoint.compression)
         else:
@@ -41,7 +42,7 @@ def make_senders(settings: Settings, encoders: Mapping[str, Encoder]) -> dict[st
     return senders
 
 
-def _grpc(signal: str, endpoint: Endpoint) -> Sender:
+def _grpc(signal: str, endpoint: Endpoint, environment: Environment) -> Sender:
     from monitel_otlp.grpc_sender import GrpcSender  # late: importing gRPC has effects on the process
 
     return GrpcSender(
@@ -49,18 +50,19 @@ def _grpc(signal: str, endpoint: Endpoint) -> Sender:
         endpoint.url,
         headers=endpoint.headers,
         timeout=endpoint.timeout,
-        certificates=_certificates(signal),
+        certificates=_certificates(signal, environment),
         compression=endpoint.compression,
     )
 
 
-def _certificates(signal: str) -> dict[str, bytes]:
+def _certificates(signal: str, environment: Environment) -> dict[str, bytes]:
     found = {}
     for name in ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY"):
-        if (given := Environment().read(name, signal)) is None:
+        if (given := environment.read(name, signal)) is None:
             continue
         try:
             found[name.lower()] = Path(given[1]).read_bytes()
         except OSError as error:
-            _log.warning("%s=%r cannot be read: %s", *given, os.strerror(error.errno or 0))
+            variable, path = given
+            environment.complain(f"{variable}={path!r} cannot be read: {os.strerror(error.errno or 0)}")
     return found

@@ -30,7 +30,7 @@ _LONGEST_INTERVAL = 86_400.0
 _DEFAULT_TIMEOUT = 10.0
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
-
+_PATH_OF_SIGNAL = re.compile(rf"/v1/({'|'.join(SIGNALS)})/*$")
 
 
 @dataclass(frozen=True)
@@ -180,14 +180,13 @@ def resolve(
     Raises:
         TypeError: An argument of a wrong type.
         ValueError: An endpoint that is no base URL, an interval that is not positive, an unknown protocol or way of
-            sending distributions.
+            sending distributions, a file where the spool's folder is to be.
     """
     if protocol not in {None, HTTP, GRPC}:
         raise ValueError(f"protocol must be {HTTP!r} or {GRPC!r}, got {protocol!r}")
     if distributions not in {None, *DISTRIBUTIONS}:
         raise ValueError(f"distributions must be one of {', '.join(map(repr, DISTRIBUTIONS))}, got {distributions!r}")
-    if spool_dir is not None and not isinstance(spool_dir, (str, os.PathLike)):
-        raise TypeError(f"spool_dir must be a path, got {type(spool_dir).__qualname__}")
+    root = None if spool_dir is None else _folder(spool_dir)
     base = None if endpoint is None else _base_url(endpoint)
     own_headers = _headers(headers)
     environment = Environment()
@@ -195,9 +194,7 @@ def resolve(
     for signal in SIGNALS:
         if (found := _endpoint(environment, signal, base, own_headers, protocol)) is not None:
             endpoints[signal] = found
-    if spool_dir is not None:
-        root = Path(spool_dir)
-    else:
+    if root is None:
         root = (_state_folder() if endpoints else None) or Path("monitel-runs")
     interval = _interval(export_interval, environment)
     chosen = _distributions(distributions)
@@ -213,6 +210,16 @@ def _distributions(given: str | None) -> str:
         return given
     named = os.environ.get("OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION", "").strip().lower()
     return "histogram" if named == "base2_exponential_bucket_histogram" else "percentiles"
+
+
+def _folder(spool_dir: object) -> Path:
+    if not isinstance(spool_dir, (str, os.PathLike)):
+        raise TypeError(f"spool_dir must be a path, got {type(spool_dir).__qualname__}")
+    path = Path(spool_dir)
+    for part in (path, *path.parents):
+        if os.path.isfile(part):  # noqa: PTH113  Path's own raises where it may not look
+            raise ValueError(f"spool_dir must be a folder, or a new one, got {str(path)!r}: {str(part)!r} is a file")
+    return path
 
 
 def _state_folder() -> Path | None:
@@ -256,11 +263,16 @@ def _own_folder(root: Path) -> Path:
 def _base_url(endpoint: object) -> str:
     if not isinstance(endpoint, str):
         raise TypeError(f"endpoint must be a str such as 'http://localhost:4318', got {type(endpoint).__qualname__}")
-    problem = _problem(endpoint) or ("it has a query" if "?" in endpoint or "#" in endpoint else None)
-    if problem:
+    if problem := _problem(endpoint) or _beyond_base(endpoint):
         shown = public_url(endpoint)
         raise ValueError(f"endpoint must be a base URL such as 'http://localhost:4318', got {shown!r}: {problem}")
     return endpoint.rstrip("/")
+
+
+def _beyond_base(url: str) -> str | None:
+    if "?" in url or "#" in url:
+        return "it has a query"
+    return "/v1/... is appended to it" if _PATH_OF_SIGNAL.search(url) else None
 
 
 def _problem(url: str) -> str | None:
