@@ -138,8 +138,9 @@ class LogExporter(_Attached, LogRecordExporter):
 
     def export(self, batch: Sequence[ReadableLogRecord]) -> LogRecordExportResult:
         """Encode one batch."""
-        engine = self._engine()
-        return LogRecordExportResult.SUCCESS if engine is None else engine.records.export(batch)
+        if (engine := self._engine()) is not None:
+            engine.records.export(batch)
+        return LogRecordExportResult.SUCCESS
 
 
 class SpanExporter(_Attached, SDKSpanExporter):
@@ -147,5 +148,6 @@ class SpanExporter(_Attached, SDKSpanExporter):
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Encode one batch."""
-        engine = self._engine()
-        return SpanExportResult.SUCCESS if engine is None else engine.spans.export(spans)
+        if (engine := self._engine()) is not None:
+            engine.spans.export(spans)
+        return SpanExportResult.SUCCESS

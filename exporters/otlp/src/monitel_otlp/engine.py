@@ -15,7 +15,7 @@ from monitel_otel import Records, WaitInstruments
 from monitel_otlp._compat import get_logger_provider
 from monitel_otlp.delivery import Delivery
 from monitel_otlp.digest import RanksMapping
-from monitel_otlp.exporters import RangeExporter, RecordExporter, WindowExporter
+from monitel_otlp.exporters import BatchExporter, WindowExporter
 from monitel_otlp.gil import give_way
 from monitel_otlp.mapping import WindowMapping, choose_mapping
 from monitel_otlp.processors import BoundedQueue
@@ -89,8 +89,8 @@ class Engine:
         self.windows = WindowExporter(
             self._queue, mapping, self._queue_size, resource, self._put, self.tally, encoders["metrics"]
         )
-        self.records = RecordExporter(self._put, self.tally, encoders["logs"])
-        self.spans = RangeExporter(self._put, self.tally, encoders["traces"])
+        self.records = BatchExporter("logs", self._put, self.tally, encoders["logs"])
+        self.spans = BatchExporter("traces", self._put, self.tally, encoders["traces"])
         self._ranges = ranges
         self._range_requests: SpanRequests | None = None
         if ranges is not None:

@@ -14,9 +14,8 @@ from opentelemetry.sdk.metrics.export import (
     MetricsData,
     ResourceMetrics,
 )
-from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from monitel_otlp._compat import LogRecordExporter, LogRecordExportResult, preferences
+from monitel_otlp._compat import preferences
 from monitel_otlp.gil import Pace
 from monitel_otlp.mapping import Points
 from monitel_otlp.request import FrozenRequest
@@ -155,57 +154,29 @@ def _own(metrics_data: MetricsData) -> MetricsData:
     return MetricsData([ResourceMetrics(first.resource, scopes, first.schema_url)])
 
 
-class RecordExporter(LogRecordExporter):
-    """Encodes log records; see :class:`WindowExporter`. The tally is told what could not be encoded."""
+class BatchExporter:
+    """Encodes log records, or spans, in batches.
 
-    def __init__(self, put: Callable[[FrozenRequest], None], tally: Tally, encoder: Encoder) -> None:
-        self._tally = tally
+    Args:
+        signal: ``"logs"`` or ``"traces"``.
+        put: Gets the finished requests.
+        tally: Told what could not be encoded.
+        encoder: The signal's.
+    """
+
+    def __init__(self, signal: str, put: Callable[[FrozenRequest], None], tally: Tally, encoder: Encoder) -> None:
+        self._signal = signal
         self._put = put
+        self._tally = tally
         self._encoder = encoder
 
-    def export(self, batch: Sequence[ReadableLogRecord]) -> LogRecordExportResult:
+    def export(self, batch: Sequence[ReadableLogRecord] | Sequence[ReadableSpan]) -> None:
         """Encode one batch; when that fails, what can be encoded of it."""
         body = self._encoder.encode(batch)
         if body is not None:
-            self._put(FrozenRequest("logs", body, len(batch), time.time_ns()))
+            self._put(FrozenRequest(self._signal, body, len(batch), time.time_ns()))
+        elif half := len(batch) // 2:
+            self.export(batch[:half])
+            self.export(batch[half:])
         else:
-            _halve(batch, self.export, self._tally, "logs")
-        return LogRecordExportResult.SUCCESS
-
-    def force_flush(self, timeout_millis: int = 10_000) -> bool:  # noqa: ARG002  nothing is held here
-        """Nothing is held here."""
-        return True
-
-    def shutdown(self) -> None:
-        """The pipeline shuts down, not the provider."""
-
-
-class RangeExporter(SpanExporter):
-    """Encodes spans; see :class:`RecordExporter`."""
-
-    def __init__(self, put: Callable[[FrozenRequest], None], tally: Tally, encoder: Encoder) -> None:
-        self._tally = tally
-        self._put = put
-        self._encoder = encoder
-
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Encode one batch; when that fails, what can be encoded of it."""
-        body = self._encoder.encode(spans)
-        if body is not None:
-            self._put(FrozenRequest("traces", body, len(spans), time.time_ns()))
-        else:
-            _halve(spans, self.export, self._tally, "traces")
-        return SpanExportResult.SUCCESS
-
-    def shutdown(self) -> None:
-        """The pipeline shuts down, not the provider."""
-
-
-def _halve(batch: Sequence[Any], export: Callable[[Sequence[Any]], object], tally: Tally, signal: str) -> None:
-    """Encode the halves of a batch that could not be encoded; a single item that cannot is dropped, and counted."""
-    half = len(batch) // 2
-    if half == 0:
-        tally.dropped(signal, "encoding", 1)
-        return
-    export(batch[:half])
-    export(batch[half:])
+            self._tally.dropped(self._signal, "encoding", 1)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from monitel_otlp import letters
 from monitel_otlp.gil import give_way
-from monitel_otlp.place import folder_of
+from monitel_otlp.place import make_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -120,7 +120,7 @@ class Listener:
         if not isinstance(address, str):
             family = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0][0]
             return socket.create_server(address, family=family, backlog=1024)
-        folder_of(address)
+        make_folder(address)
         with suppress(FileNotFoundError):  # of a process that was killed
             Path(address).unlink()
         opened = socket.socket(socket.AF_UNIX)

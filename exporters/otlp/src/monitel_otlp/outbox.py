@@ -46,7 +46,7 @@ class Outbox:
 
     def __init__(self, signal: str, sender: Sender | None, spool: Spool, tally: Tally, lock: RLock) -> None:
         self.signal = signal
-        self.over = False
+        self._over = False
         self._sender = sender
         self._spool = spool
         self._tally = tally
@@ -90,7 +90,7 @@ class Outbox:
     def deliver_one(self, deadline: float | None = None) -> bool:
         """Make an attempt with the oldest request; True if it is dealt with, and the next one can go."""
         with self._lock:
-            request = None if self.over or self._sender is None else self._backlog.oldest()
+            request = None if self._over or self._sender is None else self._backlog.oldest()
         if request is None:
             return False
         answer = self._attempt(request, deadline)
@@ -99,7 +99,7 @@ class Outbox:
     def keep(self) -> None:
         """Move to disk what memory should not hold: all of it offline, and what is too much or too old."""
         with self._lock:
-            if self.over:
+            if self._over:
                 return
             oldest_ns = self._backlog.oldest_in_memory_ns()
             late = oldest_ns is not None and time.time_ns() - oldest_ns > _OLDEST_IN_MEMORY_NS
@@ -109,7 +109,7 @@ class Outbox:
     def end(self) -> None:
         """Move everything to disk; an attempt that is still under way changes nothing any more."""
         with self._lock:
-            self.over = True
+            self._over = True
             self._spill(last=True)
 
     def _attempt(self, request: FrozenRequest, deadline: float | None) -> Answer | None:
@@ -147,7 +147,7 @@ class Outbox:
                 self._set_aside(part, answer, "rejected")
             parts = found.unsent
         with self._lock:
-            if self.over:
+            if self._over:
                 return False
             self._backlog.replace_oldest(parts)
         self._failures = self._tries = 0

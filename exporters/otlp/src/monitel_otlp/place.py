@@ -86,7 +86,7 @@ def find_place(digest_address: str | None = None) -> Place:
     return Place(run, rank, size, socket.gethostname(), above, tuple(filter(None, listens)), awaited)
 
 
-def folder_of(path: str) -> None:
+def make_folder(path: str) -> None:
     """Make the folder of a Unix domain socket, for this user alone.
 
     Raises:

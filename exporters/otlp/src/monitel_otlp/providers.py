@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.sdk.resources import Resource
 
-    from monitel_otlp.exporters import RangeExporter, RecordExporter, WindowExporter
+    from monitel_otlp.exporters import BatchExporter, WindowExporter
     from monitel_otlp.tally import Tally
 
 
@@ -46,8 +46,8 @@ class Providers:
         self,
         resource: Resource,
         windows: WindowExporter,
-        records: RecordExporter,
-        spans: RangeExporter,
+        records: BatchExporter,
+        spans: BatchExporter,
         flush: Callable[[float], bool],
         limit: int,
     ) -> None:

@@ -1,4 +1,4 @@
-"""What became of every item: exported, spooled, or dropped and why."""
+"""What became of every item: exported, or dropped and why."""
 
 from __future__ import annotations
 
