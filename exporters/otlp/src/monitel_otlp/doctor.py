@@ -11,10 +11,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from monitel_otlp.encoder import public_url
+from monitel_otlp.environment import GRPC, HTTP, Environment
 from monitel_otlp.request import REQUESTS, SIGNALS, FrozenRequest
 from monitel_otlp.sender import Answer, Verdict
 from monitel_otlp.senders import make_encoders, make_senders
-from monitel_otlp.settings import GRPC, HTTP, Environment, resolve
+from monitel_otlp.settings import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

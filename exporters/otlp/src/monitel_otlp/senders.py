@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from monitel_otlp.encoder import Encoder
+from monitel_otlp.environment import GRPC, Environment
 from monitel_otlp.request import SIGNALS
 from monitel_otlp.sender import HttpSender, Sender
-from monitel_otlp.settings import GRPC, Environment, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from monitel_otlp.settings import Endpoint
+    from monitel_otlp.settings import Endpoint, Settings
 
 _log = logging.getLogger("monitel.otlp")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import re
 import time
@@ -12,24 +11,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
-from urllib.parse import urlsplit
 
-from opentelemetry.util.re import parse_env_headers
-
-from monitel_otlp.encoder import headers_unsaid, public_url
+from monitel_otlp.encoder import public_url
+from monitel_otlp.environment import GRPC, HTTP, Environment, is_header, positive, url_problem
 from monitel_otlp.request import SIGNALS
 
 _log = logging.getLogger("monitel.otlp")
 
-HTTP, GRPC = "http/protobuf", "grpc"
-COMPRESSIONS = ("none", "gzip", "deflate")
 DISTRIBUTIONS = ("percentiles", "histogram", "both")
 SPOOL_BYTES = 1 << 30
 _DEFAULT_INTERVAL = 5.0
 _LONGEST_INTERVAL = 86_400.0
-_DEFAULT_TIMEOUT = 10.0
-_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _PATH_OF_SIGNAL = re.compile(rf"/v1/({'|'.join(SIGNALS)})/*$")
 
 
@@ -86,84 +78,6 @@ class Settings:
         if len(left) < len(self.endpoints):
             _log.warning("gRPC does not work in a forked process: its telemetry goes to %s", own.spool_dir)
         return own
-
-
-class Environment:
-    """Reads the OTLP exporter's variables, a signal's own one before the general one; each fault is said once."""
-
-    def __init__(self) -> None:
-        self.problems: list[str] = []
-
-    def read(self, name: str, signal: str) -> tuple[str, str] | None:
-        """``OTEL_EXPORTER_OTLP_<name>`` for a signal: which variable, and its value."""
-        for full in (f"OTEL_EXPORTER_OTLP_{signal.upper()}_{name}", f"OTEL_EXPORTER_OTLP_{name}"):
-            if value := os.environ.get(full, "").strip():
-                return full, value
-        return None
-
-    def complain(self, problem: str) -> None:
-        """Say what is wrong with a variable, once."""
-        if problem not in self.problems:
-            self.problems.append(problem)
-            _log.warning("%s", problem)
-
-    def protocol(self, signal: str) -> tuple[str, str]:
-        """The protocol, and who said so."""
-        source, value = self.read("PROTOCOL", signal) or ("default", HTTP)
-        if value in {HTTP, GRPC}:
-            return value, source
-        self.complain(f"{source}={value!r} is neither {HTTP!r} nor {GRPC!r}: {HTTP} it is")
-        return HTTP, "default"
-
-    def timeout(self, signal: str) -> tuple[float, str]:
-        """Seconds for an attempt, as the official exporters read them, and who said so."""
-        source, value = self.read("TIMEOUT", signal) or ("default", str(_DEFAULT_TIMEOUT))
-        seconds = _positive(value)
-        if seconds is not None:
-            return seconds, source
-        self.complain(f"{source}={value!r} is no positive number of seconds: {_DEFAULT_TIMEOUT:g} it is")
-        return _DEFAULT_TIMEOUT, "default"
-
-    def compression(self, signal: str) -> tuple[str, str]:
-        """The compression, and who said so."""
-        source, value = self.read("COMPRESSION", signal) or ("default", "none")
-        if value.lower() in COMPRESSIONS:
-            return value.lower(), source
-        self.complain(f"{source}={value!r} is none of {', '.join(COMPRESSIONS)}: nothing is compressed")
-        return "none", "default"
-
-    def headers(self, signal: str) -> tuple[dict[str, str], str]:
-        """Headers, and who said so; what is malformed is left out, and never shown: it may be a token."""
-        source, value = self.read("HEADERS", signal) or ("default", "")
-        found = {}
-        for entry in filter(None, (each.strip() for each in value.split(","))):
-            with headers_unsaid():
-                parsed = parse_env_headers(entry, liberal=True)
-            found.update({name: text for name, text in parsed.items() if _is_header(name, text)})
-            if not parsed or not all(_is_header(*pair) for pair in parsed.items()):
-                self.complain(f"{source}: an entry is not NAME=VALUE and is left out")
-        return found, source
-
-    def endpoint(self, signal: str, protocol: str) -> tuple[str, str] | None:
-        """The address of a signal, and the variable that says so; None is offline."""
-        named = self.read("ENDPOINT", signal)
-        if named is None:
-            return None
-        source, value = named
-        url = self._with_scheme(value, signal) if protocol == GRPC else value
-        if problem := _problem(url):
-            self.complain(f"{source}={public_url(value)!r} is no URL ({problem}): what should go there is kept on disk")
-            return None
-        if protocol == HTTP and source == "OTEL_EXPORTER_OTLP_ENDPOINT":
-            url = f"{url.rstrip('/')}/v1/{signal}"
-        return url, source
-
-    def _with_scheme(self, url: str, signal: str) -> str:
-        """A gRPC address may come without a scheme; OTEL_EXPORTER_OTLP_INSECURE then says which is meant."""
-        if "://" in url:
-            return url
-        insecure = self.read("INSECURE", signal)
-        return f"http://{url}" if insecure is not None and insecure[1].lower() == "true" else f"https://{url}"
 
 
 def resolve(
@@ -263,7 +177,7 @@ def _own_folder(root: Path) -> Path:
 def _base_url(endpoint: object) -> str:
     if not isinstance(endpoint, str):
         raise TypeError(f"endpoint must be a str such as 'http://localhost:4318', got {type(endpoint).__qualname__}")
-    if problem := _problem(endpoint) or _beyond_base(endpoint):
+    if problem := url_problem(endpoint) or _beyond_base(endpoint):
         shown = public_url(endpoint)
         raise ValueError(f"endpoint must be a base URL such as 'http://localhost:4318', got {shown!r}: {problem}")
     return endpoint.rstrip("/")
@@ -275,18 +189,6 @@ def _beyond_base(url: str) -> str | None:
     return "/v1/... is appended to it" if _PATH_OF_SIGNAL.search(url) else None
 
 
-def _problem(url: str) -> str | None:
-    try:
-        parts = urlsplit(url)
-        host = parts.hostname
-        parts.port  # noqa: B018  reading it checks it
-    except ValueError as error:
-        return str(error)
-    if parts.scheme not in {"http", "https"}:
-        return "it must begin with http:// or https://"
-    return None if host else "it names no host"
-
-
 def _headers(headers: Any) -> dict[str, str]:
     if headers is None:
         return {}
@@ -295,13 +197,9 @@ def _headers(headers: Any) -> dict[str, str]:
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise TypeError(f"headers must map str to str; the one named {name!r:.40} does not")
-        if not _is_header(name, value):
+        if not is_header(name, value):
             raise ValueError(f"headers: {name!r:.40} or its value has a character that HTTP does not allow")
     return dict(headers)
-
-
-def _is_header(name: str, value: str) -> bool:
-    return bool(_HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(value))
 
 
 def _interval(export_interval: object, environment: Environment) -> float:
@@ -314,7 +212,7 @@ def _interval(export_interval: object, environment: Environment) -> float:
     given = os.environ.get("OTEL_METRIC_EXPORT_INTERVAL", "").strip()
     if not given:
         return _DEFAULT_INTERVAL
-    milliseconds = _positive(given)
+    milliseconds = positive(given)
     if milliseconds is None or milliseconds > _LONGEST_INTERVAL * 1000:
         environment.complain(
             f"OTEL_METRIC_EXPORT_INTERVAL={given!r} is no number of milliseconds up to a day: "
@@ -322,11 +220,3 @@ def _interval(export_interval: object, environment: Environment) -> float:
         )
         return _DEFAULT_INTERVAL
     return milliseconds / 1000
-
-
-def _positive(value: str) -> float | None:
-    try:
-        number = float(value)
-    except ValueError:
-        return None
-    return number if 0 < number < math.inf else None
