@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from monitel import wait_counter
+from monitel import _window, wait_counter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,3 +19,11 @@ def no_wait_counters() -> Iterator[None]:
     yield
     for key in wait_counter._waits.keys() - before:
         del wait_counter._waits[key]
+
+
+@pytest.fixture(autouse=True)
+def no_step() -> Iterator[None]:
+    """Begin and end each test without a training step; there is no public way to forget one."""
+    _window.set_step(None)
+    yield
+    _window.set_step(None)

@@ -16,7 +16,6 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import monitel
 import monitel_otel
-from monitel import _window
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,14 +23,6 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
     from monitel_otel import Installation
-
-
-@pytest.fixture(autouse=True)
-def no_step() -> Iterator[None]:
-    """Begin and end each test without a training step; there is no public way to forget one."""
-    _window.set_step(None)
-    yield
-    _window.set_step(None)
 
 
 @pytest.fixture

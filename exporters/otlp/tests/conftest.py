@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,9 +15,9 @@ import pytest
 
 import monitel
 import monitel_otlp
-from monitel import _window
 
 from .grpc_receiver import GrpcReceiver
+from .inbox import DEADLINE
 from .receiver import Receiver
 
 if TYPE_CHECKING:
@@ -35,14 +36,6 @@ def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.fixture(autouse=True)
-def nothing_left() -> Iterator[None]:
-    """Begin and end each test without a training step; there is no public way to forget one."""
-    _window.set_step(None)
-    yield
-    _window.set_step(None)
-
-
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
     """A healthy backend, until the test says otherwise."""
@@ -55,6 +48,14 @@ def grpc_receiver() -> Iterator[GrpcReceiver]:
     """The same over gRPC."""
     with GrpcReceiver() as receiver:
         yield receiver
+
+
+@pytest.fixture
+def blackhole() -> Iterator[socket.socket]:
+    """An endpoint that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(DEADLINE)
+        yield listening
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from .inbox import Answer
 from .spools import LastLine, last_line, spooled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from .conftest import Run
@@ -33,13 +32,6 @@ clock.advance(1)
 monitel.emit("checkpoint", step=10)
 """
 CLOCK = "print(time.monotonic(), flush=True)\n"
-
-
-@pytest.fixture
-def blackhole() -> Iterator[socket.socket]:
-    """An endpoint that takes connections and never answers."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        yield listening
 
 
 @pytest.fixture
@@ -95,7 +87,6 @@ def test_what_comes_while_a_request_hangs_is_spooled_too(
     script.write_text(PRELUDE + HUNG + CLOCK)
     url = f"http://127.0.0.1:{blackhole.getsockname()[1]}"
     with Popen([sys.executable, script, url], cwd=tmp_path, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True) as process:
-        blackhole.settimeout(20)
         connection, _ = blackhole.accept()
         connection.settimeout(20)
         assert connection.recv(1)

@@ -20,7 +20,6 @@ from .test_faults import names
 from .test_replay import COMMAND, EVENTS, OFFLINE, POISON
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from .conftest import Run
@@ -35,13 +34,6 @@ WINDOWS = list(range(1, 12))
 def not_inherited(monkeypatch: pytest.MonkeyPatch) -> None:
     """The scripts begin without what importing gRPC's sender has set in this process."""
     monkeypatch.delenv("GRPC_ENABLE_FORK_SUPPORT", raising=False)
-
-
-@pytest.fixture
-def blackhole() -> Iterator[socket.socket]:
-    """An endpoint that takes connections and never says a word."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        yield listening
 
 
 @pytest.fixture

@@ -15,11 +15,10 @@ import pytest
 from monitel import _window, _window_py
 
 from .conftest import PRELUDE, Ended
-from .inbox import DEADLINE
 from .spools import last_line, spooled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from .receiver import Receiver
@@ -41,14 +40,6 @@ monitel.emit("checkpoint", step=10)
 READY = 'print("ready", flush=True)\n'
 PAUSE = READY + "signal.pause()\n"
 LIVE_ON = READY + "while pipeline.ended is None:\n    pass\n"  # a signal may come before a pause
-
-
-@pytest.fixture
-def blackhole() -> Iterator[socket.socket]:
-    """An endpoint that takes connections and never answers."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        listening.settimeout(DEADLINE)
-        yield listening
 
 
 def url_of(listening: socket.socket) -> str:

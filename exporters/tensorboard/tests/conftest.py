@@ -13,20 +13,11 @@ from tensorboard.backend.event_processing.event_accumulator import (  # type: ig
     EventAccumulator,
 )
 
-from monitel import _window
 from monitel_tensorboard.event_file import EventFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-
-
-@pytest.fixture(autouse=True)
-def no_step() -> Iterator[None]:
-    """Begin and end each test without a training step; there is no public way to forget one."""
-    _window.set_step(None)
-    yield
-    _window.set_step(None)
 
 
 @pytest.fixture
