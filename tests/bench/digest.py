@@ -15,6 +15,7 @@ from race import optional
 from row import Row
 
 import monitel
+from monitel.aggregation import TORCHS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +32,7 @@ def definitions() -> list[monitel.StatDefinition]:
         (name, {}) for name in ("loss", "step.time", "throughput", "gradient.norm")
     ]
     layers = [("layer.gradient.norm", {"layer": layer}) for layer in range(_STATS - _NAMED)]
-    asked = tuple(monitel.Aggregation)
+    asked = TORCHS
     return [monitel.StatDefinition(n, asked, "s", "", MappingProxyType(a), False) for n, a in [*names, *layers]]
 
 
