@@ -143,8 +143,8 @@ def instrument(
         stuck_after: Seconds after which a wait in flight, torch's or monitel's, is a ``wait.stuck`` event; None: never.
         monitor: Events and Stats that torch code logs by torch.monitor, for monitel's handlers.
         compilation: A range and events of what torch.compile compiles, and why again.
-        tensors: ``Stat.add(tensor)`` and ``emit(..., loss=tensor)`` that never wait for a device.
         failures: Events of uncaught exceptions, of memory that a GPU does not have, and of failed collectives.
+        tensors: ``Stat.add(tensor)`` and ``emit(..., loss=tensor)`` that never wait for a device.
         compiled_adds: ``Stat.add`` in code that torch.compile compiles, which it leaves in one graph.
         phases: Time in backward and in the optimizer, and in forward of ``model``.
         model: Whose forward ``phases`` times.
