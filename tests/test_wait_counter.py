@@ -216,6 +216,18 @@ def test_the_longest_wait_is_told_once_to_each_reader() -> None:
         assert {"maxima": 3.0} == second.read()
 
 
+def test_the_first_reading_tells_the_longest_wait_before_it(key: str) -> None:
+    """An exporter that comes late has its maximum, as it has the totals."""
+    with monitel.testing.ManualClock() as clock:
+        for seconds in (2.0, 1.0):
+            with WaitCounter(key).guard():
+                clock.advance(seconds)
+        WaitCounter("never waited for")
+        maxima = monitel.WaitMaxima()
+    assert {key: 2.0} == maxima.read()
+    assert {} == maxima.read()
+
+
 def test_another_thread_imports_torch_meanwhile(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
     """What is half imported has no ``torch.compiler`` yet, and compiles nothing."""
     monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))

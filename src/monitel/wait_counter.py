@@ -190,25 +190,25 @@ def _from_sources() -> dict[str, WaitReading]:
 class WaitMaxima:
     """The longest wait of each key since the last reading: for exporters, each of which has its own.
 
-    Of a key that comes from a source (:func:`add_source`) it is known where it was the only wait, or the longest since
-    the process began; else the key is left out.
+    The first reading tells the longest since the process began. Of a key that comes from a source (:func:`add_source`)
+    it is known where it was the only wait, or the longest since the process began; else the key is left out.
 
     Example:
         >>> import monitel
         >>> maxima = monitel.WaitMaxima()
         >>> with monitel.WaitCounter("queue").guard():
         ...     pass
-        >>> list(maxima.read()), maxima.read()
-        (['queue'], {})
+        >>> maxima.read()["queue"] > 0, maxima.read()
+        (True, {})
     """
 
     __slots__ = ("__weakref__", "_longest_ns", "_seen")
 
     def __init__(self) -> None:
         global _maxima
-        self._longest_ns: dict[str, int] = {}
         self._seen: dict[str, WaitReading] = {}
         with _lock:
+            self._longest_ns = {key: waits.max_ns for key, waits in _waits.items() if waits.count}
             _maxima = (*(reference for reference in _maxima if reference() is not None), ref(self))
 
     def read(self) -> dict[str, float]:

@@ -135,7 +135,6 @@ def test_without_a_line_of_code(receiver: Receiver, run: Run, tmp_path: Path) ->
         "OTEL_EXPERIMENTAL_RESOURCE_DETECTORS": "monitel",
         **dict.fromkeys(("OTEL_METRICS_EXPORTER", "OTEL_LOGS_EXPORTER"), "monitel"),
         "OTEL_TRACES_EXPORTER": "none",
-        "OTEL_METRIC_EXPORT_INTERVAL": "300",
     }
     instrument = Path(sys.executable).with_name("opentelemetry-instrument")
     run(instrument, sys.executable, *TORCHRUN, path, env=environment, timeout=180)

@@ -107,6 +107,15 @@ def test_windows_need_nothing_else(receiver: Receiver, instrument: Instrument) -
     assert [1] == receiver.values("loss.count")
 
 
+def test_wait_counters_of_a_short_run(receiver: Receiver, instrument: Instrument) -> None:
+    """A run that ends before the pipeline has looked at it for the first time, and that logs no event."""
+    script = "import monitel\nwith monitel.WaitCounter('barrier').guard():\n    pass\n"
+    instrument(script, env={**endpoint(receiver), METRICS: "monitel", LOGS: "monitel", TRACES: "none"})
+    assert [1] == receiver.values("barrier.count")
+    assert [0] == receiver.values("barrier.active")
+    assert 1 == len(receiver.values("barrier.time")) == len(receiver.values("barrier.max"))
+
+
 def test_without_a_backend_it_is_kept(instrument: Instrument, tmp_path: Path) -> None:
     """The spool works here too."""
     refusing = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "XDG_STATE_HOME": str(tmp_path / "state")}

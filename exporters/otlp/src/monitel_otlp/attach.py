@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
-from threading import RLock
+from threading import Lock, RLock, Thread, main_thread
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry import trace
@@ -60,17 +60,28 @@ def _attach(**arguments: Any) -> Pipeline:
 
 
 def _hand_over_at_exit(pipeline: Pipeline) -> None:
-    """Have what waits given to the application's providers before they shut down; by the first event they are made."""
+    """Have what waits given to the application's providers before they shut down.
 
-    def first(_event: monitel.Event) -> None:
-        monitel.unregister_event_handler(handle)
-        atexit.register(hand_over)
+    They are made when the first event is logged, or when the main thread has ended, after which Python waits for other
+    threads before it calls what is registered, in the reverse order.
+    """
+    once = Lock()
+
+    def register(_event: monitel.Event | None = None) -> None:
+        if once.acquire(blocking=False):
+            monitel.unregister_event_handler(handle)
+            atexit.register(hand_over)
 
     def hand_over() -> None:
         monitel.flush()
         pipeline.force_flush(_HAND_OVER)
 
-    handle = monitel.register_event_handler(first)
+    def wait() -> None:
+        main_thread().join()
+        register()
+
+    handle = monitel.register_event_handler(register)
+    Thread(target=wait, name="monitel-otlp-exit", daemon=False).start()
 
 
 class _Attached:
