@@ -67,7 +67,7 @@ def test_who_records_nothing_says_nothing(receiver: Receiver, instrument: Instru
     all_three = {METRICS: "monitel", LOGS: "monitel", TRACES: "monitel", "OTEL_METRIC_EXPORT_INTERVAL": "50"}
     rounds = "from threading import Event\nEvent().wait(0.5)\n"
     ended = instrument(rounds, env={**endpoint(receiver), **all_three})
-    assert [] == receiver.requests, ended.stderr
+    assert ([], "") == (receiver.requests, ended.stderr)
 
 
 def test_three_variables_are_enough(receiver: Receiver, instrument: Instrument) -> None:

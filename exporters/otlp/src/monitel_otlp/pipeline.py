@@ -250,15 +250,18 @@ def _finalize(pipeline: Pipeline) -> None:
 
 
 def _say_goodbye(engine: Engine) -> None:
+    attached = engine.providers is None
     parts = []
-    if engine.settings.endpoints:
-        spans = f", {count} spans" if (count := engine.tally.total("traces")) else ""
-        parts.append(f"exported {engine.tally.total('metrics')} windows, {engine.tally.total('logs')} events{spans}")
+    windows, events, spans = (engine.tally.total(signal) for signal in ("metrics", "logs", "traces"))
+    if engine.settings.endpoints and (windows or events or spans or not attached):
+        parts.append(f"exported {windows} windows, {events} events" + (f", {spans} spans" if spans else ""))
     if dropped := engine.tally.total_dropped():
         parts.append(f"dropped {dropped}")
     if spooled := engine.delivery.spooled_items:
         folder = engine.settings.spool_dir
         where = "" if engine.settings.endpoints else " --endpoint http://HOST:4318"
         parts.append(f"{spooled} in {folder}, replay with: python -m monitel_otlp replay {folder}{where}")
+    if attached and not parts:
+        return  # a launcher, or any other program that runs in the same environment
     with suppress(RuntimeError):  # a signal handler may have interrupted a print
         print("monitel:", "; ".join(parts) or "nothing was recorded", file=sys.stderr)  # noqa: T201  a run's last line

@@ -1,0 +1,65 @@
+"""Train torch_char_model.py's model with telemetry, alone or on many ranks:
+
+    python docs/examples/train_torch.py
+    torchrun --nproc-per-node 2 docs/examples/train_torch.py
+
+What monitel.torch sees of PyTorch, the loss, and the result go by OTLP to the Collector, or to a spool on disk while
+OTEL_EXPORTER_OTLP_ENDPOINT is not set.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import torch
+from torch_char_model import CONTEXT, INTERRUPTED, CharModel, evaluate, parse_arguments, train
+
+import monitel
+import monitel.torch
+import monitel_otlp
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+WINDOW = 1.0  # seconds: a step takes some 20 ms
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Set up the telemetry, train, and say how good the model is."""
+    arguments = parse_arguments(argv)
+    torch.manual_seed(arguments.seed)
+    model = CharModel()
+
+    monitel_otlp.configure(service_name="char-model", sigterm=True)  # torchrun ends ranks by SIGTERM when one fails
+    characters = arguments.batch_size * CONTEXT  # of this rank, in a step
+    monitel.torch.instrument(
+        tokens_per_step=characters,
+        flops_per_step=6 * characters * sum(weights.numel() for weights in model.parameters()),  # 2 forward, 4 back
+        peak_flops=peak_flops(),
+        window_size=WINDOW,
+    )
+    train_loss = monitel.stat("train.loss", window_size=WINDOW)
+
+    for loss in train(model, arguments):
+        train_loss.add(loss)
+    monitel.emit("evaluation", loss=evaluate(model))
+
+
+def peak_flops(size: int = 1024) -> float:
+    """Measure what this processor does a second in a product of matrices; a GPU's data sheet says it."""
+    matrix, fastest = torch.rand(size, size), math.inf
+    for _ in range(5):
+        begin = time.perf_counter()
+        matrix @ matrix
+        fastest = min(fastest, time.perf_counter() - begin)
+    return 2 * size**3 / fastest
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
