@@ -1,10 +1,10 @@
-"""Train torch_char_model.py's model with telemetry, alone or on many ranks:
+"""Train torch_char_model.py's model with telemetry, alone or on many ranks.
 
     python docs/examples/train_torch.py
     torchrun --nproc-per-node 2 docs/examples/train_torch.py
 
 What monitel.torch sees of PyTorch, the loss, and the result go by OTLP to the Collector, or to a spool on disk while
-OTEL_EXPORTER_OTLP_ENDPOINT is not set.
+OTEL_EXPORTER_OTLP_ENDPOINT is not set. Ctrl-C ends the run early, with everything written.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import monitel_otlp
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-WINDOW = 1.0  # seconds: a step takes some 20 ms
+WINDOW = 1.0  # seconds, some twenty steps
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -35,9 +35,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     monitel_otlp.configure(service_name="char-model", sigterm=True)  # torchrun ends ranks by SIGTERM when one fails
     characters = arguments.batch_size * CONTEXT  # of this rank, in a step
+    weights = sum(each.numel() for each in model.parameters())
     monitel.torch.instrument(
         tokens_per_step=characters,
-        flops_per_step=6 * characters * sum(weights.numel() for weights in model.parameters()),  # 2 forward, 4 back
+        flops_per_step=6 * weights * characters,  # of each weight and character two forward, four back
         peak_flops=peak_flops(),
         window_size=WINDOW,
     )
@@ -50,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def peak_flops(size: int = 1024) -> float:
     """Measure what this processor does a second in a product of matrices; a GPU's data sheet says it."""
-    matrix, fastest = torch.rand(size, size), math.inf
+    matrix, fastest = torch.ones(size, size), math.inf
     for _ in range(5):
         begin = time.perf_counter()
         matrix @ matrix

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections import defaultdict
@@ -16,8 +15,6 @@ from .conftest import ROOT
 from .services import DEADLINE
 
 if TYPE_CHECKING:
-    from exporters.otlp.tests.receiver import Receiver
-
     from .conftest import Prometheus, Stack
 
 pytestmark = [
@@ -105,10 +102,9 @@ def check_configured(stack: Stack, ranks: set[str], printed: str) -> None:
         fastest = min(window["min"] for window in durations[rank])
         assert PASSAGES * CONTEXT == pytest.approx(fastest * max(window["max"] for window in rates[rank]))
         assert all(0 < window["min"] <= window["mean"] <= window["max"] for window in utilisation[rank])
-        means = [window["mean"] for window in losses[rank]]
-        assert STEPS == losses[rank][-1]["count"]
-        assert 4.8 < losses[rank][0]["max"] < 5, "at first, all of 128 characters are alike"
-        assert means[-1] < means[0] - 1
+        first, last = losses[rank][0], losses[rank][-1]
+        assert STEPS == last["count"]
+        assert last["mean"] < 3 < 4.8 < first["max"] < 5, "at first, all of 128 characters are alike"
     records = stack.receiver.records("evaluation")
     assert sorted(ranks) == sorted(str(record.resource.get("training.rank", "")) for record in records)
     assert {STEPS} == {record.attributes["training.step"] for record in records}
@@ -124,7 +120,7 @@ def test_alone(stack: Stack, tmp_path: Path) -> None:
 
 
 def test_two_ranks(stack: Stack, tmp_path: Path) -> None:
-    """``torchrun --nproc-per-node 2 train_torch.py``: the same of each rank, and that they have waited for each other."""
+    """``torchrun --nproc-per-node 2 train_torch.py``: the same of each rank, and how it has joined the other."""
     done = run(*TORCHRUN, WITH_TELEMETRY, *ARGUMENTS, folder=tmp_path, environment=stack.environment)
     check_configured(stack, RANKS, done.stdout)
 

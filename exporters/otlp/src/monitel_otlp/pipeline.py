@@ -264,4 +264,5 @@ def _say_goodbye(engine: Engine) -> None:
     if attached and not parts:
         return  # a launcher, or any other program that runs in the same environment
     with suppress(RuntimeError):  # a signal handler may have interrupted a print
-        print("monitel:", "; ".join(parts) or "nothing was recorded", file=sys.stderr)  # noqa: T201  a run's last line
+        last_line = f"monitel: {'; '.join(parts) or 'nothing was recorded'}\n"  # at once: other ranks write theirs now
+        print(last_line, end="", file=sys.stderr)  # noqa: T201  that of a run
