@@ -6,6 +6,7 @@ import socket
 import sys
 import time
 from subprocess import PIPE, Popen
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,7 +18,7 @@ from .spools import LastLine, last_line, spooled
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .conftest import Run
+    from .conftest import Run, Start
     from .receiver import Receiver
 
 TRAIN = """\
@@ -179,6 +180,14 @@ def test_a_run_that_recorded_nothing_leaves_nothing(train: Run, tmp_path: Path) 
     ended = train('monitel_otlp.configure(endpoint="http://127.0.0.1:9", spool_dir="spool")\n')
     assert [] == list(tmp_path.rglob("*.spool"))
     assert (None, None) == (last_line(ended.stderr).dropped, last_line(ended.stderr).spooled)
+
+
+def test_the_last_line_is_written_at_once(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one piece: the ranks of a job end at the same time, and torchrun has their stderr unbuffered."""
+    written: list[str] = []
+    monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=written.append))
+    start().shutdown()
+    assert ["monitel: exported 0 windows, 0 events\n"] == [text for text in written if text]
 
 
 def test_disabled_is_nothing_at_all(receiver: Receiver, train: Run, tmp_path: Path) -> None:

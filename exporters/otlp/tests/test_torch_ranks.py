@@ -137,8 +137,10 @@ def test_without_a_line_of_code(receiver: Receiver, run: Run, tmp_path: Path) ->
         "OTEL_TRACES_EXPORTER": "none",
     }
     instrument = Path(sys.executable).with_name("opentelemetry-instrument")
-    run(instrument, sys.executable, *TORCHRUN, path, env=environment, timeout=180)
+    ended = run(instrument, sys.executable, *TORCHRUN, path, env=environment, timeout=180)
     check(receiver)
+    said = [line for line in ended.stderr.splitlines() if line.startswith("monitel:")]
+    assert 2 * ["monitel: exported 3 windows, 0 events"] == said
 
 
 def test_only_ranks_are_instrumented(run: Run) -> None:

@@ -250,19 +250,19 @@ def _finalize(pipeline: Pipeline) -> None:
 
 
 def _say_goodbye(engine: Engine) -> None:
-    attached = engine.providers is None
-    parts = []
     windows, events, spans = (engine.tally.total(signal) for signal in ("metrics", "logs", "traces"))
-    if engine.settings.endpoints and (windows or events or spans or not attached):
+    dropped, spooled = engine.tally.total_dropped(), engine.delivery.spooled_items
+    if engine.providers is None and not any([windows, events, spans, dropped, spooled]):
+        return  # attached: a launcher, or any other program that runs in the same environment
+    parts = []
+    if engine.settings.endpoints:
         parts.append(f"exported {windows} windows, {events} events" + (f", {spans} spans" if spans else ""))
-    if dropped := engine.tally.total_dropped():
+    if dropped:
         parts.append(f"dropped {dropped}")
-    if spooled := engine.delivery.spooled_items:
+    if spooled:
         folder = engine.settings.spool_dir
         where = "" if engine.settings.endpoints else " --endpoint http://HOST:4318"
         parts.append(f"{spooled} in {folder}, replay with: python -m monitel_otlp replay {folder}{where}")
-    if attached and not parts:
-        return  # a launcher, or any other program that runs in the same environment
+    last_line = f"monitel: {'; '.join(parts) or 'nothing was recorded'}\n"  # at once: other ranks write theirs now
     with suppress(RuntimeError):  # a signal handler may have interrupted a print
-        last_line = f"monitel: {'; '.join(parts) or 'nothing was recorded'}\n"  # at once: other ranks write theirs now
         print(last_line, end="", file=sys.stderr)  # noqa: T201  that of a run
