@@ -120,27 +120,46 @@ def test_a_rank_that_fails_says_so(receiver: Receiver, run: Run, tmp_path: Path)
     assert 1 == record.resource["training.rank"]
 
 
-def test_without_a_line_of_code(receiver: Receiver, run: Run, tmp_path: Path) -> None:
-    """``opentelemetry-instrument torchrun``: both ranks, and neither the launcher nor workers of the DataLoader."""
+def instrument() -> Path:
+    """The command."""
     if find_spec("opentelemetry.distro") is None:
         pytest.skip("pip install opentelemetry-distro opentelemetry-instrumentation")
-    assert [TorchInstrumentor] == [
-        each.load() for each in entry_points(group="opentelemetry_instrumentor", name="monitel_torch")
-    ]
-    path = tmp_path / "train.py"
-    path.write_text(TRAIN + "METHOD = 'spawn'\n" + MAIN)
-    environment = {
+    return Path(sys.executable).with_name("opentelemetry-instrument")
+
+
+def without_a_line(receiver: Receiver) -> dict[str, str]:
+    """The variables for it."""
+    return {
         "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url,
         "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
         "OTEL_EXPERIMENTAL_RESOURCE_DETECTORS": "monitel",
         **dict.fromkeys(("OTEL_METRICS_EXPORTER", "OTEL_LOGS_EXPORTER"), "monitel"),
         "OTEL_TRACES_EXPORTER": "none",
     }
-    instrument = Path(sys.executable).with_name("opentelemetry-instrument")
-    ended = run(instrument, sys.executable, *TORCHRUN, path, env=environment, timeout=180)
+
+
+def test_without_a_line_of_code(receiver: Receiver, run: Run, tmp_path: Path) -> None:
+    """``opentelemetry-instrument torchrun``: both ranks, and neither the launcher nor workers of the DataLoader."""
+    assert [TorchInstrumentor] == [
+        each.load() for each in entry_points(group="opentelemetry_instrumentor", name="monitel_torch")
+    ]
+    path = tmp_path / "train.py"
+    path.write_text(TRAIN + "METHOD = 'spawn'\n" + MAIN)
+    ended = run(instrument(), sys.executable, *TORCHRUN, path, env=without_a_line(receiver), timeout=180)
     check(receiver)
     said = [line for line in ended.stderr.splitlines() if line.startswith("monitel:")]
     assert 2 * ["monitel: exported 3 windows, 0 events"] == said
+
+
+def test_the_last_second_without_a_line_of_code(receiver: Receiver, run: Run, tmp_path: Path) -> None:
+    """What torch has logged and the bridge's thread has not seen yet, when the script ends."""
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import datetime, torch.monitor\n"
+        "torch.monitor.log_event(torch.monitor.Event('theirs', datetime.datetime.now(), {}))\n"
+    )
+    run(instrument(), sys.executable, path, env={**without_a_line(receiver), "RANK": "0"})
+    assert ["theirs"] == [record.name for record in receiver.records()]
 
 
 def test_only_ranks_are_instrumented(run: Run) -> None:

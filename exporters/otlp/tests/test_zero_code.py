@@ -116,6 +116,17 @@ def test_wait_counters_of_a_short_run(receiver: Receiver, instrument: Instrument
     assert 1 == len(receiver.values("barrier.time")) == len(receiver.values("barrier.max"))
 
 
+@pytest.mark.parametrize("before", ["", "monitel.emit('begin')\n"])
+def test_what_exit_functions_log(receiver: Receiver, instrument: Instrument, before: str) -> None:
+    """Python calls them in the reverse order, so theirs come before those of the application's providers."""
+    script = f"import atexit, monitel\n{before}atexit.register(monitel.emit, 'first')\n{before}"
+    script += "atexit.register(monitel.emit, 'last')\n"
+    ended = instrument(script, env={**endpoint(receiver), METRICS: "monitel", LOGS: "monitel", TRACES: "none"})
+    expected = ["begin", "begin", "last", "first"] if before else ["last", "first"]
+    assert expected == [record.name for record in receiver.records()]
+    assert f"monitel: exported 0 windows, {len(expected)} events\n" == ended.stderr
+
+
 def test_without_a_backend_it_is_kept(instrument: Instrument, tmp_path: Path) -> None:
     """The spool works here too."""
     refusing = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "XDG_STATE_HOME": str(tmp_path / "state")}

@@ -63,7 +63,7 @@ def _hand_over_at_exit(pipeline: Pipeline) -> None:
     """Have what waits given to the application's providers before they shut down.
 
     They are made when the first event is logged, or when the main thread has ended, after which Python waits for other
-    threads before it calls what is registered, in the reverse order.
+    threads before it calls what is registered, in the reverse order. What is called then may log events too.
     """
     once = Lock()
 
@@ -75,6 +75,11 @@ def _hand_over_at_exit(pipeline: Pipeline) -> None:
     def hand_over() -> None:
         monitel.flush()
         pipeline.force_flush(_HAND_OVER)
+        monitel.register_event_handler(hand_over_late)
+
+    def hand_over_late(event: monitel.Event) -> None:
+        if event.window is None and pipeline.engine is not None:  # windows need no provider
+            pipeline.engine.delivery.encode(_HAND_OVER)
 
     def wait() -> None:
         main_thread().join()

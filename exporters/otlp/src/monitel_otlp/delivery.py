@@ -68,6 +68,14 @@ class Delivery:
         """Begin the next round now; takes no lock."""
         self._bell.put(None)
 
+    def encode(self, patience: float) -> None:
+        """Encode what is queued here and now, unless the thread is at it for longer than so many seconds."""
+        if self._encode_lock.acquire(timeout=patience):
+            try:
+                self._guarded(lambda: self._encode(self._deadline is not None))
+            finally:
+                self._encode_lock.release()
+
     def put(self, request: FrozenRequest) -> None:
         """Take a request that was just encoded."""
         self._outboxes[request.signal].put(request)
@@ -124,18 +132,11 @@ class Delivery:
 
     def _encode_without_thread(self, patience: float, *, elsewhere: bool) -> None:
         if elsewhere:
-            helper = Thread(target=self._encode_locked, args=(patience,), name="monitel-otlp-last", daemon=True)
+            helper = Thread(target=self.encode, args=(patience,), name="monitel-otlp-last", daemon=True)
             helper.start()
             helper.join(2 * patience)
         else:  # at exit no thread can be started any more
-            self._encode_locked(patience)
-
-    def _encode_locked(self, patience: float) -> None:
-        if self._encode_lock.acquire(timeout=patience):
-            try:
-                self._guarded(lambda: self._encode(True))
-            finally:
-                self._encode_lock.release()
+            self.encode(patience)
 
     def _run(self) -> None:
         suppress_instrumentation()
