@@ -151,14 +151,23 @@ def test_without_a_line_of_code(receiver: Receiver, run: Run, tmp_path: Path) ->
     assert 2 * ["monitel: exported 3 windows, 0 events"] == said
 
 
-def test_the_last_second_without_a_line_of_code(receiver: Receiver, run: Run, tmp_path: Path) -> None:
+LAST = """\
+import datetime
+from torch.monitor import Event, log_event
+log_event(Event("theirs", datetime.datetime.now(), {}))
+"""
+
+
+def test_the_last_second(receiver: Receiver, run: Run, tmp_path: Path) -> None:
     """What torch has logged and the bridge's thread has not seen yet, when the script ends."""
-    path = tmp_path / "train.py"
-    path.write_text(
-        "import datetime, torch.monitor\n"
-        "torch.monitor.log_event(torch.monitor.Event('theirs', datetime.datetime.now(), {}))\n"
-    )
-    run(instrument(), sys.executable, path, env={**without_a_line(receiver), "RANK": "0"})
+    run("-c", CONFIGURED + LAST, receiver.url)
+    assert ["theirs"] == [record.name for record in receiver.records()]
+
+
+def test_the_last_second_without_a_line_of_code(receiver: Receiver, run: Run, tmp_path: Path) -> None:
+    """The same, where the application's providers take it."""
+    (tmp_path / "train.py").write_text(LAST)
+    run(instrument(), sys.executable, "train.py", env={**without_a_line(receiver), "RANK": "0"})
     assert ["theirs"] == [record.name for record in receiver.records()]
 
 

@@ -174,6 +174,8 @@ def instrument(
         if _running is not None:
             _running.uninstrument()
         _running = Instrumentation(choices, wanted)
+        atexit.unregister(_end)
+        atexit.register(_end)  # now, so that it is called before what the exporter has registered
         return _running
 
 
@@ -232,9 +234,6 @@ def _end() -> None:
         for source in _running._sources.values():
             if isinstance(source, (Monitor, Tensors)):
                 source.remove()
-
-
-atexit.register(_end)
 
 
 def _go_on_without_thread() -> None:
