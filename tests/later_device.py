@@ -2,6 +2,7 @@
 
 It is torch's own extension point, a PrivateUse1 backend in Python, so that the code under test meets real tensors, of
 ``device="later"``, with streams and events as CUDA has them. Each operation is put at the end of the current stream.
+Call :func:`start` first.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from contextlib import contextmanager
+from functools import cache
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -147,11 +149,22 @@ class Later:
         """There is one: torch asks."""
         return 1
 
+    def _is_in_bad_fork(self) -> bool:
+        return False
+
+    def manual_seed_all(self, seed: int) -> None:
+        """It has no random numbers: torch tells."""
+
 
 later = Later()
 later.Stream, later.Event = Stream, Event  # type: ignore[attr-defined]  # in the class they would hide the names
 Stream()
-_setup_privateuseone_for_python_backend("later", later)  # once in a process
+
+
+@cache
+def start() -> None:
+    """Make it known to torch, for the rest of the process: some of torch's own listings show it then."""
+    _setup_privateuseone_for_python_backend("later", later)
 
 
 class LaterTensor(torch.Tensor):  # type: ignore[misc]

@@ -21,7 +21,7 @@ import monitel.torch  # noqa: E402  after the check that torch is there
 from monitel.torch import devices, ring  # noqa: E402
 from monitel.torch.captures import Captures  # noqa: E402
 
-from .later_device import Stream, later, on_later  # noqa: E402
+from .later_device import Stream, later, on_later, start  # noqa: E402
 
 pytestmark = pytest.mark.torch
 ALL = list(monitel.Aggregation)
@@ -30,6 +30,7 @@ DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.uint8
 
 @pytest.fixture(autouse=True)
 def _device() -> Iterator[None]:
+    start()
     later.reset()
     yield
     later.reset()
@@ -527,8 +528,9 @@ SCRIPT = f"""
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import math
 import torch, monitel.torch
-from later_device import later, on_later
+from later_device import later, on_later, start
 
+start()
 monitel.register_event_handler(lambda event: say(os.getpid() == parent, event.window.name, event.window.sum))
 parent = os.getpid()
 instrumentation = monitel.torch.instrument(waits=False, monitor=False, compilation=False, failures=False)

@@ -40,6 +40,7 @@ def main() -> None:
     else:
         sys.path.append(str(Path(__file__).parents[1]))
         tests: Any = import_module("later_device")
+        tests.start()
         later, on_later = tests.later, tests.on_later
 
         loss, finish, stream = on_later(1.0), later.run, later.current
