@@ -396,6 +396,21 @@ def test_within_a_transform_of_torch_func(instrumentation: Any) -> None:
     assert plain(on_later(1.0))
 
 
+@pytest.mark.parametrize("strict", [True, False])
+def test_while_a_model_is_exported(instrumentation: Any, strict: bool) -> None:
+    """It is run with tensors that have no numbers: nothing is added, and the program is that of the model."""
+    stat = monitel.Stat("loss", ALL, math.inf)
+
+    class Model(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, x: Any) -> Any:
+            stat.add(x.sum())
+            return x * 2
+
+    program = torch.export.export(Model(), (torch.ones(3),), strict=strict)
+    assert [2.0] * 3 == program.module()(torch.ones(3)).tolist()
+    assert 0 == stat.count
+
+
 def test_made_in_inference_mode(instrumentation: Any, events: list[monitel.Event]) -> None:
     """The pages that an evaluation is the first to need serve the training too."""
     stat = monitel.Stat("loss", ALL, math.inf)

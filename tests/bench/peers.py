@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -34,3 +35,31 @@ def otel_record() -> Callable[[float], None] | None:
     histogram = metrics.MeterProvider([export.InMemoryMetricReader()]).get_meter("bench").create_histogram("loss")
     record: Callable[[float], None] = histogram.record
     return record
+
+
+def one_logger_iteration() -> Callable[[], None] | None:
+    """The start and end of an iteration by nv-one-logger, without an exporter; None without the library and PyYAML."""
+    configs, telemetry = optional("nv_one_logger.api.config"), optional("nv_one_logger.training_telemetry.api.config")
+    providers = optional("nv_one_logger.training_telemetry.api.training_telemetry_provider")
+    callbacks: Any = optional("nv_one_logger.training_telemetry.api.callbacks")
+    if configs is None or telemetry is None or providers is None or callbacks is None:
+        return None
+    nowhere = {"log_level": "CRITICAL", "log_file_path_for_info": os.devnull, "log_file_path_for_err": os.devnull}
+    job = configs.OneLoggerConfig(
+        application_name="bench", world_size_or_fn=1, session_tag_or_fn="bench", logger_config=nowhere
+    )
+    provider = providers.TrainingTelemetryProvider.instance().with_base_config(job)
+    provider.configure_provider()
+    callbacks.on_app_start()
+    provider.set_training_telemetry_config(
+        telemetry.TrainingTelemetryConfig(
+            perf_tag_or_fn="bench", global_batch_size_or_fn=32, log_every_n_train_iterations=10**9
+        )
+    )
+    callbacks.on_train_start(train_iterations_start=0, train_samples_start=0)
+
+    def iteration() -> None:
+        callbacks.on_training_single_iteration_start()
+        callbacks.on_training_single_iteration_end()
+
+    return iteration

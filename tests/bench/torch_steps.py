@@ -1,4 +1,4 @@
-"""What ``monitel.torch.instrument()`` costs a training step: above the same step without it."""
+"""What ``monitel.torch.instrument()`` costs a training step above the same step without it, beside nv-one-logger."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from itertools import count
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from peers import one_logger_iteration
 from race import optional, race, timed
 from row import Row
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 _BUDGET_NS = 2000
 _CALLS = 2000
+_PEER = "nv-one-logger, an iteration"
 _RATES = {"samples_per_step": 32, "tokens_per_step": 4096, "flops_per_step": 1e12, "peak_flops": 1e15}
 _ASKED: dict[str, dict[str, Any]] = {
     "torch: steps and batches": {},
@@ -54,10 +56,20 @@ def main() -> None:
     # Long rounds: a class whose method was just replaced is slow for a while.
     code = f"for _ in range({_CALLS}): next(batches); step()"
     asked: dict[str, dict[str, Any] | None] = {"bare": None, **_ASKED}
-    costs = race({what: timed(code, prepare(choices), calls=_CALLS) for what, choices in asked.items()})
+    contenders = {what: timed(code, prepare(choices), calls=_CALLS) for what, choices in asked.items()}
+    if (iteration := one_logger_iteration()) is not None:
+        contenders[_PEER] = timed(f"for _ in range({_CALLS}): iteration()", lambda: {"iteration": iteration}, _CALLS)
+    _put(race(contenders))
+
+
+def _put(costs: dict[str, list[float]]) -> None:
     for what in _ASKED:
         above = [mine - bare for mine, bare in zip(costs[what], costs["bare"], strict=True)]
-        Row(what, median(above), most=_BUDGET_NS if what in _BUDGETED else None).put()
+        row = Row(what, median(above), most=_BUDGET_NS if what in _BUDGETED else None)
+        if _PEER in costs:
+            row.peer, row.peer_value = _PEER, median(costs[_PEER])
+            row.ratio = median(mine / theirs for mine, theirs in zip(above, costs[_PEER], strict=True))
+        row.put()
 
 
 if __name__ == "__main__":

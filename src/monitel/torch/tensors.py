@@ -31,6 +31,8 @@ class Tensors:
     copied there, and fetched later (:class:`monitel.torch.ring.Ring`): its sample counts at once, and its window, or
     the event, is logged when the number is there.
 
+    While torch.export runs a model with tensors that have no numbers, nothing is added.
+
     A DTensor is refused: to read one is a collective operation, in which a rank that adds alone would wait for ever.
 
     Args:
@@ -70,7 +72,7 @@ class Tensors:
         _refuse_dtensor("add()", value)
         ring = self._devices.ring(value)
         if ring is None:
-            return self._value_hook(stat, value.detach())
+            return None if torch.compiler.is_exporting() else self._value_hook(stat, value.detach())
         if not self._devices.skips(ring):
             stat._add_late(partial(ring.put, value), self._devices.fetch)
         return None
