@@ -155,7 +155,7 @@ def plainness() -> Callable[[Tensor], bool]:
     Those of a subclass with ``__torch_dispatch__`` may be anywhere, and within a transform of torch.func, such as vmap,
     one tensor stands for several.
     """
-    own = _find("torch", "Tensor").__torch_dispatch__
+    own = torch.Tensor.__torch_dispatch__
     try:
         transformed = _find("torch._C._functorch", "is_functorch_wrapped_tensor")
     except Missing:

@@ -110,25 +110,31 @@ class Ring:
     def turn(self) -> bool:
         """Have what was put so far copied to the host, and settle what has arrived, without waiting for it.
 
+        Where another thread is at it, nothing is done.
+
         Returns:
-            Whether that could be done: not while a graph is captured, and not in a signal handler that has interrupted
-            this very ring.
+            Whether the device may be used: not while a graph is captured, and not in a signal handler that has
+            interrupted this very ring.
         """
         owners: list[Owner] = []
-        with self._fetching, self._captures.kept_out() as allowed:
-            if not allowed or self._busy:
-                return False
-            self._busy = True
-            try:
-                self._settle(owners)
-                done = self._send()
-            except Exception as error:  # the device has failed, and soon the job will
-                self._abandon(owners, f"{self._device} failed: {error}")
-                done = True
-            finally:
-                self._busy = False
+        if not self._fetching.acquire(blocking=False):
+            return True
+        try:
+            with self._captures.kept_out() as allowed:
+                if not allowed or self._busy:
+                    return False
+                self._busy = True
+                try:
+                    self._settle(owners)
+                    allowed = self._send()
+                except Exception as error:  # the device has failed, and soon the job will
+                    self._abandon(owners, f"{self._device} failed: {error}")
+                finally:
+                    self._busy = False
+        finally:
+            self._fetching.release()
         log(owners)
-        return done
+        return allowed
 
     def fetch(self, seconds: float) -> None:
         """Wait until what was put so far is settled, as far as :meth:`turn` can be done.
