@@ -93,6 +93,7 @@ class Later:
         self.syncs = self.queries = self.launches = 0
         self.capturing = False
         self.failure: Exception | None = None
+        self.recorded: list[tuple[int, Any]] = []  # whose memory a stream uses
         self.answers = False  # whether all is done by the time somebody asks
         for stream in self.streams:
             stream.operations.clear()
@@ -100,7 +101,7 @@ class Later:
     def run(self) -> None:
         """Have the device do all that it was given."""
         with self._lock:
-            while sum(stream.run() for stream in self.streams):
+            while sum(stream.run() for stream in reversed(self.streams)):  # each is ahead of those it does not wait for
                 pass
 
     def launch(self, operation: Callable[[], object]) -> None:
@@ -175,7 +176,8 @@ class LaterTensor(torch.Tensor):  # type: ignore[misc]
 
     @staticmethod
     def __new__(cls, host: torch.Tensor) -> LaterTensor:  # noqa: D102, PYI034  the class says it
-        made: LaterTensor = torch._C._acc.create_empty_tensor(list(host.shape), host.dtype)
+        with torch.inference_mode(host.is_inference()):  # a view is what its base is
+            made: LaterTensor = torch._C._acc.create_empty_tensor(list(host.shape), host.dtype)
         made.__class__ = LaterTensor
         return made
 
@@ -203,9 +205,9 @@ def _detach(tensor: LaterTensor) -> LaterTensor:
     return LaterTensor(tensor.host)
 
 
-@_implements("unbind.int")
-def _unbind(tensor: LaterTensor, dim: int = 0) -> list[LaterTensor]:
-    return [LaterTensor(part) for part in tensor.host.unbind(dim)]
+@_implements("select.int")
+def _select(tensor: LaterTensor, dim: int, index: int) -> LaterTensor:
+    return LaterTensor(tensor.host.select(dim, index))
 
 
 @_implements("slice.Tensor")
@@ -226,7 +228,7 @@ def _fill(tensor: LaterTensor, value: float) -> LaterTensor:
 
 @_implements("record_stream")
 def _record_stream(tensor: LaterTensor, stream: Any) -> None:
-    pass
+    later.recorded.append((tensor.host.data_ptr(), stream))
 
 
 @_implements("_copy_from")

@@ -13,7 +13,7 @@ from monitel.event import Event, Severity
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
-    from typing import Any
+    from typing import Any, SupportsFloat
 
     Log = Callable[[Event], None]
     DetailsHook = Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[Mapping[str, Any], Log]]
@@ -139,12 +139,12 @@ def set_details_hook(hook: DetailsHook) -> DetailsHook:
 
 def emit(
     name: str,
-    data: Mapping[str, str | int | float | bool] | None = None,
+    data: Mapping[str, str | SupportsFloat] | None = None,
     /,
     *,
     severity: Severity = Severity.INFO,
     timestamp: datetime | None = None,
-    **attributes: str | float | bool,
+    **attributes: str | SupportsFloat,
 ) -> None:
     """Make an :class:`monitel.Event` and log it.
 

@@ -28,22 +28,31 @@ _lock = RLock()  # held for a moment while a value is added up or a window is ta
 
 
 class LateSample:
-    """One of them. Until it is settled it keeps its Stat alive, also where nobody else does."""
+    """One of them. Until it is settled it keeps its Stat alive, also where nobody else does.
 
-    __slots__ = ("_samples", "_stat")
+    One that is dropped unsettled is lost, for its window would wait for ever.
+    """
 
-    def __init__(self, stat: Stat, samples: LateSamples) -> None:
+    __slots__ = ("_place", "_samples", "_stat")
+
+    def __init__(self, stat: Stat, samples: LateSamples, place: int) -> None:
         self._stat = stat
-        self._samples = samples
+        self._samples: LateSamples | None = samples
+        self._place = place
 
     def settle(self, value: float | None) -> Stat:
-        """Give the value, once, or None where it is lost.
+        """Give the value, or None where it is lost; a second time does nothing.
 
         Returns:
             Whose ``_log_held()`` is to be called, when whatever has come together with this one is settled.
         """
-        self._samples.settle(value)
+        samples, self._samples = self._samples, None
+        if samples is not None:
+            samples.settle(self._place, value)
         return self._stat
+
+    def __del__(self) -> None:
+        self.settle(None)
 
 
 class LateSamples:
@@ -58,6 +67,7 @@ class LateSamples:
     count = 0  # how many have come
     sum = last = mean = m2 = 0.0
     min, max = math.inf, -math.inf
+    _places = _last_place = 0
     _recorder: Recorder | None = None
 
     def __init__(self, definition: StatDefinition, fetch: Callable[[], None]) -> None:
@@ -68,13 +78,16 @@ class LateSamples:
     def expect(self, stat: Stat) -> LateSample:
         """One more has taken its place."""
         self.last_step = get_step()
-        return LateSample(stat, self)
+        self._places += 1
+        return LateSample(stat, self, self._places)
 
-    def settle(self, value: float | None) -> None:
+    def settle(self, place: int, value: float | None) -> None:
         """Take a value that has come, or None for one that is lost."""
         with _lock:
             if value is not None:
                 self._add(value)
+                if place > self._last_place:  # values of several streams come in any order
+                    self._last_place, self.last = place, value
             self.settled += 1  # at last: a signal handler may flush, and find the window complete
 
     def _add(self, value: float) -> None:
@@ -86,7 +99,6 @@ class LateSamples:
             self.min = value
         self.count += 1
         self.sum += value
-        self.last = value
         from_mean = value - self.mean
         self.mean += from_mean / self.count
         self.m2 += from_mean * (value - self.mean)
@@ -163,19 +175,33 @@ class HeldWindows:
 
     def complete(self) -> Iterator[Window]:
         """Those that are complete, each once, up to the first that is not."""
-        while True:
-            with _lock:
-                if not self._held or not self._held[0].settled:
-                    return
-                held = self._held.popleft()
-                if not held.settled:  # a signal handler's flush has taken the one that was looked at
-                    self._held.appendleft(held)
-                    return
+        while (held := self._next()) is not None:
             if (window := held.window()) is not None:
                 yield window
 
+    def _next(self) -> HeldWindow | None:
+        with _lock:
+            if not self._held or not self._held[0].settled:
+                return None
+            try:
+                held = self._held.popleft()
+            except IndexError:  # a signal handler's flush has taken the one that was looked at
+                return None
+            if held.settled:
+                return held
+            self._held.appendleft(held)  # and this is the one behind it
+            return None
+
     def __len__(self) -> int:
         return len(self._held)
+
+
+def hold(stat: Stat, held: HeldWindow) -> None:
+    """Hold a window of a Stat."""
+    with _lock:
+        if stat._held is None:
+            stat._held = HeldWindows()
+        stat._held.put(held)
 
 
 def _renew_lock() -> None:

@@ -16,14 +16,14 @@ from monitel.aggregation import Aggregation
 from monitel.event import Event, scalar, text
 from monitel.handlers import log_event, raise_first
 from monitel.histogram import Histogram
-from monitel.late import HeldWindow, HeldWindows, LateSamples
+from monitel.late import HeldWindow, LateSamples, hold
 from monitel.timer import Timer
 from monitel.window import StatDefinition, Window, not_asked_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from monitel.late import LateSample
+    from monitel.late import HeldWindows, LateSample
     from monitel.window import AttributeValue
 
 _NO_LIMIT = 2**63 - 1
@@ -214,9 +214,7 @@ class Stat(Accumulator):
         """Log a window that was just closed: called by both twins, with nothing locked."""
         known, late = snapshot[:_KNOWN], snapshot[_KNOWN:]
         if late or self._held:
-            if self._held is None:
-                self._held = HeldWindows()
-            self._held.put(HeldWindow(self._definition, known, *(late[0] if late else (None,))))
+            hold(self, HeldWindow(self._definition, known, *(late[0] if late else (None,))))
             self._log_held()
         else:
             self._log_window(Window(self._definition, *known))

@@ -152,15 +152,15 @@ def wait_counter_in_both() -> type:
 def plainness() -> Callable[[Tensor], bool]:
     """What tells whether a tensor holds its numbers itself.
 
-    Those of a subclass with ``__torch_dispatch__`` may be anywhere, and within a transform of torch.func, such as vmap,
-    one tensor stands for several.
+    Those of a subclass with ``__torch_dispatch__`` may be anywhere. Within a transform of torch.func, such as vmap, one
+    tensor may stand for several, and none can be copied into what is outside.
     """
     own = torch.Tensor.__torch_dispatch__
     try:
-        transformed = _find("torch._C._functorch", "is_functorch_wrapped_tensor")
+        transform = _find("torch._C._functorch", "peek_interpreter_stack")
     except Missing:
         return lambda tensor: type(tensor).__torch_dispatch__ is own
-    return lambda tensor: type(tensor).__torch_dispatch__ is own and not transformed(tensor)
+    return lambda tensor: type(tensor).__torch_dispatch__ is own and transform() is None
 
 
 def compilations() -> Callable[[], list[Any]] | None:

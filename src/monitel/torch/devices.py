@@ -1,9 +1,11 @@
-"""The devices whose numbers nobody waits for."""
+"""The devices whose numbers nobody waits for, and the thread that fetches them."""
 
 from __future__ import annotations
 
 import logging
-from threading import RLock
+import time
+from threading import Event, Lock, RLock, Thread, current_thread
+from typing import Any
 
 import torch
 
@@ -14,12 +16,23 @@ from monitel.torch.captures import Captures
 from monitel.torch.ring import Ring
 
 _log = logging.getLogger("monitel.torch")
-_PATIENCE = 5.0  # seconds that a flush waits for each
+_SECONDS = 1.0  # how often the thread looks
+_SOON_S = 0.001  # the same while somebody waits, or a ring fills
+_PATIENCE_S = 2.0  # for how long a flush waits
 _NEEDED = ("Event", "Stream", "current_stream", "stream")
+_REASONS = {
+    "capture": "they were added while a graph was captured; add the graph's output after replay()",
+    "full": "the device is far behind",
+    "failed": "the device has failed",
+    "silent": "the device has not answered for minutes",
+    "late": "the device had not come to them at the end",
+}
+
+_parents: list[dict[torch.device, Ring | None]] = []  # rings of the process this one was forked from: to free what CUDA uses would abort
 
 
 class Devices:
-    """A ring for each device that can give its numbers later, made when the first comes.
+    """A ring for each device, and the thread, made when the first number comes.
 
     Stat: ``training.tensors.lost`` (COUNT), from the first loss on. Each reason is logged once.
 
@@ -33,25 +46,39 @@ class Devices:
         self._is_plain = plainness()
         self._lost: Stat | None = None
         self._said: set[str] = set()
+        self._rings: dict[torch.device, Ring | None] = {}
         self.forget()
+
+    def forget(self) -> None:
+        """Drop all rings, in a forked child: what is in them, the parent fetches."""
+        _parents.append(self._rings)
+        self._rings = {}
+        self._lock = RLock()
+        self._turning = Lock()
+        self._captures.forget()
+        self._thread: Thread | None = None
+        self._due = Event()
+        self._over = False
+        self._soon_until = 0.0
+        self._patient = True
 
     def open(self) -> None:
         """Be told of captures."""
         self._captures.install()
 
     def close(self) -> None:
-        """Wait for the rest; what does not come is lost."""
+        """Wait for the rest, as a flush does; what does not come is lost."""
+        self.fetch()
+        self._over = True
+        self._due.set()
+        if self._thread is not None and self._thread is not current_thread():
+            self._thread.join(_PATIENCE_S)
         for ring in self._each():
-            ring.close(_PATIENCE)
-        self.forget()
+            ring.give_up()
+        self._rings = {}
         self._captures.remove()
         if self._lost is not None:
             self._lost.flush()
-
-    def forget(self) -> None:
-        """Drop all rings, in a forked child: what is in them, the parent fetches."""
-        self._lock = RLock()
-        self._rings: dict[torch.device, Ring | None] = {}
 
     def ring(self, tensor: torch.Tensor) -> Ring | None:
         """The ring for a tensor of one element; None where its value is to be asked for at once, as ever.
@@ -68,24 +95,40 @@ class Devices:
         return ring
 
     def skips(self, ring: Ring) -> bool:
-        """Whether a CUDA graph is captured here, into which nothing must be put; the tensor is counted as lost."""
+        """Whether a graph is captured here, into which nothing must be put; the tensor is counted as lost."""
         capturing = ring.capturing()
         if capturing:
-            self.lose(1, "what is added while a CUDA graph is captured has no value yet; add it after replay()")
+            self.lose(1, "capture")
         return capturing
 
-    def turn(self) -> None:
-        """Fetch what was put so far, and settle what has come, without waiting for it."""
-        for ring in self._each():
-            ring.turn()
-
     def fetch(self) -> None:
-        """Wait for what was put so far, for a bounded time."""
-        for ring in self._each():
-            ring.fetch(_PATIENCE)
+        """Wait for what was put so far, for a bounded time; not while a graph is captured.
 
-    def lose(self, numbers: int, reason: str) -> None:
+        Where that was not enough, nobody waits again before a device has answered.
+        """
+        goals = [(ring, ring.begun) for ring in self._each()]
+        deadline = time.monotonic() + (_PATIENCE_S if self._patient else 0.0)
+        pause = Event()
+        while any(ring.holds(begun) for ring, begun in goals):
+            if self._captures.running:  # nothing comes before it ends
+                return
+            if time.monotonic() >= deadline:
+                self._patient = False
+                return
+            self.hurry()
+            pause.wait(_SOON_S)
+
+    def hurry(self) -> None:
+        """Have the thread look at once, and often for a while."""
+        self._soon_until = time.monotonic() + _SECONDS
+        self._due.set()
+
+    def lose(self, numbers: int, reason: str, details: object = None) -> None:
         """Count numbers that are lost."""
+        if reason not in self._said:
+            self._said.add(reason)
+            why = _REASONS[reason] if details is None else f"{_REASONS[reason]}: {details}"
+            _log.warning("values of tensors are lost: %s; training.tensors.lost counts them", why)
         with self._lock:
             if self._lost is None:
                 self._lost = Stat(
@@ -98,18 +141,43 @@ class Devices:
                 )
         for _ in range(numbers):
             self._lost.add(1.0)
-        if reason not in self._said:
-            self._said.add(reason)
-            _log.warning("values of tensors are lost: %s; training.tensors.lost counts them", reason)
+
+    def turn(self) -> bool:
+        """Fetch what there is, once; tells whether anything is still to come."""
+        rings = self._each()
+        with self._turning:
+            for ring in rings:
+                try:
+                    self._patient = ring.turn() or self._patient
+                except Exception:  # of a handler
+                    if "handler" not in self._said:
+                        self._said.add("handler")
+                        _log.warning("the thread of monitel.torch goes on after a failure", exc_info=True)
+        return any(ring.holds(ring.begun) for ring in rings)
+
+    def _run(self) -> None:
+        coming = False
+        while not self._over:
+            soon = coming and time.monotonic() < self._soon_until
+            self._due.wait(_SOON_S if soon else _SECONDS)
+            self._due.clear()
+            coming = self.turn()
 
     def _made(self, device: torch.device) -> Ring | None:
         """A ring for a device that was not seen before; no memory of it is taken yet."""
         made = None
         if device.type not in {"cpu", "meta"}:
-            module = torch.get_device_module(device)
+            module: Any = torch.get_device_module(device)
             if all(hasattr(module, name) for name in _NEEDED):
-                made = Ring(device, self._captures, self.lose)
+                made = Ring(device, self._captures, self.hurry, self.lose)
         with self._lock:
+            if made is not None and self._thread is None:
+                thread = Thread(target=self._run, name="monitel-torch-devices", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:  # Python ends, and starts no thread any more
+                    return None
+                self._thread = thread
             return self._rings.setdefault(device, made)
 
     def _each(self) -> list[Ring]:

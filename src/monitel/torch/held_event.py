@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 class HeldEvent:
     """Logs an event when its last number has come, as it would have been logged when it was made.
 
-    It keeps its time and its step, and handlers run in a copy of the context, so that an exporter finds the span.
+    It keeps its time and its step, and handlers run in a copy of the context, so that an exporter finds OpenTelemetry's
+    span; a range of monitel's has ended by then.
 
     Args:
         event: With all other details.
@@ -29,10 +30,11 @@ class HeldEvent:
         self._missing = set(keys)
 
     def settle(self, key: str, value: float | None) -> None:
-        """Take a number, None where it is lost."""
-        if value is not None and self._event is not None:
-            self._event.data[key] = value
-        self._missing.discard(key)
+        """Take a number, once, None where it is lost."""
+        if key in self._missing and self._event is not None:
+            self._missing.remove(key)
+            if value is not None:
+                self._event.data[key] = value
 
     def _log_held(self) -> None:
         """Log the event, once, if it is complete."""
@@ -42,7 +44,7 @@ class HeldEvent:
 
 
 class LateDetail:
-    """One of its numbers: ``kind`` makes of the float what the tensor's ``item()`` would have been."""
+    """One of its numbers: ``kind`` makes of the float what the tensor's ``item()`` is, up to 2**53."""
 
     __slots__ = ("_event", "_key", "_kind")
 

@@ -233,7 +233,10 @@ def _end() -> None:
         _running._ticking.close()
         for source in _running._sources.values():
             if isinstance(source, (Monitor, Tensors)):
-                source.remove()
+                try:
+                    source.remove()
+                except Exception:  # of a handler
+                    _log.warning("a handler has failed at exit", exc_info=True)
 
 
 def _go_on_without_thread() -> None:

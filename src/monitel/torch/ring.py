@@ -1,10 +1,15 @@
-"""Where a device keeps numbers until they are fetched, so that nobody waits for it."""
+"""Where a device keeps numbers until they are fetched, so that nobody waits for it.
+
+Any thread may :meth:`~Ring.put`. One thread, that of :class:`monitel.torch.devices.Devices`, does the rest: it is the
+only one that asks the device for anything.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from threading import Event, RLock
+from enum import Enum, auto
+from threading import RLock
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -20,7 +25,9 @@ if TYPE_CHECKING:
 
 _PAGES = 16
 _SLOTS = 512  # of a page: all of them are 64 KiB of the device, and as much pinned memory
-_LOOK_S = 0.0005  # how often who waits looks
+_HOPE_S = 300.0  # for how long a page is waited for
+
+_left_alone: list[Page] = []  # the device may still use them; and to free what it has failed with aborts the process
 
 
 class Owner(Protocol):
@@ -37,23 +44,29 @@ class Late(Protocol):
         """Take it, or None where it is lost; give who is to be told."""
 
 
+class State(Enum):
+    """How far a page is."""
+
+    OPEN = auto()
+    CLOSED = auto()  # full, or about to be sent
+    SENT = auto()
+    ARRIVED = auto()
+
+
 class Page:
-    """Numbers that are fetched together: on the device, and then in the host's pinned memory."""
+    """Numbers that are fetched together: on the device, and then in the host's memory."""
 
-    def __init__(self, device: torch.device, module: Any) -> None:
-        self.on_device = torch.empty(_SLOTS, dtype=torch.float64, device=device)
-        self.on_host = _pinned()
-        self.slots = self.on_device.unbind()
-        self.late: list[Late] = []
-        self.number = 0  # how many were opened before it
+    def __init__(self, on_device: Tensor, on_host: Tensor, module: Any) -> None:
+        self.on_device, self.on_host = on_device, on_host
         self.written, self.arrived = module.Event(), module.Event()
+        self.late: list[Late | None] = []  # None: nobody, for nothing was written
 
-
-def _pinned() -> Tensor:
-    try:
-        return torch.empty(_SLOTS, dtype=torch.float64, device="cpu", pin_memory=True)
-    except RuntimeError:  # a device that has no such memory: fetching then waits for it, in its own thread
-        return torch.empty(_SLOTS, dtype=torch.float64, device="cpu")
+    def begin(self, stream: Any, number: int) -> None:
+        """Be used once more."""
+        self.state = State.OPEN
+        self.stream = stream
+        self.number = number
+        self.begun = time.monotonic()
 
 
 class Ring:
@@ -64,179 +77,172 @@ class Ring:
 
     Args:
         device: Whose numbers these are.
-        captures: Keeps out of them whatever is not done by :meth:`put`.
-        lost: Called with how many numbers are lost, and why.
+        captures: Keeps out of them whatever needs more of the device than a copy.
+        wake: Called when a page is full.
+        lost: Called with how many numbers are lost, and why: one of a few words, and perhaps details.
     """
 
-    def __init__(self, device: torch.device, captures: Captures, lost: Callable[[int, str], None]) -> None:
+    def __init__(
+        self, device: torch.device, captures: Captures, wake: Callable[[], None], lost: Callable[..., None]
+    ) -> None:
+        self.begun = 0  # pages, so far
         self._device = device
         self._module: Any = torch.get_device_module(device)
         self._is_capturing = getattr(self._module, "is_current_stream_capturing", None)
         self._captures = captures
+        self._wake = wake
         self._lost = lost
-        self._lock = RLock()  # of what put() uses; nothing under it waits for the device
-        self._fetching = RLock()  # of the rest; no handlers run under it
-        self._side: Any = None  # the stream; with it the pages are made
+        self._lock = RLock()  # of the lists; held while one number is copied, never while the device is waited for
+        self._made: Any = None  # the event: the pages' memory is free of what was there before
         self._free: deque[Page] = deque()
+        self._used: list[Page] = []
         self._open: dict[Any, Page] = {}  # by stream
-        self._full: deque[tuple[Any, Page]] = deque()  # with its stream
-        self._sent: deque[Page] = deque()
-        self._begun_pages = 0
-        self._keeping = self._busy = False  # where one thread is, for its signal handlers
-        self._patient = True
-
-    def put(self, number: Tensor, late: Late) -> None:
-        """Keep a tensor of one element for ``late``: one launch, on the current stream.
-
-        Where no slot is free, because the device is far behind, the number is lost. When free pages run out this looks
-        for what has arrived, and so may raise what a handler raises.
-        """
-        try:
-            kept = self._keep(number.detach(), late)
-            reason = f"{self._device} is far behind: {_PAGES * _SLOTS} numbers wait for it"
-        except Exception as error:
-            kept = False
-            reason = f"{self._device} failed: {error}"
-        if not kept:
-            self._lost(1, reason)
-            late.settle(None)
-        if self._full or not self._free:
-            self.turn()
 
     def capturing(self) -> bool:
-        """Whether what is done on the current stream goes into a CUDA graph instead of being done."""
+        """Whether what is done on the current stream goes into a graph instead of being done."""
         return self._is_capturing is not None and self._is_capturing()
 
-    def turn(self) -> bool:
-        """Have what was put so far copied to the host, and settle what has arrived, without waiting for it.
+    def put(self, number: Tensor, late: Late) -> None:
+        """Keep a tensor of one element for ``late``: one launch, on the current stream, and no wait.
 
-        Where another thread is at it, nothing is done.
+        Where no slot is free, because the device is far behind, the number is lost.
+        """
+        try:
+            lost = self._keep(number.detach(), late)
+        except Exception as error:
+            lost = ("failed", error)
+        except BaseException:
+            late.settle(None)
+            raise
+        if lost is not None:
+            late.settle(None)
+            self._lost(1, *lost)
+
+    def turn(self) -> bool:
+        """Settle what has arrived, and have what was put so far copied to the host. For one thread.
 
         Returns:
-            Whether the device may be used: not while a graph is captured, and not in a signal handler that has
-            interrupted this very ring.
+            Whether anything has arrived.
         """
-        owners: list[Owner] = []
-        if not self._fetching.acquire(blocking=False):
-            return True
-        try:
-            with self._captures.kept_out() as allowed:
-                if not allowed or self._busy:
-                    return False
-                self._busy = True
+        why: tuple[object, ...] = ()
+        with self._captures.kept_out() as allowed:
+            if allowed and self._made is not None:
                 try:
-                    self._settle(owners)
-                    allowed = self._send()
+                    self._look()
+                    self._send()
                 except Exception as error:  # the device has failed, and soon the job will
-                    self._abandon(owners, f"{self._device} failed: {error}")
-                finally:
-                    self._busy = False
-        finally:
-            self._fetching.release()
-        log(owners)
-        return allowed
+                    why = "failed", error
+        arrived = [page for page in self._used if page.state is State.ARRIVED]
+        owners = [owner for page in arrived for owner in self._settled(page)]
+        if not why and self._used and time.monotonic() > self._used[0].begun + _HOPE_S:
+            why = ("silent",)
+        log(owners + self._abandoned(*why) if why else owners)
+        return bool(arrived)
 
-    def fetch(self, seconds: float) -> None:
-        """Wait until what was put so far is settled, as far as :meth:`turn` can be done.
+    def holds(self, begun: int) -> bool:
+        """Whether numbers are still to come of the pages that were the first so many to begin."""
+        with self._lock:
+            return any(page.number <= begun for page in self._used)
 
-        Args:
-            seconds: The longest. Where that was not enough, nobody waits again before the device has answered.
-        """
-        deadline = time.monotonic() + (seconds if self._patient else 0.0)
-        last, pause = self._begun_pages, Event()
-        while self.turn() and any(page.number <= last for page in self._unsettled()):
-            if time.monotonic() >= deadline:
-                self._patient = False
-                return
-            pause.wait(_LOOK_S)
+    def give_up(self) -> None:
+        """Settle all that is to come as lost."""
+        log(self._abandoned("late"))
 
-    def close(self, seconds: float) -> None:
-        """Wait for the rest, as :meth:`fetch`; what does not come is lost."""
-        self.fetch(seconds)
-        owners: list[Owner] = []
-        with self._fetching:
-            self._abandon(owners, f"{self._device} had not come to them at the end")
-        log(owners)
-
-    def _keep(self, number: Tensor, late: Late) -> bool:
-        if self._side is None:
-            self._make_pages()
+    def _keep(self, number: Tensor, late: Late) -> tuple[object, ...] | None:
+        """Do it, or say why not."""
+        if self._made is None and not self._make_pages():
+            return ("capture",)
         stream = self._module.current_stream(self._device)
         with self._lock:
-            self._keeping = True
+            page = self._open.get(stream)
+            if page is None:
+                if not self._free:
+                    return ("full",)
+                page = self._begin(stream)
+            slot = len(page.late)
+            page.late.append(late)  # first: a signal handler that adds takes the next slot
+            if full := slot + 1 == _SLOTS:
+                del self._open[stream]
+                page.state = State.CLOSED
             try:
-                page = self._open.get(stream) or self._begun(stream)
-                if page is None:
-                    return False
-                page.slots[len(page.late)].copy_(number.reshape(()) if number.dim() else number, non_blocking=True)
+                page.on_device[slot].copy_(number.reshape(()) if number.dim() else number, non_blocking=True)
                 number.record_stream(stream)  # its memory is not used for anything else before that
-                page.late.append(late)
-                if len(page.late) == _SLOTS:
-                    self._full.append((stream, self._open.pop(stream)))
-            finally:
-                self._keeping = False
-        return True
+            except BaseException:
+                page.late[slot] = None
+                raise
+        if full:
+            self._wake()
+        return None
 
-    def _begun(self, stream: Any) -> Page | None:
-        """A page for a stream, if one is free."""
-        if not self._free:
-            return None
-        self._begun_pages += 1
-        page = self._open[stream] = self._free.popleft()
-        page.number = self._begun_pages
-        page.on_device.record_stream(stream)
+    def _make_pages(self) -> bool:
+        with self._captures.kept_out() as allowed, self._lock, torch.inference_mode(False):
+            if allowed and self._made is None:
+                shape, kind = (_PAGES, _SLOTS), torch.float64
+                on_device, on_host = torch.empty(shape, dtype=kind, device=self._device), _pinned(shape, kind)
+                self._side = self._module.Stream(self._device)
+                self._free.extend(Page(on_device[n], on_host[n], self._module) for n in range(_PAGES))
+                made = self._module.Event()
+                made.record(self._module.current_stream(self._device))
+                self._made = made
+            return allowed
+
+    def _begin(self, stream: Any) -> Page:
+        self.begun += 1
+        page = self._free.popleft()
+        page.begin(stream, self.begun)
+        stream.wait_event(self._made)
+        self._open[stream] = page
+        self._used.append(page)
         return page
 
-    def _make_pages(self) -> None:
-        with self._lock, torch.inference_mode(False):
-            if self._side is None:
-                self._free.extend([Page(self._device, self._module) for _ in range(_PAGES)])
-                self._side = self._module.Stream(self._device)
+    def _look(self) -> None:
+        for page in self._used:
+            if page.state is State.SENT and page.arrived.query():
+                page.state = State.ARRIVED
 
-    def _settle(self, owners: list[Owner]) -> None:
-        while self._sent and self._sent[0].arrived.query():
-            page = self._sent[0]
-            for late, value in zip(page.late, page.on_host[: len(page.late)].tolist(), strict=True):
-                owners.append(late.settle(value))
-            page.late.clear()
-            with self._lock:
-                self._free.append(self._sent.popleft())
-            self._patient = True
-
-    def _send(self) -> bool:
+    def _send(self) -> None:
         """Send full pages, and the others when none is under way: these would not arrive before it."""
         with self._lock:
-            if self._keeping:  # of this thread, which a signal handler has interrupted
-                return False
-            pages = list(self._full)
-            self._full.clear()
-            if not pages and not self._sent:
-                pages = list(self._open.items())
+            states = {page.state for page in self._used}
+            if not states & {State.CLOSED, State.SENT}:
+                for page in self._open.values():
+                    page.state = State.CLOSED
                 self._open.clear()
-            self._sent.extend(page for _, page in pages)
-        for stream, page in pages:
-            page.written.record(stream)
+            pages = [page for page in self._used if page.state is State.CLOSED]
+        for page in pages:
+            page.written.record(page.stream)
             self._side.wait_event(page.written)
             with self._module.stream(self._side):
                 used = slice(len(page.late))
                 page.on_host[used].copy_(page.on_device[used], non_blocking=True)
-                page.on_device.record_stream(self._side)
                 page.arrived.record(self._side)
-        return True
+            page.state = State.SENT
 
-    def _unsettled(self) -> list[Page]:
+    def _settled(self, page: Page) -> list[Owner]:
+        values = page.on_host[: len(page.late)].tolist()
+        owners = [late.settle(value) for late, value in zip(page.late, values, strict=True) if late is not None]
+        page.late.clear()
         with self._lock:
-            return [*self._sent, *(page for _, page in self._full), *self._open.values()]
+            self._used.remove(page)
+            self._free.append(page)
+        return owners
 
-    def _abandon(self, owners: list[Owner], reason: str) -> None:
-        """Settle all that is to come as lost. The pages are not used again: a copy may still go on."""
+    def _abandoned(self, *why: object) -> list[Owner]:
         with self._lock:
-            lost = [late for page in self._unsettled() for late in page.late]
-            for each in (self._sent, self._full, self._open):
-                each.clear()
-        if lost:
-            self._lost(len(lost), reason)
-        owners.extend(late.settle(None) for late in lost)
+            pages, self._used = self._used, []
+            self._open.clear()
+        _left_alone.extend(pages)
+        owners = [late.settle(None) for page in pages for late in page.late if late is not None]
+        if owners:
+            self._lost(len(owners), *why)
+        return owners
+
+
+def _pinned(shape: tuple[int, ...], kind: Any) -> Tensor:
+    try:
+        return torch.empty(shape, dtype=kind, device="cpu", pin_memory=True)
+    except RuntimeError:  # there is none: the copy, and so the thread that fetches, waits for the device
+        return torch.empty(shape, dtype=kind, device="cpu")
 
 
 def log(owners: list[Owner]) -> None:

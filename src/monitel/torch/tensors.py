@@ -58,10 +58,6 @@ class Tensors:
             set_details_hook(others)
         self._devices.close()
 
-    def tick(self) -> None:
-        """Have windows and events logged whose numbers have come."""
-        self._devices.turn()
-
     def forget(self) -> None:
         """In a forked child."""
         self._devices.forget()
@@ -99,7 +95,7 @@ def _hold(late: dict[str, tuple[Ring, Tensor]], event: Event) -> None:
     for key, (ring, value) in late.items():
         kind = bool if value.dtype == torch.bool else float if value.is_floating_point() else int
         ring.put(value, LateDetail(held, key, kind))
-    held._log_held()  # where all were lost at once
+    held._log_held()  # where all are lost already
 
 
 def _refuse_dtensor(call: str, value: Tensor) -> None:
