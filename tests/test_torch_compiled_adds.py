@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 torch: Any = pytest.importorskip("torch", reason="compiles with torch.compile: torch is not installed")
 
 import monitel.torch  # noqa: E402  after the check that torch is there
-from monitel.torch import compiled_adds, import_hook  # noqa: E402
+from monitel.torch import compiled_adds  # noqa: E402
 
 pytestmark = [
     pytest.mark.torch,
@@ -359,10 +359,12 @@ def test_once_it_is_switched_off() -> None:
 
 
 BEFORE_THE_COMPILER = """
+import importlib.util
 import monitel.torch
 monitel.torch.instrument()
-say("torch._dynamo" in sys.modules)
+say(importlib.util.find_spec("torch._dynamo") is None, "torch._dynamo" in sys.modules)
 
+import monitel.testing
 import torch
 
 stat = Stat("x", [SUM], float("inf"))
@@ -382,59 +384,53 @@ def backend(module, inputs):
 
 before = stat.add
 compiled = torch.compile(step, backend=backend, fullgraph=True)
-for number in range(3):
-    compiled(torch.full((2,), 1.0 + number))
-stat.flush()
-say(graphs, stat.get()[SUM], stat.add == before)
-monitel.torch.instrument().uninstrument()
+with monitel.testing.capture_events() as events:
+    for number in range(3):
+        compiled(torch.full((2,), 1.0 + number))
+    stat.flush()
+    say(graphs, stat.get()[SUM], stat.add == before)
+    monitel.torch.instrument().uninstrument()
+say([event.name for event in events if event.name == "torch.compile.started"])
 say([each for each in sys.meta_path if "monitel" in type(each).__module__])
 """
 
 
 def test_the_compiler_is_taught_when_it_is_loaded(run_script: RunScript) -> None:
-    """Which instrument() does not do; over the C window and the Python one."""
+    """Which neither instrument() nor whoever looks for it does; over the C window and the Python one."""
     ended = run_script(BEFORE_THE_COMPILER)
-    assert ["False", "[['sum', '<built-in function add>']] 12.0 True", "[]"] == ended.lines
+    graphs = "[['sum', '<built-in function add>']] 12.0 True"
+    assert ["False False", graphs, "['torch.compile.started']", "[]"] == ended.lines
 
 
-@pytest.mark.parametrize("loaded", [True, False])
-def test_a_call_after_an_import(loaded: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    """At once where the module is there; else as soon as it has been run, and not when it was cancelled."""
-    (tmp_path / "test_module_that_is_late.py").write_text("ran = True\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "test_module_that_is_late", raising=False)
-    calls: list[Any] = []
+WHEN_TEACHING_FAILS = """
+import monitel.torch
+import torch
+import torch._dynamo
+from monitel.torch import _compat, compiled_adds
 
-    def then() -> None:
-        calls.append(sys.modules["test_module_that_is_late"].ran)
+def fail(*_arguments):
+    raise _compat.Missing("no such name")
 
-    if loaded:
-        __import__("test_module_that_is_late")
-    else:
-        cancelled = import_hook.AfterImport("test_module_that_is_late", lambda: calls.append("cancelled"))
-        cancelled.cancel()
-        cancelled.cancel()
-    hooks = [import_hook.AfterImport("test_module_that_is_late", then) for _ in range(2)]
-    assert [True, True] * loaded == calls
-    __import__("test_module_that_is_late")
-    assert [True, True] == calls
-    assert [] == [hook for hook in hooks if hook in sys.meta_path]
+compiled_adds.trace_instead = fail
+with monitel.torch.instrument() as running:
+    say(running.missing)
+compiled_adds.trace_instead = _compat.trace_instead
+stat = Stat("x", [COUNT], float("inf"))
+
+def step(x):
+    stat.add(x.sum())
+    return x.sin()
+
+with monitel.torch.instrument() as running:
+    say(running.missing)
+    torch.compile(step, backend="eager", fullgraph=True)(torch.ones(3))
+say(stat.count)
+"""
 
 
-def test_a_failure_after_an_import_is_said(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The import succeeds."""
-    (tmp_path / "test_module_that_is_late.py").write_text("ran = True\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "test_module_that_is_late", raising=False)
-
-    def then() -> None:
-        raise ValueError("no such name")
-
-    import_hook.AfterImport("test_module_that_is_late", then)
-    assert __import__("test_module_that_is_late").ran
-    assert "what waited for the import of test_module_that_is_late has failed" in caplog.text
+def test_teaching_that_has_failed_is_tried_again(run_script: RunScript) -> None:
+    """By the next instrument(), which would else say that it works."""
+    assert ["{'compiled_adds': 'no such name'}", "{}", "1"] == run_script(WHEN_TEACHING_FAILS).lines
 
 
 def test_add_itself_is_untouched() -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("monitel.torch")
 _on = False
 _said = False
+_taught = False
 _at_compile_time: Callable[[Callable[[Any], None]], None] | None = None  # both are there once the compiler is
 _outside: Callable[[Stat, Any], None] | None = None
 
@@ -47,12 +48,13 @@ class CompiledAdds:
 
 
 def _teach() -> None:
-    global _at_compile_time, _outside
-    if _outside is None:
+    global _at_compile_time, _outside, _taught
+    if not _taught:
         _at_compile_time = compile_time()
         # disable(): what adding runs, handlers too, is nothing to compile
         _outside = torch.compiler.disable(lambda stat, v: stat.add(v))
         trace_instead(Stat.add, _traced)
+        _taught = True
 
 
 def _traced(self: Stat, v: Any) -> None:  # noqa: ARG001  they are looked up by name
