@@ -134,6 +134,14 @@ def test_a_power_of_two_belongs_to_the_bucket_below(scale: int, exponent: int) -
     assert (exponent * 2**scale if scale > 0 else -(-exponent // 2**-scale)) - 1 == index >> 20 - scale
 
 
+@pytest.mark.parametrize("exponent", [-1021, -8, -1, 0, 1, 52, 1023])
+def test_the_neighbours_of_a_power_of_two(exponent: int) -> None:
+    """The number just below it is in its bucket, the one just above in the next."""
+    power = math.ldexp(1, exponent)
+    below, above = (Histogram.of([math.nextafter(power, to)]).positive_offset for to in (0, math.inf))
+    assert ((exponent << 20) - 1, exponent << 20) == (below, above)
+
+
 @given(numbers)
 def test_bounds_hold_the_samples(samples: list[float]) -> None:
     """Buckets come in order, do not overlap, stay within the extremes, and count what lies in them."""
@@ -176,21 +184,42 @@ def of_sdk(samples: Sequence[float]) -> list[Any]:
     return [point.scale, point.zero_count, point.positive.offset + first, tuple(counts[first:]), point.min, point.max]
 
 
-@given(st.lists(st.floats(sys.float_info.min, sys.float_info.max), min_size=1) | narrow.filter(bool))
-def test_buckets_are_those_of_the_sdk(samples: list[float]) -> None:
-    """The same samples give the same scale, offset and counts as the OpenTelemetry SDK's own aggregation."""
+def of_ours(samples: Sequence[float]) -> list[Any]:
+    """The same fields of ours."""
     ours = Histogram.of(samples)
-    assert of_sdk(samples) == [
-        ours.scale, ours.zero_count, ours.positive_offset, ours.positive, ours.min, ours.max
-    ]
+    return [ours.scale, ours.zero_count, ours.positive_offset, ours.positive, ours.min, ours.max]
+
+
+def at_an_end(sample: float) -> bool:
+    """Whether it is so near the end of a bucket that rounding may take it over: the SDK takes one logarithm of it all.
+
+    That is off by some units in its last place, which are the more of a bucket the further the sample is from 1.
+    """
+    place = math.log2(sample) * 2**20
+    return abs(place - round(place)) <= abs(place) * 2**-50 and math.frexp(sample)[0] != 0.5
+
+
+@given(st.lists(st.floats(sys.float_info.min, sys.float_info.max), min_size=1) | narrow.filter(bool))
+@example([0.003906249999999999])  # below 2 ** -8, and above it for the SDK
+def test_buckets_are_those_of_the_sdk(samples: list[float]) -> None:
+    """The same samples give the same scale, offset and counts as the OpenTelemetry SDK's own aggregation.
+
+    Powers of two too; of other samples that are at the end of a bucket each may be in the one beside.
+    """
+    clear = [sample for sample in samples if not at_an_end(sample)]
+    if clear:
+        assert of_sdk(clear) == of_ours(clear)
+    for sample in filter(at_an_end, samples):
+        (scale, zeros, theirs, *rest), (_, _, ours, *_) = of_sdk([sample]), of_ours([sample])
+        assert theirs in {ours - 1, ours, ours + 1}
+        assert [scale, zeros, ours, *rest] == of_ours([sample])
 
 
 def test_many_samples_are_those_of_the_sdk() -> None:
     """So do 20,000 samples over many orders of magnitude, with zeros."""
     rng = random.Random(7)
     samples = [rng.choice([0.0, math.exp(rng.gauss(0, 5))]) for _ in range(20_000)]
-    ours = Histogram.of(samples)
-    assert of_sdk(samples) == [ours.scale, ours.zero_count, ours.positive_offset, ours.positive, ours.min, ours.max]
+    assert of_sdk(samples) == of_ours(samples)
 
 
 @given(samples=anything)
