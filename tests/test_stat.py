@@ -241,6 +241,17 @@ def test_add_without_init(monitel: ModuleType) -> None:
         assert (0, True) == (stat.count, "not initialised" in repr(stat))
 
 
+def test_without_new(monitel: ModuleType, twin: str, unraisable: list[BaseException | None]) -> None:
+    """What object.__new__ makes passes over the window: C refuses it, in Python it goes as silently as it came."""
+    if twin == "c":
+        with pytest.raises(TypeError, match="not safe"):
+            object.__new__(monitel.Stat)
+    else:
+        object.__new__(monitel.Stat)
+    gc.collect()
+    assert [] == unraisable
+
+
 def test_subclass(monitel: ModuleType, clock: Any, events: list[Any]) -> None:
     """A subclass may have attributes of its own and extend add()."""
 

@@ -240,7 +240,7 @@ class Stat(Accumulator):
         super()._forget()
 
     def __del__(self) -> None:
-        if self.count and not sys.is_finalizing():
+        if hasattr(self, "_definition") and self.count and not sys.is_finalizing():
             self._close()
 
     def __repr__(self) -> str:
