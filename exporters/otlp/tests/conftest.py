@@ -128,6 +128,8 @@ def run(tmp_path: Path) -> Run:
             stdout, stderr = process.communicate()
             pytest.fail(f"the script hangs after saying {stdout!r}, {stderr!r}")
         ended = Ended(stdout, stderr, time.monotonic())
+        sys.stdout.write(stdout)  # pytest shows them where something else turns out wrong
+        sys.stderr.write(stderr)
         assert returncode == process.returncode, stderr
         return ended
 
