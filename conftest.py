@@ -19,6 +19,7 @@ def no_wait_counters() -> Iterator[None]:
     yield
     for key in wait_counter._waits.keys() - before:
         del wait_counter._waits[key]
+    wait_counter._ended.clear()
 
 
 @pytest.fixture(autouse=True)

@@ -49,7 +49,7 @@ def wait(key: str, times: int = 1) -> None:
 
 
 def test_torchs_wait_counters_are_read(instrumentation: monitel.torch.Instrumentation) -> None:
-    """Counted by torch, read as our own, until uninstrument()."""
+    """Counted by torch, read as our own, until uninstrument(); then they stay, with nothing in flight."""
     key = "pytorch.wait_counter.test.read"
     wait(key, 3)
     with torch.monitor._WaitCounter(key).guard():
@@ -57,8 +57,12 @@ def test_torchs_wait_counters_are_read(instrumentation: monitel.torch.Instrument
         assert (3, 1) == (reading.count, reading.active)
     assert (4, 0) == (monitel.wait_counters()[key].count, monitel.wait_counters()[key].active)
     assert 0 <= reading.max <= reading.total < 1
-    instrumentation.uninstrument()
-    assert key not in monitel.wait_counters()
+    with torch.monitor._WaitCounter(key).guard():
+        instrumentation.uninstrument()
+    wait(key)
+    assert (4, 0) == (monitel.wait_counters()[key].count, monitel.wait_counters()[key].active)
+    with monitel.torch.instrument(stuck_after=None):
+        assert 6 == monitel.wait_counters()[key].count
 
 
 def test_seconds_are_seconds(instrumentation: monitel.torch.Instrumentation) -> None:

@@ -247,8 +247,6 @@ def theirs() -> Iterator[dict[str, WaitReading]]:
     wait_counter.add_source(source)
     yield readings
     wait_counter.remove_source(source)
-    wait_counter.remove_source(source)
-    assert "elsewhere" not in wait_counters()
 
 
 def test_sources_are_read(key: str, theirs: dict[str, WaitReading]) -> None:
@@ -274,11 +272,37 @@ def test_longest_wait_of_a_source(theirs: dict[str, WaitReading]) -> None:
     assert {"elsewhere": 7.0} == maxima.read()
 
 
+def test_what_a_source_has_told_last_stays() -> None:
+    """After its removal too, with nothing in flight; the longest wait since the reading before is known then too."""
+
+    def source() -> dict[str, WaitReading]:
+        return gone
+
+    gone = {"gone": WaitReading(2, 3.0, 2.0, 1)}
+    wait_counter.add_source(source)
+    maxima = monitel.WaitMaxima()
+    assert {"gone": 2.0} == maxima.read()
+    gone["gone"] = WaitReading(3, 4.0, 2.0, 1)
+    wait_counter.remove_source(source)
+    gone["gone"] = WaitReading(9, 9.0, 9.0, 9)
+    wait_counter.remove_source(source)
+    assert WaitReading(3, 4.0, 2.0, 0) == wait_counters()["gone"]
+    assert [{"gone": 1.0}, {}] == [maxima.read(), maxima.read()]
+    wait_counter.add_source(source)
+    assert WaitReading(9, 9.0, 9.0, 9) == wait_counters()["gone"]
+    wait_counter.remove_source(source)
+
+
 def test_a_forked_child_has_no_sources(run_script: RunScript) -> None:
     """What they count there, they may have counted in the parent."""
     ended = run_script(
         """
+def source():
+    return {"gone": monitel.WaitReading(1, 1.0, 1.0, 0)}
+
 monitel.wait_counter.add_source(lambda: {"elsewhere": monitel.WaitReading(2, 3.0, 2.0, 1)})
+monitel.wait_counter.add_source(source)
+monitel.wait_counter.remove_source(source)
 if os.fork() == 0:
     say("child", *monitel.wait_counters())
     os._exit(0)
@@ -286,4 +310,4 @@ os.wait()
 say("parent", *monitel.wait_counters())
 """
     )
-    assert ["child", "parent elsewhere"] == ended.lines
+    assert ["child", "parent gone elsewhere"] == ended.lines

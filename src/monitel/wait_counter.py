@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import RLock
 from typing import TYPE_CHECKING
 from weakref import ref
@@ -50,6 +50,7 @@ _lock = RLock()
 _waits: dict[str, _Waits] = {}
 _maxima: tuple[ref[WaitMaxima], ...] = ()
 _sources: tuple[Source, ...] = ()
+_ended: dict[str, WaitReading] = {}  # of sources that are read no more
 
 
 class WaitCounter:
@@ -177,14 +178,21 @@ def add_source(source: Source) -> None:
 
 
 def remove_source(source: Source) -> None:
-    """Read a source no more; one that is not known is passed over."""
-    global _sources
+    """Read a source no more; one that is not known is passed over.
+
+    What it tells now stays, with no wait in flight: an exporter's last look may come later, and totals do not fall.
+    """
+    global _sources, _ended
+    if source not in _sources:
+        return
+    last = {key: replace(reading, active=0) for key, reading in source().items()}
     with _lock:
         _sources = tuple(other for other in _sources if other != source)
+        _ended = {**_ended, **last}
 
 
 def _from_sources() -> dict[str, WaitReading]:
-    return {key: reading for source in _sources for key, reading in source().items()}
+    return {**_ended, **{key: reading for source in _sources for key, reading in source().items()}}
 
 
 class WaitMaxima:
@@ -215,7 +223,7 @@ class WaitMaxima:
         """Seconds, by key, of the waits that have ended since this was last called."""
         with _lock:
             longest_ns, self._longest_ns = self._longest_ns, {}
-        longest = self._longest_of_sources() if _sources else {}
+        longest = self._longest_of_sources() if _sources or _ended else {}
         longest.update((key, nanoseconds / 1e9) for key, nanoseconds in longest_ns.items())
         return longest
 
@@ -237,9 +245,9 @@ class WaitMaxima:
 
 def _start_at_zero() -> None:
     """In a forked child: what the parent has counted stays the parent's; a wait in flight here goes on."""
-    global _lock, _sources
+    global _lock, _sources, _ended
     _lock = RLock()
-    _sources = ()
+    _sources, _ended = (), {}
     for waits in _waits.values():
         waits.count = waits.total_ns = waits.max_ns = 0
     for reference in _maxima:

@@ -64,12 +64,13 @@ def test_install_observes_wait_counters(clock: ManualClock) -> None:
 
 
 def test_a_collect_asks_the_sources_once_for_each_instrument() -> None:
-    """Not for each key: torch's source is a hundred keys of JSON. One that is gone has no points, and breaks none."""
+    """Not for each key: torch's source is a hundred keys of JSON. A key that it has no more has no point."""
     asked: list[int] = []
+    keys = list(range(20))
 
     def source() -> dict[str, monitel.WaitReading]:
         asked.append(1)
-        return {f"theirs.{key}": monitel.WaitReading(len(asked), 2.0, 1.0, 0) for key in range(20)}
+        return {f"theirs.{key}": monitel.WaitReading(len(asked), 2.0, 1.0, 0) for key in keys}
 
     reader = InMemoryMetricReader()
     waits = monitel_otel.WaitInstruments(MeterProvider([reader]).get_meter("test"))
@@ -79,5 +80,6 @@ def test_a_collect_asks_the_sources_once_for_each_instrument() -> None:
         asked.clear()
         assert {".time s", ".count {wait}", ".active {wait}"} <= collected(reader, "theirs.7").keys()
         assert 4 == len(asked)
-    wait_counter.remove_source(source)
+    keys.clear()
     assert reader.get_metrics_data() is None
+    wait_counter.remove_source(source)

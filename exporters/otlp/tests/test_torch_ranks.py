@@ -154,6 +154,25 @@ def test_without_a_line_of_code(receiver: Receiver, run: Run, tmp_path: Path) ->
     assert 2 * ["monitel: exported 3 windows, 0 events"] == said
 
 
+BRIEF = """\
+import sys
+import monitel_otlp, monitel.torch
+import torch.distributed as dist
+with monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool"), monitel.torch.instrument():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+"""
+
+
+def test_waits_of_a_brief_run(receiver: Receiver, run: Run) -> None:
+    """They are there though instrument() has ended before the pipeline's first look, which is its last."""
+    run("-c", BRIEF, receiver.url)
+    key = "pytorch.wait_counter.c10d.init_process_group"
+    values = {what: [point.value for point in receiver.points(f"{key}.{what}")] for what in ("count", "active")}
+    assert {"count": [1], "active": [0]} == values
+    (total,), (longest,) = (receiver.points(f"{key}.{what}") for what in ("time", "max"))
+    assert 0 < longest.value == total.value < 60
+
+
 LAST = """\
 import datetime
 from torch.monitor import Event, log_event

@@ -43,7 +43,7 @@ class Waits:
             wait_counter.add_source(self._readings)
 
     def remove(self) -> None:
-        """Leave torch's counters to torch."""
+        """Leave torch's counters to torch: what they have counted until now stays."""
         wait_counter.remove_source(self._readings)
         for module, was in self._replaced:
             setattr(module, was.__name__, was)  # type: ignore[attr-defined]

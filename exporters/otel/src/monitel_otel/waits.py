@@ -63,7 +63,7 @@ class WaitInstruments:
         )
 
     def _reading(self, what: str, key: str) -> list[monitel.WaitReading]:
-        """One key's reading; none where its source is gone."""
+        """One key's reading; none where its source has it no more."""
         if self._begins(what, key):
             self._readings[what] = monitel.wait_counters()
         reading = self._readings[what].get(key)
