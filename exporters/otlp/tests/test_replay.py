@@ -109,8 +109,14 @@ def test_replay_goes_on_where_it_was_stopped(receiver: Receiver, run: Run, runs:
     assert "run this again" in ended.stderr
     assert EVENTS[:7] == names(receiver)
     assert EVENTS[7:] == spooled(runs)[1]
+    done = re.fullmatch("delivered ([0-9]+) items from 1 spool", ended.stdout.splitlines()[-1])
+    nothing = run(*COMMAND, "replay", runs, "--endpoint", receiver.url, returncode=1)
+    assert "run this again" in nothing.stderr
+    assert "delivered" not in nothing.stdout
     receiver.forget_rules()
-    run(*COMMAND, "replay", runs, "--endpoint", receiver.url)
+    rest = run(*COMMAND, "replay", runs, "--endpoint", receiver.url)
+    assert done
+    assert f"delivered {60 - int(done[1])} items from 1 spool" == rest.stdout.splitlines()[-1]
     assert EVENTS == names(receiver)
     assert list(range(1, 21)) == receiver.values("loss.count")
 

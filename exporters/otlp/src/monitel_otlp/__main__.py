@@ -107,17 +107,19 @@ def _replay(arguments: argparse.Namespace) -> int:
         take_back(folders)
     for line in describe_age(folders):
         print(line, flush=True)  # before the progress bar
-    delivered = too_old = failures = 0
+    delivered = too_old = spools = failures = 0
     for folder in folders:
-        try:
-            outcome = replay(folder, routes)
-            delivered += outcome.delivered
-            too_old += outcome.too_old
-        except SpoolError as error:
+        outcome = replay(folder, routes)
+        delivered += outcome.delivered
+        too_old += outcome.too_old
+        if outcome.trouble is not None:
             failures += 1
-            print(f"monitel_otlp: {error}", file=sys.stderr)
-    aside = f"; refused for their age, and set aside in rejected/: {too_old}" if too_old else ""
-    print(f"delivered {_count(delivered, 'item')} from {_count(len(folders) - failures, 'spool')}{aside}")
+            print(f"monitel_otlp: {outcome.trouble}", file=sys.stderr)
+        if outcome.trouble is None or outcome.delivered or outcome.too_old:
+            spools += 1
+    if spools:
+        aside = f"; refused for their age, and set aside in rejected/: {too_old}" if too_old else ""
+        print(f"delivered {_count(delivered, 'item')} from {_count(spools, 'spool')}{aside}")
     return 1 if failures else 0
 
 

@@ -35,10 +35,12 @@ class Outcome(NamedTuple):
     Attributes:
         delivered: That many the backend took.
         too_old: That many it refused for their age; they are set aside.
+        trouble: Why something is left; None where nothing is.
     """
 
     delivered: int
     too_old: int
+    trouble: str | None
 
 
 class _ReplayedSpool(Spool):
@@ -125,30 +127,37 @@ def replay(folder: Path, routes: dict[str, Sender]) -> Outcome:
         folder: A folder that :func:`spool_folders` gave.
         routes: How to send.
 
-    Raises:
-        SpoolError: Its process is still running, or the backend does not take it; what is left stays.
+    Returns:
+        What was done, and what has kept it from doing more: the folder's process still runs, or the backend does not
+        take it. What is left stays.
     """
-    spool = _ReplayedSpool(folder)
-    spool.load()
-    tally = Tally()
+    spool, tally, trouble = _ReplayedSpool(folder), Tally(), None
     try:
-        begin = spool.size_bytes
-        with tqdm(total=begin, unit="B", unit_scale=True, desc=folder.name, disable=None) as progress:
-            for signal in SIGNALS:
-                if spool.oldest(signal) is not None:
-                    if signal not in routes:
-                        raise SpoolError(f"there are {signal} to deliver, and no endpoint for them: give --endpoint")
-                    outbox = Outbox(signal, routes[signal], spool, tally, RLock())
-                    try:
-                        _empty(outbox, lambda: progress.update(begin - spool.size_bytes - progress.n))
-                    finally:
-                        outbox.end()
-                    if outbox.trouble is not None:
-                        why = f"{routes[signal].url}: {outbox.trouble.reason}"
-                        raise SpoolError(f"{why}; the rest is still in {folder}, run this again")
+        spool.load()
+        _deliver(spool, routes, tally)
+    except SpoolError as error:
+        trouble = str(error)
     finally:
         spool.close()
-    return Outcome(sum(tally.total(signal) for signal in SIGNALS), spool.too_old)
+    return Outcome(sum(tally.total(signal) for signal in SIGNALS), spool.too_old, trouble)
+
+
+def _deliver(spool: Spool, routes: dict[str, Sender], tally: Tally) -> None:
+    """Deliver signal by signal, until one is not taken."""
+    begin = spool.size_bytes
+    with tqdm(total=begin, unit="B", unit_scale=True, desc=spool.folder.name, disable=None) as progress:
+        for signal in SIGNALS:
+            if spool.oldest(signal) is not None:
+                if signal not in routes:
+                    raise SpoolError(f"there are {signal} to deliver, and no endpoint for them: give --endpoint")
+                outbox = Outbox(signal, routes[signal], spool, tally, RLock())
+                try:
+                    _empty(outbox, lambda: progress.update(begin - spool.size_bytes - progress.n))
+                finally:
+                    outbox.end()
+                if outbox.trouble is not None:
+                    why = f"{routes[signal].url}: {outbox.trouble.reason}"
+                    raise SpoolError(f"{why}; the rest is still in {spool.folder}, run this again")
 
 
 def _empty(outbox: Outbox, on_progress: Callable[[], object]) -> None:
