@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -44,7 +46,9 @@ def environment(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str
 def stack(environment: dict[str, str]) -> Iterator[Stack]:
     """The command; whatever it has started is ended."""
 
-    def stack(*arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+    def stack(
+        *arguments: str, status: int = 0, environment: dict[str, str] = environment
+    ) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, str(COMPOSE / "stack"), *arguments]
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=120, check=False, stdin=subprocess.DEVNULL
@@ -84,7 +88,7 @@ def test_up_look_and_down(stack: Stack, environment: dict[str, str], tmp_path: P
 @pytest.mark.parametrize("environment", ["processes"], indirect=True)
 def test_what_is_in_the_way_is_named(stack: Stack, environment: dict[str, str], tmp_path: Path) -> None:
     """A second ``up``, a port that is taken, a program that does not start, one that is missing, and a typing error."""
-    assert "runs already; compose/stack down ends it" in (stack("up"), stack("up", status=1))[1].stderr
+    assert "the stack runs already; compose/stack down ends it" in (stack("up"), stack("up", status=1))[1].stderr
     stack("down")
     with socket.create_server(("127.0.0.1", int(environment["OTLP_GRPC_PORT"]))):
         assert f"otelcol did not start, see {tmp_path / 'stack' / 'otelcol.log'}" in stack("up", status=1).stderr
@@ -94,3 +98,21 @@ def test_what_is_in_the_way_is_named(stack: Stack, environment: dict[str, str], 
     assert not listening(environment["PROMETHEUS_PORT"])
     assert "usage: compose/stack up" in stack("start", status=1).stderr
     stack("down")
+
+
+@pytest.mark.parametrize("environment", ["processes"], indirect=True)
+@pytest.mark.parametrize("name", ["otelcol", "prometheus"])
+def test_what_has_died_is_started_again(stack: Stack, environment: dict[str, str], tmp_path: Path, name: str) -> None:
+    """``up`` leaves the other one as it is, also where what is missing does not start; ``down`` ends both."""
+    stack("up")
+    pids = {each: (tmp_path / "stack" / f"{each}.pid").read_text() for each in ("otelcol", "prometheus")}
+    os.kill(int(pids[name]), signal.SIGKILL)
+    port = environment["PROMETHEUS_PORT" if name == "prometheus" else "OTLP_HTTP_PORT"]
+    eventually(lambda: not listening(port), "it is still there")
+    broken = {**environment, f"MONITEL_{name.upper()}": shutil.which("true") or ""}
+    assert f"{name} did not start" in stack("up", status=1, environment=broken).stderr
+    stack("up")
+    again = {each: (tmp_path / "stack" / f"{each}.pid").read_text() for each in pids}
+    assert [name] == [each for each in pids if again[each] != pids[each]]
+    assert f"{name} has ended" in stack("down").stdout
+    assert [False, False] == [listening(environment[which]) for which in ("PROMETHEUS_PORT", "OTLP_HTTP_PORT")]
