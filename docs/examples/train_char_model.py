@@ -46,7 +46,13 @@ WINDOW = timedelta(seconds=1)
 train_loss = monitel.stat("loss", window_size=WINDOW, attributes={"split": "train"})
 val_loss = monitel.stat("loss", window_size=WINDOW, attributes={"split": "val"})
 gradient_norm = monitel.stat("gradient.norm", window_size=WINDOW)
-step_time = monitel.stat("step.time", window_size=WINDOW, unit="s", description="Computing one step")
+step_time = monitel.stat(
+    "step.time",
+    list(monitel.Aggregation),  # the distribution too: percentiles, and a histogram for a heat map
+    WINDOW,
+    unit="s",
+    description="Computing one step",
+)
 throughput = monitel.stat("throughput", window_size=WINDOW, unit="{token}/s", description="Characters seen")
 data_loading = monitel.WaitCounter("data.loading")
 
@@ -113,7 +119,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     with (
         monitel.register_event_handler(recorded.append),
         monitel_tensorboard.install(arguments.run_dir / "tensorboard"),
-        monitel_otlp.configure(service_name="monitel-demo", spool_dir=arguments.run_dir / "spool") as pipeline,
+        monitel_otlp.configure(
+            service_name="monitel-demo",
+            spool_dir=arguments.run_dir / "spool",
+            distributions=arguments.distributions,
+        ) as pipeline,
     ):
         with data_loading.guard():
             corpus = Corpus.read(STDLIB)
@@ -212,6 +222,8 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--hidden", type=at_least(1), default=256, help="width of the model (%(default)s)")
     parser.add_argument("--batch-size", type=at_least(1), default=512, help="characters a step (%(default)s)")
     parser.add_argument("--profile", type=at_least(0), default=0, help="record a trace of so many steps")
+    distributions = ("percentiles", "histogram", "both")  # not every backend takes histograms
+    parser.add_argument("--distributions", choices=distributions, default="both", help="of step times (%(default)s)")
     parser.add_argument("--epoch-steps", type=at_least(1), default=500, help="steps an epoch (%(default)s)")
     arguments = parser.parse_args(argv)
     arguments.run_dir = arguments.run_dir or Path("monitel-runs", time.strftime("%Y%m%d-%H%M%S"))

@@ -60,10 +60,10 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     return process.returncode, printed, errors
 
 
-def scalar_tags(run_dir: Path) -> set[str]:
-    """The tags that TensorBoard finds."""
+def tags(run_dir: Path, kind: str) -> set[str]:
+    """The tags of a kind that TensorBoard finds."""
     accumulator = event_accumulator.EventAccumulator(str(run_dir / "tensorboard")).Reload()
-    return set(accumulator.Tags()["scalars"])
+    return set(accumulator.Tags()[kind])
 
 
 def spooled(run_dir: Path) -> tuple[set[str], set[str]]:
@@ -88,10 +88,11 @@ def spooled(run_dir: Path) -> tuple[set[str], set[str]]:
 
 def assert_everything_is_written(run_dir: Path, printed: str) -> None:
     """Check TensorBoard's files, the spool, the checkpoint and the table."""
-    tags = scalar_tags(run_dir)
-    assert tags >= {"loss.mean{split=train}", "loss.mean{split=val}", "step.time.max", "epoch/waited"}
+    scalars = {"loss.mean{split=train}", "loss.mean{split=val}", "step.time.p99", "epoch/waited"}
+    assert tags(run_dir, "scalars") >= scalars
+    assert {"step.time.histogram"} == tags(run_dir, "histograms")
     metrics, events = spooled(run_dir)
-    assert metrics >= {f"{stat}.mean" for stat in STATS}
+    assert metrics >= {f"{stat}.mean" for stat in STATS} | {"step.time.p99", "step.time.histogram"}
     assert events >= EVENTS
     with np.load(run_dir / "checkpoint.npz") as checkpoint:
         assert checkpoint["step"] > 0
@@ -220,6 +221,15 @@ def collector() -> Iterator[tuple[str, set[str]]]:
         yield f"http://127.0.0.1:{server.server_port}", paths
         server.shutdown()
         thread.join()
+
+
+def test_for_a_backend_without_histograms(tmp_path: Path) -> None:
+    """Percentiles only, by a flag."""
+    code, _, errors = finish(start(tmp_path, "--seconds", "1", "--distributions", "percentiles"))
+    assert code == 0, errors
+    metrics, _ = spooled(tmp_path)
+    assert {"step.time.p50", "step.time.p99"} <= metrics
+    assert "step.time.histogram" not in metrics
 
 
 def test_with_an_endpoint_it_is_sent(tmp_path: Path, collector: tuple[str, set[str]]) -> None:
