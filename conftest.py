@@ -5,11 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from monitel import _window, wait_counter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+# How long an example takes says how busy the machine is.
+settings.register_profile("monitel", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("monitel")
 
 
 @pytest.fixture(autouse=True)

@@ -82,7 +82,7 @@ def played(twin: Any, operations: list[tuple[str, int, int]]) -> list[Any]:
     return player.log
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.lists(OPERATIONS, max_size=60))
 def test_the_same(operations: list[tuple[str, int, int]]) -> None:
     """Ranges, parents, times, who is told, and what is raised: all equal."""

@@ -134,7 +134,7 @@ def test_content(clock: ManualClock, tmp_path: Path) -> None:
     assert ({"name": "MainThread"}, {"sort_index": 0}) == (name["args"], order["args"])
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(name=TEXT, args=VALUES | st.dictionaries(TEXT, VALUES), key=TEXT, value=TEXT)
 def test_any_text(tmp_path: Path, name: str, args: Any, key: str, value: str) -> None:
     """Whatever names, args, metadata and trace ids hold, the trace is JSON for the strictest reader."""
@@ -268,7 +268,7 @@ def test_ranges_that_overlap(clock: ManualClock, tmp_path: Path) -> None:
     } == shown
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), max_size=30), st.randoms())
 def test_any_order(tmp_path: Path, moves: list[tuple[int, int]], random: Any) -> None:
     """Ranges that begin and end in any order, in three contexts, give a valid and complete trace."""

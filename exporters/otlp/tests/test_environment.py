@@ -127,7 +127,7 @@ environments = st.tuples(
     ),
 ).map(lambda parts: {**parts[0], **parts[1]})
 fuzzed = settings(
-    max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=150, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 

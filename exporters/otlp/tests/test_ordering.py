@@ -146,7 +146,7 @@ def finite(group: list[Closed]) -> float:
     return sum(closed.sum for closed in group if math.isfinite(closed.sum))
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=80, derandomize=True)
 @given(batches(anything, STEPS))
 def test_cumulative_points_of_any_windows(batches: list[list[Closed]]) -> None:
     """Each series ascends by a millisecond at least, gauges are those of the windows, totals end exact."""
@@ -181,7 +181,7 @@ def test_cumulative_points_of_any_windows(batches: list[list[Closed]]) -> None:
     assert len(starts) <= 1  # counting began once
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=80, derandomize=True)
 @given(batches(anything, STEPS))
 def test_delta_points_of_any_windows(batches: list[list[Closed]]) -> None:
     """A histogram of one bucket for each window or merged few; what was counted is counted exactly once."""
@@ -213,7 +213,7 @@ def test_delta_points_of_any_windows(batches: list[list[Closed]]) -> None:
         assert {point.metric for point in points} <= {name + kind for name, _ in SERIES for kind in kinds}
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=80, derandomize=True)
 @given(batches(anything, STEPS))
 def test_delta_sums_of_any_windows(batches: list[list[Closed]]) -> None:
     """The sum is in the histogram until a sample was negative, and in ``.total`` from that request on; it is exact."""
@@ -237,7 +237,7 @@ def test_delta_sums_of_any_windows(batches: list[list[Closed]]) -> None:
             assert expected == sorted(sums + totals, key=lambda each: each[1])
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=80, derandomize=True)
 @given(batches(anything, STEPS))
 def test_delta_periods_do_not_overlap(batches: list[list[Closed]]) -> None:
     """A point of a series begins where the one before it ended, or later: over requests too."""

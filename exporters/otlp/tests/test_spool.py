@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from monitel_otlp import segments as segments_module
@@ -75,7 +75,6 @@ def test_what_goes_in_comes_out(given: list[FrozenRequest]) -> None:
         assert expected == loaded(folder)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["put", "read", "remove", "restart"]), requests), max_size=30))
 def test_a_spool_is_a_queue_over_any_restarts(steps: list[tuple[str, FrozenRequest]]) -> None:
     """Requests put, read, removed and left to the next process come in order, each once."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_file_loader import (  # type: ignore[import-untyped]
     LegacyEventFileLoader,
@@ -78,7 +78,6 @@ def test_the_file_is_what_tensorboard_expects(tmp_path: Path) -> None:
     assert (loss.wall_time, loss.step, loss.summary.value[0].tag) == (1234.5, 2, "loss")
 
 
-@settings(deadline=None)
 @example([Point("\ud800", "\ud800", 0, 0.0)])
 @given(
     st.lists(
