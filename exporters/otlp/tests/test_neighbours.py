@@ -61,7 +61,7 @@ def test_after_shutdown_everything_is_quiet(receiver: Receiver, start: Start) ->
     pipeline.logger_provider.get_logger("mine").emit(event_name="late")
     begin = time.monotonic()
     assert pipeline.force_flush(10)
-    assert time.monotonic() - begin < 1
+    assert time.monotonic() - begin < 5
     assert sent == len(receiver.requests)
 
 
