@@ -222,8 +222,8 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--hidden", type=at_least(1), default=256, help="width of the model (%(default)s)")
     parser.add_argument("--batch-size", type=at_least(1), default=512, help="characters a step (%(default)s)")
     parser.add_argument("--profile", type=at_least(0), default=0, help="record a trace of so many steps")
-    distributions = ("percentiles", "histogram", "both")  # not every backend takes histograms
-    parser.add_argument("--distributions", choices=distributions, default="both", help="of step times (%(default)s)")
+    kinds = ("percentiles", "histogram", "both")  # not every backend takes histograms
+    parser.add_argument("--distributions", choices=kinds, default=kinds[0], help="of step times (%(default)s)")
     parser.add_argument("--epoch-steps", type=at_least(1), default=500, help="steps an epoch (%(default)s)")
     arguments = parser.parse_args(argv)
     arguments.run_dir = arguments.run_dir or Path("monitel-runs", time.strftime("%Y%m%d-%H%M%S"))

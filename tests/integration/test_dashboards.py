@@ -253,7 +253,8 @@ def telling(command: Sequence[str], prometheus: Store, folder: Path) -> Iterator
 def test_the_demo_is_shown(backends: Path, tmp_path: Path) -> None:
     """A process without a launcher, that says neither a run nor a rank: all that is there is on the boards."""
     with store(backends, tmp_path) as prometheus:
-        command = [sys.executable, str(DEMO), "--seconds=60", "--hidden=32", f"--run-dir={tmp_path / 'run'}"]
+        choices = ["--seconds=60", "--hidden=32", f"--run-dir={tmp_path / 'run'}", "--distributions=both"]
+        command = [sys.executable, str(DEMO), *choices]
         with telling(command, prometheus, tmp_path):
             for name in BOARDS:
                 settle(board(name, prometheus), OF_FAULTS | OF_ENDS)
