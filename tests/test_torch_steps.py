@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -138,6 +139,22 @@ def test_an_optimizer_for_each_parameter_is_one_step(windows: Any) -> None:
         for one in each:
             one.step()
     assert 4 == end()["training.steps"].count
+
+
+def test_steps_in_two_threads_at_once(windows: Any) -> None:
+    """One that begins and ends while another one is under way does not keep that from being counted."""
+    one, other = optimizer(), optimizer()
+    end = windows()
+    one.step()
+    one.step(lambda: in_a_thread(other.step))
+    assert 2 == end()["training.steps"].count
+
+
+def in_a_thread(action: Callable[[], None]) -> None:
+    """Run it in a thread, and wait for that."""
+    thread = threading.Thread(target=action)
+    thread.start()
+    thread.join(60)
 
 
 def test_the_process_knows_its_step(windows: Any) -> None:
@@ -307,7 +324,7 @@ def test_a_forward_that_fails_is_no_sample(windows: Any, clock: ManualClock) -> 
 
 
 def test_a_model_that_calls_itself_counts_once(windows: Any, clock: ManualClock) -> None:
-    """The innermost call is timed."""
+    """A call within a call is part of it."""
 
     class Model(torch.nn.Module):  # type: ignore[misc]
         """Goes down to zero."""
@@ -320,4 +337,4 @@ def test_a_model_that_calls_itself_counts_once(windows: Any, clock: ManualClock)
     end = windows(phases=True, model=model)
     model(3)
     forward = end()["training.forward.duration"]
-    assert (1, 5.0) == (forward.count, forward.sum)
+    assert (1, 20.0) == (forward.count, forward.sum)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
 from importlib import import_module
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -40,9 +41,28 @@ def untraced(function: _Function) -> _Function:
     return function
 
 
+def compile_only_below(function: Callable[..., Any]) -> None:
+    """Have torch.compile begin with what the function calls, as with nn.Module's own ``__call__``.
+
+    Where the function is called in code that is compiled, it is compiled as part of that; and by a torch that has no
+    such order, in any case.
+    """
+    module = "torch._C._dynamo.eval_frame"
+    with suppress(Missing):
+        action: Any = _find(module, "_FrameAction")
+        strategy = _find(module, "_FrameExecStrategy")(action.SKIP, action.DEFAULT)
+        _find(module, "set_code_exec_strategy")(function.__code__, strategy)
+
+
 def loader_iterator() -> Any:
     """The class whose ``__next__`` gives a DataLoader's batches."""
     return _find("torch.utils.data.dataloader", "_BaseDataLoaderIter")
+
+
+def backward_under_way() -> Callable[[], bool]:
+    """What tells whether this thread runs a backward: one that begins within it is part of it."""
+    graph: Callable[[], int] = _find("torch._C", "_current_graph_task_id")
+    return lambda: graph() != -1
 
 
 def collective_logger() -> logging.Logger:

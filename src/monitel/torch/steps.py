@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from threading import local
+from typing import TYPE_CHECKING, Any
 
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from monitel import clock
 from monitel._window import get_step, set_step
 from monitel.aggregation import COUNT
 from monitel.registry import _each
 from monitel.stats import Stat
-from monitel.torch._compat import untraced
+from monitel.torch._compat import compile_only_below, untraced
 from monitel.torch.work import Work, duration_stat
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch.utils.hooks import RemovableHandle
 
 
 class Steps:
@@ -40,16 +46,13 @@ class Steps:
         self._duration = duration_stat("training.step.duration", "From one optimizer step to the next", window_size)
         self._work = work
         self._now = clock.reading()
-        self._begun: int | None = None  # the optimizer whose step() was entered last
+        self._thread = _Thread()
         self._stepped: set[int] = set()  # the optimizers of the step under way
         self._since_ns: int | None = None
 
     def install(self) -> None:
         """Hook all optimizers, those that will be made too."""
-        self._hooks = (
-            register_optimizer_step_pre_hook(self._before),
-            register_optimizer_step_post_hook(self._after),
-        )
+        self._hooks = hook_optimizers(self._before, self._after)
 
     def remove(self) -> None:
         """Hook them no more, and log what was collected."""
@@ -60,14 +63,14 @@ class Steps:
 
     @untraced
     def _before(self, optimizer: object, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
-        self._begun = id(optimizer)
+        self._thread.begun = id(optimizer)
 
     @untraced
     def _after(self, optimizer: object, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
-        stepped, key = self._stepped, id(optimizer)
-        if key != self._begun:  # it has called another one, which has counted
+        stepped, thread, key = self._stepped, self._thread, id(optimizer)
+        if key != thread.begun:  # it has called another one, which has counted
             return
-        self._begun = None
+        thread.begun = None
         if key in stepped:
             stepped.clear()
         stepped.add(key)
@@ -82,3 +85,17 @@ class Steps:
             self._duration.add(seconds)
             if self._work is not None and seconds:
                 self._work.done_in(seconds)
+
+
+class _Thread(local):
+    begun: int | None = None  # the optimizer whose step() was entered last
+
+
+def hook_optimizers(before: Callable[..., Any], after: Callable[..., None]) -> list[RemovableHandle]:
+    """Have both called around each ``step()`` of all optimizers, those that will be made too.
+
+    What calls them is torch's wrapper of ``step()``. The compiler, which must not trace them, would fail at it, say so,
+    and go on with the step itself; so it is told to begin there. That is for good.
+    """
+    compile_only_below(Optimizer.profile_hook_step(lambda: None))
+    return [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
