@@ -71,7 +71,7 @@ PROFILER_LAYERS = [
 #: And within the torch bridge: torch's private names, the sources, what plugs them in.
 TORCH_LAYERS = [
     *("_compat", "place", "work", "ticking", "import_hook", "captures", "ring", "devices", "held_event"),
-    *("steps", "loading", "phases", "waits", "stuck", "monitor", "compilation_range", "compilation"),
+    *("steps", "loading", "forward", "phases", "waits", "stuck", "monitor", "compilation_range", "compilation"),
     *("out_of_memory", "failures", "tensors", "compiled_adds"),
     *("instrumentation", "replacement", "__init__"),
 ]
