@@ -91,7 +91,7 @@ def test_an_optimizer_made_later_counts(windows: Any) -> None:
         made = optimizer(kind)
         for _ in range(3):
             made.step()
-    assert 5 == end()["training.steps"].count  # the first one of Mine belongs to the step that Adam's last began
+    assert 6 == end()["training.steps"].count
 
 
 def test_a_step_that_raises_is_no_step(windows: Any) -> None:
@@ -139,6 +139,37 @@ def test_an_optimizer_for_each_parameter_is_one_step(windows: Any) -> None:
         for one in each:
             one.step()
     assert 4 == end()["training.steps"].count
+
+
+def test_runs_one_after_the_other(windows: Any, clock: ManualClock) -> None:
+    """Each has all its steps, and what was between two runs is no step's duration."""
+    end = windows(samples_per_step=1)
+    for _ in range(3):
+        generator, critic = optimizer(), optimizer()
+        clock.advance(600)
+        for _ in range(4):
+            clock.advance(1)
+            critic.step()
+            generator.step()
+    found = end()
+    duration = found["training.step.duration"]
+    assert (12, 9, 9.0, 9) == (
+        found["training.steps"].count,
+        duration.count,
+        duration.sum,
+        found["training.samples.rate"].count,
+    )
+
+
+def test_an_optimizer_that_begins_to_take_turns_later(windows: Any) -> None:
+    """As a generator whose critic was trained alone before: its first one is one more, the others are not."""
+    generator, critic = optimizer(), optimizer()
+    end = windows()
+    for turn in range(10):
+        critic.step()
+        if turn >= 5:
+            generator.step()
+    assert 11 == end()["training.steps"].count
 
 
 def test_steps_in_two_threads_at_once(windows: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from threading import local
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
@@ -26,7 +27,8 @@ class Steps:
 
     A step is counted when an optimizer is the first of its step; the next one begins when one of them steps again. So
     two optimizers that take turns, or one for each parameter, are one step, and one that steps five times while the
-    other steps once makes five.
+    other steps once makes five. One that steps for the first time begins a step, unless the one under way has begun
+    like that: it is another run's, and what was between the two is no step's duration.
 
     Of a ``step()`` that calls another, as a subclass or a wrapper does, the innermost counts: torch runs its hooks for
     each.
@@ -48,6 +50,8 @@ class Steps:
         self._now = clock.reading()
         self._thread = _Thread()
         self._stepped: set[int] = set()  # the optimizers of the step under way
+        self._known: WeakValueDictionary[int, Any] = WeakValueDictionary()  # those that have stepped
+        self._first = False  # whether the step under way has begun with one that had not
         self._since_ns: int | None = None
 
     def install(self) -> None:
@@ -71,12 +75,15 @@ class Steps:
         if key != thread.begun:  # it has called another one, which has counted
             return
         thread.begun = None
-        if key in stepped:
-            stepped.clear()
-        stepped.add(key)
-        if len(stepped) > 1:
+        new = key not in stepped and self._known.get(key) is not optimizer
+        if new:
+            self._known[key] = optimizer
+        if key not in stepped and stepped and (self._first or not new):
+            stepped.add(key)
             return
-        now_ns, since_ns = self._now(), self._since_ns
+        self._stepped = {key}
+        self._first = new
+        now_ns, since_ns = self._now(), None if new else self._since_ns
         self._since_ns = now_ns
         set_step((get_step() or 0) + 1)
         self._count.add(1.0)
