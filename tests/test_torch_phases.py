@@ -270,6 +270,14 @@ def test_a_model_compiled_later_is_timed_and_its_graph_is_the_same() -> None:
     assert all(graph == graphs[0] for graph in graphs)
 
 
+def test_a_backward_in_a_function_that_is_compiled() -> None:
+    """It breaks the graph, and is timed there as ever."""
+    torch._dynamo.reset()
+    weight = torch.nn.Parameter(torch.ones(1))
+    backward = torch.compile(lambda: (weight * 2).sum().backward(), backend="eager")
+    assert 3 == seen(lambda: [backward() for _ in range(3)])["backward"][0]
+
+
 def test_a_timed_model_in_a_function_that_is_compiled() -> None:
     """It is compiled as part of it, without being timed."""
     torch._dynamo.reset()

@@ -11,7 +11,7 @@ from torch.compiler import is_dynamo_compiling
 from monitel import clock
 from monitel.registry import _each
 from monitel.stats import Stat
-from monitel.torch._compat import backward_under_way, untraced
+from monitel.torch._compat import backward_under_way, compile_only_below, untraced
 from monitel.torch.forward import Forward
 from monitel.torch.steps import hook_optimizers
 from monitel.torch.work import duration_stat
@@ -62,6 +62,7 @@ class Phases:
             original(*args, **kwargs)
             add((now() - begin_ns) / 1e9)
 
+        compile_only_below(timed_backward)
         self._timed = timed_backward
         autograd.backward = timed_backward
 

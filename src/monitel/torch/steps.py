@@ -81,7 +81,8 @@ class Steps:
         if key not in stepped and stepped and (self._first or not new):
             stepped.add(key)
             return
-        self._stepped = {key}
+        stepped.clear()
+        stepped.add(key)
         self._first = new
         now_ns, since_ns = self._now(), None if new else self._since_ns
         self._since_ns = now_ns
