@@ -70,7 +70,7 @@ PROFILER_LAYERS = [
 ]
 #: And within the torch bridge: torch's private names, the sources, what plugs them in.
 TORCH_LAYERS = [
-    *("_compat", "place", "work", "ticking", "import_hook", "captures", "ring", "devices", "held_event"),
+    *("_compat", "place", "own_stat", "work", "ticking", "import_hook", "captures", "ring", "devices", "held_event"),
     *("steps", "loading", "forward", "phases", "waits", "stuck", "monitor", "compilation_range", "compilation"),
     *("out_of_memory", "failures", "tensors", "compiled_adds"),
     *("instrumentation", "replacement", "__init__"),

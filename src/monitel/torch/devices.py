@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from monitel.aggregation import COUNT
-from monitel.stats import Stat
 from monitel.torch._compat import plainness
 from monitel.torch.captures import Captures
+from monitel.torch.own_stat import OwnStat
 from monitel.torch.ring import Ring
 
 _log = logging.getLogger("monitel.torch")
@@ -28,7 +28,8 @@ _REASONS = {
     "late": "the device had not come to them at the end",
 }
 
-_parents: list[dict[torch.device, Ring | None]] = []  # rings of the process this one was forked from: to free what CUDA uses would abort
+#: Rings of the process that this one was forked from: to free what CUDA uses would abort.
+_parents: list[dict[torch.device, Ring | None]] = []
 
 
 class Devices:
@@ -44,7 +45,7 @@ class Devices:
         self._window_size = window_size
         self._captures = Captures()
         self._is_plain = plainness()
-        self._lost: Stat | None = None
+        self._lost: OwnStat | None = None
         self._said: set[str] = set()
         self._rings: dict[torch.device, Ring | None] = {}
         self.forget()
@@ -131,7 +132,7 @@ class Devices:
             _log.warning("values of tensors are lost: %s; training.tensors.lost counts them", why)
         with self._lock:
             if self._lost is None:
-                self._lost = Stat(
+                self._lost = OwnStat(
                     "training.tensors.lost",
                     [COUNT],
                     self._window_size,

@@ -12,8 +12,8 @@ from monitel import clock
 from monitel._window import get_step, set_step
 from monitel.aggregation import COUNT
 from monitel.registry import _each
-from monitel.stats import Stat
 from monitel.torch._compat import compile_only_below, untraced
+from monitel.torch.own_stat import OwnStat
 from monitel.torch.work import Work, duration_stat
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Steps:
     """
 
     def __init__(self, window_size: float, work: Work | None) -> None:
-        self._count = Stat(
+        self._count = OwnStat(
             "training.steps", [COUNT], window_size, unit="{step}", description="Optimizer steps", monotonic=True
         )
         self._duration = duration_stat("training.step.duration", "From one optimizer step to the next", window_size)
@@ -63,7 +63,7 @@ class Steps:
         for hook in self._hooks:
             hook.remove()
         rates = [] if self._work is None else self._work.stats
-        _each(Stat.flush, [self._count, self._duration, *rates])
+        _each(OwnStat.flush, [self._count, self._duration, *rates])
 
     @untraced
     def _before(self, optimizer: object, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:

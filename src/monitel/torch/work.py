@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from monitel.aggregation import COUNT, MAX, MEAN, MIN, SUM
-from monitel.stats import Stat
+from monitel.torch.own_stat import OwnStat
 
 
 class Work:
@@ -45,7 +45,7 @@ class Work:
                 raise ValueError(f"{name} must be a positive number, got {number!r}")
         if (flops is None) != (peak_flops is None):
             raise ValueError("flops_per_step and peak_flops go together: utilisation is the one in the other")
-        rates: list[tuple[Stat, float]] = []
+        rates: list[tuple[OwnStat, float]] = []
         if samples is not None:
             rates.append((_rate("training.samples.rate", "{sample}/s", "Samples a second", window_size), samples))
         if tokens is not None:
@@ -64,15 +64,15 @@ class Work:
             stat.add(a_step / seconds)
 
     @property
-    def stats(self) -> list[Stat]:
+    def stats(self) -> list[OwnStat]:
         """The Stats of the rates."""
         return [stat for stat, _a_step in self._rates]
 
 
-def duration_stat(name: str, description: str, window_size: float) -> Stat:
+def duration_stat(name: str, description: str, window_size: float) -> OwnStat:
     """A Stat of seconds that something takes."""
-    return Stat(name, [MEAN, COUNT, SUM, MAX, MIN], window_size, unit="s", description=description, monotonic=True)
+    return OwnStat(name, [MEAN, COUNT, SUM, MAX, MIN], window_size, unit="s", description=description, monotonic=True)
 
 
-def _rate(name: str, unit: str, description: str, window_size: float) -> Stat:
-    return Stat(name, [MEAN, MAX, MIN], window_size, unit=unit, description=description)
+def _rate(name: str, unit: str, description: str, window_size: float) -> OwnStat:
+    return OwnStat(name, [MEAN, MAX, MIN], window_size, unit=unit, description=description)
