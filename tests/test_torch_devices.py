@@ -65,6 +65,12 @@ def events() -> Iterator[list[monitel.Event]]:
         yield events
 
 
+def answer() -> None:
+    """Have the device do at once what it is given; it may take as long as the machine is busy."""
+    later.answers = True
+    devices._PATIENCE_S = 30.0  # until the fixture puts it back
+
+
 def look(instrumentation: Any) -> None:
     """Do what the thread does each second."""
     instrumentation._sources["tensors"]._devices.turn()
@@ -166,7 +172,7 @@ def test_a_flush_waits_for_a_bounded_time(instrumentation: Any, events: list[mon
     assert [] == events
     come(instrumentation)
     assert [1.0] * 3 == [window.sum for window in windows(events)]
-    later.answers = True
+    answer()
     stats[0].add(on_later(2.0))
     monitel.flush()
     assert 4 == len(windows(events))
@@ -188,7 +194,8 @@ def test_more_than_the_ring_holds(instrumentation: Any, events: list[monitel.Eve
     stat = monitel.Stat("loss", ALL, math.inf)
     stat.add(on_later(0.0))
     (only,) = instrumentation._sources["tensors"]._devices._each()
-    later.answers, known = True, {id(page) for page in (*only._free, *only._used)}
+    answer()
+    known = {id(page) for page in (*only._free, *only._used)}
     for number in range(1, 3 * ring._PAGES * ring._SLOTS):
         stat.add(on_later(float(number)))
     stat.flush()
@@ -428,7 +435,7 @@ def test_made_in_inference_mode(instrumentation: Any, events: list[monitel.Event
 def test_threads(instrumentation: Any, events: list[monitel.Event]) -> None:
     """Several may add while others look and flush: every sample is in one window."""
     stat, over = monitel.Stat("loss", ALL, math.inf), threading.Event()
-    later.answers = True
+    answer()
 
     def add() -> None:
         for _ in range(2000):
@@ -467,7 +474,7 @@ def test_a_signal_handler_that_flushes_in_the_middle(
 
     stat.add(on_later(1.0))
     monkeypatch.setattr(later, "launch", interrupted)
-    later.answers = True
+    answer()
     stat.add(on_later(2.0))
     stat.flush()
     for _ in range(3):
@@ -661,7 +668,8 @@ stat.add(on_later(2.0))
 
 def test_at_exit(run_script: Any) -> None:
     """The device is waited for; what it still does not give is said, and windows come with what there is."""
-    assert ["True loss 3.0"] == run_script(SCRIPT + "later.answers = True").lines
+    answering = "later.answers = True; monitel.torch.devices._PATIENCE_S = 20"
+    assert ["True loss 3.0"] == run_script(SCRIPT + answering).lines
     ended = run_script(SCRIPT + "stat.add(5.0)")
     assert ["True loss 5.0", "True training.tensors.lost 2.0"] == sorted(ended.lines)
     assert "values of tensors are lost: the device had not come to them at the end" in ended.stderr
@@ -688,6 +696,7 @@ held.wait(20)
 child = os.fork()
 over.set()
 later.answers = True
+monitel.torch.devices._PATIENCE_S = 20
 if not child:
     stat.add(on_later(10.0))
     within(20, stat.flush)
