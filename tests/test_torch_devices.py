@@ -474,8 +474,8 @@ def test_a_signal_handler_that_flushes_in_the_middle(
 
     stat.add(on_later(1.0))
     monkeypatch.setattr(later, "launch", interrupted)
-    answer()
     stat.add(on_later(2.0))
+    answer()
     stat.flush()
     for _ in range(3):
         look(instrumentation)

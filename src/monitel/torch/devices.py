@@ -47,16 +47,18 @@ class Devices:
         self._is_plain = plainness()
         self._lost: OwnStat | None = None
         self._said: set[str] = set()
-        self._rings: dict[torch.device, Ring | None] = {}
-        self.forget()
+        self._begin()
 
     def forget(self) -> None:
         """Drop all rings, in a forked child: what is in them, the parent fetches."""
         _parents.append(self._rings)
-        self._rings = {}
+        self._captures.forget()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._rings: dict[torch.device, Ring | None] = {}
         self._lock = RLock()
         self._turning = Lock()
-        self._captures.forget()
         self._thread: Thread | None = None
         self._due = Event()
         self._over = False
