@@ -39,7 +39,7 @@ def spent(program: Path, interval_ms: int) -> tuple[float, int, int]:
     from exporters.otlp.tests.receiver import Receiver
     from tests.integration.conftest import free_port, running
 
-    from monitel_otlp.simulate import Simulation, simulate
+    from monitel_otlp.commands.simulate import Simulation, simulate
 
     port = free_port()
     url = f"http://127.0.0.1:{port}"

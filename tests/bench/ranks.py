@@ -49,7 +49,7 @@ def cost(ranks: int, stats: int) -> Cost:
     """Simulate, and look at what has arrived."""
     from exporters.otlp.tests.receiver import Receiver
 
-    from monitel_otlp.simulate import Simulation, simulate
+    from monitel_otlp.commands.simulate import Simulation, simulate
 
     with Receiver() as receiver:
         reports, _ = simulate(Simulation(ranks, stats, _WINDOWS, 1.0, seed=0, endpoint=receiver.url))

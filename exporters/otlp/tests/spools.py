@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from monitel_otlp.spool import Spool
+from monitel_otlp.spool.spool import Spool
 
 from .inbox import points_of, records_of
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 import monitel
 import monitel_otlp
 from monitel import COUNT, HISTOGRAM, STDDEV, Histogram, Stat
-from monitel_otlp.mapping import CumulativeMapping, DeltaMapping, Points
-from monitel_otlp.windows import WindowQueue
+from monitel_otlp.metrics.mapping import CumulativeMapping, DeltaMapping, Points
+from monitel_otlp.metrics.window_queue import WindowQueue
 
 from .inbox import points_of
 

@@ -18,7 +18,7 @@ import pytest
 
 import monitel
 import monitel_otlp
-from monitel_otlp import doctor
+from monitel_otlp.commands import doctor
 from monitel_otlp.__main__ import main
 from monitel_otlp.request import SIGNALS
 

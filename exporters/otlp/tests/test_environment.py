@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 import monitel
 import monitel_otlp
-from monitel_otlp.ranks import VARIABLES, launch_attributes
-from monitel_otlp.settings import resolve
-from monitel_otlp.spool import Spool
+from monitel_otlp.config.launcher import VARIABLES, launch_attributes
+from monitel_otlp.config.settings import resolve
+from monitel_otlp.spool.spool import Spool
 
 from .inbox import points_of, records_of
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from monitel_otlp.spool import Spool
+from monitel_otlp.spool.spool import Spool
 
 from .conftest import PRELUDE
 from .spools import folders, spooled

@@ -13,7 +13,7 @@ from grpc import StatusCode
 
 import monitel
 from monitel import COUNT, Stat
-from monitel_otlp.spool import Spool
+from monitel_otlp.spool.spool import Spool
 
 from .grpc_receiver import GrpcAnswer, GrpcReceiver
 from .inbox import DEADLINE

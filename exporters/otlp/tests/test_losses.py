@@ -19,8 +19,8 @@ from .test_faults import DOWN, dropped, flushed, names, told
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from monitel_otlp.mapping import Points
-    from monitel_otlp.windows import Entry
+    from monitel_otlp.metrics.mapping import Points
+    from monitel_otlp.metrics.window_queue import Entry
 
     from .conftest import Start
     from .receiver import Receiver

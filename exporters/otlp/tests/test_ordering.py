@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import monitel
 import monitel_otlp
 from monitel.aggregation import TORCHS
-from monitel_otlp.spool import Spool
+from monitel_otlp.spool.spool import Spool
 
 from .inbox import Point, points_of
 

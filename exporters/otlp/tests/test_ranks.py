@@ -11,7 +11,7 @@ from opentelemetry.sdk.resources import Resource
 import monitel
 import monitel_otlp
 from monitel import COUNT, Stat
-from monitel_otlp.ranks import VARIABLES
+from monitel_otlp.config.launcher import VARIABLES
 
 from .spools import folders
 

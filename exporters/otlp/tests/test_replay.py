@@ -18,10 +18,10 @@ import pytest
 from google.protobuf.json_format import Parse
 
 import monitel_otlp.__main__
-import monitel_otlp.replay
+import monitel_otlp.commands.replay
 from monitel_otlp.__main__ import main
 from monitel_otlp.request import REQUESTS, FrozenRequest
-from monitel_otlp.spool import Spool
+from monitel_otlp.spool.spool import Spool
 
 from .conftest import PRELUDE
 from .inbox import Answer, records_of
@@ -248,7 +248,7 @@ def test_an_unreachable_endpoint_loses_nothing(
     runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It is named, with what to do."""
-    monkeypatch.setattr(monitel_otlp.replay, "_PAUSES", (0.01,))
+    monkeypatch.setattr(monitel_otlp.commands.replay, "_PAUSES", (0.01,))
     assert 1 == main(["replay", str(runs), "--endpoint", "http://127.0.0.1:9"])
     assert re.search(r"http://127\.0\.0\.1:9.*run this again", capsys.readouterr().err)
     assert EVENTS == spooled(runs)[1]
@@ -268,7 +268,7 @@ def test_replay_gets_past_what_the_backend_cannot_take(
     """As the pipeline does: what is too large is halved, what breaks the backend is set aside after three tries."""
     train(BIG)
     receiver.rule(lambda request: Answer(status) if len(list(records_of(request.message))) > 10 else None)
-    monkeypatch.setattr(monitel_otlp.replay, "_PAUSES", (0.01, 0.01, 0.01, 0.01))
+    monkeypatch.setattr(monitel_otlp.commands.replay, "_PAUSES", (0.01, 0.01, 0.01, 0.01))
     assert 0 == main(["replay", str(tmp_path / "runs"), "--endpoint", receiver.url])
     if status == 413:
         assert [f"event {number}" for number in range(100)] == names(receiver)
@@ -336,7 +336,7 @@ def test_what_was_refused_for_its_age_is_counted(
     counted: int,
 ) -> None:
     """And not asked for again, with whatever status it was refused: it only gets older."""
-    monkeypatch.setattr(monitel_otlp.replay, "_PAUSES", ())
+    monkeypatch.setattr(monitel_otlp.commands.replay, "_PAUSES", ())
     receiver.rule(lambda request: Answer(status, body=words.encode()) if POISON in request.body else None)
     assert 0 == main(["replay", str(runs), "--endpoint", receiver.url])
     result = capsys.readouterr().out.splitlines()[-1]

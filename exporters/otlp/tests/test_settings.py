@@ -11,7 +11,7 @@ import pytest
 
 import monitel
 import monitel_otlp
-from monitel_otlp.spool import Spool
+from monitel_otlp.spool.spool import Spool
 
 from .inbox import Answer
 from .spools import LastLine, last_line

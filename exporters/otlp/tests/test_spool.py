@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitel_otlp import segments as segments_module
+from monitel_otlp.spool import segments as segments_module
 from monitel_otlp.request import SIGNALS, FrozenRequest
-from monitel_otlp.spool import Spool, SpoolError
+from monitel_otlp.spool.spool import Spool, SpoolError
 
 
 def frozen(number: int, signal: str = "metrics", body: bytes | None = None, items: int = 1) -> FrozenRequest:

@@ -11,7 +11,7 @@ import pytest
 import trustme
 
 import monitel
-from monitel_otlp.spool import Spool
+from monitel_otlp.spool.spool import Spool
 
 from .grpc_receiver import GrpcReceiver
 from .inbox import DEADLINE

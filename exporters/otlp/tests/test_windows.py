@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import monitel
 from monitel.aggregation import TORCHS
-from monitel_otlp.mapping import CumulativeMapping, Points
-from monitel_otlp.windows import WindowQueue
+from monitel_otlp.metrics.mapping import CumulativeMapping, Points
+from monitel_otlp.metrics.window_queue import WindowQueue
 
 from .inbox import DEADLINE
 

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from monitel_otlp.attach import LogExporter, MetricExporter, SpanExporter
     from monitel_otlp.configuration import configure
     from monitel_otlp.pipeline import Pipeline
-    from monitel_otlp.ranks import RankResourceDetector
+    from monitel_otlp.config.launcher import RankResourceDetector
 else:  # late: as a resource detector this is imported by the SDK while the SDK itself is still being imported
     _MODULES = {
         "LogExporter": "attach",
         "MetricExporter": "attach",
         "Pipeline": "pipeline",
-        "RankResourceDetector": "ranks",
+        "RankResourceDetector": "config.launcher",
         "SpanExporter": "attach",
         "configure": "configuration",
     }

@@ -12,15 +12,15 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from monitel_otlp.doctor import examine
-from monitel_otlp.encoder import public_url
-from monitel_otlp.environment import GRPC, HTTP
-from monitel_otlp.jsonlines import json_line
-from monitel_otlp.replay import describe_age, replay, spool_folders, take_back
-from monitel_otlp.senders import make_encoders, make_senders
-from monitel_otlp.settings import DISTRIBUTIONS, resolve
-from monitel_otlp.simulate import NAMED_STATS, SLOWDOWN, Report, Simulation, simulate
-from monitel_otlp.spool import Spool, SpoolError
+from monitel_otlp.commands.doctor import examine
+from monitel_otlp.sdk.encoder import public_url
+from monitel_otlp.config.environment import GRPC, HTTP
+from monitel_otlp.spool.json_lines import json_line
+from monitel_otlp.commands.replay import describe_age, replay, spool_folders, take_back
+from monitel_otlp.transport.factory import make_encoders, make_senders
+from monitel_otlp.config.settings import DISTRIBUTIONS, resolve
+from monitel_otlp.commands.simulate import NAMED_STATS, SLOWDOWN, Report, Simulation, simulate
+from monitel_otlp.spool.spool import Spool, SpoolError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,10 +19,10 @@ from opentelemetry.sdk.trace.export import SpanExporter as SDKSpanExporter
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 import monitel
-from monitel_otlp._compat import LogRecordExporter, LogRecordExportResult, preferences
+from monitel_otlp.sdk._compat import LogRecordExporter, LogRecordExportResult, preferences
 from monitel_otlp.pipeline import EXIT_TIMEOUT, Pipeline
-from monitel_otlp.ranks import launch_attributes
-from monitel_otlp.settings import resolve
+from monitel_otlp.config.launcher import launch_attributes
+from monitel_otlp.config.settings import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricsData
     from opentelemetry.sdk.trace import ReadableSpan
 
-    from monitel_otlp._compat import ReadableLogRecord
+    from monitel_otlp.sdk._compat import ReadableLogRecord
     from monitel_otlp.engine import Engine
 
 _HAND_OVER = 0.3  # seconds of the exit's

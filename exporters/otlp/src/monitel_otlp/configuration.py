@@ -6,25 +6,22 @@ import logging
 import os
 import threading
 from collections.abc import Mapping
-from functools import partial
 from typing import TYPE_CHECKING
 
 from opentelemetry import metrics, trace
 from opentelemetry.sdk.resources import Resource
 
 from monitel_otel import BUDGET, check_limits
-from monitel_otlp._compat import get_logger_provider, is_set, set_global_providers
-from monitel_otlp.gathering import Gathering
+from monitel_otlp.sdk._compat import get_logger_provider, is_set, set_global_providers
 from monitel_otlp.log_handler import LogHandler
 from monitel_otlp.pipeline import Pipeline
-from monitel_otlp.place import find_place
-from monitel_otlp.ranks import launch_attributes, readable
-from monitel_otlp.settings import resolve
-from monitel_otlp.span_ids import StepTraces
-from monitel_otlp.termination import on_sigterm
+from monitel_otlp.config.launcher import launch_attributes, readable
+from monitel_otlp.config.settings import resolve
+from monitel_otlp.traces.ids import StepTraces
+from monitel_otlp.sigterm import on_sigterm
 
 if TYPE_CHECKING:
-    from monitel_otlp.spans import SpanSettings
+    from monitel_otlp.traces.span_queue import SpanSettings
 
 _log = logging.getLogger("monitel.otlp")
 
@@ -44,8 +41,6 @@ def configure(
     spool_dir: str | os.PathLike[str] | None = None,
     distributions: str | None = None,
     ranks: str = "all",
-    straggler_stat: str = "step.time",
-    digest_address: str | None = None,
     rank_attribute: bool = False,
     workers: bool = False,
     sigterm: bool = False,
@@ -74,11 +69,8 @@ def configure(
         distributions: What a Stat's HISTOGRAM becomes: ``"percentiles"`` of each window, gauges that every backend
             takes; a ``"histogram"``, exponential, for a backend that takes those; or ``"both"``. Else what
             OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION says, else percentiles.
-        ranks: ``"all"`` export, or only rank ``"zero"``, or rank zero exports a ``"digest"`` of all; without a launcher
-            the process is rank zero.
-        straggler_stat: With ``"digest"``: the Stat by which ranks are compared.
-        digest_address: With ``"digest"``: ``HOST:PORT`` of rank zero, where nodes meet; else MASTER_ADDR and a port
-            that follows from the run.
+        ranks: ``"all"`` export, or only rank ``"zero"``; without a launcher the process is rank zero. Aggregate over
+            ranks in the backend.
         rank_attribute: Put ``training.rank`` on the points too, for backends that do not promote resource attributes.
         workers: Export what workers of torch's DataLoader record.
         sigterm: On SIGTERM deliver or spool what there is, for 2 seconds at most, then do what SIGTERM did before.
@@ -96,7 +88,7 @@ def configure(
         TypeError: An argument of a wrong type.
         ValueError: An endpoint that is no base URL, an interval that is not positive, an unknown protocol, ranks or
             distributions, a ``spool_dir`` that is a file, a ``span_budget`` or ``span_steps`` below 1, text that UTF-8
-            cannot hold, an int beyond 64 bits; ``"digest"`` where nothing tells this run from others.
+            cannot hold, an int beyond 64 bits.
 
     Example:
         >>> import monitel
@@ -107,8 +99,10 @@ def configure(
         True
     """
     global _current
-    if ranks not in {"all", "zero", "digest"}:
-        raise ValueError(f"ranks must be 'all', 'zero' or 'digest', got {ranks!r}")
+    if ranks == "digest":
+        raise ValueError("ranks='digest' was removed: use ranks='all', and let the backend aggregate over the ranks")
+    if ranks not in {"all", "zero"}:
+        raise ValueError(f"ranks must be 'all' or 'zero', got {ranks!r}")
     _check(service_name, resource_attributes, resource)
     _check_spans(spans, step_traces, span_budget, span_steps)
     if logging_level is not None:
@@ -116,7 +110,6 @@ def configure(
     if sigterm and threading.current_thread() is not threading.main_thread():
         raise ValueError("sigterm=True must be asked for in the main thread: Python sets signal handlers there only")
     settings = resolve(endpoint, headers, export_interval, spool_dir, protocol, distributions=distributions)
-    place = find_place(digest_address) if ranks == "digest" else None
     launch = launch_attributes()
     rank = launch.get("training.rank", 0)
     silent = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true" or (ranks == "zero" and rank != 0)
@@ -139,7 +132,6 @@ def configure(
         spans=_span_settings(span_budget, span_steps, shared) if spans or step_traces else None,
         workers=workers,
         silent=silent,
-        gather=partial(Gathering, place, settings.interval, straggler_stat) if place else None,
     )
     if not silent:
         _set_globals(_current)
@@ -180,7 +172,7 @@ def _check_spans(spans: object, step_traces: object, budget: object, every: obje
 
 
 def _span_settings(budget: int, every: int, shared: StepTraces | None) -> SpanSettings:
-    from monitel_otlp.spans import SpanSettings  # late, for it loads the profiler
+    from monitel_otlp.traces.span_queue import SpanSettings  # late, for it loads the profiler
 
     return SpanSettings(budget, every, shared)
 

@@ -12,20 +12,19 @@ from opentelemetry.context import Context, get_current
 
 import monitel
 from monitel_otel import Records, WaitInstruments
-from monitel_otlp._compat import get_logger_provider
-from monitel_otlp.delivery import Delivery
-from monitel_otlp.digest import RanksMapping
-from monitel_otlp.exporters import BatchExporter, WindowExporter
+from monitel_otlp.sdk._compat import get_logger_provider
+from monitel_otlp.delivery.worker import Delivery
+from monitel_otlp.sdk.exporters import BatchExporter, WindowExporter
 from monitel_otlp.gil import give_way
-from monitel_otlp.mapping import WindowMapping, choose_mapping
-from monitel_otlp.processors import BoundedQueue
-from monitel_otlp.providers import Providers
-from monitel_otlp.senders import make_encoders, make_senders
-from monitel_otlp.settings import SPOOL_BYTES
-from monitel_otlp.span_mapping import SpanRequests
-from monitel_otlp.spool import Spool
-from monitel_otlp.tally import PIPELINE_SCOPE, Tally, register_drops, register_self_metrics
-from monitel_otlp.windows import WindowQueue
+from monitel_otlp.metrics.mapping import WindowMapping, choose_mapping
+from monitel_otlp.sdk.processors import BoundedQueue
+from monitel_otlp.sdk.providers import Providers
+from monitel_otlp.transport.factory import make_encoders, make_senders
+from monitel_otlp.config.settings import SPOOL_BYTES
+from monitel_otlp.traces.mapping import SpanRequests
+from monitel_otlp.spool.spool import Spool
+from monitel_otlp.accounting import PIPELINE_SCOPE, Tally, register_self_metrics
+from monitel_otlp.metrics.window_queue import WindowQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -33,10 +32,9 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.sdk.resources import Resource
 
-    from monitel_otlp.gathering import Gathering
     from monitel_otlp.request import FrozenRequest
-    from monitel_otlp.settings import Settings
-    from monitel_otlp.spans import Identified, QueuedSpans
+    from monitel_otlp.config.settings import Settings
+    from monitel_otlp.traces.span_queue import Identified, QueuedSpans
 
 _log = logging.getLogger("monitel.otlp")
 
@@ -51,7 +49,7 @@ class Engine:
     """Takes windows, events and ranges from any thread, and delivers them from its own.
 
     They wait in queues of 100,000 each; the oldest is dropped when one is full, and counted as
-    ``queue_full``. What happens to requests after that says :class:`monitel_otlp.outbox.Outbox`.
+    ``queue_full``. What happens to requests after that says :class:`monitel_otlp.delivery.retry_queue.Outbox`.
 
     Args:
         settings: Where to, how often, which spool.
@@ -60,7 +58,6 @@ class Engine:
         ranges: Where the ranges wait that become spans.
         attached: Have no providers of its own: windows travel when the application's reader collects, and events by
             the global LoggerProvider.
-        gather: Makes this rank's part in the digest, which windows then go to; None exports them as they are.
     """
 
     def __init__(
@@ -71,7 +68,6 @@ class Engine:
         ranges: QueuedSpans | None,
         *,
         attached: bool,
-        gather: Callable[[Callable[[monitel.Window], None], Callable[[], None]], Gathering] | None = None,
     ) -> None:
         self.settings = settings
         self.tally = Tally()
@@ -81,10 +77,6 @@ class Engine:
         self._interrupted = False
         self._handler_failed = False
         mapping: WindowMapping = choose_mapping(time.time_ns(), settings.distributions)
-        self._gathering = None if gather is None else gather(self._queue.put, self._wake)
-        self._inlet = self._queue if self._gathering is None else self._gathering
-        if self._gathering is not None:
-            mapping = RanksMapping(mapping)
         encoders = make_encoders(settings)
         self.windows = WindowExporter(
             self._queue, mapping, self._queue_size, resource, self._put, self.tally, encoders["metrics"]
@@ -112,9 +104,6 @@ class Engine:
     def _observe_in(self, meter_provider: MeterProvider) -> None:
         """Report the pipeline itself, and the process's wait counters, by this provider."""
         meter = meter_provider.get_meter(PIPELINE_SCOPE, monitel.__version__)
-        if self._gathering is not None and not self._gathering.register(meter):
-            register_drops(meter, self.tally)
-            return
         self._waits = WaitInstruments(meter_provider.get_meter("monitel", monitel.__version__))
         register_self_metrics(
             meter,
@@ -128,8 +117,8 @@ class Engine:
     def take(self, event: monitel.Event) -> None:
         """Take one event, in the thread that logs it: an append and nothing else."""
         if event.window is not None:
-            self._inlet.put(event.window)
-            waiting = len(self._inlet)
+            self._queue.put(event.window)
+            waiting = len(self._queue)
         else:
             self._events.put((event, event.step, get_current(), self.innermost(), time.time_ns()))
             waiting = len(self._events)
@@ -148,34 +137,22 @@ class Engine:
             in_signal_handler: Have other threads do what may need a lock, flushing the Stats first.
         """
         self._interrupted = in_signal_handler
-        if self._gathering is not None:
-            self._gathering.end_within(timeout)
         return self.delivery.shutdown(timeout, in_signal_handler=in_signal_handler)
 
     def abandon(self) -> None:
         """In a forked child: let go of the files that are the parent's."""
         self._spool.abandon()
-        if self._gathering is not None:
-            self._gathering.abandon()
 
     def force_flush(self, timeout: float) -> bool:
-        """Deliver, or hand over to rank zero, everything that is queued within so many seconds; whether that is so."""
-        deadline = time.monotonic() + timeout
-        while self.delivery.force_flush(deadline - time.monotonic()):
-            if self._gathering is None or self._gathering.wait_until_empty(min(0.1, deadline - time.monotonic())):
-                return True
-        return False
-
-    def _wake(self) -> None:
-        self.delivery.wake()
+        """Deliver everything that is queued within so many seconds; whether that is so."""
+        return self.delivery.force_flush(timeout)
 
     def _put(self, request: FrozenRequest) -> None:
         self.delivery.put(request)
 
     def _queue_size(self) -> int:
         ranges = len(self._ranges.queue) if self._ranges is not None else 0
-        gathered = len(self._gathering) if self._gathering is not None else 0
-        return self.delivery.memory_items + gathered + len(self._queue) + len(self._events) + ranges
+        return self.delivery.memory_items + len(self._queue) + len(self._events) + ranges
 
     def _encode(self, last: bool) -> None:
         """Put everything there is into requests; runs in the delivery thread."""
@@ -219,9 +196,6 @@ class Engine:
 
     def _encode_queued(self, *, last: bool = False) -> None:
         """Put windows, events, log records and spans that wait into requests."""
-        if self._gathering is not None:
-            self._gathering.exchange(last=last)
-            self.tally.dropped("metrics", "queue_full", self._gathering.take_dropped())
         if self.providers is not None:
             self.windows.flush()
         while logged := self._events.take(_SLICE):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from monitel_otlp._compat import SeverityNumber, std_to_otel
+from monitel_otlp.sdk._compat import SeverityNumber, std_to_otel
 
 if TYPE_CHECKING:
     from monitel_otlp.pipeline import Pipeline

@@ -15,8 +15,8 @@ from opentelemetry import metrics, trace
 from opentelemetry.sdk.resources import Resource
 
 import monitel
-from monitel_otlp._compat import NoOpLoggerProvider
-from monitel_otlp.encoder import public_url
+from monitel_otlp.sdk._compat import NoOpLoggerProvider
+from monitel_otlp.sdk.encoder import public_url
 from monitel_otlp.engine import LIMIT, Engine
 
 if TYPE_CHECKING:
@@ -25,10 +25,9 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import TracerProvider
 
-    from monitel_otlp._compat import APILoggerProvider
-    from monitel_otlp.gathering import Gathering
-    from monitel_otlp.settings import Settings
-    from monitel_otlp.spans import QueuedSpans, SpanSettings
+    from monitel_otlp.sdk._compat import APILoggerProvider
+    from monitel_otlp.config.settings import Settings
+    from monitel_otlp.traces.span_queue import QueuedSpans, SpanSettings
 
 _log = logging.getLogger("monitel.otlp")
 
@@ -67,7 +66,6 @@ class Pipeline:
         workers: bool = False,
         attached: bool = False,
         silent: bool = False,
-        gather: Callable[..., Gathering] | None = None,
     ) -> None:
         self._settings = settings
         self._resource = resource
@@ -82,7 +80,7 @@ class Pipeline:
         if silent:
             return
         self._ranges = spans.queue(LIMIT, self._take_ranges) if spans is not None else None
-        self._engine = Engine(settings, point_attributes, resource, self._ranges, attached=attached, gather=gather)
+        self._engine = Engine(settings, point_attributes, resource, self._ranges, attached=attached)
         if self._engine.providers is not None:
             self.meter_provider = self._engine.providers.meter_provider
             self.logger_provider = self._engine.providers.logger_provider

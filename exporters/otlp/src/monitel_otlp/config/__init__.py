@@ -1,0 +1,1 @@
+"""What was asked for: arguments, variables, the launcher."""

@@ -1,0 +1,1 @@
+"""Order and retries of requests."""

@@ -1,0 +1,1 @@
+"""Windows into metric points."""

@@ -1,0 +1,1 @@
+"""OpenTelemetry's SDK: providers, processors, encoders."""

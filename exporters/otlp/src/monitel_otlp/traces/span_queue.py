@@ -1,0 +1,246 @@
+"""Ranges on their way out as spans: ids where they begin, a bounded queue where they end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from opentelemetry.sdk.trace.sampling import DEFAULT_ON, Decision
+from opentelemetry.trace import (
+    INVALID_SPAN,
+    NonRecordingSpan,
+    SpanContext,
+    TraceFlags,
+    set_span_in_context,
+)
+
+from monitel.profiler import ranges
+from monitel_otel import BUDGET, Opened, Period, Ranges
+from monitel_otlp.sdk.processors import BoundedQueue
+from monitel_otlp.traces.ids import RandomIds, StepIds, StepTraces
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from opentelemetry.context import Context
+    from opentelemetry.sdk.trace.sampling import Sampler
+    from opentelemetry.trace import Span
+
+    from monitel.profiler.ranges import Range
+
+_ROOT, _RANK = "training.step", "training.rank"
+
+
+@dataclass(frozen=True)
+class SpanSettings:
+    """What configure() was asked for.
+
+    Attributes:
+        budget: Spans a step.
+        every: Of so many steps one.
+        step_traces: The ids that ranks share; None: traces as the ranges are nested.
+        by_step: See :class:`monitel_otel.Ranges`.
+    """
+
+    budget: int = BUDGET
+    every: int = 1
+    step_traces: StepTraces | None = None
+    by_step: bool = True
+
+    def for_forked_child(self) -> SpanSettings:
+        """The child's: it has no steps of its own, and its rank is its parent's."""
+        return SpanSettings(self.budget, self.every, None, by_step=False)
+
+    def queue(self, limit: int, waiting: Callable[[int], object], sampler: Sampler = DEFAULT_ON) -> QueuedSpans:
+        """Where the ranges of a pipeline wait that become spans; the arguments are those of :class:`QueuedSpans`."""
+        return QueuedSpans(self, limit, waiting, sampler)
+
+
+class Identified(Opened):
+    """A range that is a span, or in a trace that is not sampled."""
+
+    __slots__ = ("parent_id", "remote", "span_id", "trace_id")
+
+    def __init__(  # noqa: PLR0917  made for each range: keywords would cost a tenth of it
+        self,
+        period: Period,
+        around: Span,
+        kept: bool,
+        trace_id: bytes = b"",
+        span_id: bytes = b"",
+        parent_id: bytes = b"",
+        remote: bool = False,
+    ) -> None:
+        self.period = period
+        self.around = around
+        self.kept = kept
+        self.trace_id = trace_id
+        self.span_id = span_id
+        self.parent_id = parent_id
+        self.remote = remote
+
+    def context(self, outside: Context | None = None) -> Context:
+        """The context of what happens in it: that one, the current one by default, with its ids."""
+        trace_id, span_id = int.from_bytes(self.trace_id, "big"), int.from_bytes(self.span_id, "big")
+        ids = SpanContext(trace_id, span_id, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+        return set_span_in_context(NonRecordingSpan(ids), outside)
+
+
+class Ended(NamedTuple):
+    """A span, finished."""
+
+    ids: Identified
+    name: str
+    start_ns: int
+    end_ns: int
+    range: Range | None
+    args: Any
+
+
+class _Step(Period):
+    """A step that is a trace: its ranges have no parents outside, and its span ends with the last of them."""
+
+    __slots__ = ("end_ns", "ids", "sampled", "start_ns")
+
+    def __init__(self, step: int, ids: StepIds, *, sampled: bool) -> None:
+        super().__init__(step)
+        self.ids = ids
+        self.sampled = sampled
+        self.start_ns = self.end_ns = 0
+
+    def extend(self, start_ns: int, end_ns: int) -> None:
+        """Hold this stretch of time too."""
+        self.start_ns = min(self.start_ns or start_ns, start_ns)
+        self.end_ns = max(self.end_ns, end_ns)
+
+
+class QueuedSpans(Ranges[Identified]):
+    """Takes ranges in the thread that runs them, and gives them to the delivery thread as spans.
+
+    When the queue is full the oldest is dropped and counted.
+
+    Args:
+        settings: Which ranges, and whose ids.
+        limit: Ranges that the queue holds.
+        waiting: Told in the caller's thread that something waits: when the first does, and when it is half full.
+        sampler: Decides about traces that begin here.
+    """
+
+    def __init__(
+        self, settings: SpanSettings, limit: int, waiting: Callable[[int], object], sampler: Sampler = DEFAULT_ON
+    ) -> None:
+        self._traces = settings.step_traces
+        self.sampler = sampler
+        super().__init__(budget=settings.budget, every=settings.every, by_step=settings.by_step)
+        self.queue: BoundedQueue[Ended] = BoundedQueue(limit)
+        self._random = RandomIds()
+        self._waiting = waiting
+        self._told = 1, limit // 2
+
+    def take(self, limit: int) -> list[Ended]:
+        """Up to ``limit`` spans, oldest first; they are in the queue no more."""
+        taken = self.queue.take(limit)
+        for ended in taken:
+            if isinstance(ended.ids.period, _Step):
+                ended.ids.period.extend(ended.start_ns, ended.end_ns)
+        return taken
+
+    def finish(self, *, last: bool = False) -> list[tuple[Ended, Mapping[str, Any]]]:
+        """The spans of steps that are over, with their attributes: what was folded, and what holds a step together.
+
+        To be called after the queue was drained.
+
+        Args:
+            last: Nothing comes any more: all steps are over.
+        """
+        found: list[tuple[Ended, Mapping[str, Any]]] = []
+        for period in self._over(last=last):
+            attributes: dict[str, Any] = {} if period.step is None else {"training.step": period.step}
+            fold = period.take_folded()
+            if fold is not None and isinstance(period.first, Identified):
+                if isinstance(period, _Step):
+                    period.extend(fold.start_ns, fold.end_ns)
+                ended = Ended(self._beside(period.first), fold.name, fold.start_ns, fold.end_ns, None, None)
+                found.append((ended, {**fold.attributes, **attributes}))
+            if isinstance(period, _Step) and period.start_ns:
+                found += [(ended, attributes | more) for ended, more in self._step_spans(period)]
+        return found
+
+    def prepare(self, *, last: bool) -> None:
+        """Compare the clocks, and at the end of all end what still runs; to be called before the queue is drained."""
+        ranges.synchronize()
+        if not last:
+            return
+        for running in self._open.copy():
+            opened = self._open.pop(running, None)
+            if opened is not None:
+                end_ns = running.start_ns - running.monotonic_start_ns + ranges.now()
+                self._finish(running, opened, max(running.start_ns, end_ns))
+
+    def _step_spans(self, period: _Step) -> list[tuple[Ended, dict[str, Any]]]:
+        assert self._traces is not None
+        ids, rank = period.ids, self._traces.rank
+        own = Identified(period, INVALID_SPAN, True, ids.trace_id, ids.rank_id, ids.root_id, rank != 0)
+        spans = [(Ended(own, _RANK, period.start_ns, period.end_ns, None, None), {"training.rank": rank})]
+        if rank == 0:
+            root = Identified(period, INVALID_SPAN, True, ids.trace_id, ids.root_id)
+            spans.append((Ended(root, _ROOT, period.start_ns, period.end_ns, None, None), {}))
+        return spans
+
+    def _beside(self, first: Identified) -> Identified:
+        """The ids of a span in the trace of a step's first one: beside it, or below it where it is the root."""
+        parent_id = first.parent_id or first.span_id
+        return Identified(first.period, first.around, True, first.trace_id, self._random.span(), parent_id)
+
+    def _new_period(self, step: int | None, until_ns: int | None, *, now: bool) -> Period:
+        if step is None or self._traces is None:
+            return super()._new_period(step, until_ns, now=now)
+        ids = self._traces.of(step, now=now)
+        return _Step(step, ids, sampled=self._sampled(ids.trace_id, _ROOT))
+
+    def _refused(self, period: Period, around: Span) -> bool:
+        return not period.sampled if isinstance(period, _Step) else super()._refused(period, around)
+
+    def _parent(self, outer: Range, period: Period, around: Span) -> Identified | None:
+        if not isinstance(period, _Step):
+            return super()._parent(outer, period, around)
+        opened = self._around(outer)
+        return opened if opened is not None and opened.period is period else None
+
+    def _start(self, began: Range, period: Period, parent: Identified | None, around: Span) -> Identified:
+        if isinstance(period, _Step):
+            ids = period.ids
+            parent_id = ids.rank_id if parent is None else parent.span_id
+            return Identified(period, around, True, ids.trace_id, ids.span(parent_id, began.name), parent_id)
+        span_id = self._random.span()
+        if parent is not None:
+            return Identified(period, around, True, parent.trace_id, span_id, parent.span_id)
+        context = around.get_span_context()
+        if context.is_valid:
+            trace_id, parent_id = context.trace_id.to_bytes(16, "big"), context.span_id.to_bytes(8, "big")
+            return Identified(period, around, True, trace_id, span_id, parent_id, context.is_remote)
+        trace_id = self._random.trace()
+        return Identified(period, around, self._sampled(trace_id, began.name), trace_id, span_id)
+
+    def _end(self, ended: Range, opened: Identified, end_ns: int) -> None:
+        queue, args = self.queue, ended.args
+        if args is not None and not isinstance(args, str):
+            args = _copied(args)  # the caller may go on with it
+        queue.put(Ended(opened, ended.name, ended.start_ns, end_ns, ended, args))
+        waiting = len(queue)
+        if waiting in self._told:
+            self._waiting(waiting)
+
+    def _sampled(self, trace_id: bytes, name: str) -> bool:
+        if self.sampler is DEFAULT_ON:
+            return True
+        decision = self.sampler.should_sample(None, int.from_bytes(trace_id, "big"), name).decision
+        return decision is Decision.RECORD_AND_SAMPLE
+
+
+def _copied(args: Any) -> Any:
+    try:
+        return dict(args) if isinstance(args, Mapping) else args
+    except Exception:  # a mapping of the caller's own making: the range is a span all the same
+        return None

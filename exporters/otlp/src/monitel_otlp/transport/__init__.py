@@ -1,0 +1,1 @@
+"""One attempt to deliver one request."""
