@@ -35,20 +35,25 @@ RESPONSES: dict[str, type[Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class FrozenRequest:
-    """One request as the official exporter encoded it, without address and headers: no token is in here.
+    """One encoded request without address and headers, so that no token is in it.
 
     Attributes:
         signal: ``"metrics"``, ``"logs"`` or ``"traces"``.
         body: The protobuf message; it is compressed when it is sent, if at all.
-        items: Windows, log records or spans in it.
-        created_ns: When it was encoded, Unix ns.
-        idle: Nothing but the pipeline's own metrics is in it: not worth a place on disk.
+        items: Recorded items (windows, log records, spans) that are delivered with this request.
+        created_ns: Time of encoding, Unix ns.
+        weights: For each metric point, log record or span of the message, in order, how many items end with it, as
+            ``array("I").tobytes()``. Empty: one each, or none at all where ``items`` is 0.
+        synthetic: Spans in it that the pipeline made itself; they are not items.
+        idle: True if it holds nothing but the pipeline's own metrics, which are not worth a place on disk.
     """
 
     signal: str
     body: bytes
     items: int
     created_ns: int
+    weights: bytes = b""
+    synthetic: int = 0
     idle: bool = False
 
     def message(self) -> Message:
