@@ -22,7 +22,7 @@ _SWITCH = "MONITEL_NO_EXTENSIONS"
 _SUBJECTS = (
     *("adding", "distributions", "threads", "events", "waits", "ranges", "memory", "importing"),
     *("torch_steps", "torch_tensors", "pipeline", "exporting", "spans"),
-    *("expiry", "ending", "writer", "ranks", "digest", "collector"),
+    *("expiry", "ending", "writer", "ranks", "collector"),
 )
 _BOTH_TWINS = {"adding", "threads", "distributions"}
 

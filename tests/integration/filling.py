@@ -29,14 +29,13 @@ _MILLISECONDS = {"s": 1000, "m": 60_000, "h": 3_600_000}
 
 # What docs/examples/train_char_model.py records, by the same names, a histogram and a second wait counter.
 RANK = """\
-import json, os, random, sys, threading
+import json, random, sys, threading
 import monitel, monitel_otlp
 
 faults = set(sys.argv[1].split(","))
 over, told = threading.Event(), threading.Event()
-ranks = os.environ.get("RANKS", "all")
 pipeline = monitel_otlp.configure(
-    service_name="train", export_interval=0.25, spool_dir="spool", ranks=ranks, distributions="histogram"
+    service_name="train", export_interval=0.25, spool_dir="spool", distributions="histogram"
 )
 
 def stat(name, *more, **options):

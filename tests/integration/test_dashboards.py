@@ -120,16 +120,6 @@ def prometheus(backends: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
             yield found
 
 
-@pytest.fixture(scope="module")
-def digested(backends: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    """A Prometheus that a job of four ranks fills from one process."""
-    folder = tmp_path_factory.mktemp("digested")
-    with store(backends, folder) as found:
-        faults = {0: "", 1: "", 2: "slow", 3: ""}
-        with found.training(folder / "job", "run-8", faults, {"RANKS": "digest"}):
-            yield found
-
-
 def board(name: str, prometheus: Store) -> Board:
     """One of the dashboards."""
     return Board(json.loads((COMPOSE / "grafana" / "dashboards" / f"monitel-{name}.json").read_text()), prometheus)
@@ -148,30 +138,6 @@ def settle(opened: Board, allowed: set[str]) -> None:
 def test_every_query_finds_something(name: str, prometheus: Store) -> None:
     """With the choices that are made when it is opened."""
     settle(board(name, prometheus), set())
-
-
-@pytest.mark.integration
-def test_every_query_of_a_digest_finds_something(digested: Store) -> None:
-    """On the board of digests; the others show the means over all ranks, by the names that they have everywhere."""
-    settle(board("digest", digested), set())
-    usual = {"Loss", "Step time", "Throughput", "Gradient norm", "$histogram, heat map", "$histogram, percentiles"}
-    eventually(lambda: not usual & board("overview", digested).empty(), "the overview shows nothing")
-
-
-@pytest.mark.integration
-def test_the_digest_shows_the_straggler(digested: Store) -> None:
-    """One rank of four takes three times as long: so does the highest mean, and the median does not."""
-    opened = board("digest", digested)
-    settle(opened, set())
-    targets = {panel["title"]: target for panel, target, _ in opened._targets()}
-    ratio = targets["Slowest rank against the median"]["expr"]
-    asked = sixty_times_faster(filled(ratio, opened.variables()))
-
-    def found() -> bool:
-        return [3.0] == [pytest.approx(float(each["value"][1]), rel=0.25) for each in digested.query(asked)]
-
-    eventually(found, f"it is {digested.query(asked)}")
-    assert ["0"] == sorted({each["metric"]["training_rank"] for each in digested.query("step_time_mean_seconds")})
 
 
 @pytest.mark.integration

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -220,6 +221,25 @@ def test_rank_zero_is_the_one(
     pipeline = start(ranks="zero")
     record()
     assert pipeline.force_flush(10)
+    assert [1] == receiver.values("loss.count")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "advice"),
+    [
+        ("digest", "ranks='digest' was removed: use ranks='all', and let the backend aggregate over the ranks"),
+        ("Digest", "ranks must be 'all' or 'zero', got 'Digest'"),
+        ("none", "ranks must be 'all' or 'zero', got 'none'"),
+        ("", "ranks must be 'all' or 'zero', got ''"),
+    ],
+)
+def test_unsupported_ranks_are_refused_with_advice(receiver: Receiver, start: Start, ranks: str, advice: str) -> None:
+    """The error names the supported values, and a pipeline that already runs continues."""
+    running = start()
+    with pytest.raises(ValueError, match=f"^{re.escape(advice)}$"):
+        start(ranks=ranks)
+    record()
+    assert running.force_flush(10)
     assert [1] == receiver.values("loss.count")
 
 

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from monitel_otlp.commands.doctor import examine
-from monitel_otlp.sdk.encoder import public_url
-from monitel_otlp.config.environment import GRPC, HTTP
-from monitel_otlp.spool.json_lines import json_line
 from monitel_otlp.commands.replay import describe_age, replay, spool_folders, take_back
-from monitel_otlp.transport.factory import make_encoders, make_senders
-from monitel_otlp.config.settings import DISTRIBUTIONS, resolve
 from monitel_otlp.commands.simulate import NAMED_STATS, SLOWDOWN, Report, Simulation, simulate
+from monitel_otlp.config.environment import GRPC, HTTP
+from monitel_otlp.config.settings import DISTRIBUTIONS, resolve
+from monitel_otlp.sdk.encoder import public_url
+from monitel_otlp.spool.json_lines import json_line
 from monitel_otlp.spool.spool import Spool, SpoolError
+from monitel_otlp.transport.factory import make_encoders, make_senders
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,7 +58,6 @@ def main(arguments: list[str] | None = None) -> int:
     command.add_argument("--windows", type=_at_least(1), default=10, help="windows of each Stat (%(default)s)")
     command.add_argument("--window", type=_at_least(0.1), default=1.0, help="seconds that each lasts (%(default)s)")
     command.add_argument("--seed", type=_at_least(0), default=0, help="same seed, same samples (%(default)s)")
-    command.add_argument("--digest", action="store_true", help="rank zero exports a digest of all ranks")
     command.add_argument("--distributions", choices=DISTRIBUTIONS, help="step.time has a HISTOGRAM too, and is sent so")
     _where_to(command)
     command.set_defaults(
@@ -162,7 +161,6 @@ def _simulate(arguments: argparse.Namespace) -> int:
         arguments.endpoint,
         headers,
         arguments.protocol,
-        arguments.digest,
         arguments.distributions,
     )
     places = {public_url(each.url).removesuffix(f"/v1/{signal}") for signal, each in settings.endpoints.items()}
@@ -185,8 +183,7 @@ def _print_outcome(simulation: Simulation, reports: list[Report], seconds: float
     exported, spooled = sum(each.exported for each in reports), sum(each.spooled for each in reports)
     lost = sum((Counter(each.dropped) for each in reports), Counter[str]())
     why = f" ({', '.join(f'{reason} {items:,}' for reason, items in lost.items())})" if lost else ""
-    became = "digested as" if simulation.digest else "of these   "
-    print(f"{became} {exported:,} acknowledged, {spooled:,} on disk, {lost.total():,} dropped{why}")
+    print(f"of these    {exported:,} acknowledged, {spooled:,} on disk, {lost.total():,} dropped{why}")
     print(f"slow        rank {simulation.slow_rank}: step.time is {SLOWDOWN:g} times that of the others")
     print(f"NaN         rank {simulation.sick_rank}: loss, in window {simulation.nan_window + 1}")
     if dead := simulation.ranks - len(reports):

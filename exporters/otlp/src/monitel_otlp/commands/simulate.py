@@ -46,7 +46,6 @@ class Simulation:
         endpoint: As for :func:`monitel_otlp.configure`, and so are the others.
         headers: Sent with each request.
         protocol: OTLP's.
-        digest: Rank zero exports a digest of all.
         distributions: What becomes of the step times' HISTOGRAM; None: they have none.
     """
 
@@ -58,7 +57,6 @@ class Simulation:
     endpoint: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     protocol: str | None = None
-    digest: bool = False
     distributions: str | None = None
 
     @property
@@ -148,9 +146,7 @@ def _launch(simulation: Simulation, rank: int, run_id: str) -> dict[str, str]:
         "TORCHELASTIC_RESTART_COUNT": "0",
         "RANK": str(rank),
         "LOCAL_RANK": str(rank % RANKS_A_NODE),
-        "LOCAL_WORLD_SIZE": str(min(RANKS_A_NODE, simulation.ranks - rank // RANKS_A_NODE * RANKS_A_NODE)),
         "WORLD_SIZE": str(simulation.ranks),
-        "MASTER_ADDR": "127.0.0.1",
         "GROUP_RANK": str(rank // RANKS_A_NODE),
         "OTEL_SERVICE_NAME": os.environ.get("OTEL_SERVICE_NAME", "monitel-simulate"),
     }
@@ -210,7 +206,6 @@ def _rank(
             endpoint=simulation.endpoint,
             headers=simulation.headers or None,
             protocol=simulation.protocol,
-            ranks="digest" if simulation.digest else "all",
             distributions=simulation.distributions,
         )
         with ManualClock(time.time_ns()) as clock:
