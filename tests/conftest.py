@@ -9,11 +9,13 @@ import sys
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
 import monitel as installed
+from monitel import bounded_queue as _installed_queue  # noqa: F401  nothing else of the package imports it
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -63,7 +65,7 @@ def _copy(twin: str) -> dict[str, ModuleType]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv(_SWITCH, "1")
             with _in_place(modules):
-                import monitel  # noqa: F401  a second copy: the first one was moved out of sys.modules
+                import_module("monitel.bounded_queue")  # a second copy: the first was moved out of sys.modules
         _copies[twin] = modules
     if twin not in _copies:
         if os.environ.get("MONITEL_REQUIRE_EXTENSIONS") == "1":
@@ -128,6 +130,18 @@ def make_stat(monitel: ModuleType) -> Callable[..., Any]:
     ) -> Any:
         chosen = list(monitel.Aggregation) if aggregations is None else aggregations
         return monitel.Stat(name, chosen, window_size, *args, **kwargs)
+
+    return make
+
+
+@pytest.fixture
+def make_queue(monitel: ModuleType, twin: str) -> Callable[..., Any]:
+    """Make a queue of the twin under test, large unless limits are given."""
+    queue_type = monitel.bounded_queue.BoundedQueue
+    assert f"monitel._bounded_queue_{twin}" == queue_type.__module__
+
+    def make(max_items: int = 1_000_000, max_bytes: int = 1 << 40, **callbacks: Any) -> Any:
+        return queue_type(max_items, max_bytes, **callbacks)
 
     return make
 

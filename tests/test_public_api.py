@@ -50,14 +50,17 @@ TORCHS_PROFILER_NAMES = {
 OUR_PROFILER_NAMES = {"KinetoStepTracker"}
 RANGES_NAMES = {"Listening", "Range", "Track", "current_range", "listen", "now", "record_function", "synchronize"}
 TORCH_BRIDGE_NAMES = {"Instrumentation", "Replacement", "instrument", "replace"}
-PUBLIC_MODULES = {"monitel", "monitel.testing", "monitel.profiler", "monitel.profiler.ranges", "monitel.torch"}
+PUBLIC_MODULES = {
+    *("monitel", "monitel.testing", "monitel.bounded_queue", "monitel.sigterm"),
+    *("monitel.profiler", "monitel.profiler.ranges", "monitel.torch"),
+}
 
 #: The core's modules, each of which imports only those before it.
 LAYERS = [
-    *("clock", "aggregation", "compiling", "value"),
+    *("clock", "aggregation", "compiling", "value", "unraisable", "_bounded_queue_py", "bounded_queue"),
     *("_recorder_py", "histogram", "_window_py", "_window", "event", "window"),
     *("handlers", "late", "timer", "stats", "registry"),
-    *("step", "wait_counter", "tensorboard", "exit", "testing"),
+    *("step", "wait_counter", "tensorboard", "exit", "sigterm", "testing"),
     *("profiler", "__init__", "torch"),
 ]
 #: Likewise within the profiler: the recording of ranges, what is made of a recording, the facade.
@@ -209,8 +212,8 @@ def core_modules(imported: Import) -> Iterator[str]:
     parts = imported.path.split(".")
     if parts[0] == "monitel":
         is_module = len(parts) > 1 and ((CORE / f"{parts[1]}.py").exists() or (CORE / parts[1]).is_dir())
-        is_c = len(parts) > 1 and parts[1] == "_window_c"
-        yield "_window_py" if is_c else parts[1] if is_module else "__init__"
+        is_c = len(parts) > 1 and (CORE / f"{parts[1]}.c").exists()
+        yield parts[1].removesuffix("_c") + "_py" if is_c else parts[1] if is_module else "__init__"
 
 
 def layer(file: Path) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from threading import RLock
 from typing import TYPE_CHECKING, NoReturn
 
-from monitel import clock
+from monitel import clock, unraisable
 from monitel.event import Event, Severity
 
 if TYPE_CHECKING:
@@ -181,21 +181,11 @@ def raise_first(failures: list[BaseException]) -> NoReturn:
     first = (grave or failures)[0]
     failures.remove(first)
     while failures:
-        _Unraisable(failures.pop(0))
+        unraisable.report(failures.pop(0))
     try:
         raise first
     finally:
         del first, grave
-
-
-class _Unraisable:
-    """Reports an exception by raising it where nobody can catch it: the only way to ``sys.unraisablehook``."""
-
-    def __init__(self, error: BaseException) -> None:
-        self._errors = [error]
-
-    def __del__(self) -> None:
-        raise self._errors.pop()  # popped: the traceback holds this frame, and would hold the error by it
 
 
 def _renew_lock() -> None:

@@ -1,4 +1,4 @@
-"""The end of a process whose backend takes connections and never answers."""
+"""The end of a process: with a backend that never answers, and what is written to disk raw."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 from statistics import median
 
 from race import optional
@@ -14,6 +15,8 @@ from row import Row
 
 _BUDGET_NS = 2e9
 _RUNS = 3
+_EVENTS = 100_000
+_RAW_BUDGET_NS = 0.3e9
 _JOB = """
 import sys
 import monitel, monitel_otlp
@@ -37,12 +40,32 @@ def time_to_exit(endpoint: str, folder: str) -> int:
         return time.perf_counter_ns() - begin
 
 
+def time_to_write_raw(folder: str) -> int:
+    """From 100,000 events as plain values to a segment on disk, in ns."""
+    from monitel_otlp.spool.raw import encode_block  # late: monitel_otlp may be missing
+    from monitel_otlp.spool.spool import Spool
+
+    events = [("epoch", 1_700_000_000 + n, {"epoch": n, "loss": 0.25, "phase": "train"}) for n in range(_EVENTS)]
+    spool = Spool(Path(folder) / "raw")
+    begin = time.perf_counter_ns()
+    blocks = (block for at in range(0, _EVENTS, 256) for block in encode_block(events[at : at + 256]))
+    written = spool.append_raw("logs", ("events",), blocks)
+    took = time.perf_counter_ns() - begin
+    spool.close()
+    if written < _EVENTS:
+        raise SystemExit("the disk did not take every event")
+    return took
+
+
 def main() -> None:
-    """Measure with 1,000 windows and 1,000 events that wait."""
-    what = "exit, backend that never answers"
+    """Measure with 1,000 windows and 1,000 events that wait, and with 100,000 events that go to disk."""
+    what, raw = "exit, backend that never answers", f"{_EVENTS:,} events written raw"
     if optional("monitel_otlp") is None:
         Row(what, None).put()
+        Row(raw, None).put()
         return
+    with tempfile.TemporaryDirectory() as folder:
+        Row(raw, median(time_to_write_raw(folder) for _ in range(_RUNS)), most=_RAW_BUDGET_NS).put()
     with socket.create_server(("127.0.0.1", 0)) as silent, tempfile.TemporaryDirectory() as folder:
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
         Row(what, median(time_to_exit(endpoint, folder) for _ in range(_RUNS)), most=_BUDGET_NS).put()

@@ -20,11 +20,11 @@ from row import HEADER, Row
 _HERE = Path(__file__).parent
 _SWITCH = "MONITEL_NO_EXTENSIONS"
 _SUBJECTS = (
-    *("adding", "distributions", "threads", "events", "waits", "ranges", "memory", "importing"),
+    *("adding", "distributions", "threads", "events", "queueing", "waits", "ranges", "memory", "importing"),
     *("torch_steps", "torch_tensors", "pipeline", "exporting", "spans"),
     *("expiry", "ending", "writer", "ranks", "collector"),
 )
-_BOTH_TWINS = {"adding", "threads", "distributions"}
+_BOTH_TWINS = {"adding", "threads", "distributions", "queueing"}
 
 
 def main() -> int:

@@ -15,6 +15,7 @@ import pytest
 
 import monitel
 import monitel_otlp
+from monitel_otlp import Pipeline
 
 from .grpc_receiver import GrpcReceiver
 from .inbox import DEADLINE
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from monitel_otlp import Pipeline
-
 
 @pytest.fixture(autouse=True)
 def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -34,6 +33,35 @@ def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def law(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Check the account of every pipeline that the test made, at its end: nothing may vanish."""
+    made: list[Pipeline] = []
+    initialize = Pipeline.__init__
+
+    def keep(self: Pipeline, *arguments: Any, **options: Any) -> None:
+        initialize(self, *arguments, **options)
+        made.append(self)
+
+    monkeypatch.setattr(Pipeline, "__init__", keep)
+    yield
+    for pipeline in made:
+        check_law(pipeline)
+        pipeline.shutdown()
+        check_law(pipeline)
+        assert {0} == {each.waiting for each in pipeline.account().values()}
+
+
+def check_law(pipeline: Pipeline) -> None:
+    """Check that the numbers of each account add up, and that none is negative or unexplained."""
+    for signal, account in pipeline.account().items():
+        found = account.delivered + account.on_disk + account.folded + account.lost + account.waiting
+        assert account.recorded == found, (signal, account)
+        numbers = [account.delivered, account.on_disk, account.folded, account.waiting, *account.dropped.values()]
+        assert min(numbers) >= 0, (signal, account)
+        assert "unaccounted" not in account.dropped, (signal, account)
 
 
 @pytest.fixture

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from monitel_otlp.request import FrozenRequest
+from monitel_otlp.spool.discovery import find_spools
 from monitel_otlp.spool.spool import Spool
 
 from .inbox import points_of, records_of
@@ -15,8 +18,47 @@ if TYPE_CHECKING:
 
 
 def folders(root: Path) -> list[Path]:
-    """The spools below a folder."""
-    return sorted({path.parent for path in root.rglob("*.spool")})
+    """Return the spools below a folder."""
+    return find_spools(root).folders if root.is_dir() else []
+
+
+def names(folder: Path) -> list[str]:
+    """Return the names in a folder."""
+    return sorted(path.name for path in folder.iterdir())
+
+
+def make_request(number: int, signal: str = "metrics", body: bytes | None = None, items: int = 1) -> FrozenRequest:
+    """Return a request that differs from those with other numbers."""
+    return FrozenRequest(signal, body if body is not None else b"body %d" % number, items, number)
+
+
+def write(folder: Path, *requests: FrozenRequest, limit_bytes: int | None = None) -> None:
+    """Write requests as a process does that then ends."""
+    with closing(Spool(folder, limit_bytes)) as spool:
+        for request in requests:
+            spool.append(request)
+
+
+def load(folder: Path) -> list[FrozenRequest]:
+    """Return the requests that another process finds."""
+    with closing(Spool(folder)) as spool:
+        spool.load()
+        return list(spool.requests())
+
+
+def drain(spool: Spool, signal: str = "metrics") -> list[FrozenRequest]:
+    """Return the requests of a signal, and remove them."""
+    found = []
+    while (request := spool.oldest(signal)) is not None:
+        found.append(request)
+        assert spool.remove_oldest(signal)
+    return found
+
+
+def the_segment(folder: Path) -> Path:
+    """Return the only segment."""
+    (path,) = (path for path in folder.iterdir() if path.suffix in {".spool", ".raw"})
+    return path
 
 
 def spooled(root: Path) -> tuple[list[float], list[str]]:

@@ -222,7 +222,7 @@ def window(samples: list[float], end_ns: int, name: str = "x") -> monitel.Window
 )
 def test_what_is_dropped_is_in_the_total(windows: list[tuple[str, list[float]]], takes: list[int]) -> None:
     """Whatever a full queue drops, the next point of the series has the distribution of all windows up to it."""
-    queue, mapping, plan = WindowQueue(3), CumulativeMapping(0, "histogram"), deque(takes)
+    queue, mapping, plan = WindowQueue(3, 1 << 30), CumulativeMapping(0, "histogram"), deque(takes)
     plan.extend([0] * (len(windows) - len(takes) - 1) + [3])
     so_far: dict[str, list[float]] = {"x": [], "y": []}
     waiting: list[tuple[str, Histogram]] = []
@@ -233,7 +233,7 @@ def test_what_is_dropped_is_in_the_total(windows: list[tuple[str, list[float]]],
         queue.put(window(samples, number * MINUTE_NS + 1, name))
         taken = plan.popleft()
         points = Points()
-        mapping.write(queue.take(taken), points)
+        mapping.write(queue.queue.take(taken), points)
         expected, waiting = waiting[:taken], waiting[taken:]
         for each in "xy":
             assert [histogram for name, histogram in expected if name == each] == [
@@ -244,8 +244,8 @@ def test_what_is_dropped_is_in_the_total(windows: list[tuple[str, list[float]]],
 def test_totals_cost_nothing_where_no_histogram_is_sent() -> None:
     """Percentiles and delta histograms are of one window: nothing is merged for them."""
     for mapping in (CumulativeMapping(0), DeltaMapping(0, "both")):
-        queue = WindowQueue(10)
+        queue = WindowQueue(10, 1 << 30)
         queue.put(window([1.0], 1))
-        (entry,) = queue.take(1)
+        (entry,) = queue.queue.take(1)
         mapping.write([entry], Points())
         assert entry.series.histogram is None

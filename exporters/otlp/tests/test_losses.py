@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from threading import Thread
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,7 +10,7 @@ import monitel
 import monitel_otlp.engine
 from monitel import COUNT, Stat
 
-from .inbox import DEADLINE, Answer
+from .inbox import DEADLINE
 from .receiver import partial_success
 from .spools import last_line
 from .test_faults import DOWN, dropped, flushed, names, told
@@ -19,8 +18,8 @@ from .test_faults import DOWN, dropped, flushed, names, told
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from monitel_otlp.metrics.mapping import Points
-    from monitel_otlp.metrics.window_queue import Entry
+    from monitel_otlp.metrics.points import Points
+    from monitel_otlp.metrics.window_row import WindowRow
 
     from .conftest import Start
     from .receiver import Receiver
@@ -34,7 +33,7 @@ def test_a_partial_success_is_counted_and_never_sent_again(
     receiver.answer("logs", partial_success("logs", 2, "attribute too long"))
     for _ in range(5):
         monitel.emit("event")
-    assert pipeline.force_flush(10)
+    assert not pipeline.force_flush(10)
     assert 1 == len(receiver.of("logs"))
     assert 1 == len(told(caplog, "2", "attribute too long"))
     assert {"logs": 2} == dropped(receiver, pipeline, "partial_success")
@@ -51,7 +50,7 @@ def test_a_partial_success_that_cannot_be_does_not_count_below_zero(
     pipeline = start()
     receiver.answer("logs", partial_success("logs", rejected, "nonsense"))
     monitel.emit("event")
-    assert pipeline.force_flush(10)
+    assert (rejected < 0) == pipeline.force_flush(10)
     pipeline.shutdown()
     assert (0 if rejected > 0 else 1) == last_line(capsys.readouterr().err).events
     assert 1 == len(receiver.of("logs"))
@@ -60,23 +59,23 @@ def test_a_partial_success_that_cannot_be_does_not_count_below_zero(
 def test_windows_that_cannot_be_encoded_are_counted(
     receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fault of ours in one of them costs those that are encoded with it, is told, and stops nothing."""
+    """A fault of ours in one window costs that window, is logged, and stops nothing."""
 
-    def faulty(entry: Entry, points: Points) -> None:
-        if entry.series.name == "bad":
+    def faulty(row: WindowRow, points: Points) -> None:
+        if row.series.name == "bad":
             raise OverflowError("a fault of ours")
-        add(entry, points)
+        add(row, points)
 
     pipeline = start()
     assert pipeline.engine is not None
-    mapping = pipeline.engine.windows._mapping
+    mapping = pipeline.engine.windows.mapping
     add = mapping.add
     monkeypatch.setattr(mapping, "add", faulty)
     for name in ("bad", "good"):
         stat = Stat(name, [COUNT], 60.0)
         stat.add(1)
         stat.flush()
-        assert pipeline.force_flush(10)
+        assert not pipeline.force_flush(10)
     assert [1] == receiver.values("good.count")
     assert {"metrics": 1} == dropped(receiver, pipeline, "encoding")
     assert 1 == len(told(caplog, "cannot be encoded"))
@@ -117,23 +116,21 @@ def test_a_request_that_lay_in_memory_when_the_disk_failed_is_not_lost(
 def test_a_full_queue_drops_the_oldest_and_counts_them(
     *, receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """While a request hangs, more comes than the queues hold: the newest are kept, the rest is in the last line."""
+    """While the encoder is busy, more comes than the queues hold: the newest are kept, the rest is counted at once."""
     monkeypatch.setattr(monitel_otlp.engine, "LIMIT", 100)
     pipeline = start()
-    receiver.answer("metrics", Answer(delay=1.0))
-    flusher = Thread(target=pipeline.force_flush, args=[DEADLINE])
-    flusher.start()
-    receiver.wait_until(lambda: receiver.requests)
-    for number in range(250):
-        monitel.emit(f"event {number}")
-    with monitel.testing.ManualClock() as clock:
-        stat = Stat("loss", [COUNT], 60.0)
-        for _ in range(130):
-            stat.add(1)
-            clock.advance(60)
-        stat.flush()
-    flusher.join(DEADLINE)
-    assert pipeline.force_flush(DEADLINE)
+    assert pipeline.engine is not None
+    with pipeline.engine.encoder._encoding:
+        for number in range(250):
+            monitel.emit(f"event {number}")
+        with monitel.testing.ManualClock() as clock:
+            stat = Stat("loss", [COUNT], 60.0)
+            for _ in range(130):
+                stat.add(1)
+                clock.advance(60)
+            stat.flush()
+        assert {"queue_full": 180} == pipeline.dropped
+    assert not pipeline.force_flush(DEADLINE)
     assert [f"event {number}" for number in range(150, 250)] == names(receiver)
     assert list(range(31, 131)) == receiver.values("loss.count")
     assert {"metrics": 30, "logs": 150} == dropped(receiver, pipeline, "queue_full")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from threading import Event as Signal
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry import context
 
 import monitel
 from monitel import COUNT, Stat
+
+from monitel_otlp.transport.http import HttpTransport
 
 from .inbox import DEADLINE
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import pytest
 
     from monitel.testing import ManualClock
+    from monitel_otlp.transport.answer import Answer
 
     from .conftest import Start
     from .receiver import Receiver
@@ -99,7 +101,8 @@ def test_what_cannot_be_encoded_costs_itself_only(
     stat = Stat("loss", [COUNT], 60.0)
     stat.add(1)
     stat.flush()
-    assert pipeline.force_flush(10)
+    assert not pipeline.force_flush(10)
+    assert {"encoding": 1} == pipeline.dropped
     assert (1, [1]) == (len(receiver.records("epoch")), receiver.values("loss.count"))
     assert any(record.levelno >= logging.WARNING for record in caplog.records)
 
@@ -125,20 +128,18 @@ def test_a_handler_that_raises_keeps_nothing_back(receiver: Receiver, start: Sta
     assert [1, 2, 3] == receiver.values("loss.count")[:3]
 
 
-def test_the_own_requests_are_not_instrumented(receiver: Receiver, start: Start) -> None:
-    """The delivery thread runs with OpenTelemetry's suppression, so that HTTP instrumentation leaves it alone."""
+def test_own_requests_are_not_instrumented(receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests are sent with OpenTelemetry's suppression, so that instrumentation of HTTP leaves them alone."""
     keys: list[Any] = []
-    done = Signal()
+    send = HttpTransport.send
 
-    def look(_event: monitel.Event) -> None:
+    def look(self: HttpTransport, *arguments: Any) -> Answer:
         keys.append(context.get_value(context._SUPPRESS_INSTRUMENTATION_KEY))
-        done.set()
+        return send(self, *arguments)
 
+    monkeypatch.setattr(HttpTransport, "send", look)
     pipeline = start()
-    with monitel.testing.ManualClock() as clock, monitel.register_event_handler(look):
-        stat = Stat("loss", [COUNT], 60.0)
-        stat.add(1)
-        clock.advance(60)
-        assert pipeline.force_flush(10)
-        assert done.wait(DEADLINE)
-    assert [True] == keys
+    monitel.emit("event")
+    assert pipeline.force_flush(10)
+    assert {True} == set(keys)
+

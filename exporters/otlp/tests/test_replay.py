@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import json
+import errno
 import os
 import re
 import shutil
@@ -15,55 +14,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from google.protobuf.json_format import Parse
 
 import monitel_otlp.__main__
 import monitel_otlp.commands.replay
+import monitel_otlp.spool.spool
 from monitel_otlp.__main__ import main
 from monitel_otlp.request import REQUESTS, FrozenRequest
 from monitel_otlp.spool.spool import Spool
 
-from .conftest import PRELUDE
 from .inbox import Answer, records_of
-from .spools import folders, spooled
+from .receiver import partial_success
+from .spooled_run import COMMAND, EVENTS, POISON, Command, command, events_request, raw, runs
+from .spools import folders, spooled, write
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from .conftest import Ended, Run
+    from .conftest import Run
+    from .inbox import Request
     from .receiver import Receiver
 
-OFFLINE = """\
-pipeline = monitel_otlp.configure(spool_dir="runs", export_interval=3600.0)
-with monitel.testing.ManualClock() as clock:
-    loss = Stat("loss", [COUNT, MEAN], 60.0, attributes={"réseau": "é", "n": 2**40})
-tracer = pipeline.tracer_provider.get_tracer("test")
-for number in range(20):
-    loss.add([number, float("nan"), float("inf")][number % 3])
-    clock.advance(60)
-    with tracer.start_as_current_span("step"):
-        monitel.emit(f"event {number}", step=number, big=2**60, why="tiefe Größe")
-    assert pipeline.force_flush(5)  # a request for each
-"""
-COMMAND = ("-m", "monitel_otlp")
-EVENTS = [f"event {number}" for number in range(20)]
-POISON = b"event 7"
-
-
-@pytest.fixture(scope="module")
-def offline_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run without a backend: 20 windows, 20 events, 20 spans, in requests of their own."""
-    folder = tmp_path_factory.mktemp("offline")
-    (folder / "train.py").write_text(PRELUDE + OFFLINE, encoding="utf-8")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
-    subprocess.run([sys.executable, "train.py"], cwd=folder, env=environment, timeout=60, check=True)
-    return folder / "runs"
-
-
-@pytest.fixture
-def runs(offline_run: Path, tmp_path: Path) -> Path:
-    """A copy of that run's folder, for this test to take away from."""
-    return Path(shutil.copytree(offline_run, tmp_path / "runs"))
+__all__ = ["command", "raw", "runs"]  # fixtures
 
 
 def names(receiver: Receiver) -> list[str]:
@@ -71,11 +40,11 @@ def names(receiver: Receiver) -> list[str]:
     return [record.name for record in receiver.records()]
 
 
-def test_replay_delivers_everything_in_order(receiver: Receiver, run: Run, runs: Path) -> None:
+def test_replay_delivers_everything_in_order(receiver: Receiver, command: Command, runs: Path) -> None:
     """Oldest first, at the times when it happened; what was delivered is removed, and said in one line."""
     kept = list(Spool(folders(runs)[0]).peek())
     left = {signal: [request.body for request in kept if request.signal == signal] for signal in REQUESTS}
-    ended = run(*COMMAND, "replay", runs, "--endpoint", receiver.url)
+    ended = command("replay", runs, "--endpoint", receiver.url)
     assert left == {signal: [request.body for request in receiver.of(signal)] for signal in REQUESTS}
     assert list(range(1, 21)) == receiver.values("loss.count")
     assert (EVENTS, 20) == (names(receiver), len(receiver.spans()))
@@ -85,53 +54,54 @@ def test_replay_delivers_everything_in_order(receiver: Receiver, run: Run, runs:
     assert [] == list(runs.iterdir())
 
 
-def test_replay_may_be_given_one_spool(receiver: Receiver, run: Run, runs: Path) -> None:
+def test_replay_may_be_given_one_spool(receiver: Receiver, command: Command, runs: Path) -> None:
     """The folder that a run's last line names; the endpoint comes from the variable."""
     (folder,) = runs.iterdir()
-    run(*COMMAND, "replay", folder, env={"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url})
+    command("replay", folder, env={"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url})
     assert EVENTS == names(receiver)
 
 
-def test_replay_runs_twice_safely(receiver: Receiver, run: Run, runs: Path) -> None:
+def test_replay_runs_twice_safely(receiver: Receiver, command: Command, runs: Path) -> None:
     """The second time there is nothing to deliver, and it says so."""
-    run(*COMMAND, "replay", runs, "--endpoint", receiver.url)
+    command("replay", runs, "--endpoint", receiver.url)
     sent = len(receiver.requests)
-    again = run(*COMMAND, "replay", runs, "--endpoint", receiver.url, returncode=1)
+    again = command("replay", runs, "--endpoint", receiver.url, returncode=1)
     assert re.search("nothing is left to deliver", again.stderr)
     assert sent == len(receiver.requests)
 
 
-def test_replay_goes_on_where_it_was_stopped(receiver: Receiver, run: Run, runs: Path) -> None:
+def test_replay_goes_on_where_it_was_stopped(receiver: Receiver, command: Command, runs: Path) -> None:
     """The backend fails in the middle: what it had is not sent again, the rest comes with the next run."""
     receiver.rule(lambda request: Answer(401) if POISON in request.body else None)
-    ended = run(*COMMAND, "replay", runs, "--endpoint", receiver.url, returncode=1)
+    ended = command("replay", runs, "--endpoint", receiver.url, returncode=1)
     assert "401" in ended.stderr
     assert "run this again" in ended.stderr
     assert EVENTS[:7] == names(receiver)
     assert EVENTS[7:] == spooled(runs)[1]
     done = re.fullmatch("delivered ([0-9]+) items from 1 spool", ended.stdout.splitlines()[-1])
-    nothing = run(*COMMAND, "replay", runs, "--endpoint", receiver.url, returncode=1)
+    nothing = command("replay", runs, "--endpoint", receiver.url, returncode=1)
     assert "run this again" in nothing.stderr
-    assert "delivered" not in nothing.stdout
+    assert "delivered 0 items from 1 spool" == nothing.stdout.splitlines()[-1]
     receiver.forget_rules()
-    rest = run(*COMMAND, "replay", runs, "--endpoint", receiver.url)
+    rest = command("replay", runs, "--endpoint", receiver.url)
     assert done
     assert f"delivered {60 - int(done[1])} items from 1 spool" == rest.stdout.splitlines()[-1]
     assert EVENTS == names(receiver)
     assert list(range(1, 21)) == receiver.values("loss.count")
 
 
-def test_replay_waits_for_a_busy_backend(receiver: Receiver, run: Run, runs: Path) -> None:
+def test_replay_waits_for_a_busy_backend(receiver: Receiver, command: Command, runs: Path) -> None:
     """503 and a lost connection are tried again, and cost neither data nor order."""
     receiver.answer("logs", Answer(), Answer(503, {"Retry-After": "0"}), Answer(429, {"Retry-After": "0"}))
-    run(*COMMAND, "replay", runs, "--endpoint", receiver.url)
+    command("replay", runs, "--endpoint", receiver.url)
     assert EVENTS == names(receiver)
 
 
-def test_replay_sets_aside_what_is_rejected(receiver: Receiver, run: Run, runs: Path) -> None:
-    """A poisoned request does not keep the others; it is in ``rejected/``, and that is said."""
+def test_replay_sets_aside_what_is_rejected(receiver: Receiver, command: Command, runs: Path) -> None:
+    """A poisoned request does not keep the others. It is in ``rejected/``, counted, and shows in the exit status."""
     receiver.rule(lambda request: Answer(400, body=b"bad") if POISON in request.body else None)
-    ended = run(*COMMAND, "replay", runs, "--endpoint", receiver.url)
+    ended = command("replay", runs, "--endpoint", receiver.url, returncode=1)
+    assert "delivered 59 items from 1 spool; refused, and set aside in rejected/: 1" == ended.stdout.splitlines()[-1]
     assert [name for name in EVENTS if name != "event 7"] == names(receiver)
     (message,) = runs.rglob("rejected/*.binpb")
     assert str(message) in ended.stdout + ended.stderr
@@ -139,53 +109,53 @@ def test_replay_sets_aside_what_is_rejected(receiver: Receiver, run: Run, runs: 
     assert "bad" in message.with_suffix(".txt").read_text()
 
 
-def test_what_was_rejected_is_sent_again_when_it_is_asked_for(receiver: Receiver, run: Run, runs: Path) -> None:
+def test_what_was_rejected_is_sent_again_when_it_is_asked_for(receiver: Receiver, command: Command, runs: Path) -> None:
     """Not otherwise; behind what waits, counted as before, and nothing of it is left on disk."""
     (folder,) = runs.iterdir()
     waiting = next(Spool(folder).peek(["logs"]))
     receiver.rule(lambda request: Answer(400) if request.signal == "metrics" or POISON in request.body else None)
-    run(*COMMAND, "replay", runs, "--endpoint", receiver.url)
-    with_nothing_else = run(*COMMAND, "replay", runs, "--endpoint", receiver.url, returncode=1)
+    command("replay", runs, "--endpoint", receiver.url, returncode=1)
+    with_nothing_else = command("replay", runs, "--endpoint", receiver.url, returncode=1)
     assert "replay --rejected sends what was refused again" in with_nothing_else.stderr
     receiver.forget_rules()
     receiver.requests.clear()
     with closing(Spool(folder)) as spool:
         spool.append(waiting)
-    ended = run(*COMMAND, "replay", runs, "--rejected", "--endpoint", receiver.url)
+    ended = command("replay", runs, "--rejected", "--endpoint", receiver.url)
     assert (["event 0", "event 7"], list(range(1, 21))) == (names(receiver), receiver.values("loss.count"))
     assert "delivered 22 items from 1 spool" == ended.stdout.splitlines()[-1]
     assert [] == list(runs.rglob("*"))
 
 
-def test_what_is_rejected_twice_is_set_aside_twice(receiver: Receiver, run: Run, runs: Path) -> None:
+def test_what_is_rejected_twice_is_set_aside_twice(receiver: Receiver, command: Command, runs: Path) -> None:
     """It is the same as before, beside what comes to it, and a foreign file stays where it is."""
     receiver.rule(lambda request: Answer(400) if POISON in request.body else None)
-    run(*COMMAND, "replay", runs, "--endpoint", receiver.url)
+    command("replay", runs, "--endpoint", receiver.url, returncode=1)
     (before,) = runs.rglob("rejected/*.binpb")
     body, foreign = before.read_bytes(), before.with_name("mine.binpb")
     foreign.touch()
-    run(*COMMAND, "replay", runs, "--rejected", "--endpoint", receiver.url)
+    command("replay", runs, "--rejected", "--endpoint", receiver.url, returncode=1)
     assert body == before.read_bytes()
     assert {before, before.with_suffix(".txt"), foreign} == set(before.parent.iterdir())
 
 
-def test_replay_leaves_what_is_in_use_and_delivers_the_rest(receiver: Receiver, run: Run, runs: Path) -> None:
+def test_replay_leaves_what_is_in_use_and_delivers_the_rest(receiver: Receiver, command: Command, runs: Path) -> None:
     """One process of many is still running: the others' spools are delivered, its own is named."""
     (folder,) = runs.iterdir()
     running = runs / "20000101-000000-1-1"  # comes first
     shutil.copytree(folder, running)
     with closing(Spool(running)) as spool:
         spool.load()
-        ended = run(*COMMAND, "replay", runs, "--endpoint", receiver.url, returncode=1)
+        ended = command("replay", runs, "--endpoint", receiver.url, returncode=1)
     assert "is in use" in ended.stderr
     assert str(running) in ended.stderr
     assert EVENTS == names(receiver)
     assert [running] == folders(runs)
 
 
-def test_replay_sends_the_headers_that_it_is_given(receiver: Receiver, run: Run, runs: Path) -> None:
+def test_replay_sends_the_headers_that_it_is_given(receiver: Receiver, command: Command, runs: Path) -> None:
     """By option or by variable."""
-    run(*COMMAND, "replay", runs, "--endpoint", receiver.url, "--header", "Tenant=a=b", "--header", "Other=c")
+    command("replay", runs, "--endpoint", receiver.url, "--header", "Tenant=a=b", "--header", "Other=c")
     assert {("a=b", "c")} == {(each.headers["tenant"], each.headers["other"]) for each in receiver.requests}
 
 
@@ -195,11 +165,11 @@ def test_replay_sends_the_headers_that_it_is_given(receiver: Receiver, run: Run,
         (["replay", "typo", "--endpoint", "http://127.0.0.1:9"], ["there is no folder", "typo"]),
         (["replay", "state", "--endpoint", "http://127.0.0.1:9"], ["no spooled telemetry"]),
         (["replay", "runs"], ["no endpoint", "--endpoint", "OTEL_EXPORTER_OTLP_ENDPOINT"]),
-        (["replay", "runs", "--endpoint", "localhost:4318"], ["'localhost:4318'", "http://"]),
+        (["replay", "runs", "--endpoint", "localhost:4318"], ["endpoint", "http://"]),
         (["replay", "runs", "--endpoint", "http://127.0.0.1:9", "--header", "sesame"], ["NAME=VALUE"]),
         (["cat", "typo"], ["there is no folder", "typo"]),
         (["cat", "state"], ["no spooled telemetry"]),
-        (["cat", "odd"], ["Is a directory", "odd/metrics-000001.spool"]),
+        (["cat", "odd"], ["no spooled telemetry"]),
     ],
     ids=" ".join,
 )
@@ -254,22 +224,15 @@ def test_an_unreachable_endpoint_loses_nothing(
     assert EVENTS == spooled(runs)[1]
 
 
-BIG = """\
-pipeline = monitel_otlp.configure(spool_dir="runs", export_interval=3600.0)
-for number in range(100):
-    monitel.emit(f"event {number}")
-"""
-
-
 @pytest.mark.parametrize("status", [413, 500])
 def test_replay_gets_past_what_the_backend_cannot_take(
-    receiver: Receiver, train: Callable[..., Ended], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int
+    receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
     """As the pipeline does: what is too large is halved, what breaks the backend is set aside after three tries."""
-    train(BIG)
+    write(tmp_path / "runs" / "spool", events_request(range(100)))
     receiver.rule(lambda request: Answer(status) if len(list(records_of(request.message))) > 10 else None)
     monkeypatch.setattr(monitel_otlp.commands.replay, "_PAUSES", (0.01, 0.01, 0.01, 0.01))
-    assert 0 == main(["replay", str(tmp_path / "runs"), "--endpoint", receiver.url])
+    assert (status != 413) == main(["replay", str(tmp_path / "runs"), "--endpoint", receiver.url])
     if status == 413:
         assert [f"event {number}" for number in range(100)] == names(receiver)
     else:
@@ -338,63 +301,11 @@ def test_what_was_refused_for_its_age_is_counted(
     """And not asked for again, with whatever status it was refused: it only gets older."""
     monkeypatch.setattr(monitel_otlp.commands.replay, "_PAUSES", ())
     receiver.rule(lambda request: Answer(status, body=words.encode()) if POISON in request.body else None)
-    assert 0 == main(["replay", str(runs), "--endpoint", receiver.url])
+    assert 1 == main(["replay", str(runs), "--endpoint", receiver.url])
     result = capsys.readouterr().out.splitlines()[-1]
     assert result.startswith("delivered 59 items from 1 spool")
     assert bool(counted) is ("; refused for their age, and set aside in rejected/: 1" in result)
     assert 1 == sum(POISON in request.body for request in receiver.requests)
-
-
-def test_cat_prints_what_the_collector_reads(run: Run, runs: Path) -> None:
-    """Each line is one request as OTLP JSON: parsed again it is the very same, ids are hex and enums integers."""
-    ended = run(*COMMAND, "cat", runs)
-    kinds = {"resourceMetrics": "metrics", "resourceLogs": "logs", "resourceSpans": "traces"}
-    kept = list(Spool(folders(runs)[0]).peek())
-    lines = ended.stdout.splitlines()
-    assert len(kept) == len(lines)
-    for request, line in zip(kept, lines, strict=True):
-        document = json.loads(line)
-        (kind,) = document
-        assert request.signal == kinds[kind]
-        assert request.message() == Parse(json.dumps(_with_base64_ids(document)), REQUESTS[request.signal]())
-    text = ended.stdout
-    ids = re.findall(r'"(traceId|spanId)":"([^"]*)"', text)
-    assert 80 == len(ids)
-    assert {("traceId", 32), ("spanId", 16)} == {(name, len(value)) for name, value in ids}
-    assert all(re.fullmatch("[0-9a-f]+", value) for _name, value in ids)
-    assert {"9"} == set(re.findall(r'"severityNumber":([^,]*)', text))
-    assert '"NaN"' in text
-    assert '"Infinity"' in text
-    assert "tiefe Größe" in text
-
-
-def _with_base64_ids(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_with_base64_ids(each) for each in value]
-    if not isinstance(value, dict):
-        return value
-    return {
-        key: base64.b64encode(bytes.fromhex(each)).decode() if key in {"traceId", "spanId"} else _with_base64_ids(each)
-        for key, each in value.items()
-    }
-
-
-def test_cat_takes_nothing_away_and_reads_a_spool_in_use(receiver: Receiver, run: Run, runs: Path) -> None:
-    """It can be looked at while its process runs; afterwards all of it can be delivered."""
-    (folder,) = runs.iterdir()
-    with closing(Spool(folder)) as spool:
-        spool.load()
-        assert run(*COMMAND, "cat", folder).stdout == run(*COMMAND, "cat", runs).stdout
-    run(*COMMAND, "replay", runs, "--endpoint", receiver.url)
-    assert EVENTS == names(receiver)
-
-
-def test_cat_shows_what_is_left(receiver: Receiver, run: Run, runs: Path) -> None:
-    """After half a replay it prints the other half."""
-    receiver.rule(lambda request: Answer(401) if POISON in request.body else None)
-    run(*COMMAND, "replay", runs, "--endpoint", receiver.url, returncode=1)
-    ended = run(*COMMAND, "cat", runs)
-    assert EVENTS[7:] == re.findall(r'"eventName":"([^"]*)"', ended.stdout)
 
 
 def test_replay_compresses(receiver: Receiver, run: Run, runs: Path) -> None:
@@ -404,3 +315,114 @@ def test_replay_compresses(receiver: Receiver, run: Run, runs: Path) -> None:
     run(*COMMAND, "replay", runs, "--endpoint", receiver.url, env=compressed)
     assert EVENTS == names(receiver)
     assert {"gzip"} == {request.headers["content-encoding"] for request in receiver.requests}
+
+
+def test_raw_segments_are_printed_and_delivered_as_requests(receiver: Receiver, command: Command, raw: Path) -> None:
+    """In their place among the others; a replay that was stopped in the middle of one goes on there."""
+    assert EVENTS == re.findall(r'"eventName":"([^"]*)"', command("cat", raw).stdout)
+    receiver.rule(lambda request: Answer(401) if POISON in request.body else None)
+    ended = command("replay", raw, "--endpoint", receiver.url, returncode=1)
+    assert "delivered 7 items from 1 spool" == ended.stdout.splitlines()[-1]
+    assert EVENTS[7:] == re.findall(r'"eventName":"([^"]*)"', command("cat", raw).stdout)
+    receiver.forget_rules()
+    ended = command("replay", raw, "--endpoint", receiver.url)
+    assert "delivered 13 items from 1 spool" == ended.stdout.splitlines()[-1]
+    assert EVENTS == names(receiver)
+    assert [] == list(raw.iterdir())
+
+
+def test_what_cannot_be_read_shows_in_the_exit_status(receiver: Receiver, command: Command, raw: Path) -> None:
+    """A damaged block and a file that is not a segment are counted; everything else is delivered."""
+    (path,) = raw.glob("*/*.raw")
+    path.write_bytes(path.read_bytes()[:-1] + b"\xff")
+    (path.parent / "traces-000001.spool").write_bytes(b"x" * 100)
+    assert EVENTS[:18] + EVENTS[19:] == re.findall(r'"eventName":"([^"]*)"', command("cat", raw, returncode=1).stdout)
+    ended = command("replay", raw, "--endpoint", receiver.url, returncode=1)
+    assert EVENTS[:18] + EVENTS[19:] == names(receiver)
+    summary = "delivered 19 items from 1 spool; lost (disk 1): 1; unreadable segments or records: 2"
+    assert summary == ended.stdout.splitlines()[-1]
+    assert ["traces-000001.spool"] == [file.name for file in path.parent.iterdir()]
+
+
+def test_a_signal_without_an_endpoint_does_not_keep_the_others(
+    receiver: Receiver, command: Command, runs: Path
+) -> None:
+    """It stays where it is."""
+    logs = {"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": f"{receiver.url}/v1/logs"}
+    ended = command("replay", runs, env=logs, returncode=1)
+    assert "no endpoint for them: give --endpoint" in ended.stderr
+    assert EVENTS == names(receiver)
+    assert (list(range(1, 21)), []) == spooled(runs)
+
+
+def test_items_that_a_backend_leaves_out_are_counted(receiver: Receiver, command: Command, tmp_path: Path) -> None:
+    """A partial success is not a complete one."""
+    write(tmp_path / "runs" / "spool", events_request(range(20)))
+    receiver.rule(lambda request: partial_success("logs", 3, "no"))
+    ended = command("replay", tmp_path / "runs", "--endpoint", receiver.url, returncode=1)
+    assert "delivered 17 items from 1 spool; lost (partial_success 3): 3" == ended.stdout.splitlines()[-1]
+
+
+def test_a_full_disk_is_reported_in_one_line_each(
+    receiver: Receiver, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither what was refused nor parts of a request can be kept: they are counted as lost, without a traceback."""
+    write(tmp_path / "runs" / "spool", *(events_request([number, number + 1]) for number in range(0, 20, 2)))
+
+    def refuse(request: Request) -> Answer | None:
+        if b"event 19" in request.body:
+            return Answer(413) if b"event 18" in request.body else Answer(503, {"Retry-After": "0"})
+        return Answer(400) if POISON in request.body else None
+
+    def full(*_arguments: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    receiver.rule(refuse)
+    monkeypatch.setattr(os, "pwrite", full)
+    monkeypatch.setattr(monitel_otlp.commands.replay, "_PAUSES", ())
+    ended = command("replay", tmp_path / "runs", "--endpoint", receiver.url, returncode=1)
+    assert [name for number, name in enumerate(EVENTS) if number not in {7, 19}] == names(receiver)
+    assert "delivered 18 items from 1 spool; lost (disk 1, rejected 1): 2" == ended.stdout.splitlines()[-1]
+    assert "No space left on device" in ended.stderr
+
+
+def test_a_folder_that_cannot_be_used_does_not_keep_the_others(
+    receiver: Receiver, command: Command, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is wrong with it: it is named, counted, and stays; the status is not 0."""
+    (folder,) = runs.iterdir()
+    broken = [runs / "1", runs / "2", runs / "3"]
+    for each in broken:
+        shutil.copytree(folder, each)
+    (broken[0] / "lock").unlink()
+    (broken[0] / "lock").mkdir()
+    (broken[1] / "lock").unlink()
+    (broken[1] / "lock").symlink_to("elsewhere")
+    real = os.listdir
+
+    def listdir(folder: Any = ".") -> list[str]:
+        if isinstance(folder, int) and os.fstat(folder).st_ino == broken[2].stat().st_ino:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(folder)
+
+    monkeypatch.setattr(os, "listdir", listdir)
+    ended = command("replay", runs, "--rejected", "--endpoint", receiver.url, returncode=1)
+    assert EVENTS == names(receiver)
+    assert "delivered 60 items from 1 spool; folders that cannot be used: 3" == ended.stdout.splitlines()[-1]
+    assert broken == folders(runs)
+
+
+def test_two_replays_at_once_deliver_each_request_once(receiver: Receiver, runs: Path) -> None:
+    """A folder belongs to one of them; the other one reports it, and goes on."""
+    (folder,) = runs.iterdir()
+    for number in range(3):
+        shutil.copytree(folder, runs / str(number))
+    arguments = [sys.executable, *COMMAND, "replay", str(runs), "--endpoint", receiver.url]
+    pair = [subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    printed = [process.communicate(timeout=60) for process in pair]
+    delivered = [re.search(r"delivered ([0-9]+) items", stdout) for stdout, _ in printed]
+    assert 240 == sum(int(found[1]) for found in delivered if found)
+    assert 4 * len(EVENTS) == len(names(receiver))
+    assert [] == list(runs.iterdir())
+    assert {process.returncode for process in pair} <= {0, 1}
+    assert "Traceback" not in "".join(stderr for _, stderr in printed)

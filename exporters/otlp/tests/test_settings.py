@@ -169,11 +169,13 @@ def test_bytes_that_are_no_utf8_are_spelt_out(
     ("arguments", "error", "words"),
     [
         ({"endpoint": 4318}, TypeError, ["endpoint", "'http://localhost:4318'", "int"]),
-        ({"endpoint": "localhost:4318"}, ValueError, ["endpoint", "'localhost:4318'", "http://"]),
-        ({"endpoint": ""}, ValueError, ["endpoint", "''", "http://"]),
+        ({"endpoint": "localhost:4318"}, ValueError, ["endpoint", "must begin with http://"]),
+        ({"endpoint": ""}, ValueError, ["endpoint", "must begin with http://"]),
         ({"endpoint": "http://"}, ValueError, ["endpoint", "host"]),
-        ({"endpoint": "http://host:port"}, ValueError, ["endpoint", "'http://host:port'", "ort"]),
-        ({"endpoint": "http://host:99999"}, ValueError, ["endpoint", "ort"]),
+        ({"endpoint": "http://host:port"}, ValueError, ["endpoint", "port must be a number"]),
+        ({"endpoint": "http://host:99999"}, ValueError, ["endpoint", "from 1 to 65535"]),
+        ({"endpoint": "http://collector..example"}, ValueError, ["endpoint", "not a valid name"]),
+        ({"endpoint": "http://user:a/b@host"}, ValueError, ["endpoint", "'@' after the host", "%2F"]),
         ({"endpoint": "http://host:4318/v1?key=1"}, ValueError, ["endpoint", "query"]),
         ({"endpoint": "http://host:4318/v1/metrics"}, ValueError, ["endpoint", "/v1/... is appended"]),
         ({"endpoint": "http://host/otlp/v1/logs/"}, ValueError, ["endpoint", "/v1/... is appended"]),
@@ -237,7 +239,7 @@ print("trained")
     "url", ["localhost:4318", "http://", "http://host:port", "not a url", "http://[::1", "ftp://host"]
 )
 def test_a_malformed_endpoint_sends_nothing_and_loses_nothing(train: Run, tmp_path: Path, url: str) -> None:
-    """Training goes on, the spool has everything, and it is said once with the variable and its value."""
+    """Training goes on, the spool has everything, and one line names the variable without its value."""
     ended = train(TRAIN, env={"OTEL_EXPORTER_OTLP_ENDPOINT": url})
     assert "trained\n" == ended.stdout
     (folder,) = (tmp_path / "spool").iterdir()
@@ -245,7 +247,7 @@ def test_a_malformed_endpoint_sends_nothing_and_loses_nothing(train: Run, tmp_pa
     assert [("metrics", 1), ("logs", 1)] == kept
     told = [line for line in ended.stderr.splitlines() if "OTEL_EXPORTER_OTLP_ENDPOINT" in line]
     assert 1 == len(told), ended.stderr
-    assert url in told[0]
+    assert "the value is not shown" in told[0]
     assert str(folder) in ended.stderr
 
 
@@ -287,7 +289,6 @@ def test_what_the_sdk_cannot_read_does_not_end_training(receiver: Receiver, trai
     """Variables of OpenTelemetry's own, for some of which its classes raise."""
     ended = train(TRAIN, env={"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url, name: value})
     assert "trained\n" == ended.stdout
-    assert len(ended.stderr.splitlines()) >= 2
     assert ([1], 1) == (receiver.values("loss.count"), len(receiver.records("event")))
 
 

@@ -139,10 +139,9 @@ def test_the_handler_of_before_is_called(receiver: Receiver, terminate: Terminat
     assert 1 == ended.stderr.count("monitel: exported")
 
 
-@pytest.mark.parametrize("before", ["signal.SIG_IGN", "lambda *_: None"])
-def test_who_lived_on_lives_on(receiver: Receiver, terminate: Terminate, before: str) -> None:
-    """An ignored SIGTERM does not kill; the code after it works, and records again after another ``configure()``."""
-    ignore = f"import signal\nsignal.signal(signal.SIGTERM, {before})\n"
+def test_a_process_that_lived_on_lives_on(receiver: Receiver, terminate: Terminate) -> None:
+    """A handler that returns does not kill; the code after it works, and another ``configure()`` records again."""
+    ignore = "import signal\nsignal.signal(signal.SIGTERM, lambda *_: None)\n"
     late = "loss.add(1)\nmonitel.emit('late')\nassert pipeline.shutdown()\n"
     again = CONFIGURE + "monitel.emit('again')\nassert pipeline.shutdown()\nprint('end')\n"
     ended = terminate(ignore + CONFIGURE + TRAIN + LIVE_ON + late + again, receiver.url, returncode=0)
@@ -150,7 +149,16 @@ def test_who_lived_on_lives_on(receiver: Receiver, terminate: Terminate, before:
     assert ["checkpoint", "again"] == [record.name for record in receiver.records()]
 
 
-def test_without_asking_nothing_changes(receiver: Receiver, terminate: Terminate) -> None:
+def test_an_ignored_signal_stays_ignored(receiver: Receiver, terminate: Terminate) -> None:
+    """The pipeline goes on with the process."""
+    ignore = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    still = "assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN\n" + READY
+    late = "signal.sigtimedwait([signal.SIGUSR1], 0.3)\nassert pipeline.ended is None\nmonitel.emit('late')\n"
+    terminate(ignore + CONFIGURE + TRAIN + still + late, receiver.url, returncode=0)
+    assert ["checkpoint", "late"] == [record.name for record in receiver.records()]
+
+
+def test_sigterm_false_changes_nothing(receiver: Receiver, terminate: Terminate) -> None:
     """The signal's disposition is left alone, and it kills at once."""
     configure = CONFIGURE.replace("sigterm=True", "sigterm=False")
     check = "assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL\n"

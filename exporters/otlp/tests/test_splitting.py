@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import math
+from array import array
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import monitel
 from monitel import COUNT, VALUE, Stat
+from monitel_otlp.delivery.request_splitting import estimate_rejected, isolate, split
+from monitel_otlp.leaves import LEVELS, count_leaves
+from monitel_otlp.request import REQUESTS, SIGNALS, FrozenRequest
+from monitel_otlp.transport.answer import Answer as Attempt
+from monitel_otlp.transport.answer import Verdict
 
 from .inbox import DEADLINE, Answer, Request, points_of, records_of
 from .test_faults import dropped
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from monitel_otlp import Pipeline
 
     from .conftest import Start
@@ -63,7 +76,7 @@ def test_one_record_that_is_too_large_alone_is_set_aside(receiver: Receiver, sta
     pipeline = start()
     receiver.rule(lambda request: Answer(413) if b"poison" in request.body else None)
     expected = emit(20, poison=(7,))
-    assert pipeline.force_flush(DEADLINE)
+    assert not pipeline.force_flush(DEADLINE)
     assert expected == sorted(numbers(receiver))
     assert [7] == set_aside(pipeline, receiver)
 
@@ -73,7 +86,7 @@ def test_a_poisoned_record_is_found(receiver: Receiver, start: Start) -> None:
     pipeline = start()
     receiver.rule(refuse_poison)
     expected = emit(100, poison=(70,))
-    assert pipeline.force_flush(DEADLINE)
+    assert not pipeline.force_flush(DEADLINE)
     assert expected == sorted(numbers(receiver))
     assert [70] == set_aside(pipeline, receiver)
     assert len(receiver.of("logs")) <= 17
@@ -85,7 +98,7 @@ def test_where_both_halves_are_rejected_all_of_it_is(receiver: Receiver, start: 
     pipeline = start()
     receiver.rule(lambda request: Answer(400) if request.signal == "logs" else None)
     emit(100)
-    assert pipeline.force_flush(DEADLINE)
+    assert not pipeline.force_flush(DEADLINE)
     assert 3 == len(receiver.of("logs"))
     assert list(range(100)) == set_aside(pipeline, receiver)
     assert {"logs": 100} == dropped(receiver, pipeline, "rejected")
@@ -118,7 +131,7 @@ def test_a_request_that_breaks_the_backend_is_tried_three_times(receiver: Receiv
     emit(1, poison=(0,))
     assert not pipeline.force_flush(0.1)
     emit(2, poison=(0,))
-    assert pipeline.force_flush(DEADLINE)
+    assert not pipeline.force_flush(DEADLINE)
     assert [1] == numbers(receiver)
     assert [0, 0] == set_aside(pipeline, receiver)
     assert {"logs": 2} == dropped(receiver, pipeline, "rejected")
@@ -130,7 +143,7 @@ def test_a_rejection_after_a_lost_answer_is_counted_as_unconfirmed(receiver: Rec
     pipeline = start()
     receiver.answer("logs", Answer(fault="drop unanswered"), Answer(400, body=b"duplicate"))
     emit(5)
-    assert pipeline.force_flush(DEADLINE)
+    assert not pipeline.force_flush(DEADLINE)
     assert ({"logs": 5}, {}) == tuple(dropped(receiver, pipeline, reason) for reason in ("unconfirmed", "rejected"))
     assert list(range(5)) == set_aside(pipeline, receiver)
 
@@ -143,3 +156,143 @@ def test_no_request_is_larger_than_grpc_servers_take(receiver: Receiver, start: 
     assert pipeline.force_flush(DEADLINE)
     assert list(range(100)) == numbers(receiver)
     assert max(len(request.body) for request in receiver.of("logs")) <= 3.5 * 2**20
+
+
+def message_of(signal: str, sizes: list[list[int]]) -> Any:
+    """Return a message with so many numbered leaves in each metric (or none) of each resource."""
+    message = REQUESTS[signal]()
+    resources, scopes, leaves = LEVELS[signal][:3]
+    number = 0
+    for of_resource in sizes:
+        scope = getattr(getattr(message, resources).add(), scopes).add()
+        scope.scope.name = "scope"
+        for index, size in enumerate(of_resource):
+            for _ in range(size):
+                if signal != "metrics":
+                    getattr(scope, leaves).add(flags=number)
+                elif index % 2:
+                    _last(scope.metrics, index).sum.data_points.add(as_int=number)
+                else:
+                    _last(scope.metrics, index).histogram.data_points.add(count=number)
+                number += 1
+    return message
+
+
+def _last(metrics: Any, index: int) -> Any:
+    name = str(index)
+    if not metrics or metrics[-1].name != name:
+        metrics.add(name=name)
+    return metrics[-1]
+
+
+def leaves_in(request: FrozenRequest) -> list[int]:
+    """Return the numbers of a request's leaves, in order."""
+    message: Any = request.message()
+    resources, scopes, leaves = LEVELS[request.signal][:3]
+    found: list[Any] = []
+    for resource in getattr(message, resources):
+        for scope in getattr(resource, scopes):
+            for leaf in getattr(scope, leaves):
+                if request.signal == "metrics":
+                    found += [each.as_int for each in leaf.sum.data_points]
+                    found += [each.count for each in leaf.histogram.data_points]
+                else:
+                    found.append(leaf.flags)
+    return found
+
+
+@st.composite
+def requests(draw: Callable[[st.SearchStrategy[Any]], Any]) -> FrozenRequest:
+    """Draw a request with any weights, none, or none that fit."""
+    signal = draw(st.sampled_from(SIGNALS))
+    message = message_of(signal, draw(st.lists(st.lists(st.integers(0, 5), max_size=4), min_size=1, max_size=3)))
+    leaves = count_leaves(message, LEVELS[signal])
+    form = draw(st.sampled_from(["weights", "one each", "none", "proportion", "damaged"]))
+    weights = array("I", draw(st.lists(st.integers(0, 3), min_size=leaves, max_size=leaves)))
+    items = {"weights": sum(weights), "one each": leaves, "none": 0}.get(form, draw(st.integers(0, 40)))
+    kept = weights.tobytes() if form in {"weights", "damaged"} else b""
+    synthetic = weights.count(0) if form == "weights" and signal == "traces" else 0
+    if not leaves:
+        items = 0
+    return FrozenRequest(signal, message.SerializeToString(), items, 7, kept, synthetic)
+
+
+def parts_of(request: FrozenRequest) -> Iterator[FrozenRequest]:
+    """Split a request until nothing can be split."""
+    halves = split(request)
+    if halves is None:
+        yield request
+    else:
+        for half in halves:
+            yield from parts_of(half)
+
+
+@given(requests())
+def test_splitting_loses_no_item(request: FrozenRequest) -> None:
+    """Whatever is split, however often: each leaf is in one part, in order, and items and synthetic spans add up."""
+    halves = split(request)
+    assert (halves is None) == (len(leaves_in(request)) < 2)
+    if halves is not None:
+        assert leaves_in(request) == leaves_in(halves[0]) + leaves_in(halves[1])
+        assert request.items == halves[0].items + halves[1].items
+        assert request.synthetic == halves[0].synthetic + halves[1].synthetic
+    parts = list(parts_of(request))
+    assert leaves_in(request) == [leaf for part in parts for leaf in leaves_in(part)]
+    assert request.items == sum(part.items for part in parts)
+    assert request.synthetic == sum(part.synthetic for part in parts)
+    assert {7} == {part.created_ns for part in parts}
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=30))
+def test_an_item_goes_with_its_last_point(weights: list[int]) -> None:
+    """The parts of a request carry exactly the weights of their leaves."""
+    body = message_of("metrics", [[len(weights)]]).SerializeToString()
+    request = FrozenRequest("metrics", body, sum(weights), 7, array("I", weights).tobytes())
+    assert weights == [part.items for part in parts_of(request)]
+
+
+@given(
+    requests(),
+    st.lists(st.tuples(st.none() | st.sampled_from(Verdict), st.integers(0, 9)), min_size=20, max_size=20),
+)
+def test_isolating_loses_no_item(request: FrozenRequest, answers: list[tuple[Verdict | None, int]]) -> None:
+    """Whatever the backend answers to the parts, each item is delivered, left out, rejected or unsent."""
+    plan = iter(answers)
+
+    def send(_part: FrozenRequest) -> Attempt | None:
+        verdict, rejected = next(plan)
+        return None if verdict is None else Attempt(verdict, rejected=rejected)
+
+    found = isolate(request, send)
+    parts = [*found.rejected, *found.unsent]
+    assert request.items == found.delivered + found.left_out + sum(part.items for part in parts)
+    assert request.synthetic == found.synthetic + sum(part.synthetic for part in parts)
+    assert len(answers) - 16 <= len(list(plan))
+
+
+@pytest.mark.parametrize(
+    ("signal", "items", "leaves", "rejected", "expected"),
+    [
+        ("metrics", 4, 24, 0, 0),
+        ("metrics", 4, 24, 1, 1),
+        ("metrics", 4, 24, 6, 1),
+        ("metrics", 4, 24, 7, 2),
+        ("metrics", 4, 24, 24, 4),
+        ("metrics", 4, 24, 99, 4),
+        ("metrics", 0, 24, 3, 0),
+        ("metrics", 4, 24, -1, 0),
+        ("logs", 5, 5, 3, 3),
+        ("logs", 5, 5, 9, 5),
+        ("traces", 3, 5, 2, 2),
+    ],
+)
+def test_rejected_points_are_counted_as_items(
+    *, signal: str, items: int, leaves: int, rejected: int, expected: int
+) -> None:
+    """A partial success is exact for log records and spans, and rounded up to whole windows for points."""
+    body = message_of(signal, [[leaves]]).SerializeToString()
+    weights = array("I", [0] * (leaves - 1) + [items]).tobytes() if items != leaves else b""
+    request = FrozenRequest(signal, body, items, 7, weights)
+    assert expected == estimate_rejected(request, rejected)
+    if not items:
+        assert 0 == estimate_rejected(replace(request, weights=b""), rejected)

@@ -39,10 +39,10 @@ def test_windows_come_out_as_they_went_in() -> None:
     queue = WindowQueue(10)
     for end_ns in range(5):
         queue.put(window(end_ns=end_ns))
-    assert [0, 1, 2] == [entry.window.end_ns for entry in queue.take(3)]
-    assert [3, 4] == [entry.window.end_ns for entry in queue.take(3)]
-    assert [] == queue.take(3)
-    assert 0 == queue.take_dropped()
+    assert [0, 1, 2] == [entry.window.end_ns for entry in queue.queue.take(3)]
+    assert [3, 4] == [entry.window.end_ns for entry in queue.queue.take(3)]
+    assert [] == queue.queue.take(3)
+    assert 0 == queue.queue.counts().dropped
 
 
 def test_the_oldest_is_dropped_and_counted_and_totals_stay_right() -> None:
@@ -51,9 +51,8 @@ def test_the_oldest_is_dropped_and_counted_and_totals_stay_right() -> None:
     for value in range(10):
         queue.put(window(float(value), value))
     assert 3 == len(queue)
-    assert [(8, 28.0), (9, 36.0), (10, 45.0)] == [(each.total_count, each.total_sum) for each in queue.take(10)]
-    assert 7 == queue.take_dropped()
-    assert 0 == queue.take_dropped()
+    assert [(8, 28.0), (9, 36.0), (10, 45.0)] == [(each.total_count, each.total_sum) for each in queue.queue.take(10)]
+    assert 7 == queue.queue.counts().dropped
 
 
 class Meddler(str):  # noqa: SLOT000  each has its own callback
@@ -87,7 +86,7 @@ def test_a_window_may_come_while_one_is_put() -> None:
     thread.join(DEADLINE)
     assert not thread.is_alive()
     assert not once
-    assert ["collected", "x", "x"] == sorted(entry.window.name for entry in queue.take(10))
+    assert ["collected", "x", "x"] == sorted(entry.window.name for entry in queue.queue.take(10))
 
 
 def test_threads_lose_nothing() -> None:
@@ -103,8 +102,8 @@ def test_threads_lose_nothing() -> None:
         thread.start()
     taken = []
     while any(thread.is_alive() for thread in threads):
-        taken += queue.take(100)
-    taken += queue.take(100_000)
+        taken += queue.queue.take(100)
+    taken += queue.queue.take(100_000)
     assert list(range(1, 8001)) == [entry.total_count for entry in taken]
 
 
@@ -129,7 +128,7 @@ def test_any_windows_give_points_that_every_backend_takes(batches: list[list[tup
             counts[name] += count
             sums[name] += closed.sum if math.isfinite(closed.sum) else 0.0
         points = Points()
-        mapping.write(queue.take(1000), points)
+        mapping.write(queue.queue.take(1000), points)
         for metric in points.request.resource_metrics[0].scope_metrics[0].metrics:
             found.setdefault(metric.name, []).extend(metric.sum.data_points or metric.gauge.data_points)
     for own in found.values():

@@ -8,8 +8,7 @@ from contextvars import ContextVar
 from sys import modules
 from typing import TYPE_CHECKING, Any
 
-from monitel import _window
-from monitel.handlers import _Unraisable
+from monitel import _window, unraisable
 from monitel.profiler.tracks import Track, track_of_task, track_of_thread
 
 if TYPE_CHECKING:
@@ -176,7 +175,7 @@ def _tell(listeners: tuple[Callable[[Range], object], ...], self: Range) -> None
         try:
             told(self)
         except Exception as error:
-            _Unraisable(error)
+            unraisable.report(error)
 
 
 def _current_track() -> Track:

@@ -61,6 +61,11 @@ class Period:
         own[2] = min(own[2], start_ns)
         own[3] = max(own[3], end_ns)
 
+    @property
+    def folded(self) -> int:
+        """Ranges beyond the budget so far."""
+        return sum(own[0] for own in self._folds.copy().values())
+
     def take_folded(self) -> Fold | None:
         """All of them in one; None where there are none."""
         folds, self._folds = self._folds, {}

@@ -12,15 +12,14 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from monitel_otlp.commands.cat import cat
 from monitel_otlp.commands.doctor import examine
-from monitel_otlp.commands.replay import describe_age, replay, spool_folders, take_back
+from monitel_otlp.commands.replay import replay_all
 from monitel_otlp.commands.simulate import NAMED_STATS, SLOWDOWN, Report, Simulation, simulate
 from monitel_otlp.config.environment import GRPC, HTTP
 from monitel_otlp.config.settings import DISTRIBUTIONS, resolve
-from monitel_otlp.sdk.encoder import public_url
-from monitel_otlp.spool.json_lines import json_line
-from monitel_otlp.spool.spool import Spool, SpoolError
-from monitel_otlp.transport.factory import make_encoders, make_senders
+from monitel_otlp.spool.spool import SpoolError
+from monitel_otlp.transport.factory import make_transports
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,12 +34,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m monitel_otlp", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     command = commands.add_parser("replay", help="deliver spooled telemetry, and remove what was acknowledged")
-    command.add_argument("dir", type=Path, help="a spool folder, or a folder that holds some")
+    _from_where(command)
     command.add_argument("--rejected", action="store_true", help="send what was refused, and is in rejected/, again")
     _where_to(command)
     command.set_defaults(run=_replay, interrupted="interrupted; run this again to go on")
     command = commands.add_parser("cat", help="print spooled telemetry as OTLP JSON lines")
-    command.add_argument("dir", type=Path, help="a spool folder, or a folder that holds some")
+    _from_where(command)
     command.set_defaults(run=_cat, interrupted="interrupted")
     command = commands.add_parser("doctor", help="show the configuration, and try each endpoint with an empty request")
     _where_to(command)
@@ -79,6 +78,15 @@ def main(arguments: list[str] | None = None) -> int:
     return status
 
 
+def _from_where(command: argparse.ArgumentParser) -> None:
+    command.add_argument("dir", type=Path, help="a spool folder, or a folder that holds spool folders")
+    command.add_argument(
+        "--foreign",
+        action="store_true",
+        help="use folders that belong to other users or that others can write to; only if you trust their content",
+    )
+
+
 def _where_to(command: argparse.ArgumentParser) -> None:
     command.add_argument("--endpoint", help="base URL; else OTEL_EXPORTER_OTLP_ENDPOINT")
     command.add_argument(
@@ -96,30 +104,16 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 
 def _replay(arguments: argparse.Namespace) -> int:
-    folders = spool_folders(arguments.dir, rejected=arguments.rejected)
     headers = dict(map(_header, arguments.header))
     settings = resolve(arguments.endpoint, headers, protocol=arguments.protocol)
     if not settings.endpoints:
         raise SpoolError("no endpoint: give --endpoint http://HOST:4318 or set OTEL_EXPORTER_OTLP_ENDPOINT")
-    routes = make_senders(settings, make_encoders(settings))
-    if arguments.rejected:
-        take_back(folders)
-    for line in describe_age(folders):
-        print(line, flush=True)  # before the progress bar
-    delivered = too_old = spools = failures = 0
-    for folder in folders:
-        outcome = replay(folder, routes)
-        delivered += outcome.delivered
-        too_old += outcome.too_old
-        if outcome.trouble is not None:
-            failures += 1
-            print(f"monitel_otlp: {outcome.trouble}", file=sys.stderr)
-        if outcome.trouble is None or outcome.delivered or outcome.too_old:
-            spools += 1
-    if spools:
-        aside = f"; refused for their age, and set aside in rejected/: {too_old}" if too_old else ""
-        print(f"delivered {_count(delivered, 'item')} from {_count(spools, 'spool')}{aside}")
-    return 1 if failures else 0
+    routes = make_transports(settings)
+    try:
+        return replay_all(arguments.dir, routes, rejected=arguments.rejected, foreign=arguments.foreign)
+    finally:
+        for transport in routes.values():
+            transport.close()
 
 
 def _header(given: str) -> tuple[str, str]:
@@ -130,10 +124,7 @@ def _header(given: str) -> tuple[str, str]:
 
 
 def _cat(arguments: argparse.Namespace) -> int:
-    for folder in spool_folders(arguments.dir):
-        for request in Spool(folder).peek():
-            print(json_line(request))
-    return 0
+    return cat(arguments.dir, foreign=arguments.foreign)
 
 
 def _at_least(minimum: Number) -> Callable[[str], Number]:
@@ -163,7 +154,7 @@ def _simulate(arguments: argparse.Namespace) -> int:
         arguments.protocol,
         arguments.distributions,
     )
-    places = {public_url(each.url).removesuffix(f"/v1/{signal}") for signal, each in settings.endpoints.items()}
+    places = {each.public_url.removesuffix(f"/v1/{signal}") for signal, each in settings.endpoints.items()}
     if settings.offline:
         places.add(f"{settings.spool_root.absolute()} ({', '.join(settings.offline)})")
     each = f"{simulation.stats} Stats each, {_count(simulation.windows, 'window')} of {simulation.window:g} s"

@@ -1,132 +1,237 @@
-"""What became of every item: exported, or dropped and why."""
+"""What became of every recorded item: one place that counts, under one lock."""
 
 from __future__ import annotations
 
-import time
+import logging
 from collections import Counter
-from threading import Lock
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from threading import RLock
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from opentelemetry.metrics import Observation
-from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality
-
-import monitel
+from monitel_otlp.request import SIGNALS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
-    from opentelemetry.metrics import CallbackOptions, Histogram, Meter
-    from opentelemetry.proto.metrics.v1.metrics_pb2 import ScopeMetrics
+    from monitel.bounded_queue import BoundedQueue
 
+_log = logging.getLogger("monitel.otlp")
 
-PIPELINE_SCOPE = "monitel.pipeline"
-_QUEUE_SIZE = "monitel.queue.size", "{item}", "Items that wait in memory"
+_Item = TypeVar("_Item")
 
-
-class Tally:
-    """Counts items (windows, log records, spans) by signal, and drops by reason."""
-
-    def __init__(self) -> None:
-        self._lock = Lock()  # held for one addition
-        self._exported: Counter[str] = Counter()
-        self._dropped: Counter[tuple[str, str]] = Counter()
-        self.duration: Histogram | None = None  # an instrument that the meter makes
-
-    def exported(self, signal: str, items: int) -> None:
-        """Items that a backend has acknowledged."""
-        with self._lock:
-            self._exported[signal] += items
-
-    def attempted(self, signal: str, seconds: float) -> None:
-        """An attempt to deliver, and how long it took."""
-        if self.duration is not None:
-            self.duration.record(seconds, {"signal": signal})
-
-    def dropped(self, signal: str, reason: str, items: int) -> None:
-        """Items that are lost, and why: see :class:`Outbox`; and ``queue_full``, ``encoding``."""
-        if items:
-            with self._lock:
-                self._dropped[signal, reason] += items
-
-    def total(self, signal: str) -> int:
-        """Items of one signal that a backend has acknowledged so far."""
-        return self._exported[signal]
-
-    def dropped_by_reason(self) -> dict[str, int]:
-        """Items that are lost, all signals together."""
-        found: Counter[str] = Counter()
-        for (_signal, reason), items in list(self._dropped.items()):
-            found[reason] += items
-        return dict(found)
-
-    def total_dropped(self) -> int:
-        """Items that are lost, all signals and reasons together."""
-        return sum(self.dropped_by_reason().values())
-
-    def observe_exported(self, _options: CallbackOptions) -> Iterable[Observation]:
-        """For ``monitel.exporter.item.exported``."""
-        return [Observation(items, {"signal": signal}) for signal, items in list(self._exported.items())]
-
-    def observe_dropped(self, _options: CallbackOptions) -> Iterable[Observation]:
-        """For ``monitel.exporter.item.dropped``."""
-        return [
-            Observation(items, {"signal": signal, "error.type": reason})
-            for (signal, reason), items in list(self._dropped.items())
-        ]
+EXIT = "exit"
+QUEUE_FULL = "queue_full"
+UNACCOUNTED = "unaccounted"
 
 
-def register_self_metrics(
-    meter: Meter,
-    tally: Tally,
-    *,
-    queue_size: Callable[[], int],
-    spool_bytes: Callable[[], int],
-    nonfinite: Callable[[], int],
-    discarded: Callable[[], int],
-) -> None:
-    """Report the pipeline itself, in the shape of OpenTelemetry's ``otel.sdk.*`` metrics.
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What became of the items of one signal: windows, log records (events among them), or spans.
 
-    They also keep every request of windows company: a reader without instruments exports nothing, and Prometheus
-    orders samples by resource, for which a sample of the present must be in each request.
+    ``recorded == delivered + on_disk + folded + sum(dropped.values()) + waiting`` holds in every account.
+
+    Attributes:
+        recorded: Items that the application handed over. An unsampled range is not recorded.
+        delivered: Items that a backend acknowledged.
+        on_disk: Items in the spool.
+        folded: Ranges beyond the span budget whose sum, one span a step, is complete.
+        waiting: Items in memory: queued, being encoded, or in a request that is not acknowledged yet.
+        dropped: Lost items by reason; ``partial_success`` of metrics is an estimate, since backends count points.
+        synthetic: Spans that the pipeline made itself and that were delivered; they are not items.
+
+    Example:
+        >>> from monitel_otlp import Account
+        >>> Account(recorded=3, delivered=2, dropped={"queue_full": 1}).waiting
+        0
     """
 
-    def observe(read: Callable[[], int]) -> Callable[[CallbackOptions], Iterable[Observation]]:
-        return lambda _options: [Observation(read())]
+    recorded: int = 0
+    delivered: int = 0
+    on_disk: int = 0
+    folded: int = 0
+    waiting: int = 0
+    dropped: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    synthetic: int = 0
 
-    tally.duration = meter.create_histogram(
-        "monitel.export.duration",
-        "s",
-        "Time that one attempt to deliver took",
-        explicit_bucket_boundaries_advisory=[0.01, 0.1, 1.0],  # a series each, in every process of a job
-    )
-    meter.create_observable_counter(
-        "monitel.exporter.item.exported", [tally.observe_exported], "{item}", "Items that a backend acknowledged"
-    )
-    register_drops(meter, tally)
-    meter.create_observable_counter(
-        "monitel.stat.nonfinite", [observe(nonfinite)], "{window}", "Windows whose sum was not finite"
-    )
-    meter.create_observable_counter(
-        "monitel.stat.discarded", [observe(discarded)], "{sample}", "Samples that max_samples kept out of windows"
-    )
-    name, unit, description = _QUEUE_SIZE
-    meter.create_observable_up_down_counter(name, [observe(queue_size)], unit, description)
-    meter.create_observable_up_down_counter(
-        "monitel.spool.size", [observe(spool_bytes)], "By", "Bytes that wait on disk"
-    )
+    @property
+    def lost(self) -> int:
+        """Dropped items, all reasons together."""
+        return sum(self.dropped.values())
 
 
-def register_drops(meter: Meter, tally: Tally) -> None:
-    """Report what was lost, and nothing while nothing is."""
-    meter.create_observable_counter(
-        "monitel.exporter.item.dropped", [tally.observe_dropped], "{item}", "Items that were lost, by reason"
+class Stage(Enum):
+    """Where an item is between its queue and its end."""
+
+    ENCODING = "encoding"  #: taken from a queue, not in a request yet
+    MEMORY = "memory"  #: in a request in memory
+    DISK = "disk"  #: in the spool
+    APPLICATION = "application"  #: handed to the application's own provider, which returns it to an exporter of ours
+
+
+class Folds(Protocol):
+    """Counts the ranges beyond the span budget."""
+
+    def folding(self) -> int:
+        """Return the number of ranges in sums that are not complete yet."""
+
+
+class _Ledger:
+    """The counters of one signal behind its queues."""
+
+    def __init__(self) -> None:
+        self.queues: list[BoundedQueue[Any]] = []
+        self.folds: Folds | None = None
+        self.direct = 0  # recorded without a queue
+        self.at = dict.fromkeys(Stage, 0)
+        self.delivered = 0
+        self.folded = 0
+        self.synthetic = 0
+        self.dropped: Counter[str] = Counter()
+
+
+class Accounting:
+    """Counts items from the moment they are queued until they are delivered, on disk, or dropped.
+
+    A queue counts and drops in the same step as it appends, so a producer takes no lock. Behind the queues an item
+    only moves between two counters under :attr:`lock`, and :meth:`account` holds that lock: so the accounts add up at
+    every moment. After :meth:`close` nothing changes any more.
+
+    Attributes:
+        lock: Held while items move; never while anything is sent, written or called back.
+    """
+
+    def __init__(self) -> None:
+        self.lock = RLock()
+        self._ledgers = {signal: _Ledger() for signal in SIGNALS}
+        self._closed: dict[str, Account] | None = None
+
+    def add_queue(self, signal: str, queue: BoundedQueue[Any]) -> None:
+        """Count what is put into a queue."""
+        self._ledgers[signal].queues.append(queue)
+
+    def add_folds(self, folds: Folds) -> None:
+        """Count the ranges that are beyond the span budget."""
+        self._ledgers["traces"].folds = folds
+
+    @property
+    def closed(self) -> bool:
+        """True after :meth:`close`."""
+        return self._closed is not None
+
+    def take(self, signal: str, take: Callable[[int], list[_Item]], limit: int) -> list[_Item]:
+        """Take items from a queue into encoding.
+
+        Args:
+            signal: The queue's.
+            take: The queue's own method: given a limit, it returns the oldest items.
+            limit: Items at most.
+        """
+        with self.lock:
+            if self._closed is not None:
+                return []
+            taken = take(limit)
+            self._ledgers[signal].at[Stage.ENCODING] += len(taken)
+            return taken
+
+    def record(self, signal: str, items: int, stage: Stage = Stage.ENCODING) -> None:
+        """Count items that come without a queue: batches of the application's own processors."""
+        with self.lock:
+            if self._closed is None:
+                self._ledgers[signal].direct += items
+                self._ledgers[signal].at[stage] += items
+
+    def fold(self, ranges: int) -> None:
+        """Count ranges whose sum is complete; they are no longer part of ``folds.folding()``."""
+        self._ledgers["traces"].folded += ranges
+
+    def move(self, signal: str, source: Stage, target: Stage, items: int) -> None:
+        """Count items on their way."""
+        with self.lock:
+            if self._closed is None:
+                at = self._ledgers[signal].at
+                at[source] -= items
+                at[target] += items
+
+    def deliver(self, signal: str, source: Stage, items: int, synthetic: int = 0) -> None:
+        """Count items that a backend acknowledged."""
+        with self.lock:
+            if self._closed is None:
+                ledger = self._ledgers[signal]
+                ledger.at[source] -= items
+                ledger.delivered += items
+                ledger.synthetic += synthetic
+
+    def drop(self, signal: str, source: Stage, reason: str, items: int) -> None:
+        """Count items that are lost, with the reason."""
+        with self.lock:
+            if self._closed is None and items:
+                ledger = self._ledgers[signal]
+                ledger.at[source] -= items
+                ledger.dropped[reason] += items
+
+    def lose(self, signal: str, reason: str, items: int) -> None:
+        """Count items that are recorded and lost at once."""
+        with self.lock:
+            self.record(signal, items)
+            self.drop(signal, Stage.ENCODING, reason, items)
+
+    def held(self, signal: str, stage: Stage) -> int:
+        """Return the number of items at a stage."""
+        return self._ledgers[signal].at[stage]
+
+    def account(self) -> dict[str, Account]:
+        """Return the account of each signal, all read at one moment."""
+        with self.lock:
+            if self._closed is not None:
+                return dict(self._closed)
+            return {signal: _account(ledger) for signal, ledger in self._ledgers.items()}
+
+    def close(self, *, encoded: bool = True) -> None:
+        """Drop what still waits, with reason ``exit``, and freeze the accounts. Idempotent.
+
+        Args:
+            encoded: The encoder has finished and no request is left in memory. Items that are still counted there
+                have vanished by a bug: they are dropped with reason ``unaccounted``, and that is logged.
+        """
+        with self.lock:
+            if self._closed is not None:
+                return
+            closed = {}
+            for signal, ledger in self._ledgers.items():
+                now = _account(ledger)
+                vanished = ledger.at[Stage.ENCODING] + ledger.at[Stage.MEMORY] if encoded else 0
+                if vanished or min(*ledger.at.values(), ledger.delivered) < 0:
+                    _log.error("bug in monitel: %d items of %s are unaccounted for: %s", vanished, signal, ledger.at)
+                dropped = Counter(now.dropped)
+                dropped[UNACCOUNTED] += vanished
+                dropped[EXIT] += now.waiting - vanished
+                closed[signal] = replace(now, waiting=0, dropped=_frozen(dropped))
+            self._closed = closed
+
+
+def _account(ledger: _Ledger) -> Account:
+    counts = [queue.counts() for queue in ledger.queues]
+    folding = ledger.folds.folding() if ledger.folds is not None else 0
+    dropped = Counter(ledger.dropped)
+    dropped[QUEUE_FULL] += sum(each.dropped for each in counts)
+    at = ledger.at
+    return Account(
+        recorded=sum(each.recorded for each in counts) + ledger.direct + ledger.folded + folding,
+        delivered=ledger.delivered,
+        on_disk=at[Stage.DISK],
+        folded=ledger.folded,
+        waiting=sum(each.waiting for each in counts)
+        + at[Stage.ENCODING]
+        + at[Stage.MEMORY]
+        + at[Stage.APPLICATION]
+        + folding,
+        dropped=_frozen(dropped),
+        synthetic=ledger.synthetic,
     )
 
 
-def write_queue_size(scope: ScopeMetrics, items: int) -> None:
-    """The queue's size alone, as of now, into a request that is made without the SDK."""
-    scope.scope.name, scope.scope.version = PIPELINE_SCOPE, monitel.__version__
-    metric = scope.metrics.add()
-    metric.name, metric.unit, metric.description = _QUEUE_SIZE
-    metric.sum.aggregation_temporality = AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
-    metric.sum.data_points.add(time_unix_nano=time.time_ns(), as_int=items)
+def _frozen(dropped: Counter[str]) -> Mapping[str, int]:
+    return MappingProxyType({reason: items for reason, items in dropped.items() if items})

@@ -19,7 +19,8 @@ from opentelemetry.sdk.trace.export import SpanExporter as SDKSpanExporter
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 import monitel
-from monitel_otlp.sdk._compat import LogRecordExporter, LogRecordExportResult, preferences
+from monitel_otlp.sdk._compat import LogRecordExporter, LogRecordExportResult
+from monitel_otlp.sdk.preferences import reader_preferences
 from monitel_otlp.pipeline import EXIT_TIMEOUT, Pipeline
 from monitel_otlp.config.launcher import launch_attributes
 from monitel_otlp.config.settings import resolve
@@ -79,7 +80,7 @@ def _hand_over_at_exit(pipeline: Pipeline) -> None:
 
     def hand_over_late(event: monitel.Event) -> None:
         if event.window is None and pipeline.engine is not None:  # windows need no provider
-            pipeline.engine.delivery.encode(_HAND_OVER)
+            pipeline.engine.encoder.encode_here(_HAND_OVER)
 
     def wait() -> None:
         main_thread().join()
@@ -109,7 +110,7 @@ class _Attached:
     def shutdown(self, timeout_millis: float = 30_000, **_kwargs: Any) -> None:  # noqa: ARG002  it does not wait
         """What was handed over is delivered in the background, or when the process ends."""
         if (engine := self._engine()) is not None:
-            engine.delivery.wake()
+            engine.wake()
 
 
 class MetricExporter(_Attached, SDKMetricExporter):
@@ -130,32 +131,35 @@ class MetricExporter(_Attached, SDKMetricExporter):
 
     def __init__(self, **arguments: Any) -> None:
         _Attached.__init__(self, **arguments)
-        engine = self._engine()
-        SDKMetricExporter.__init__(self, **(preferences(engine.windows) if engine else {}))
+        SDKMetricExporter.__init__(self, **reader_preferences())
 
     def export(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> MetricExportResult:
         """Encode what was collected and every window that waits."""
-        engine = self._engine()
-        if engine is None:
-            return MetricExportResult.SUCCESS
-        return engine.windows.export(metrics_data, timeout_millis, **kwargs)
+        if (engine := self._engine()) is not None:
+            engine.export(metrics_data)
+        return MetricExportResult.SUCCESS
 
     def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:
         """Encode the windows that are still open, too; see :meth:`LogExporter.shutdown`."""
         engine = self._engine()
         if engine is not None:
             monitel.flush()
-            engine.windows.flush()  # no reader asks for them any more
+            engine.flush_windows()  # no reader asks for them any more
         super().shutdown(timeout_millis, **kwargs)
 
 
 class LogExporter(_Attached, LogRecordExporter):
     """Delivers log records, monitel's events among them; see :class:`MetricExporter`."""
 
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        if (engine := self._engine()) is not None and engine.application_events is not None:
+            engine.application_events.returned = True
+
     def export(self, batch: Sequence[ReadableLogRecord]) -> LogRecordExportResult:
         """Encode one batch."""
         if (engine := self._engine()) is not None:
-            engine.records.export(batch)
+            engine.export_records(batch)
         return LogRecordExportResult.SUCCESS
 
 
@@ -165,5 +169,5 @@ class SpanExporter(_Attached, SDKSpanExporter):
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Encode one batch."""
         if (engine := self._engine()) is not None:
-            engine.spans.export(spans)
+            engine.export_spans(spans)
         return SpanExportResult.SUCCESS

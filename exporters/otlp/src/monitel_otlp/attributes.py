@@ -1,29 +1,127 @@
-"""Attributes as the protocol has them."""
+"""Attributes: as exact built-in values, which can be written to disk, and as fields of the protocol."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Union
 
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable
 
     Scalar = str | bool | int | float
 
+#: A value that :mod:`marshal` writes and reads unchanged: exact built-in types only.
+Plain = Union[None, bool, int, float, str, bytes, "list[Plain]", "tuple[Plain, ...]", "dict[str, Plain]"]
+
+_EXACT = frozenset({type(None), bool, int, float, str, bytes})
+_TO_EXACT: tuple[tuple[type, Callable[[Any], Plain]], ...] = (
+    (str, str.__str__),
+    (int, int.__int__),
+    (float, float.__float__),
+    (bytes, bytes),
+)
+
+
+def readable(text: str) -> str:
+    """Return text that UTF-8 can hold, as an exact str; a lone surrogate becomes its escape."""
+    if text.isascii():
+        return text if type(text) is str else str.__str__(text)
+    return text.encode(errors="backslashreplace").decode()
+
+
+def plain_value(value: Any) -> Plain:
+    """Return an attribute's value, or a log record's body, as exact built-in values.
+
+    Raises:
+        TypeError: The protocol has no such value.
+    """
+    if type(value) in _EXACT:
+        return value  # type: ignore[no-any-return]
+    for kind, exact in _TO_EXACT:
+        if isinstance(value, kind):
+            return exact(value)
+    if isinstance(value, Sequence):
+        return [plain_value(each) for each in value]
+    if isinstance(value, Mapping):
+        return {str.__str__(str(key)): plain_value(each) for key, each in value.items()}
+    raise TypeError(f"an attribute must be a str, bool, int, float, bytes, sequence or mapping, got {type(value)}")
+
+
+def plain_attributes(attributes: Mapping[str, Any] | None) -> dict[str, Plain]:
+    """Return attributes as exact built-in values, without those that the protocol cannot hold."""
+    if not attributes:
+        return {}
+    # The SDK's own mappings take a lock for each item, but not in copy().
+    found: Any = attributes.copy() if hasattr(attributes, "copy") else attributes
+    if type(found) is not dict:
+        found = dict(found)
+    for key, value in found.items():
+        if type(value) not in _EXACT or type(key) is not str:
+            return _plain_items(found)
+    return found  # type: ignore[no-any-return]
+
+
+def _plain_items(attributes: Mapping[str, Any]) -> dict[str, Plain]:
+    found: dict[str, Plain] = {}
+    for key, value in attributes.items():
+        try:
+            found[str.__str__(key)] = plain_value(value)
+        except (TypeError, RecursionError):
+            continue
+    return found
+
+
+def write_attributes(field: Any, attributes: Mapping[str, Any]) -> None:
+    """Append attributes to a repeated field of ``KeyValue``.
+
+    Fields are assigned one by one: message constructors with keywords take twice as long.
+
+    Raises:
+        TypeError: A value of another type.
+        ValueError: An int beyond 64 bits, or text that UTF-8 cannot hold.
+    """
+    add = field.add
+    for key, value in attributes.items():
+        pair = add()
+        pair.key = key
+        kind = type(value)
+        if kind is str:
+            pair.value.string_value = value
+        elif kind is float:
+            pair.value.double_value = value
+        elif kind is int:
+            pair.value.int_value = value
+        else:
+            _write_value(pair.value, value)
+
+
+def _write_value(field: Any, value: Any) -> None:
+    if isinstance(value, bool):
+        field.bool_value = value
+    elif isinstance(value, str):
+        field.string_value = value
+    elif isinstance(value, int):
+        field.int_value = value
+    elif isinstance(value, float):
+        field.double_value = value
+    elif isinstance(value, bytes):
+        field.bytes_value = value
+    elif isinstance(value, Mapping):
+        field.kvlist_value.SetInParent()
+        write_attributes(field.kvlist_value.values, value)
+    elif value is not None:
+        field.array_value.SetInParent()
+        for each in value:
+            _write_value(field.array_value.values.add(), each)
+
 
 def key_values(attributes: Mapping[str, Scalar | Sequence[Scalar]]) -> list[KeyValue]:
-    """Attributes with values that the protocol can hold."""
-    return [KeyValue(key=key, value=_value(value)) for key, value in attributes.items()]
-
-
-def _value(value: Scalar | Sequence[Scalar]) -> AnyValue:
-    if isinstance(value, bool):
-        return AnyValue(bool_value=value)
-    if isinstance(value, str):
-        return AnyValue(string_value=value)
-    if isinstance(value, int):
-        return AnyValue(int_value=value)
-    if isinstance(value, float):
-        return AnyValue(double_value=value)
-    return AnyValue(array_value=ArrayValue(values=[_value(each) for each in value]))
+    """Return attributes as messages, for points and spans that share them."""
+    found = []
+    for key, value in attributes.items():
+        pair = KeyValue(key=key, value=AnyValue())
+        _write_value(pair.value, value)
+        found.append(pair)
+    return found

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from opentelemetry import metrics, trace
 from opentelemetry.sdk.resources import Resource
@@ -14,11 +13,12 @@ from opentelemetry.sdk.resources import Resource
 from monitel_otel import BUDGET, check_limits
 from monitel_otlp.sdk._compat import get_logger_provider, is_set, set_global_providers
 from monitel_otlp.log_handler import LogHandler
+from monitel_otlp.metrics.window_queue import SERIES_LIMIT
 from monitel_otlp.pipeline import Pipeline
 from monitel_otlp.config.launcher import launch_attributes, readable
 from monitel_otlp.config.settings import resolve
 from monitel_otlp.traces.ids import StepTraces
-from monitel_otlp.sigterm import on_sigterm
+from monitel_otlp.sigterm import check_sigterm, handle_sigterm
 
 if TYPE_CHECKING:
     from monitel_otlp.traces.span_queue import SpanSettings
@@ -43,12 +43,13 @@ def configure(
     ranks: str = "all",
     rank_attribute: bool = False,
     workers: bool = False,
-    sigterm: bool = False,
+    sigterm: bool | Literal["auto"] = "auto",
     logging_level: int | str | None = None,
     spans: bool = False,
     span_budget: int = BUDGET,
     span_steps: int = 1,
     step_traces: bool = False,
+    series_limit: int = SERIES_LIMIT,
 ) -> Pipeline:
     """Deliver every closed window, every event and the user's own OpenTelemetry data to an OTLP endpoint.
 
@@ -73,13 +74,16 @@ def configure(
             ranks in the backend.
         rank_attribute: Put ``training.rank`` on the points too, for backends that do not promote resource attributes.
         workers: Export what workers of torch's DataLoader record.
-        sigterm: On SIGTERM deliver or spool what there is, for 2 seconds at most, then do what SIGTERM did before.
-            To be called in the main thread.
+        sigterm: On SIGTERM deliver or spool everything, within 2 seconds, then do what SIGTERM did before. ``"auto"``
+            does so only in the main thread, where neither the application nor a library handles or ignores SIGTERM,
+            and not in launchers such as torchrun's agent. True requires the main thread.
         logging_level: Records of Python's ``logging`` from this level on travel as log records.
         spans: Ranges (``record_function``) become spans. Each then costs some microseconds.
         span_budget: Spans a step; the rest of a step is folded into one, which says how many and how long.
         span_steps: Make spans in one of so many steps, those that it divides.
         step_traces: Spans, and each step is one trace of all ranks.
+        series_limit: Sets of attributes that one name may have. Windows of further ones are sent as one series with
+            ``otel.metric.overflow=true``, and that is logged once.
 
     Returns:
         The pipeline, a context manager. It shuts down by itself at exit.
@@ -87,8 +91,8 @@ def configure(
     Raises:
         TypeError: An argument of a wrong type.
         ValueError: An endpoint that is no base URL, an interval that is not positive, an unknown protocol, ranks or
-            distributions, a ``spool_dir`` that is a file, a ``span_budget`` or ``span_steps`` below 1, text that UTF-8
-            cannot hold, an int beyond 64 bits.
+            distributions, a ``spool_dir`` that is a file, a ``span_budget``, ``span_steps`` or ``series_limit`` below 1, text that UTF-8
+            cannot hold, an int beyond 64 bits, ``sigterm=True`` outside the main thread.
 
     Example:
         >>> import monitel
@@ -105,10 +109,10 @@ def configure(
         raise ValueError(f"ranks must be 'all' or 'zero', got {ranks!r}")
     _check(service_name, resource_attributes, resource)
     _check_spans(spans, step_traces, span_budget, span_steps)
+    _check_series_limit(series_limit)
     if logging_level is not None:
         logging.Handler(logging_level)  # which checks it
-    if sigterm and threading.current_thread() is not threading.main_thread():
-        raise ValueError("sigterm=True must be asked for in the main thread: Python sets signal handlers there only")
+    check_sigterm(sigterm)
     settings = resolve(endpoint, headers, export_interval, spool_dir, protocol, distributions=distributions)
     launch = launch_attributes()
     rank = launch.get("training.rank", 0)
@@ -132,6 +136,7 @@ def configure(
         spans=_span_settings(span_budget, span_steps, shared) if spans or step_traces else None,
         workers=workers,
         silent=silent,
+        series_limit=series_limit,
     )
     if not silent:
         _set_globals(_current)
@@ -139,8 +144,7 @@ def configure(
             handler = LogHandler(_current, logging_level)
             logging.getLogger().addHandler(handler)
             _current.at_end.append(lambda: logging.getLogger().removeHandler(handler))
-        if sigterm:
-            on_sigterm(_current)
+        handle_sigterm(_current, sigterm)
     return _current
 
 
@@ -169,6 +173,13 @@ def _check_spans(spans: object, step_traces: object, budget: object, every: obje
         if not isinstance(value, bool):
             raise TypeError(f"{name} must be True or False, got {value!r:.80}")
     check_limits(budget, every)
+
+
+def _check_series_limit(limit: object) -> None:
+    if isinstance(limit, bool) or not isinstance(limit, int):
+        raise TypeError(f"series_limit must be an int, got {type(limit).__qualname__}: {limit!r:.80}")
+    if limit < 1:
+        raise ValueError(f"series_limit must be at least 1, got {limit}")
 
 
 def _span_settings(budget: int, every: int, shared: StepTraces | None) -> SpanSettings:

@@ -1,227 +1,374 @@
-"""Everything of a pipeline that belongs to one process: queues, encoders, delivery, spool."""
+"""Everything of a pipeline that belongs to one process: queues, encoder, delivery, spool."""
 
 from __future__ import annotations
 
+import gc
 import logging
+import sys
 import time
+from contextlib import contextmanager
 from threading import RLock, Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from opentelemetry import metrics
-from opentelemetry.context import Context, get_current
+from opentelemetry.context import get_current
 
 import monitel
-from monitel_otel import Records, WaitInstruments
-from monitel_otlp.sdk._compat import get_logger_provider
-from monitel_otlp.delivery.worker import Delivery
-from monitel_otlp.sdk.exporters import BatchExporter, WindowExporter
+from monitel.bounded_queue import BoundedQueue
+from monitel_otel import WaitInstruments
+from monitel_otlp.accounting import Stage
+from monitel_otlp.delivery.delivery import Delivery, RawItems
+from monitel_otlp.encoder import Encoder, Source
 from monitel_otlp.gil import give_way
-from monitel_otlp.metrics.mapping import WindowMapping, choose_mapping
-from monitel_otlp.sdk.processors import BoundedQueue
+from monitel_otlp.logs.mapping import EventMapping, LoggedEvent
+from monitel_otlp.logs.requests import EventRequests
+from monitel_otlp.metrics.mapping import choose_mapping
+from monitel_otlp.metrics.queue_size import PIPELINE_SCOPE
+from monitel_otlp.metrics.window_queue import SERIES_LIMIT, WindowQueue
+from monitel_otlp.raw import raw_events, raw_ranges, raw_records, raw_spans, raw_windows
+from monitel_otlp.sdk._compat import log_record_limits
+from monitel_otlp.sdk.application_events import ApplicationEvents
+from monitel_otlp.sdk.collector import Callback, Collector
+from monitel_otlp.sdk.exporters import BatchExporter, WindowExporter
 from monitel_otlp.sdk.providers import Providers
-from monitel_otlp.transport.factory import make_encoders, make_senders
-from monitel_otlp.config.settings import SPOOL_BYTES
-from monitel_otlp.traces.mapping import SpanRequests
+from monitel_otlp.self_metrics import SelfMetrics
+from monitel_otlp.spool.raw import encode_block
 from monitel_otlp.spool.spool import Spool
-from monitel_otlp.accounting import PIPELINE_SCOPE, Tally, register_self_metrics
-from monitel_otlp.metrics.window_queue import WindowQueue
+from monitel_otlp.traces.mapping import SpanRequests
+from monitel_otlp.transport.factory import make_transports
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.metrics import Meter
+    from opentelemetry.sdk.metrics.export import MetricsData
     from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import ReadableSpan
 
-    from monitel_otlp.request import FrozenRequest
+    from monitel_otlp.accounting import Accounting
     from monitel_otlp.config.settings import Settings
+    from monitel_otlp.raw import RawForm
+    from monitel_otlp.request import FrozenRequest
+    from monitel_otlp.sdk._compat import ReadableLogRecord
     from monitel_otlp.traces.span_queue import Identified, QueuedSpans
 
 _log = logging.getLogger("monitel.otlp")
 
-LIMIT = 100_000  # windows, events and ranges, of each kind, that wait to be encoded
-_SLICE = 50  # what is done in one go, so that the training loop never waits long for the GIL
-_PATIENCE = 0.3  # seconds, when what was interrupted by a signal may hold a lock
-
-_Logged = tuple[monitel.Event, "int | None", Context, "Identified | None", int]
+LIMIT = 100_000  # windows, events, ranges, log records and spans, of each kind, that wait to be encoded
+LIMIT_BYTES = 64 << 20
+_SPOOL_BYTES = 1 << 30
+_CALLBACKS = 1.0  # seconds that a round waits for the application's observable callbacks
+_LAST_CALLBACKS = 0.3  # of the exit's
+_PATIENCE = 0.3  # seconds, where the code that a signal has interrupted may hold a lock
+_SWITCH_INTERVAL = 0.0005  # seconds; by default a busy thread keeps the GIL for 0.005
+_ENCODED, _STUCK, _SENT, _STORED = 0.4, 0.05, 0.75, 0.95  # shares of the time to shut down
+_LEAST_FOR_DISK = 0.2  # seconds, even where there is no time to shut down
 
 
 class Engine:
-    """Takes windows, events and ranges from any thread, and delivers them from its own.
+    """Takes windows, events and ranges from any thread, and delivers them from threads of its own.
 
-    They wait in queues of 100,000 each; the oldest is dropped when one is full, and counted as
-    ``queue_full``. What happens to requests after that says :class:`monitel_otlp.delivery.retry_queue.Outbox`.
+    They wait in queues of 100,000 items and 64 MiB each. The oldest is dropped when one is full, and counted as
+    ``queue_full``. The encoder makes requests of them, a sender for each signal sends these, and the disk's thread
+    keeps what is not delivered: whatever hangs stops one of these threads, and none of the others.
 
     Args:
-        settings: Where to, how often, which spool.
+        settings: Endpoints, intervals and the spool.
+        accounting: Counts the items.
         point_attributes: Put on every point of a window, e.g. the rank.
-        resource: Who is speaking.
+        resource: The resource of everything.
         ranges: Where the ranges wait that become spans.
-        attached: Have no providers of its own: windows travel when the application's reader collects, and events by
-            the global LoggerProvider.
+        attached: Have no providers: windows travel when the application's reader collects, and events by the global
+            LoggerProvider.
+        series_limit: Attribute sets of one name; further ones become one series.
+        each_round: Called in each round of the encoder.
     """
 
     def __init__(
         self,
         settings: Settings,
+        accounting: Accounting,
         point_attributes: Mapping[str, str | int],
         resource: Resource,
         ranges: QueuedSpans | None,
         *,
         attached: bool,
+        series_limit: int = SERIES_LIMIT,
+        each_round: Callable[[], object] = lambda: None,
     ) -> None:
         self.settings = settings
-        self.tally = Tally()
-        self.encoding = RLock()  # held while the SDK collects: a fork waits for it, so that no lock stays held
-        self._queue = WindowQueue(LIMIT, point_attributes)
-        self._events: BoundedQueue[_Logged] = BoundedQueue(LIMIT)
+        self.accounting = accounting
+        self.collecting = RLock()  # held while the SDK collects: a fork waits for it, so that no lock stays held
         self._interrupted = False
-        self._handler_failed = False
-        mapping: WindowMapping = choose_mapping(time.time_ns(), settings.distributions)
-        encoders = make_encoders(settings)
-        self.windows = WindowExporter(
-            self._queue, mapping, self._queue_size, resource, self._put, self.tally, encoders["metrics"]
-        )
-        self.records = BatchExporter("logs", self._put, self.tally, encoders["logs"])
-        self.spans = BatchExporter("traces", self._put, self.tally, encoders["traces"])
+        self._each_round = each_round
         self._ranges = ranges
-        self._range_requests: SpanRequests | None = None
-        if ranges is not None:
-            self._range_requests = SpanRequests(ranges, self.windows.resource, self._put, self.tally)
-        self._spool = Spool(settings.spool_dir, SPOOL_BYTES, settings.endpoints)
-        senders = make_senders(settings, encoders)
-        self.delivery = Delivery(self._encode, senders, self._spool, self.tally, settings.interval)
-        self.providers: Providers | None = None
-        self._event_records: Records | None = None
         self._waits: WaitInstruments | None = None
-        if not attached:
-            flush = self.delivery.force_flush
-            self.providers = Providers(resource, self.windows, self.records, self.spans, flush, LIMIT)
-            self._observe_in(self.providers.meter_provider)
-            if ranges is not None:
-                ranges.sampler = self.providers.tracer_provider.sampler
-        self.delivery.start()
-
-    def _observe_in(self, meter_provider: MeterProvider) -> None:
-        """Report the pipeline itself, and the process's wait counters, by this provider."""
-        meter = meter_provider.get_meter(PIPELINE_SCOPE, monitel.__version__)
-        self._waits = WaitInstruments(meter_provider.get_meter("monitel", monitel.__version__))
-        register_self_metrics(
-            meter,
-            self.tally,
-            queue_size=self._queue_size,
-            spool_bytes=lambda: self._spool.size_bytes,
-            nonfinite=lambda: self._queue.nonfinite,
-            discarded=lambda: self._queue.discarded,
+        self._collector = Collector()
+        self._collector.add(Callback("an event handler, while windows were closed,", self._close_windows))
+        self._self_metrics = SelfMetrics(accounting.account)
+        self._windows = WindowQueue(
+            LIMIT, LIMIT_BYTES, point_attributes, series_limit=series_limit, wake=self.wake
         )
+        self._events: BoundedQueue[LoggedEvent] = BoundedQueue(LIMIT, LIMIT_BYTES, wake=self.wake)
+        self._spool = Spool(settings.spool_dir, _SPOOL_BYTES, settings.endpoints)
+        self.delivery = Delivery(accounting, make_transports(settings), self._spool, self._self_metrics.attempted)
+        self.windows = WindowExporter(
+            choose_mapping(time.time_ns(), settings.distributions),
+            self._self_metrics.waiting,
+            resource,
+            self._put,
+            self._lost,
+        )
+        self.records = BatchExporter("logs", self._put, self._lost)
+        self.spans = BatchExporter("traces", self._put, self._lost)
+        self.application_events = ApplicationEvents(accounting) if attached else None
+        self._span_requests = SpanRequests(self._put, self._lost, self.windows.resource)
+        self.providers: Providers | None = None
+        sources = [self._events_source()]
+        if not attached:
+            self.providers, more = self._make_providers(resource)
+            sources += more
+        if ranges is not None:
+            sources.append(Source("traces", "ranges", ranges.queue, self._add_ranges, self._span_requests.flush))
+            accounting.add_folds(ranges)
+        self._windows_source = Source("metrics", "windows", self._windows.queue, self.windows.add, self.windows.flush)
+        for source in (self._windows_source, *sources):
+            accounting.add_queue(source.signal, source.queue)
+        self.encoder = Encoder(accounting, sources, self._encode_metrics, self._after_round, settings.interval)
+        self.delivery.disk.start()
+        self.encoder.start()
 
     def take(self, event: monitel.Event) -> None:
         """Take one event, in the thread that logs it: an append and nothing else."""
         if event.window is not None:
-            self._queue.put(event.window)
-            waiting = len(self._queue)
+            self._windows.put(event.window)
         else:
-            self._events.put((event, event.step, get_current(), self.innermost(), time.time_ns()))
-            waiting = len(self._events)
-        if waiting == LIMIT // 2:
-            self.delivery.wake()
+            logged = LoggedEvent(event, event.step, get_current(), self.innermost(), time.time_ns())
+            self._events.put(logged, event.data)
 
     def innermost(self) -> Identified | None:
-        """The range that runs here and will be a span; None where a span of the caller's own, or none, is current."""
+        """Return the range that runs here and becomes a span; None where a span of the application's is inside it."""
         return None if self._ranges is None else self._ranges.innermost()
+
+    def wake(self) -> None:
+        """Begin the next round of the encoder now. Takes no lock."""
+        self.encoder.wake()
+
+    def export(self, metrics_data: MetricsData) -> None:
+        """Encode what an application's reader has collected, and every window that waits; for attached pipelines."""
+        with self.collecting:
+            self.windows.export(metrics_data)
+            self.encoder.drain(self._windows_source)
+            self.windows.flush()
+
+    def export_records(self, batch: Sequence[ReadableLogRecord]) -> None:
+        """Encode log records of an application's processor."""
+        assert self.application_events is not None  # the pipeline is attached
+        with self.collecting:
+            self.application_events.take_back(batch)
+            self.records.export(batch)
+
+    def export_spans(self, batch: Sequence[ReadableSpan]) -> None:
+        """Encode spans of an application's processor."""
+        with self.collecting:
+            self.accounting.record("traces", len(batch))
+            self.spans.export(batch)
+
+    def flush_windows(self) -> None:
+        """Encode the windows that wait, without a reader."""
+        with self.collecting:
+            self.encoder.drain(self._windows_source)
+            self.windows.flush()
+
+    def force_flush(self, timeout: float) -> bool:
+        """Encode and deliver what is queued now.
+
+        Returns:
+            True if within ``timeout`` seconds all of it was acknowledged, or is on disk where a signal is offline, and
+            nothing was lost so far.
+        """
+        deadline = time.monotonic() + timeout
+        before = self.accounting.account()
+        if not self.encoder.encode_all(deadline) or not self.delivery.flush(deadline):
+            return False
+        after = self.accounting.account()
+        folding = 0 if self._ranges is None else self._ranges.folding()
+        settled = all(
+            each.recorded - each.waiting + (folding if signal == "traces" else 0) >= before[signal].recorded
+            for signal, each in after.items()
+        )
+        return settled and not any(each.lost for each in after.values())
 
     def shutdown(self, timeout: float, *, in_signal_handler: bool = False) -> bool:
         """End within ``timeout`` seconds; what is not delivered by then is in the spool.
 
         Args:
             timeout: Seconds at most.
-            in_signal_handler: Have other threads do what may need a lock, flushing the Stats first.
+            in_signal_handler: Have other threads do whatever may need a lock, flushing the Stats first.
+
+        Returns:
+            True if everything was delivered, or is on disk where a signal is offline.
         """
+        begin = time.monotonic()
         self._interrupted = in_signal_handler
-        return self.delivery.shutdown(timeout, in_signal_handler=in_signal_handler)
+        with _in_a_hurry():
+            encoded = self.encoder.finish(begin + _ENCODED * timeout, _STUCK * timeout)
+            raw = self._prepare_raw()
+            self.delivery.finish(begin + _SENT * timeout)
+            self.delivery.end(raw, max(begin + _STORED * timeout, time.monotonic() + _LEAST_FOR_DISK))
+        self.accounting.close(encoded=encoded)
+        accounts = self.accounting.account()
+        return not any(
+            each.lost or (each.on_disk and signal in self.settings.endpoints) for signal, each in accounts.items()
+        )
 
     def abandon(self) -> None:
-        """In a forked child: let go of the files that are the parent's."""
+        """Let go of the files, which are the parent's; for a forked child."""
         self._spool.abandon()
 
-    def force_flush(self, timeout: float) -> bool:
-        """Deliver everything that is queued within so many seconds; whether that is so."""
-        return self.delivery.force_flush(timeout)
+    def _events_source(self) -> Source:
+        if self.application_events is not None:
+            return Source("logs", "events", self._events, self.application_events.add, lambda: None)
+        requests = EventRequests(self._put, self._lost, self.windows.resource)
+        return Source("logs", "events", self._events, _each(requests.add), requests.flush)
+
+    def _make_providers(self, resource: Resource) -> tuple[Providers, list[Source]]:
+        records: BoundedQueue[ReadableLogRecord] = BoundedQueue(LIMIT, LIMIT_BYTES, wake=self.wake)
+        spans: BoundedQueue[ReadableSpan] = BoundedQueue(LIMIT, LIMIT_BYTES, wake=self.wake)
+        providers = Providers(resource, self._collector, records, spans, self.force_flush)
+        self._observe_in(providers.meter_provider.own_meter)
+        if self._ranges is not None:
+            self._ranges.sampler = providers.tracer_provider.sampler
+        return providers, [
+            Source("logs", "records", records, _each(self.records.add), self.records.flush),
+            Source("traces", "spans", spans, _each(self.spans.add), self.spans.flush),
+        ]
+
+    def _observe_in(self, get_meter: Callable[[str, str], Meter]) -> None:
+        """Report the pipeline itself, and the process's wait counters."""
+        self._waits = WaitInstruments(get_meter("monitel", monitel.__version__))
+        self._self_metrics.register(
+            get_meter(PIPELINE_SCOPE, monitel.__version__),
+            spool_bytes=lambda: self._spool.size_bytes,
+            nonfinite=lambda: self._windows.nonfinite,
+            discarded=lambda: self._windows.discarded,
+        )
 
     def _put(self, request: FrozenRequest) -> None:
         self.delivery.put(request)
 
-    def _queue_size(self) -> int:
-        ranges = len(self._ranges.queue) if self._ranges is not None else 0
-        return self.delivery.memory_items + len(self._queue) + len(self._events) + ranges
+    def _lost(self, signal: str, reason: str, items: int) -> None:
+        self.accounting.drop(signal, Stage.ENCODING, reason, items)
 
-    def _encode(self, last: bool) -> None:
-        """Put everything there is into requests; runs in the delivery thread."""
+    def _add_ranges(self, taken: list[Any]) -> None:
+        assert self._ranges is not None  # else there is no such source
+        for ended in taken:
+            self._ranges.extend(ended)
+            self._span_requests.add(ended)
+
+    def _encode_metrics(self, last: bool) -> None:
+        """Encode windows and the values of instruments; in the encoder's thread."""
+        self._each_round()
+        if self._ranges is not None:
+            self._ranges.prepare(last=last)
+        if self._interrupted:  # a signal handler waits for this thread: what is queued goes first
+            self._drain_windows()
+        self._collector.refresh(_LAST_CALLBACKS if last else _CALLBACKS, self._drain_windows)
         if self._interrupted:
-            # A signal handler waits for this thread, in code that may hold the lock of an instrument or, without the C
-            # window, of a Stat: what is queued goes first, and the rest is waited for in vain at the worst.
-            self._encode_queued()
-            gathering = Thread(target=self._gather, args=(last,), name="monitel-otlp-last", daemon=True)
-            gathering.start()
-            gathering.join(_PATIENCE)
+            # The handler has interrupted code that may hold the lock of an instrument; then this waits in vain.
+            collecting = Thread(target=self._collect, args=(last,), name="monitel-otlp-last", daemon=True)
+            collecting.start()
+            collecting.join(_PATIENCE)
         else:
-            self._gather(last)
-        self._encode_queued(last=last)
+            self._collect(last)
+        self._drain_windows()
+        if self.providers is not None:
+            self.windows.flush()
+        self.delivery.keep_up()
 
-    def _gather(self, last: bool) -> None:
-        """Close windows, and put what the SDK's instruments hold into a request."""
-        self._close_windows()
+    def _collect(self, last: bool) -> None:
+        """Encode the values of the SDK's instruments."""
         if self._waits is None and not last and self._is_used():
             # Attached: by now the application has set its provider, and a reader without any instrument would never
-            # ask for the windows. A process that records nothing, as a launcher, has nothing to say of itself.
-            self._observe_in(metrics.get_meter_provider())
+            # ask for the windows. A process that records nothing, such as a launcher, reports nothing of itself.
+            self._observe_in(metrics.get_meter_provider().get_meter)
         if self._waits is not None:
             self._waits.refresh()
         if self.providers is not None:
-            with self.encoding:
-                self.providers.collect()
+            with self.collecting:
+                collected = self.providers.collect()
+            for _ in self.windows.collected(collected) if collected is not None else ():
+                self.encoder.pause()
 
     def _is_used(self) -> bool:
-        return bool(self._queue or self._events or monitel.wait_counters())
+        return bool(len(self._windows) or len(self._events) or monitel.wait_counters())
 
-    def _close_windows(self) -> None:
-        try:
-            if self._interrupted:
-                monitel.flush()
-            # Each slice is encoded at once: many windows that live on would have the garbage collector at work.
-            monitel.close_expired_windows(give_way if self.providers is None else self.windows.write)
-        except BaseException:  # a user's handler, in our thread: not even its SystemExit may stop the delivery
-            if not self._handler_failed:
-                self._handler_failed = True
-                _log.exception("a handler raised while windows were closed; telemetry goes on")
+    def _close_windows(self) -> list[Any]:
+        """Close windows, which calls event handlers of the application; in the collector's thread."""
+        if self._interrupted:
+            monitel.flush()
+        monitel.close_expired_windows(give_way)
+        return []
 
-    def _encode_queued(self, *, last: bool = False) -> None:
-        """Put windows, events, log records and spans that wait into requests."""
+    def _drain_windows(self) -> None:
+        """Encode the windows that wait; where a reader asks for them, leave them to it."""
         if self.providers is not None:
-            self.windows.flush()
-        while logged := self._events.take(_SLICE):
-            records = self._records()
-            for event, step, context, inside, observed_ns in logged:
-                where = context if inside is None else inside.context(context)
-                records.write(event, step=step, context=where, observed_ns=observed_ns)
-            give_way()
-        self._encode_ranges(last=last)
-        if self.providers is not None:
-            self.providers.drain()
-            self.providers.count_drops(self.tally)
-        self.tally.dropped("metrics", "queue_full", self._queue.take_dropped())
-        self.tally.dropped("logs", "queue_full", self._events.take_dropped())
+            self.encoder.drain(self._windows_source)
 
-    def _encode_ranges(self, *, last: bool) -> None:
-        if self._ranges is None or self._range_requests is None:
-            return
-        self._ranges.prepare(last=last)
-        while self._range_requests.export(_SLICE):
-            give_way()
-        self._range_requests.finish(last=last)
-        self.tally.dropped("traces", "queue_full", self._ranges.queue.take_dropped())
+    def _after_round(self, last: bool) -> None:
+        """Encode the spans of steps that are over; keep the disk up with memory."""
+        if self._ranges is not None:
+            with self.accounting.lock:
+                finished = self._ranges.finish(last=last)
+                self.accounting.fold(sum(attributes.get("monitel.folded.count", 0) for _, attributes in finished))
+            for ended, attributes in finished:
+                self._span_requests.add(ended, attributes)
+            self._span_requests.flush()
+        self.delivery.keep_up()
 
-    def _records(self) -> Records:
-        if self._event_records is None:
-            provider = self.providers.logger_provider if self.providers else get_logger_provider()
-            self._event_records = Records(provider.get_logger("monitel", monitel.__version__))
-        return self._event_records
+    def _prepare_raw(self) -> list[RawItems]:
+        """Take what could not be encoded in time, in the form in which it goes to disk."""
+        resource = self.windows.resource
+        forms: dict[str, Callable[[list[Any]], RawForm]] = {
+            "windows": lambda items: raw_windows(items, self.windows.mapping, resource),
+            "events": lambda items: raw_events(items, EventMapping(log_record_limits()), resource),
+            "ranges": lambda items: raw_ranges(items, self._span_requests.mapping, resource),
+            "records": raw_records,
+            "spans": raw_spans,
+        }
+        prepared = []
+        for source in self._last_sources():
+            if taken := self.accounting.take(source.signal, source.queue.take, LIMIT):
+                form = forms[source.kind](taken)
+                blocks = encode_block(form.items)
+                prepared.append(RawItems(source.signal, form.header, blocks))
+                self._lost(source.signal, "encoding", len(taken) - prepared[-1].items)
+        return prepared
+
+    def _last_sources(self) -> list[Source]:
+        """Return the queues that go to disk; what waits for a reader or provider of the application does not."""
+        if self.application_events is None:
+            return [self._windows_source, *self.encoder.sources]
+        return list(self.encoder.sources) if self.application_events.returned else []
+
+
+def _each(add: Callable[[Any], object]) -> Callable[[list[Any]], None]:
+    def add_each(taken: list[Any]) -> None:
+        for item in taken:
+            add(item)
+
+    return add_each
+
+
+@contextmanager
+def _in_a_hurry() -> Iterator[None]:
+    """Collect no garbage, and have busy threads keep the GIL for less than 1 ms at a time: the exit has little time."""
+    before, collects = sys.getswitchinterval(), gc.isenabled()
+    sys.setswitchinterval(min(before, _SWITCH_INTERVAL))
+    gc.disable()
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+        if collects:
+            gc.enable()

@@ -7,17 +7,21 @@ import logging
 import os
 import sys
 import weakref
+from collections import Counter
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from threading import Event, Lock, get_ident
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from opentelemetry import metrics, trace
 from opentelemetry.sdk.resources import Resource
 
 import monitel
+from monitel.sigterm import check as check_sigterm
+from monitel_otlp.accounting import Account, Accounting
+from monitel_otlp.engine import LIMIT, LIMIT_BYTES, Engine
+from monitel_otlp.metrics.window_queue import SERIES_LIMIT
 from monitel_otlp.sdk._compat import NoOpLoggerProvider
-from monitel_otlp.sdk.encoder import public_url
-from monitel_otlp.engine import LIMIT, Engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,8 +29,8 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import TracerProvider
 
-    from monitel_otlp.sdk._compat import APILoggerProvider
     from monitel_otlp.config.settings import Settings
+    from monitel_otlp.sdk._compat import APILoggerProvider
     from monitel_otlp.traces.span_queue import QueuedSpans, SpanSettings
 
 _log = logging.getLogger("monitel.otlp")
@@ -34,22 +38,23 @@ _log = logging.getLogger("monitel.otlp")
 EXIT_TIMEOUT = 2.0
 _BEFORE_QUEUES = 50  # multiprocessing's priority: after monitel's own flush (100), before its Queues close (10)
 _FORK_PATIENCE = 1.0
+_WORKER = "worker"
 
 
 class Pipeline:
     """monitel's windows, events and ranges on their way to an OTLP endpoint; :func:`configure` makes it.
 
-    They wait in bounded queues (100,000 each; the oldest is dropped and counted) until the delivery thread encodes
-    and sends them. What a backend does not take is kept, first in memory, then in the spool. Thread-safe.
+    They wait in bounded queues (100,000 items and 64 MiB each; the oldest is dropped and counted) until the encoder
+    makes requests of them. What a backend does not accept is kept, first in memory, then in the spool. Thread-safe.
 
     A forked child exports nothing of its parent, and nothing at all until a window or an event is logged there, or a
-    range ends; it then has a thread and a spool of its own. In a worker of torch's DataLoader all that is dropped,
-    counted as ``worker`` and said once, unless ``workers=True``.
+    range ends; it then has threads, a spool and an account of its own. In a worker of torch's DataLoader all that is
+    dropped, counted as ``worker`` and logged once, unless ``workers=True``.
 
     Attributes:
-        meter_provider: For instruments of your own; they travel with the windows. Not in a forked child.
-        logger_provider: For log records of your own; likewise.
-        tracer_provider: For spans of your own; likewise.
+        meter_provider: For instruments of the application; they travel with the windows. Not in a forked child.
+        logger_provider: For log records of the application; likewise.
+        tracer_provider: For spans of the application; likewise.
     """
 
     meter_provider: MeterProvider = metrics.NoOpMeterProvider()
@@ -66,21 +71,28 @@ class Pipeline:
         workers: bool = False,
         attached: bool = False,
         silent: bool = False,
+        series_limit: int = SERIES_LIMIT,
     ) -> None:
         self._settings = settings
         self._resource = resource
         self._point_attributes = point_attributes
         self._workers = workers
         self._spans = spans
+        self._series_limit = series_limit
+        self._accounting = Accounting()
         self._ranges: QueuedSpans | None = None
         self._engine: Engine | None = None
-        self._dropped_in_worker = 0
-        self.at_end: list[Callable[[], object]] = []  # what configure() has to take back
+        self._is_worker = False
+        self._ending = Lock()  # taken once, by the thread that ends the pipeline
+        self._ending_thread: int | None = None
+        self._over = Event()
+        self._held = False
+        self.at_end: list[Callable[[], object]] = []  # undoes what configure() has done
         self.ended: bool | None = True if silent else None
         if silent:
             return
-        self._ranges = spans.queue(LIMIT, self._take_ranges) if spans is not None else None
-        self._engine = Engine(settings, point_attributes, resource, self._ranges, attached=attached)
+        self._ranges = self._queue_ranges()
+        self._engine = self._make_engine(attached=attached)
         if self._engine.providers is not None:
             self.meter_provider = self._engine.providers.meter_provider
             self.logger_provider = self._engine.providers.logger_provider
@@ -97,58 +109,76 @@ class Pipeline:
 
     @property
     def endpoints(self) -> dict[str, str]:
-        """Where each signal goes; one that is missing here goes to the spool."""
-        return {signal: public_url(endpoint.url) for signal, endpoint in self._settings.endpoints.items()}
+        """The address of each signal, without secrets; a signal that is missing here goes to the spool."""
+        return {signal: endpoint.public_url for signal, endpoint in self._settings.endpoints.items()}
 
     @property
     def spool_dir(self) -> os.PathLike[str]:
-        """Where this process's spool is, or will be."""
+        """The folder of this process's spool; it is made when it is needed."""
         return self._settings.spool_dir
 
     @property
     def dropped(self) -> dict[str, int]:
-        """What this process has lost so far: windows, events and spans by reason."""
-        found = self._engine.tally.dropped_by_reason() if self._engine is not None else {}
-        return found | {"worker": self._dropped_in_worker} if self._dropped_in_worker else found
+        """Items that this process has lost so far, all signals together, by reason."""
+        found: Counter[str] = Counter()
+        for account in self.account().values():
+            found.update(account.dropped)
+        return dict(found)
+
+    def account(self) -> dict[str, Account]:
+        """Return what became of every item so far, for ``"metrics"``, ``"logs"`` and ``"traces"``.
+
+        In each account ``recorded`` is the sum of all other numbers, read at one moment. It is available after the
+        shutdown as well; then nothing waits. A forked child begins at zero.
+
+        Example:
+            >>> import monitel, monitel_otlp
+            >>> with monitel_otlp.configure(spool_dir="runs") as pipeline:
+            ...     _ = monitel.emit("epoch.ended")
+            >>> account = pipeline.account()["logs"]
+            >>> account.recorded, account.on_disk, account.waiting
+            (1, 1, 0)
+        """
+        return self._accounting.account()
 
     def force_flush(self, timeout: float = 10.0) -> bool:
-        """Close the windows whose time is over, and deliver everything that is queued.
+        """Close expired windows, and deliver everything that is queued. Never raises.
 
-        Windows still open stay open: ``monitel.flush()`` closes them.
+        Windows still open stay open: ``monitel.flush()`` closes them. A pause that the backend asked for by
+        Retry-After is kept.
 
         Args:
             timeout: Seconds at most.
 
         Returns:
-            True if all of it was acknowledged, or is on disk where no endpoint is set.
+            True if all of it was acknowledged, or is on disk where no endpoint is set, and the pipeline has lost
+            nothing so far.
         """
         if self.ended is not None:
             return self.ended
-        return self._engine is None or self._engine.force_flush(timeout)
+        try:
+            return self._engine is None or self._engine.force_flush(timeout)
+        except Exception:
+            _log.exception("the flush of telemetry failed")
+            return False
 
     def shutdown(self, timeout: float = EXIT_TIMEOUT) -> bool:
         """Flush every live Stat, deliver what can be delivered, put the rest into the spool, and stop.
 
-        Runs by itself at exit. A second time does nothing.
+        Runs by itself at exit. Idempotent. Never raises.
 
         Args:
             timeout: Seconds at most, whatever the backend does.
 
         Returns:
-            As :meth:`force_flush`.
+            True if all of it was acknowledged, or is on disk where no endpoint is set, and the pipeline has lost
+            nothing.
         """
-        if self.ended is None:
-            try:
-                monitel.flush()
-            except Exception:
-                _log.exception("a handler failed while Stats were flushed at the end")
-            self._end(timeout)
-        return bool(self.ended)
+        return self._shut_down(timeout)
 
     def terminate(self, timeout: float) -> None:
-        """Shut down from a signal handler: the delivery thread does what may need a lock."""
-        if self.ended is None:
-            self._end(timeout, in_signal_handler=True)
+        """Shut down from a signal handler: other threads do whatever may need a lock."""
+        self._shut_down(timeout, in_signal_handler=True)
 
     def __enter__(self) -> Pipeline:  # noqa: PYI034  typing.Self is 3.11's
         return self
@@ -156,44 +186,89 @@ class Pipeline:
     def __exit__(self, *_exception: object) -> None:
         self.shutdown()
 
-    def _end(self, timeout: float, **how: Any) -> None:
+    def _shut_down(self, timeout: float, *, in_signal_handler: bool = False) -> bool:
+        if not self._ending.acquire(blocking=False):
+            if self._ending_thread != get_ident():  # else a signal has interrupted it, and it goes on afterwards
+                self._over.wait(timeout)
+            return bool(self.ended)
+        self._ending_thread = get_ident()
+        if self.ended is not None:
+            return self.ended
+        complete = False
+        try:
+            if not in_signal_handler:
+                _flush_stats()
+            complete = self._end(timeout, in_signal_handler=in_signal_handler)
+        except Exception:
+            _log.exception("the shutdown of telemetry failed")
+        finally:
+            self._accounting.close(encoded=False)
+            self.ended = complete
+            self._over.set()
+        return complete
+
+    def _end(self, timeout: float, *, in_signal_handler: bool) -> bool:
         if self._ranges is not None:
             self._ranges.close()
+        if not in_signal_handler:  # there, the Stats are flushed by another thread
+            monitel.unregister_event_handler(self._handle)
         engine = self._engine
-        self.ended = engine is None or engine.shutdown(timeout, **how)
+        complete = engine is None or engine.shutdown(timeout, in_signal_handler=in_signal_handler)
         monitel.unregister_event_handler(self._handle)
         for action in self.at_end:
             action()
         if engine is not None:
-            _say_goodbye(engine)
+            self._print_last_line(engine)
+        return complete and not self.dropped
 
     def _take(self, event: monitel.Event) -> None:
         engine = self._engine or self._revive()
         if engine is not None:
             engine.take(event)
+        elif self._is_worker:
+            self._accounting.lose("metrics" if event.window is not None else "logs", _WORKER, 1)
 
-    def _take_ranges(self, waiting: int) -> None:
-        """Ranges wait: the first, or half a queue."""
-        engine = self._engine or self._revive()
-        if engine is not None and waiting > 1:
-            engine.delivery.wake()
-        elif engine is None and self._ranges is not None:
-            self._dropped_in_worker += len(self._ranges.queue.take(LIMIT)) - 1  # one is counted already
+    def _first_range(self) -> bool:
+        """Make the engine of a forked child when a range is queued; True if there is one now."""
+        if self._engine is None and self._revive() is None and self._ranges is not None:
+            self._accounting.lose("traces", _WORKER, len(self._ranges.queue.take(LIMIT)))
+        return self._engine is not None
 
     def _revive(self) -> Engine | None:
-        """The first window, event or range of a forked child: an engine of its own, but for a DataLoader's worker."""
-        if self.ended is not None:
+        """Make the engine of a forked child, unless that is a worker of torch's DataLoader."""
+        if self.ended is not None or self._is_worker:
             return None
-        if not self._workers and _is_worker():
-            self._dropped_in_worker += 1
-            if self._dropped_in_worker == 1:
-                _log.warning("what DataLoader workers record is dropped; configure(workers=True) exports it")
+        if not self._workers and _is_data_loader_worker():
+            self._is_worker = True
+            _log.warning("what DataLoader workers record is dropped; configure(workers=True) exports it")
             return None
         self._settings = self._settings.for_forked_child()
         self._resource = _of_this_process(self._resource)
-        self._engine = Engine(self._settings, self._point_attributes, self._resource, self._ranges, attached=False)
+        self._engine = self._make_engine(attached=False)
         _finalize(self)
         return self._engine
+
+    def _make_engine(self, *, attached: bool) -> Engine:
+        return Engine(
+            self._settings,
+            self._accounting,
+            self._point_attributes,
+            self._resource,
+            self._ranges,
+            attached=attached,
+            series_limit=self._series_limit,
+            each_round=check_sigterm,
+        )
+
+    def _queue_ranges(self) -> QueuedSpans | None:
+        if self._spans is None:
+            return None
+        sampler = {} if self._ranges is None else {"sampler": self._ranges.sampler}
+        return self._spans.queue(LIMIT, LIMIT_BYTES, first=self._first_range, wake=self._wake, **sampler)
+
+    def _wake(self) -> None:
+        if (engine := self._engine) is not None:
+            engine.wake()
 
     def _end_with_the_process(self) -> None:
         atexit.register(self.shutdown)
@@ -211,31 +286,63 @@ class Pipeline:
         )
 
     def _before_fork(self) -> None:
-        self._held = self._engine is not None and self._engine.encoding.acquire(timeout=_FORK_PATIENCE)
+        self._held = self._engine is not None and self._engine.collecting.acquire(timeout=_FORK_PATIENCE)
 
     def _after_fork(self) -> None:
         if self._held and self._engine is not None:
-            self._engine.encoding.release()
+            self._engine.collecting.release()
 
     def _in_child(self) -> None:
         if self._engine is not None:
             self._engine.abandon()
             self._engine = None
+        self._accounting = Accounting()
+        self._ending, self._over = Lock(), Event()
         if self._ranges is not None and self._spans is not None and self.ended is None:
             self._ranges.abandon()
             self._spans = self._spans.for_forked_child()
-            self._ranges = self._spans.queue(LIMIT, self._take_ranges, self._ranges.sampler)
+            self._ranges = self._queue_ranges()
+            assert self._ranges is not None  # there are settings for it
             self._ranges.listen()
+
+    def _print_last_line(self, engine: Engine) -> None:
+        accounts = self.account()
+        spooled = sum(each.on_disk for each in accounts.values())
+        dropped = self.dropped
+        recorded = any(each.recorded for each in accounts.values())
+        if engine.providers is None and not recorded:
+            return  # attached: a launcher, or any other program that runs in the same environment
+        parts = []
+        if self._settings.endpoints:
+            windows, events, spans = (accounts[signal].delivered for signal in ("metrics", "logs", "traces"))
+            parts.append(f"exported {windows} windows, {events} events" + (f", {spans} spans" if spans else ""))
+        if dropped:
+            reasons = ", ".join(f"{reason} {items}" for reason, items in sorted(dropped.items()))
+            parts.append(f"dropped {sum(dropped.values())} ({reasons})")
+        if spooled:
+            folder = self._settings.spool_dir
+            where = "" if self._settings.endpoints else " --endpoint http://HOST:4318"
+            parts.append(f"{spooled} in {folder}, replay with: python -m monitel_otlp replay {folder}{where}")
+        last_line = f"monitel: {'; '.join(parts) or 'nothing was recorded'}\n"  # one write: other ranks write theirs now
+        with suppress(Exception):  # a signal handler may have interrupted a print; stderr may be closed
+            print(last_line, end="", file=sys.stderr)  # noqa: T201  that of a run
+
+
+def _flush_stats() -> None:
+    try:
+        monitel.flush()
+    except Exception:
+        _log.exception("a handler failed while Stats were flushed at the end")
 
 
 def _of_this_process(resource: Resource) -> Resource:
-    """The resource of a forked child: its parent's, which is not detected anew, for at exit the SDK cannot."""
+    """Return the resource of a forked child: its parent's, which is not detected anew, for at exit the SDK cannot."""
     own: dict[str, str | int] = {"service.instance.id": str(uuid4()), "process.pid": os.getpid()}
     return resource.merge(Resource({name: value for name, value in own.items() if name in resource.attributes}))
 
 
-def _is_worker() -> bool:
-    """Whether this is a worker process of torch's DataLoader."""
+def _is_data_loader_worker() -> bool:
+    """Return True in a worker process of torch's DataLoader."""
     data = sys.modules.get("torch.utils.data")
     return data is not None and data.get_worker_info() is not None
 
@@ -245,22 +352,3 @@ def _finalize(pipeline: Pipeline) -> None:
     util = sys.modules.get("multiprocessing.util")
     if util is not None:
         util.Finalize(None, pipeline.shutdown, exitpriority=_BEFORE_QUEUES)
-
-
-def _say_goodbye(engine: Engine) -> None:
-    windows, events, spans = (engine.tally.total(signal) for signal in ("metrics", "logs", "traces"))
-    dropped, spooled = engine.tally.total_dropped(), engine.delivery.spooled_items
-    if engine.providers is None and not any([windows, events, spans, dropped, spooled]):
-        return  # attached: a launcher, or any other program that runs in the same environment
-    parts = []
-    if engine.settings.endpoints:
-        parts.append(f"exported {windows} windows, {events} events" + (f", {spans} spans" if spans else ""))
-    if dropped:
-        parts.append(f"dropped {dropped}")
-    if spooled:
-        folder = engine.settings.spool_dir
-        where = "" if engine.settings.endpoints else " --endpoint http://HOST:4318"
-        parts.append(f"{spooled} in {folder}, replay with: python -m monitel_otlp replay {folder}{where}")
-    last_line = f"monitel: {'; '.join(parts) or 'nothing was recorded'}\n"  # at once: other ranks write theirs now
-    with suppress(RuntimeError):  # a signal handler may have interrupted a print
-        print(last_line, end="", file=sys.stderr)  # noqa: T201  that of a run

@@ -1,38 +1,89 @@
-"""SIGTERM, which a scheduler sends some seconds before SIGKILL: Python itself ends without atexit."""
+"""SIGTERM for a pipeline: schedulers send it some seconds before SIGKILL, and Python ends on it without atexit."""
 
 from __future__ import annotations
 
 import os
-import signal
-from typing import TYPE_CHECKING
+import re
+import sys
+from contextlib import suppress
+from threading import Thread, current_thread, main_thread
+from typing import TYPE_CHECKING, Literal
 
+import monitel
+from monitel.sigterm import SigtermHandler, is_default
 from monitel_otlp.pipeline import EXIT_TIMEOUT
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from monitel_otlp.pipeline import Pipeline
 
+#: Programs and modules that start the training processes, forward SIGTERM to them, and record nothing.
+LAUNCHERS = {
+    *("torchrun", "torch.distributed.run", "torch.distributed.launch"),
+    *("accelerate", "accelerate.commands.launch", "accelerate.commands.accelerate_cli"),
+    *("deepspeed", "deepspeed.launcher.runner", "deepspeed.launcher.launch"),
+    *("fabric", "lightning", "lightning.fabric.cli", "lightning_fabric.cli"),
+}
 
-def on_sigterm(pipeline: Pipeline) -> None:
-    """Shut ``pipeline`` down on SIGTERM, then do what SIGTERM did before.
+_MODULE = re.compile(r"-[bBdEhiIOPqsSuvx]*m(.*)", re.DOTALL)
+
+
+def check_sigterm(sigterm: object) -> None:
+    """Refuse a wrong ``sigterm`` argument.
 
     Raises:
-        ValueError: Not called in the main thread.
+        TypeError: Neither a bool nor ``"auto"``.
+        ValueError: True, and not called in the main thread.
     """
-    previous = signal.getsignal(signal.SIGTERM)
-    begun = False
+    if not isinstance(sigterm, bool) and sigterm != "auto":
+        raise TypeError(f'sigterm must be True, False or "auto", got {sigterm!r:.80}')
+    if sigterm is True and current_thread() is not main_thread():
+        raise ValueError("sigterm=True must be asked for in the main thread: Python sets signal handlers there only")
 
-    def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal begun
-        if begun and pipeline.ended is None:
-            return  # a second one, in the time that the first has
-        begun = True
-        pipeline.terminate(EXIT_TIMEOUT)
-        if callable(previous):
-            previous(number, frame)
-        elif previous is not signal.SIG_IGN:
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
 
-    signal.signal(signal.SIGTERM, handle)
+def handle_sigterm(pipeline: Pipeline, sigterm: bool | Literal["auto"]) -> None:
+    """Have SIGTERM end the pipeline, until the pipeline ends.
+
+    Args:
+        pipeline: Ends on SIGTERM; flushes if another handler, installed later, calls this one.
+        sigterm: ``"auto"`` leaves SIGTERM alone outside the main thread, where the application or a library handles or
+            ignores it, and in launchers.
+    """
+    automatic = current_thread() is main_thread() and is_default() and not is_launcher(sys.orig_argv)
+    if automatic if sigterm == "auto" else sigterm:
+        handler = SigtermHandler(pipeline.terminate, lambda timeout: _flush(pipeline, timeout), timeout=EXIT_TIMEOUT)
+        handler.install()
+        pipeline.at_end.append(handler.uninstall)
+
+
+def is_launcher(arguments: list[str]) -> bool:
+    """Return whether a command line starts a launcher of training processes, such as torchrun's agent.
+
+    Args:
+        arguments: The interpreter and its arguments, as in ``sys.orig_argv``.
+    """
+    remaining = iter(arguments[1:])
+    for argument in remaining:
+        if argument in {"-X", "-W"}:
+            next(remaining, None)
+        elif module := _MODULE.fullmatch(argument):
+            return (module[1] or next(remaining, "")) in LAUNCHERS
+        elif not argument.startswith("-") or argument == "-":
+            return os.path.basename(argument) in LAUNCHERS  # noqa: PTH119  a name, not a path
+        elif argument.startswith("-c"):
+            return False
+    return False
+
+
+def _flush(pipeline: Pipeline, timeout: float) -> None:
+    """Flush in another thread: this one may hold a lock that the flush needs."""
+
+    def flush() -> None:
+        try:
+            monitel.flush()
+        finally:  # an application's event handler may raise
+            pipeline.force_flush(timeout)
+
+    thread = Thread(target=flush, name="monitel-otlp-flush", daemon=True)
+    with suppress(RuntimeError):  # the interpreter is shutting down, and the pipeline with it
+        thread.start()
+        thread.join(timeout)

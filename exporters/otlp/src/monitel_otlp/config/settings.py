@@ -1,4 +1,4 @@
-"""What arguments and the standard OTEL_* variables say about the pipeline."""
+"""Settings of a pipeline: arguments first, then the standard OTEL_* variables, then defaults."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import os
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-from monitel_otlp.sdk.encoder import public_url
-from monitel_otlp.config.environment import GRPC, HTTP, Environment, is_header, positive, url_problem
+from monitel_otlp.config.endpoint import Address, AddressError, Endpoint, parse_address
+from monitel_otlp.config.environment import GRPC, HTTP, Environment, is_header, positive
+from monitel_otlp.config.secret import Secret
 from monitel_otlp.request import SIGNALS
 
 _log = logging.getLogger("monitel.otlp")
@@ -26,37 +27,16 @@ _PATH_OF_SIGNAL = re.compile(rf"/v1/({'|'.join(SIGNALS)})/*$")
 
 
 @dataclass(frozen=True)
-class Endpoint:
-    """Where one signal goes, and how.
-
-    Attributes:
-        url: The full address over HTTP, host and port over gRPC.
-        protocol: ``"http/protobuf"`` or ``"grpc"``.
-        headers: Sent with each request.
-        timeout: Seconds that an attempt may take.
-        compression: ``"none"``, ``"gzip"`` or ``"deflate"``.
-        sources: Who said so: for each of these the variable, ``"argument"`` or ``"default"``.
-    """
-
-    url: str = field(repr=False)  # a password may be in it
-    protocol: str
-    headers: dict[str, str] = field(repr=False)
-    timeout: float
-    compression: str
-    sources: dict[str, str]
-
-
-@dataclass(frozen=True)
 class Settings:
     """The effective configuration.
 
     Attributes:
-        endpoints: Where each signal goes; one that is missing here has no endpoint anywhere and is offline.
+        endpoints: The endpoint of each signal. A signal without one is offline.
         interval: Seconds between two rounds of delivery.
-        spool_root: The folder in which each process's spool has a folder of its own.
-        spool_dir: This process's.
-        distributions: What becomes of HISTOGRAM: one of ``DISTRIBUTIONS``.
-        problems: What was wrong with variables, said already.
+        spool_root: The folder that holds a spool folder per process.
+        spool_dir: The spool folder of this process.
+        distributions: The form in which HISTOGRAM is exported: one of ``DISTRIBUTIONS``.
+        problems: Problems with variables, which are logged already.
     """
 
     endpoints: dict[str, Endpoint]
@@ -72,7 +52,7 @@ class Settings:
         return [signal for signal in SIGNALS if signal not in self.endpoints]
 
     def for_forked_child(self) -> Settings:
-        """The same for a forked child: a spool folder of its own, and no gRPC, whose core does not survive a fork."""
+        """Return the settings of a forked child: another spool folder, and no gRPC, which does not survive a fork."""
         left = {signal: endpoint for signal, endpoint in self.endpoints.items() if endpoint.protocol != GRPC}
         own = replace(self, endpoints=left, spool_dir=_own_folder(self.spool_root))
         if len(left) < len(self.endpoints):
@@ -89,12 +69,12 @@ def resolve(
     *,
     distributions: str | None = None,
 ) -> Settings:
-    """Check the arguments, and fill in from the environment what was left out.
+    """Check the arguments, and take from the environment what was left out.
 
     Raises:
         TypeError: An argument of a wrong type.
-        ValueError: An endpoint that is no base URL, an interval that is not positive, an unknown protocol or way of
-            sending distributions, a file where the spool's folder is to be.
+        ValueError: An endpoint that is not a base URL, an interval that is not positive, an unknown protocol or form of
+            distributions, a file in place of the spool's folder.
     """
     if protocol not in {None, HTTP, GRPC}:
         raise ValueError(f"protocol must be {HTTP!r} or {GRPC!r}, got {protocol!r}")
@@ -116,9 +96,9 @@ def resolve(
 
 
 def _distributions(given: str | None) -> str:
-    """Exponential histograms only where it was said that the backend takes them.
+    """Return the form of distributions: exponential histograms only where they are asked for.
 
-    A Prometheus that does not take native histograms refuses all of a request in which there is one.
+    A Prometheus that does not accept native histograms refuses a whole request that holds one.
     """
     if given is not None:
         return given
@@ -146,50 +126,60 @@ def _state_folder() -> Path | None:
 
 
 def _endpoint(
-    environment: Environment, signal: str, base: str | None, headers: dict[str, str], protocol: str | None
+    environment: Environment, signal: str, base: Address | None, headers: dict[str, Secret[str]], protocol: str | None
 ) -> Endpoint | None:
     spoken, spoken_by = (protocol, "argument") if protocol else environment.protocol(signal)
     if base is not None:
-        located: tuple[str, str] | None = (base if spoken == GRPC else f"{base}/v1/{signal}", "argument")
+        located: tuple[Address, str] | None = (base if spoken == GRPC else base.joined(f"/v1/{signal}"), "argument")
     else:
         located = environment.endpoint(signal, spoken)
     if located is None:
         return None
-    url, url_by = located
+    address, address_by = located
     from_environment, headers_by = environment.headers(signal)
     timeout, timeout_by = environment.timeout(signal)
     compression, compression_by = environment.compression(signal)
     sources = {
-        "endpoint": url_by,
+        "endpoint": address_by,
         "protocol": spoken_by,
         "headers": "argument" if headers else headers_by,
         "timeout": timeout_by,
         "compression": compression_by,
     }
-    return Endpoint(url, spoken, {**from_environment, **headers}, timeout, compression, sources)
+    given = {name.lower() for name in headers}
+    both = {name: value for name, value in from_environment.items() if name not in given} | headers
+    return Endpoint(address, spoken, both, timeout, compression, sources)
 
 
 def _own_folder(root: Path) -> Path:
-    """A name that no other pipeline has: containers on a shared file system start in one second, with one pid."""
+    """Return a folder with a unique name: containers on a shared file system may start in one second, with one pid."""
     return (root / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{token_hex(3)}").absolute()
 
 
-def _base_url(endpoint: object) -> str:
+def _base_url(endpoint: object) -> Address:
     if not isinstance(endpoint, str):
         raise TypeError(f"endpoint must be a str such as 'http://localhost:4318', got {type(endpoint).__qualname__}")
-    if problem := url_problem(endpoint) or _beyond_base(endpoint):
-        shown = public_url(endpoint)
-        raise ValueError(f"endpoint must be a base URL such as 'http://localhost:4318', got {shown!r}: {problem}")
-    return endpoint.rstrip("/")
+    try:
+        address = parse_address(endpoint)
+    except AddressError as error:
+        problem: str | None = str(error)
+    else:
+        problem = _beyond_base(address)
+    if problem is not None:
+        raise ValueError(
+            f"endpoint must be a base URL such as 'http://localhost:4318', but {problem} (the value is not shown, as "
+            "it may hold a password)"
+        )
+    return replace(address, path=address.path.rstrip("/"))
 
 
-def _beyond_base(url: str) -> str | None:
-    if "?" in url or "#" in url:
+def _beyond_base(address: Address) -> str | None:
+    if address.query.reveal() is not None:
         return "it has a query"
-    return "/v1/... is appended to it" if _PATH_OF_SIGNAL.search(url) else None
+    return "/v1/... is appended to it" if _PATH_OF_SIGNAL.search(address.path) else None
 
 
-def _headers(headers: Any) -> dict[str, str]:
+def _headers(headers: Any) -> dict[str, Secret[str]]:
     if headers is None:
         return {}
     if not isinstance(headers, Mapping):
@@ -199,7 +189,7 @@ def _headers(headers: Any) -> dict[str, str]:
             raise TypeError(f"headers must map str to str; the one named {name!r:.40} does not")
         if not is_header(name, value):
             raise ValueError(f"headers: {name!r:.40} or its value has a character that HTTP does not allow")
-    return dict(headers)
+    return {name: Secret(value) for name, value in headers.items()}
 
 
 def _interval(export_interval: object, environment: Environment) -> float:
@@ -215,8 +205,8 @@ def _interval(export_interval: object, environment: Environment) -> float:
     milliseconds = positive(given)
     if milliseconds is None or milliseconds > _LONGEST_INTERVAL * 1000:
         environment.complain(
-            f"OTEL_METRIC_EXPORT_INTERVAL={given!r} is no number of milliseconds up to a day: "
-            f"{_DEFAULT_INTERVAL:g} s it is"
+            f"OTEL_METRIC_EXPORT_INTERVAL: expected a number of milliseconds (at most one day), got {given!r:.80}; "
+            f"using {_DEFAULT_INTERVAL:g} s"
         )
         return _DEFAULT_INTERVAL
     return milliseconds / 1000

@@ -1,200 +1,302 @@
-"""The requests of one signal on their way: in order, one at a time, until each is answered for."""
+"""The requests of one signal until each is answered: in memory, and beyond that on disk."""
 
 from __future__ import annotations
 
 import logging
-import random
 import time
+from collections import Counter, deque
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from monitel_otlp.delivery.backlog import Backlog
-from monitel_otlp.transport.http import Answer, Sender, Verdict
-from monitel_otlp.delivery.request_splitting import isolate, split
+from monitel_otlp.accounting import EXIT, UNACCOUNTED, Stage
 from monitel_otlp.spool.spool import SpoolError
 
 if TYPE_CHECKING:
-    from threading import RLock
+    from collections.abc import Callable, Sequence
 
+    from monitel_otlp.accounting import Accounting
+    from monitel_otlp.delivery.disk import Disk
     from monitel_otlp.request import FrozenRequest
-    from monitel_otlp.spool.spool import Spool
-    from monitel_otlp.accounting import Tally
 
 _log = logging.getLogger("monitel.otlp")
 
-REQUEST_BYTES = 3_500_000  # gRPC servers take 4 MiB
 _MEMORY_BYTES = 64 << 20
-_OLDEST_IN_MEMORY_NS = 60 * 10**9
-_LONGEST_PAUSE = 30.0
-_REFUSED_PAUSE = 60.0
-_LONGEST_ASKED = 600.0  # a backend may ask for more
-_TRIES = 3  # of a request on which the backend breaks
+_OLDEST_IN_MEMORY = 60.0  # seconds
+_DISK_PAUSE = 30.0  # seconds after a failed write
 
 
-class Outbox:
-    """A FIFO of requests, delivered in the order of creation and retried in that order.
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """A request that waits.
 
-    What is dropped is counted by reason: ``rejected`` (kept in ``rejected/`` beside the spool), ``unconfirmed``
-    (rejected, but an earlier attempt may have been taken), ``partial_success``, ``spool_full``, ``disk``.
-
-    Args:
-        signal: Whose requests these are.
-        sender: Makes the attempts; None is offline, where everything goes to the spool.
-        spool: Where requests go that memory cannot hold, or that wait for more than a minute.
-        tally: Told what became of every item.
-        lock: Held while requests change places, never while one is sent.
+    Attributes:
+        request: The request.
+        number: Rises from one request to the next.
+        since: Monotonic time of its arrival, seconds.
+        on_disk: It is the oldest one of the spool, and stays there until it is settled.
     """
 
-    def __init__(self, signal: str, sender: Sender | None, spool: Spool, tally: Tally, lock: RLock) -> None:
+    request: FrozenRequest
+    number: int = 0
+    since: float = 0.0
+    on_disk: bool = False
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a request.
+
+    Attributes:
+        delivered: Items that the backend acknowledged.
+        synthetic: Spans of the pipeline's making among what it acknowledged.
+        dropped: Lost items by reason.
+        parts: Requests to be sent in its place.
+    """
+
+    delivered: int = 0
+    synthetic: int = 0
+    dropped: dict[str, int] = field(default_factory=dict)
+    parts: Sequence[FrozenRequest] = ()
+
+
+class RetryQueue:
+    """A FIFO of requests: those under way, then those on disk, then those in memory.
+
+    Memory holds 64 MiB. What is beyond that, or older than a minute, goes to the spool, as does everything offline.
+    Where the disk does not take it, the oldest requests are dropped, counted as ``disk``. All numbers change under the
+    lock of the accounting; whatever touches the disk runs in the disk's thread.
+
+    Args:
+        signal: The signal of these requests.
+        accounting: Counts their items.
+        disk: The thread of the spool.
+        progress: Called when a request is settled or on disk.
+        online: False: nothing is ever sent, everything goes to the spool.
+        stored: The spool holds requests from the beginning.
+    """
+
+    def __init__(
+        self, signal: str, accounting: Accounting, disk: Disk, progress: Callable[[], object], *, online: bool, stored: bool = False
+    ) -> None:
         self.signal = signal
-        self._over = False
-        self._sender = sender
-        self._spool = spool
-        self._tally = tally
-        self._lock = lock
-        self._backlog = Backlog(signal, spool)
-        self._not_before = 0.0
-        self._failures = 0  # attempts in a row that say nothing about the request itself
-        self._tries = 0  # of the oldest request, on which the backend broke
-        self._unanswered = False  # the oldest request may have been taken without our hearing of it
-        self.trouble: Answer | None = None  # why the oldest request is still here
+        self._accounting = accounting
+        self._lock = accounting.lock
+        self._disk = disk
+        self._progress = progress
+        self._online = online
+        self._front: deque[Waiting] = deque()  # under way, or parts of a request that was taken apart
+        self._memory: deque[Waiting] = deque()
+        self._memory_bytes = 0
+        self._put_number = 0
+        self._sending = False
+        self._stored = stored
+        self._spilling: Waiting | None = None
+        self._spill_wanted = False
+        self._disk_not_before = 0.0
+        self.over = False
 
     @property
-    def memory_items(self) -> int:
-        """Items that wait in memory."""
-        return self._backlog.memory_items
+    def last_number(self) -> int:
+        """The number of the request that came last."""
+        return self._put_number
 
     def put(self, request: FrozenRequest) -> None:
-        """Take a request; one that is too large for a backend's limits is taken apart."""
-        halves = split(request) if len(request.body) > REQUEST_BYTES else None
-        for part in halves or ():
-            self.put(part)
-        if halves is None:
-            with self._lock:
-                self._backlog.put(request)
-
-    def waits(self) -> bool:
-        """Whether something is neither delivered nor, offline, on disk."""
+        """Take a request from the encoder."""
         with self._lock:
-            return self._backlog.memory_bytes > 0 or (self._sender is not None and self._backlog.oldest() is not None)
+            if self.over:
+                self._accounting.drop(self.signal, Stage.ENCODING, EXIT, request.items)
+                return
+            self._accounting.move(self.signal, Stage.ENCODING, Stage.MEMORY, request.items)
+            self._put_number += 1
+            self._memory.append(Waiting(request, self._put_number, time.monotonic()))
+            self._memory_bytes += len(request.body)
+            self._bound(2 * _MEMORY_BYTES)
 
-    def deliver(self, *, urgent: bool, deadline: float | None) -> None:
-        """Send what waits, oldest first, until something keeps it from going on.
-
-        Args:
-            urgent: Do not sit out a pause after a failure.
-            deadline: Monotonic time by which to be back.
-        """
-        while (urgent or time.monotonic() >= self._not_before) and self.deliver_one(deadline):
-            pass
-
-    def deliver_one(self, deadline: float | None = None) -> bool:
-        """Make an attempt with the oldest request; True if it is dealt with, and the next one can go."""
+    def oldest(self) -> Waiting | None:
+        """Return the request to be sent next; it is under way until :meth:`settle` or :meth:`keep`."""
         with self._lock:
-            request = None if self._over or self._sender is None else self._backlog.oldest()
-        if request is None:
-            return False
-        answer = self._attempt(request, deadline)
-        return answer is not None and self._settle(request, answer, deadline)
+            if (found := self._next_in_memory(disk_first=True)) is not None:
+                return found
+        try:
+            stored = self._disk.call(self._read_oldest) if self._is_on_disk() else None
+        except (TimeoutError, OSError, SpoolError):
+            stored = None  # what is in memory goes first, so that a file system that hangs stops nothing else
+        with self._lock:
+            if stored is None or self._front:
+                return self._next_in_memory(disk_first=False)
+            self._front.append(Waiting(stored, on_disk=True))
+            return self._begin()
 
     def keep(self) -> None:
-        """Move to disk what memory should not hold: all of it offline, and what is too much or too old."""
+        """Leave the request that is under way in its place, to be sent again."""
         with self._lock:
-            if self._over:
+            self._sending = False
+            if self._front and self._front[0].on_disk:
+                self._front.popleft()  # it is still on disk, and is read again
+
+    def settle(self, waiting: Waiting, outcome: Outcome) -> None:
+        """Take a request away, and count its items by what became of them.
+
+        Nothing happens where the end of the process was quicker: then it is in the spool, and may arrive twice.
+        """
+        with self._lock:
+            self._sending = False
+            if self.over or not self._front or self._front[0] is not waiting:
                 return
-            oldest_ns = self._backlog.oldest_in_memory_ns()
-            late = oldest_ns is not None and time.time_ns() - oldest_ns > _OLDEST_IN_MEMORY_NS
-            if self._sender is None or late or self._backlog.memory_bytes > _MEMORY_BYTES:
-                self._spill(last=False)
+            self._front.popleft()
+            if not waiting.on_disk:
+                self._memory_bytes -= len(waiting.request.body)
+                self._count(waiting, outcome, Stage.MEMORY)
+                self._progress()
+                return
+        self._disk.submit(lambda: self._settle_on_disk(waiting, outcome))
+
+    def is_empty(self, number: int | None = None) -> bool:
+        """Return True if no request up to this number waits; offline, if none waits in memory."""
+        with self._lock:
+            if self._online and self._stored:
+                return False
+            waiting = [*self._front, *([self._spilling] if self._spilling else []), *list(self._memory)[:1]]
+            return not any(number is None or each.number <= number for each in waiting)
+
+    def spill_if_due(self) -> None:
+        """Have the disk's thread take what memory should not hold: all offline, else what is too much or too old."""
+        with self._lock:
+            now = time.monotonic()
+            oldest = self._front or self._memory
+            late = bool(oldest) and now - oldest[0].since > _OLDEST_IN_MEMORY
+            due = not self._online or late or self._memory_bytes > _MEMORY_BYTES
+            if not due or not oldest or self._spill_wanted or self.over or now < self._disk_not_before:
+                return
+            self._spill_wanted = True
+        self._disk.submit(self._spill)
 
     def end(self) -> None:
-        """Move everything to disk; an attempt that is still under way changes nothing any more."""
+        """Send nothing more: an attempt that is under way changes nothing any more. Idempotent."""
         with self._lock:
-            self._over = True
-            self._spill(last=True)
+            self.over = True
 
-    def _attempt(self, request: FrozenRequest, deadline: float | None) -> Answer | None:
-        remaining = None if deadline is None else deadline - time.monotonic()
-        if self._sender is None or (remaining is not None and remaining <= 0):
+    def spill_rest(self) -> None:
+        """Write everything that is left to the spool; runs in the disk's thread, after :meth:`end`."""
+        with self._lock:
+            self._sending = False
+        self._spill()
+        self.drop_rest("disk")
+
+    def drop_rest(self, reason: str) -> None:
+        """Drop what is still in memory."""
+        with self._lock:
+            rest = [*self._front, *([self._spilling] if self._spilling else []), *self._memory]
+            self._accounting.drop(
+                self.signal, Stage.MEMORY, reason, sum(each.request.items for each in rest if not each.on_disk)
+            )
+            self._front.clear()
+            self._memory.clear()
+            self._spilling = None
+            self._memory_bytes = 0
+
+    def count_lost(self) -> None:
+        """Count what the spool has lost; runs in the disk's thread."""
+        with self._lock:
+            for reason, items in self._disk.spool.take_lost(self.signal).items():
+                self._accounting.drop(self.signal, Stage.DISK, reason, items)
+
+    def _is_on_disk(self) -> bool:
+        return self._stored or self._spilling is not None
+
+    def _next_in_memory(self, *, disk_first: bool) -> Waiting | None:
+        if self.over or not self._online:
             return None
-        began = time.perf_counter()
-        answer = self._sender.send(request, remaining)
-        self._tally.attempted(self.signal, time.perf_counter() - began)
-        return answer
+        if self._front:
+            return self._begin()
+        if not self._memory or (disk_first and self._is_on_disk()):
+            return None
+        self._front.append(self._memory.popleft())
+        return self._begin()
 
-    def _settle(self, request: FrozenRequest, answer: Answer, deadline: float | None) -> bool:
-        """Do what the answer asks for; True if the next request can go."""
-        if answer.verdict is Verdict.FAILED:
-            self._tries += 1
-            verdict = Verdict.REJECTED if self._tries >= _TRIES else Verdict.RETRY
-            answer = Answer(verdict, answer.reason, answer.retry_after, answered=answer.answered)
-        if answer.verdict in {Verdict.RETRY, Verdict.REFUSED}:
-            self._unanswered = self._unanswered or not answer.answered
-            self._pause(answer)
-            return False
-        if self._failures:
-            _log.warning("%s: delivering again", self._url)
-        parts: list[FrozenRequest] = []
-        if answer.verdict is Verdict.DELIVERED:
-            self._delivered(request, answer)
-        elif answer.verdict is Verdict.TOO_LARGE and (halves := split(request)):
-            parts = list(halves)
-        elif self._unanswered:
-            self._set_aside(request, answer, "unconfirmed")
-        else:
-            found = isolate(request, lambda part: self._attempt(part, deadline))
-            self._tally.exported(self.signal, found.delivered)
-            for part in found.rejected:
-                self._set_aside(part, answer, "rejected")
-            parts = found.unsent
+    def _begin(self) -> Waiting:
+        self._sending = True
+        return self._front[0]
+
+    def _count(self, waiting: Waiting, outcome: Outcome, source: Stage) -> None:
+        """Count the items of a settled request, and put its parts in its place."""
+        items = waiting.request.items - outcome.delivered - sum(outcome.dropped.values())
+        items -= sum(part.items for part in outcome.parts)
+        if items:
+            _log.error("bug in monitel: %d items of a request of %s are unaccounted for", items, self.signal)
+            self._accounting.drop(self.signal, source, UNACCOUNTED, items)
+        self._accounting.deliver(self.signal, source, outcome.delivered, outcome.synthetic)
+        for reason, dropped in outcome.dropped.items():
+            self._accounting.drop(self.signal, source, reason, dropped)
+        for part in reversed(outcome.parts):
+            self._accounting.move(self.signal, source, Stage.MEMORY, part.items)
+            self._front.appendleft(Waiting(part, waiting.number, time.monotonic()))
+            self._memory_bytes += len(part.body)
+
+    def _read_oldest(self) -> FrozenRequest | None:
+        stored = self._disk.spool.oldest(self.signal)
         with self._lock:
-            if self._over:
-                return False
-            self._backlog.replace_oldest(parts)
-        self._failures = self._tries = 0
-        self.trouble = None
-        self._not_before = 0.0
-        self._unanswered = False
-        return True
+            self._stored = stored is not None
+        self.count_lost()
+        return stored
 
-    @property
-    def _url(self) -> str:
-        return self._sender.url if self._sender else "offline"
+    def _settle_on_disk(self, waiting: Waiting, outcome: Outcome) -> None:
+        self._disk.spool.remove_oldest(self.signal)
+        with self._lock:
+            self._count(waiting, outcome, Stage.DISK)
+        self.count_lost()
+        self._progress()
 
-    def _delivered(self, request: FrozenRequest, answer: Answer) -> None:
-        left_out = min(answer.rejected, request.items)
-        if answer.rejected:
-            _log.warning("%s took a request but left %d out: %s", self._url, answer.rejected, answer.reason)
-        self._tally.exported(self.signal, request.items - left_out)
-        self._tally.dropped(self.signal, "partial_success", left_out)
-
-    def _pause(self, answer: Answer) -> None:
-        self._failures += 1
-        self.trouble = answer
-        if self._failures == 1:
-            _log.warning("%s: %s; everything is kept, and tried again", self._url, answer.reason)
-        if answer.verdict is Verdict.REFUSED:
-            pause = _REFUSED_PAUSE
-        elif answer.retry_after is not None:
-            pause = min(answer.retry_after, _LONGEST_ASKED)
-        else:
-            pause = min(_LONGEST_PAUSE, 2.0 ** min(self._failures, 10)) * random.uniform(0.8, 1.2)  # noqa: S311
-        self._not_before = time.monotonic() + pause
-
-    def _set_aside(self, request: FrozenRequest, answer: Answer, reason: str) -> None:
-        self._tally.dropped(self.signal, reason, request.items)
-        try:
+    def _spill(self) -> None:
+        """Write requests to the spool, oldest first; runs in the disk's thread."""
+        spool = self._disk.spool
+        while True:
             with self._lock:
-                path = self._spool.set_aside(request, answer.reason)
-        except (OSError, SpoolError) as error:
-            _log.warning("%s rejected a request (%s), and it cannot be kept: %s", self._url, answer.reason, error)
-        else:
-            _log.warning("%s rejected a request (%s); it is in %s", self._url, answer.reason, path)
+                self._spill_wanted = False
+                self._spilling = waiting = self._next_to_spill()
+            if waiting is None:
+                self._progress()
+                return
+            try:
+                if not waiting.request.idle:
+                    spool.append(waiting.request)
+            except (OSError, SpoolError) as error:
+                spool.complain(error)
+                self._put_back(waiting)
+                return
+            with self._lock:
+                if self._spilling is not waiting:  # dropped in the meantime: the exit did not wait for this disk
+                    return
+                self._spilling = None
+                self._memory_bytes -= len(waiting.request.body)
+                self._stored = self._stored or not waiting.request.idle
+                self._accounting.move(self.signal, Stage.MEMORY, Stage.DISK, waiting.request.items)
+                self.count_lost()
 
-    def _spill(self, *, last: bool) -> None:
-        try:
-            self._backlog.spill()
-        except (OSError, SpoolError) as error:
-            self._spool.complain(error)
-            if last or self._backlog.memory_bytes > _MEMORY_BYTES:
-                self._tally.dropped(self.signal, "disk", self._backlog.drop())
-        self._tally.dropped(self.signal, "spool_full", self._spool.take_dropped(self.signal))
+    def _next_to_spill(self) -> Waiting | None:
+        while self.over and self._front and self._front[0].on_disk:
+            self._front.popleft()
+        if self._front and not self._front[0].on_disk:
+            if self.over or not (self._sending or self._stored):
+                return self._front.popleft()
+            if self._online and not self._stored and self._memory_bytes <= _MEMORY_BYTES:
+                return None  # the one under way is older, and would end up behind the others
+        return self._memory.popleft() if self._memory else None
+
+    def _put_back(self, waiting: Waiting) -> None:
+        with self._lock:
+            if self._spilling is not waiting:
+                return
+            self._spilling = None
+            self._memory.appendleft(waiting)
+            self._disk_not_before = time.monotonic() + _DISK_PAUSE
+            self._bound(_MEMORY_BYTES)
+
+    def _bound(self, limit: int) -> None:
+        """Drop the oldest requests of memory beyond a number of bytes: the disk does not take them."""
+        dropped: Counter[str] = Counter()
+        while self._memory_bytes > limit and len(self._memory) > 1:
+            oldest = self._memory.popleft()
+            self._memory_bytes -= len(oldest.request.body)
+            dropped["disk"] += oldest.request.items
+        self._accounting.drop(self.signal, Stage.MEMORY, "disk", dropped["disk"])

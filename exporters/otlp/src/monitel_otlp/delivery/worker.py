@@ -1,172 +1,91 @@
-"""The thread that encodes what was queued, and has it delivered."""
+"""A daemon thread that takes turns."""
 
 from __future__ import annotations
 
 import logging
 import time
-from contextlib import suppress
 from queue import Empty, SimpleQueue
-from threading import Condition, Lock, RLock, Thread
+from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 from monitel_otlp.sdk._compat import suppress_instrumentation
-from monitel_otlp.delivery.retry_queue import Outbox
-from monitel_otlp.request import SIGNALS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from monitel_otlp.request import FrozenRequest
-    from monitel_otlp.transport.http import Sender
-    from monitel_otlp.spool.spool import Spool
-    from monitel_otlp.accounting import Tally
+    from collections.abc import Callable
 
 _log = logging.getLogger("monitel.otlp")
 
-_SEND_SHARE, _JOIN_SHARE = 0.6, 0.8  # of the time to shut down; the rest is for the disk
+_AFTER_FAILURE = 1.0  # seconds
 
 
-class Delivery:
-    """Works in rounds: encode what is queued, send what can be sent, put on disk what memory should not hold.
+class Worker:
+    """Calls a function in a daemon thread: when it is woken, and when the last call has asked for another one.
 
     Args:
-        encode: Puts everything queued into requests, by way of :meth:`put`; runs in the delivery thread, and is told
-            whether this is the last round.
-        senders: How to send each signal; a signal that has none goes to the spool (offline).
-        spool: Where requests go that memory cannot hold or that the end of the process finds undelivered.
-        tally: Told what became of every item.
-        interval: Seconds between two rounds.
-
-    Attributes:
-        spooled_items: What the spool holds at the end.
+        name: The thread's name.
+        turn: Called without arguments. It returns the seconds until the next turn, or None to wait until woken. An
+            exception is logged once, and the next turn comes after a second.
+        first: Seconds until the first turn; None waits until woken.
     """
 
-    def __init__(
-        self, encode: Callable[[bool], None], senders: Mapping[str, Sender], spool: Spool, tally: Tally, interval: float
-    ) -> None:
-        self.spooled_items = 0
-        self._encode = encode
-        self._spool = spool
-        self._interval = interval
-        self._lock = RLock()  # of the outboxes and the spool
-        self._outboxes = {
-            signal: Outbox(signal, senders.get(signal), spool, tally, self._lock) for signal in SIGNALS
-        }
-        self._encode_lock = Lock()  # while the thread encodes: at the end somebody else may have to
-        self._bell: SimpleQueue[None] = SimpleQueue()  # may be rung from a signal handler
-        self._rounds = Condition()
-        self._wanted = self._done = 0
-        self._deadline: float | None = None  # of the last round
-        self._thread = Thread(target=self._run, name="monitel-otlp", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread, where one can still be started: a process that ends makes its last round without."""
-        with suppress(RuntimeError):
-            self._thread.start()
-
-    def wake(self) -> None:
-        """Begin the next round now; takes no lock."""
-        self._bell.put(None)
-
-    def encode(self, patience: float) -> None:
-        """Encode what is queued here and now, unless the thread is at it for longer than so many seconds."""
-        if self._encode_lock.acquire(timeout=patience):
-            try:
-                self._guarded(lambda: self._encode(self._deadline is not None))
-            finally:
-                self._encode_lock.release()
-
-    def put(self, request: FrozenRequest) -> None:
-        """Take a request that was just encoded."""
-        self._outboxes[request.signal].put(request)
+    def __init__(self, name: str, turn: Callable[[], float | None], first: float | None = None) -> None:
+        self._turn = turn
+        self._first = first
+        self._failed = False
+        self._stopped = Event()
+        self._bell: SimpleQueue[None] = SimpleQueue()  # a signal handler may ring it
+        self._thread = Thread(target=self._run, name=name, daemon=True)
 
     @property
-    def memory_items(self) -> int:
-        """Items in requests that wait in memory."""
-        return sum(outbox.memory_items for outbox in self._outboxes.values())
+    def started(self) -> bool:
+        """True once the thread runs, or has run."""
+        return self._thread.ident is not None
 
-    def force_flush(self, timeout: float) -> bool:
-        """Have everything queued encoded and delivered.
-
-        Returns:
-            True if within ``timeout`` seconds all of it was acknowledged, or is on disk where a signal is offline.
-        """
-        deadline = time.monotonic() + timeout
-        while time.monotonic() < deadline:
-            with self._rounds:
-                self._wanted = wanted = self._done + 2  # a round under way may have begun too early
-                self.wake()
-                if not self._rounds.wait_for(lambda: self._done >= wanted, deadline - time.monotonic()):  # noqa: B023
-                    return False
-            if not any(outbox.waits() for outbox in self._outboxes.values()):
-                return True
-            with self._rounds:
-                self._rounds.wait(min(0.5, max(0.0, deadline - time.monotonic())))
-        return False
-
-    def shutdown(self, timeout: float, *, in_signal_handler: bool = False) -> bool:
-        """Make a last round, and put into the spool what it does not deliver.
-
-        Args:
-            timeout: Seconds at most, whatever the backend does.
-            in_signal_handler: Encode nothing in this thread, which may have been interrupted inside the SDK's locks.
+    def start(self) -> bool:
+        """Start the thread unless it runs.
 
         Returns:
-            As :meth:`force_flush`.
+            False where CPython refuses new threads, at the end of the process.
         """
-        self._deadline = time.monotonic() + _SEND_SHARE * timeout
+        if not self.started:
+            try:
+                self._thread.start()
+            except RuntimeError:
+                return self.started  # another thread was quicker
+        return True
+
+    def wake(self) -> None:
+        """Begin the next turn now. Takes no lock."""
+        self._bell.put(None)
+
+    def stop(self) -> None:
+        """End the thread after the present turn."""
+        self._stopped.set()
         self.wake()
-        if self._thread.ident is None:
-            self._run()
-        else:
-            self._thread.join(_JOIN_SHARE * timeout)
-        if self._thread.is_alive():  # it waits for an answer: what it has not seen yet is encoded without it
-            self._encode_without_thread(max(0.1, 0.05 * timeout), elsewhere=in_signal_handler)
-        with self._lock:
-            undelivered = [outbox for outbox in self._outboxes.values() if outbox.waits()]
-            for outbox in self._outboxes.values():
-                outbox.end()
-            self.spooled_items = self._spool.items
-            self._spool.close()
-        return not undelivered
 
-    def _encode_without_thread(self, patience: float, *, elsewhere: bool) -> None:
-        if elsewhere:
-            helper = Thread(target=self.encode, args=(patience,), name="monitel-otlp-last", daemon=True)
-            helper.start()
-            helper.join(2 * patience)
-        else:  # at exit no thread can be started any more
-            self.encode(patience)
+    def join(self, deadline: float) -> bool:
+        """Wait for the end of the thread until a monotonic time, and return True if it has ended."""
+        self._thread.join(max(0.0, deadline - time.monotonic()))
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
         suppress_instrumentation()
-        while True:
-            self._sleep()
-            last = self._deadline is not None
-            with self._encode_lock:
-                self._guarded(lambda: self._encode(last))  # noqa: B023  called here
-            for outbox in self._outboxes.values():
-                urgent = last or self._done < self._wanted
-                self._guarded(lambda: outbox.deliver(urgent=urgent, deadline=self._deadline))  # noqa: B023  called here
-                self._guarded(outbox.keep)
-            with self._rounds:
-                self._done += 1
-                self._rounds.notify_all()
-            if last:
+        pause = self._first
+        while not self._stopped.is_set():
+            self._wait(pause)
+            if self._stopped.is_set():
                 return
+            try:
+                pause = self._turn()
+            except Exception:
+                pause = _AFTER_FAILURE
+                if not self._failed:
+                    self._failed = True
+                    _log.exception("a step of the delivery of telemetry failed; it goes on")
 
-    def _guarded(self, step: Callable[[], None]) -> None:
-        """One step of a round: when it fails, the others are done all the same."""
+    def _wait(self, pause: float | None) -> None:
         try:
-            step()
-        except Exception:
-            _log.exception("a step of the delivery of telemetry failed; it goes on")
-
-    def _sleep(self) -> None:
-        if self._done < self._wanted:
-            return
-        try:
-            self._bell.get(timeout=self._interval)
+            self._bell.get(timeout=None if pause is None else max(0.0, pause))
             while True:
                 self._bell.get_nowait()
         except Empty:

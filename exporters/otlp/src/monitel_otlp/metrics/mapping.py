@@ -2,111 +2,122 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from abc import ABC, abstractmethod
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality
 
-import monitel
-from monitel_otel import describe
-from monitel_otlp.metrics.pooled_stddev import pooled_stddev
+from monitel_otlp.metrics.points import Points
+from monitel_otlp.metrics.window_row import ascending, plain_window, row_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    import monitel
     from monitel_otlp.metrics.window_queue import Entry, Series
+    from monitel_otlp.metrics.window_row import PlainWindow, WindowRow
+
+__all__ = ["CumulativeMapping", "DeltaMapping", "Points", "WindowMapping", "choose_mapping", "mapping_of"]
+
+_log = logging.getLogger("monitel.otlp")
 
 _MILLISECOND_NS = 1_000_000  # Prometheus keeps the first of two points that are closer
-_UNSPECIFIED = AggregationTemporality.AGGREGATION_TEMPORALITY_UNSPECIFIED
 _DELTA = AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
 _CUMULATIVE = AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
-
-
-class Points:
-    """The points of one request, those of one name in one metric.
-
-    Attributes:
-        request: What they are in.
-        windows: How many windows they are of.
-    """
-
-    def __init__(self) -> None:
-        self.windows = 0
-        self.request = ExportMetricsServiceRequest()
-        scope = InstrumentationScope(name="monitel", version=monitel.__version__)
-        self._metrics = self.request.resource_metrics.add().scope_metrics.add(scope=scope).metrics
-        self._found: dict[str, Any] = {}
-
-    def add(  # noqa: PLR0917  called for each point: keywords would cost a tenth of it
-        self,
-        entry: Entry,
-        name: str,
-        unit: str,
-        shape: str = "gauge",
-        temporality: int = _UNSPECIFIED,
-        monotonic: bool = False,
-    ) -> Any:
-        """A new point at the end of a window, to be filled in; ``shape`` is a field of the message ``Metric``."""
-        key = f"{shape} {name}"  # a tuple of the two would have the garbage collector at work
-        points = self._found.get(key)
-        if points is None:
-            definition = entry.series.definition
-            metric = self._metrics.add()
-            metric.name = name
-            metric.unit = unit
-            metric.description = describe(definition.name, definition.description)
-            data = getattr(metric, shape)
-            if temporality:
-                data.aggregation_temporality = temporality
-            if monotonic:
-                data.is_monotonic = True
-            points = self._found[key] = data.data_points
-        point = points.add()
-        point.time_unix_nano = entry.window.end_ns
-        if entry.series.attributes:
-            point.attributes.extend(entry.series.attributes)
-        return point
 
 
 class WindowMapping(ABC):
     """Turns windows into metrics; points of a series ascend in time, over all calls.
 
-    The messages are made directly: by way of the SDK's metric classes and their encoder it takes four times as long,
-    in which the training loop may have to wait.
+    The messages are filled directly: the SDK's metric classes and their encoder take four times as long, for which the
+    training loop may have to wait.
 
     Args:
-        start_ns: When counting began, Unix ns.
-        distributions: What becomes of HISTOGRAM: ``"percentiles"``, ``"histogram"`` or ``"both"``.
+        start_ns: Start of the counting, Unix ns.
+        distributions: The form of HISTOGRAM: ``"percentiles"``, ``"histogram"`` or ``"both"``.
     """
+
+    kind: str
 
     def __init__(self, start_ns: int, distributions: str = "percentiles") -> None:
         self._start_ns = start_ns
+        self._distributions = distributions
         self._percentiles = distributions != "histogram"
         self._histograms = distributions != "percentiles"
+        self._failed = False
+
+    @property
+    def plain(self) -> tuple[str, int, str]:
+        """The arguments of :func:`mapping_of`."""
+        return self.kind, self._start_ns, self._distributions
+
+    def write(self, entries: Iterable[Entry], points: Points) -> int:
+        """Add the points of some windows, in the order in which the queue gave them.
+
+        Returns:
+            The number of windows that are lost because they cannot be encoded.
+        """
+        plains, lost = [], 0
+        for entry in entries:
+            try:
+                plains.append((plain_window(entry), entry.series))
+            except Exception:
+                self._warn()
+                lost += entry.items
+        return lost + self.write_plain(plains, points)
+
+    def write_plain(self, windows: Iterable[tuple[PlainWindow, Series]], points: Points) -> int:
+        """Add the points of windows that are given as plain values, with their series; see :meth:`write`."""
+        lost = 0
+        by_series: dict[Series, list[WindowRow]] = {}
+        for plain, series in windows:
+            try:
+                row = self.settled(row_of(plain, series))
+            except Exception:
+                self._warn()
+                lost += 1
+            else:
+                by_series.setdefault(series, []).append(row)
+        for series, own in by_series.items():
+            try:
+                ordered = ascending(own, series.end_ns + _MILLISECOND_NS)
+            except Exception:  # numbers that cannot be merged: too large for a float
+                self._warn()
+                lost += sum(row.items for row in own)
+                continue
+            for row in ordered:
+                try:
+                    self.add(row, points)
+                except Exception:
+                    self._warn()
+                    points.rollback()
+                    lost += row.items
+                else:
+                    points.commit(row.items)
+                    series.end_ns = row.end_ns
+        return lost
 
     @abstractmethod
-    def add(self, entry: Entry, points: Points) -> None:
+    def add(self, row: WindowRow, points: Points) -> None:
         """Add the points of one window."""
 
-    def settled(self, entry: Entry) -> Entry:
-        """The entry with what is settled in the order in which windows came in."""
-        return entry
+    def settled(self, row: WindowRow) -> WindowRow:
+        """Return the window with the totals that depend on the order in which windows were queued."""
+        return row
 
     def write_distribution(
-        self, entry: Entry, points: Points, histogram: monitel.Histogram | None, temporality: int, start_ns: int
+        self, row: WindowRow, points: Points, histogram: monitel.Histogram | None, temporality: int, start_ns: int
     ) -> None:
-        """Add what HISTOGRAM gives: percentiles of the window, and the histogram of the window or of all so far."""
-        name, unit = entry.series.name, entry.series.definition.unit
-        if entry.window.histogram is not None and self._percentiles:
-            for suffix, value in entry.window.histogram.percentiles().items():
-                points.add(entry, f"{name}.{suffix}", unit).as_double = value
+        """Add the points of HISTOGRAM: percentiles of the window, and the histogram of the window or of all so far."""
+        name, unit = row.series.name, row.series.definition.unit
+        if row.histogram is not None and self._percentiles:
+            for suffix, value in row.histogram.percentiles().items():
+                points.add(row, f"{name}.{suffix}", unit).as_double = value
         if histogram is not None and histogram.count:  # there may be none that is finite
-            point = points.add(entry, f"{name}.histogram", unit, "exponential_histogram", temporality)
+            point = points.add(row, f"{name}.histogram", unit, "exponential_histogram", temporality)
             point.start_time_unix_nano = start_ns
             point.count = histogram.count
             point.scale = histogram.scale
@@ -119,15 +130,10 @@ class WindowMapping(ABC):
             if not histogram.negative and math.isfinite(histogram.sum):  # the protocol wants none of negative samples
                 point.sum = histogram.sum
 
-    def write(self, entries: Iterable[Entry], points: Points) -> None:
-        """Add the points of some windows, in the order in which the queue gave them."""
-        by_series: dict[Series, list[Entry]] = {}
-        for entry in entries:
-            by_series.setdefault(entry.series, []).append(self.settled(entry))
-        for series, own in by_series.items():
-            for entry in _ascending(own, series.end_ns + _MILLISECOND_NS):
-                self.add(entry, points)
-                series.end_ns = entry.window.end_ns
+    def _warn(self) -> None:
+        if not self._failed:
+            self._failed = True
+            _log.exception("a window cannot be encoded and is dropped (further ones are only counted)")
 
 
 class CumulativeMapping(WindowMapping):
@@ -137,30 +143,31 @@ class CumulativeMapping(WindowMapping):
     distribution is one of all samples since the start, ``train.loss.histogram``, or percentiles of each window.
     """
 
-    def settled(self, entry: Entry) -> Entry:
-        """The entry with the distribution of all windows up to it."""
-        if entry.window.histogram is None or not self._histograms:
-            return entry
-        return entry._replace(total_histogram=entry.series.total(entry.window.histogram))
+    kind = "cumulative"
 
-    def add(self, entry: Entry, points: Points) -> None:
-        """One point for each aggregation."""
-        window, series = entry.window, entry.series
+    def settled(self, row: WindowRow) -> WindowRow:
+        """Return the window with the distribution of all windows up to it."""
+        if row.histogram is None or not self._histograms:
+            return row
+        return row._replace(total_histogram=row.series.total(row.histogram))
+
+    def add(self, row: WindowRow, points: Points) -> None:
+        """Add one point for each aggregation."""
+        series = row.series
         unit = series.definition.unit
-        for aggregation in window.definition.aggregations:
-            name = f"{series.name}.{aggregation.suffix}"
-            if aggregation is monitel.COUNT:
-                point = points.add(entry, name, "{sample}", "sum", _CUMULATIVE, True)
+        for suffix in row.suffixes:
+            if suffix == "count":
+                point = points.add(row, f"{series.name}.count", "{sample}", "sum", _CUMULATIVE, True)
                 point.start_time_unix_nano = self._start_ns
-                point.as_int = entry.total_count
-            elif aggregation is monitel.SUM:
-                point = points.add(entry, name, unit, "sum", _CUMULATIVE, series.definition.monotonic)
+                point.as_int = row.total_count
+            elif suffix == "sum":
+                point = points.add(row, f"{series.name}.sum", unit, "sum", _CUMULATIVE, series.definition.monotonic)
                 point.start_time_unix_nano = self._start_ns
-                point.as_double = entry.total_sum
-            elif aggregation is monitel.HISTOGRAM:
-                self.write_distribution(entry, points, entry.total_histogram, _CUMULATIVE, self._start_ns)
+                point.as_double = row.total_sum
+            elif suffix == "histogram":
+                self.write_distribution(row, points, row.total_histogram, _CUMULATIVE, self._start_ns)
             else:
-                points.add(entry, name, unit).as_double = window.value(aggregation)
+                points.add(row, f"{series.name}.{suffix}", unit).as_double = row.value(suffix)
 
 
 class DeltaMapping(WindowMapping):
@@ -169,83 +176,51 @@ class DeltaMapping(WindowMapping):
     HISTOGRAM gives one more, ``train.loss.histogram``, or percentiles.
 
     A series that ever had a negative sample has no sum in its histogram from then on (the protocol wants it so), nor in
-    what is not sent yet, and ``<stat>.total`` beside it. A sum that is not finite is left out.
+    the windows that are not encoded yet, and ``<stat>.total`` beside it. A sum that is not finite is left out.
     """
 
-    def add(self, entry: Entry, points: Points) -> None:
-        """A histogram point, and what it cannot hold."""
-        window, series = entry.window, entry.series
+    kind = "delta"
+
+    def add(self, row: WindowRow, points: Points) -> None:
+        """Add a histogram point, and the points of what it cannot hold."""
+        series, summary = row.series, False
         unit = series.definition.unit
-        asked = set(window.definition.aggregations)
-        start_ns = max(window.start_ns, series.end_ns)  # two Stats of one name may have windows that overlap
-        for aggregation in asked & {monitel.VALUE, monitel.STDDEV}:
-            points.add(entry, f"{series.name}.{aggregation.suffix}", unit).as_double = window.value(aggregation)
-        if monitel.HISTOGRAM in asked:
-            histogram = window.histogram if self._histograms else None
-            self.write_distribution(entry, points, histogram, _DELTA, start_ns)
-        if not asked - {monitel.VALUE, monitel.STDDEV, monitel.HISTOGRAM}:
-            return
-        point = points.add(entry, series.name, unit, "histogram", _DELTA)
+        start_ns = max(row.start_ns, series.end_ns)  # two Stats of one name may have windows that overlap
+        for suffix in row.suffixes:
+            if suffix in {"value", "stddev"}:
+                points.add(row, f"{series.name}.{suffix}", unit).as_double = row.value(suffix)
+            elif suffix == "histogram":
+                self.write_distribution(row, points, row.histogram if self._histograms else None, _DELTA, start_ns)
+            else:
+                summary = True
+        if summary:
+            self._add_summary(row, points, start_ns)
+
+    @staticmethod
+    def _add_summary(row: WindowRow, points: Points, start_ns: int) -> None:
+        series = row.series
+        unit = series.definition.unit
+        point = points.add(row, series.name, unit, "histogram", _DELTA)
         point.start_time_unix_nano = start_ns
-        point.count = window.count
-        point.bucket_counts.append(window.count)
-        point.min, point.max = window.min, window.max
-        if entry.finite_sum is None:
+        point.count = row.samples
+        point.bucket_counts.append(row.samples)
+        point.min, point.max = row.min, row.max
+        if row.finite_sum is None:
             return
         if series.signed:
-            point = points.add(entry, f"{series.name}.total", unit, "sum", _DELTA)
+            point = points.add(row, f"{series.name}.total", unit, "sum", _DELTA)
             point.start_time_unix_nano = start_ns
-            point.as_double = entry.finite_sum
+            point.as_double = row.finite_sum
         else:
-            point.sum = entry.finite_sum
+            point.sum = row.finite_sum
+
+
+def mapping_of(kind: str, start_ns: int, distributions: str) -> WindowMapping:
+    """Return a new mapping, ``"cumulative"`` or ``"delta"``, that starts without any window."""
+    return {"cumulative": CumulativeMapping, "delta": DeltaMapping}[kind](start_ns, distributions)
 
 
 def choose_mapping(start_ns: int, distributions: str) -> WindowMapping:
-    """The mapping that OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE asks for."""
+    """Return the mapping that OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE asks for."""
     preference = os.environ.get("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "").strip().lower()
-    mapping = DeltaMapping if preference in {"delta", "lowmemory"} else CumulativeMapping
-    return mapping(start_ns, distributions)
-
-
-def _ascending(entries: list[Entry], earliest_ns: int) -> list[Entry]:
-    """Windows of one series by their ends, none before ``earliest_ns``; those less than 1 ms apart become one."""
-    if len(entries) == 1 and entries[0].window.end_ns >= earliest_ns:
-        return entries
-    # Two threads may hand over two windows of a series in the wrong order. Times and totals both only rise, so each is
-    # put in order by itself: the totals are in the order of arrival already.
-    found: list[Entry] = []
-    for entry, arrived in zip(sorted(entries, key=lambda entry: entry.window.end_ns), entries, strict=True):
-        window = replace(entry.window, end_ns=max(entry.window.end_ns, earliest_ns))
-        moved = arrived._replace(window=window, finite_sum=entry.finite_sum)
-        if found and window.end_ns < found[-1].window.end_ns + _MILLISECOND_NS:
-            moved = _merged(found.pop(), moved)
-        found.append(moved)
-    return found
-
-
-def _merged(earlier: Entry, later: Entry) -> Entry:
-    one, other = earlier.window, later.window
-    window = replace(
-        other,
-        start_ns=one.start_ns,
-        count=one.count + other.count,
-        sum=one.sum + other.sum,
-        min=min(one.min, other.min),
-        max=max(one.max, other.max),
-        stddev=_merged_stddev(one, other),
-        histogram=_merged_histogram(one.histogram, other.histogram),
-    )
-    sums = [entry.finite_sum for entry in (earlier, later) if entry.finite_sum is not None]
-    return later._replace(window=window, finite_sum=sum(sums) if sums else None)
-
-
-def _merged_stddev(one: monitel.Window, other: monitel.Window) -> float | None:
-    """Of both; two Stats of one name may differ in what they collect."""
-    if one.stddev is None or other.stddev is None:
-        return other.stddev
-    mean = (one.sum + other.sum) / (one.count + other.count)
-    return pooled_stddev(mean, ((one.count, one.mean, one.stddev), (other.count, other.mean, other.stddev)))
-
-
-def _merged_histogram(one: monitel.Histogram | None, other: monitel.Histogram | None) -> monitel.Histogram | None:
-    return one.merge(other) if one is not None and other is not None else other
+    return mapping_of("delta" if preference in {"delta", "lowmemory"} else "cumulative", start_ns, distributions)

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import deque
+from collections import Counter, deque
 from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import RLock
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from monitel.bounded_queue import BoundedQueue
 from monitel_otel import MetricNames
 from monitel_otlp.attributes import key_values
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping
+    from collections.abc import Callable, Hashable, Mapping
 
     from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
     import monitel
 
 _log = logging.getLogger("monitel.otlp")
+
+SERIES_LIMIT = 2000  # as in OpenTelemetry's SDK
+_OVERFLOW = "otel.metric.overflow"
+_WINDOW_BYTES, _BUCKET_BYTES = 512, 8
 
 
 @dataclass(slots=True, eq=False)
@@ -79,40 +84,59 @@ class Entry(NamedTuple):
     total_count: int
     total_sum: float
     total_histogram: monitel.Histogram | None = None
+    items: int = 1
 
 
 class WindowQueue:
-    """Takes windows in the thread that closes them, and gives them to the delivery thread.
+    """Takes windows in the thread that closes them, and gives them to the encoder.
 
-    When it is full the oldest window is dropped and counted. Totals are fixed when a window comes in,
-    so cumulative counts and sums are right whatever is dropped, and outlive the Stats. A window whose sum is not finite
-    is left out of the total and counted in ``nonfinite``; samples that ``max_samples`` kept out, in ``discarded``.
+    When it is full the oldest window is dropped and counted. Totals are fixed when a window comes in, so cumulative
+    counts and sums are right whatever is dropped, and outlive the Stats. A window whose sum is not finite is left out
+    of the total and counted in ``nonfinite``; samples that ``max_samples`` kept out, in ``discarded``.
+
+    A name has at most ``series_limit`` attribute sets; the windows of further ones go into one series with the
+    attribute ``otel.metric.overflow``, as in OpenTelemetry's SDK, and that is logged once.
 
     Args:
         limit: Windows that it holds.
+        limit_bytes: Estimated bytes that it holds.
         attributes: Put on every point that has none of that name, e.g. the rank.
+        series_limit: Attribute sets of one name.
+        wake: Called when the queue is half full.
     """
 
-    def __init__(self, limit: int, attributes: Mapping[str, str | int] | None = None) -> None:
-        self._dropped = 0
+    def __init__(
+        self,
+        limit: int,
+        limit_bytes: int = 64 << 20,
+        attributes: Mapping[str, str | int] | None = None,
+        *,
+        series_limit: int = SERIES_LIMIT,
+        wake: Callable[[], object] | None = None,
+    ) -> None:
         self.nonfinite = 0
         self.discarded = 0
-        self._limit = limit
+        self.queue: BoundedQueue[Entry] = BoundedQueue(limit, limit_bytes, wake=wake, evicted=_keep_distribution)
         self._lock = RLock()  # a garbage collection inside may destruct a Stat, which logs its last window
-        self._entries: deque[Entry] = deque()
         self._attributes = dict(attributes or {})
+        self._series_limit = series_limit
         self._names = MetricNames()
         self._definitions: dict[str, monitel.StatDefinition] = {}
         self._different: set[str] = set()
         self._series: dict[Hashable, Series] = {}
+        self._series_of_name: Counter[str] = Counter()
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self.queue)
 
     def put(self, window: monitel.Window) -> None:
         """Take one window."""
         series = self._series_of(window.definition)
         finite_sum = window.sum if math.isfinite(window.sum) else None
+        histogram = window.histogram
+        size = _WINDOW_BYTES
+        if histogram is not None:
+            size += _BUCKET_BYTES * (len(histogram.positive) + len(histogram.negative))
         with self._lock:
             self.discarded += window.discarded
             series.count += window.count
@@ -122,31 +146,39 @@ class WindowQueue:
                 series.sum += finite_sum
             if window.min < 0:
                 series.signed = True
-            self._entries.append(Entry(window, series, finite_sum, series.count, series.sum))
-            if len(self._entries) > self._limit:
-                oldest = self._entries.popleft()
-                self._dropped += 1
-                if oldest.window.histogram is not None:
-                    oldest.series.drop(oldest.window.histogram)
+            self.queue.put(Entry(window, series, finite_sum, series.count, series.sum), size)
 
     def _series_of(self, definition: monitel.StatDefinition) -> Series:
         name = self._names.of(definition.name)
         first = self._definitions.setdefault(name, definition)
         if first is not definition and (first.unit, first.monotonic) != (definition.unit, definition.monotonic):
-            self._say_different(first, definition)
-        key: Hashable = name
+            self._warn_of_difference(first, definition)
         attributes = definition.attributes
-        if attributes or self._attributes:
-            attributes = {**self._attributes, **attributes}
-            # True and 1 are apart, as in the protocol.
-            key = name, frozenset((attribute, type(value), value) for attribute, value in attributes.items())
-        series = self._series.get(key)
-        if series is None:
-            encoded = tuple(key_values(attributes))
-            series = self._series.setdefault(key, Series(name, first, encoded))
+        if not attributes and not self._attributes:
+            return self._series.get(name) or self._new_series(name, name, first, {})
+        attributes = {**self._attributes, **attributes}
+        key = _identity(name, attributes)
+        return self._series.get(key) or self._new_series(key, name, first, attributes)
+
+    def _new_series(
+        self, key: Hashable, name: str, definition: monitel.StatDefinition, attributes: Mapping[str, Any]
+    ) -> Series:
+        with self._lock:
+            known = self._series_of_name[name]
+            if known >= self._series_limit:
+                attributes = {**self._attributes, _OVERFLOW: True}
+                key = _identity(name, attributes)
+            if key not in self._series:
+                self._series_of_name[name] += 1
+            series = self._series.setdefault(key, Series(name, definition, tuple(key_values(attributes))))
+        if known == self._series_limit:
+            _log.warning(
+                "%r has more than %d sets of attributes: further ones are sent as one series with %s=true",
+                *(definition.name, self._series_limit, _OVERFLOW),
+            )
         return series
 
-    def _say_different(self, first: monitel.StatDefinition, other: monitel.StatDefinition) -> None:
+    def _warn_of_difference(self, first: monitel.StatDefinition, other: monitel.StatDefinition) -> None:
         if first.name not in self._different:
             self._different.add(first.name)
             _log.warning(
@@ -155,13 +187,12 @@ class WindowQueue:
                 *(other.name, other.unit, other.monotonic),
             )
 
-    def take_dropped(self) -> int:
-        """Windows dropped since this was last asked."""
-        with self._lock:
-            dropped, self._dropped = self._dropped, 0
-        return dropped
 
-    def take(self, limit: int) -> list[Entry]:
-        """Up to ``limit`` windows, oldest first; they are in the queue no more."""
-        with self._lock:
-            return [self._entries.popleft() for _ in range(min(limit, len(self._entries)))]
+def _identity(name: str, attributes: Mapping[str, Any]) -> Hashable:
+    """Return the identity of a series; True and 1 differ in it, as in the protocol."""
+    return name, frozenset((attribute, type(value), value) for attribute, value in attributes.items())
+
+
+def _keep_distribution(dropped: Entry) -> None:
+    if dropped.window.histogram is not None:
+        dropped.series.drop(dropped.window.histogram)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from opentelemetry import context, metrics, trace
 from opentelemetry._logs import LoggerProvider as APILoggerProvider
-from opentelemetry._logs import NoOpLoggerProvider, SeverityNumber, get_logger_provider, set_logger_provider
+from opentelemetry._logs import (
+    LogRecord,
+    NoOpLoggerProvider,
+    SeverityNumber,
+    get_logger_provider,
+    set_logger_provider,
+)
 from opentelemetry._logs import _internal as logs_internal
-from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
+from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs
 from opentelemetry.metrics import _internal as metrics_internal
 from opentelemetry.sdk._logs import (
     LoggerProvider,
@@ -22,36 +28,39 @@ from opentelemetry.sdk._logs.export import LogRecordExporter, LogRecordExportRes
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
-    from opentelemetry.sdk.metrics.export import MetricExporter
     from opentelemetry.trace import TracerProvider
+
+_ATTRIBUTES = 128  # OpenTelemetry's limit where no variable sets another
 
 __all__ = [
     "APILoggerProvider",
+    "LogRecord",
     "LogRecordExportResult",
     "LogRecordExporter",
     "LogRecordLimits",
     "LogRecordProcessor",
     "LoggerProvider",
     "NoOpLoggerProvider",
-    "OTLPLogExporter",
     "ReadWriteLogRecord",
     "ReadableLogRecord",
     "SeverityNumber",
+    "encode_logs",
     "get_logger_provider",
     "is_set",
-    "preferences",
+    "log_record_limits",
     "set_global_providers",
     "std_to_otel",
     "suppress_instrumentation",
 ]
 
 
-def preferences(exporter: MetricExporter) -> dict[str, Any]:
-    """What an exporter prefers, as the arguments of a MetricExporter around it; readers read the same names."""
-    return {
-        "preferred_temporality": exporter._preferred_temporality,
-        "preferred_aggregation": exporter._preferred_aggregation,
-    }
+def log_record_limits() -> LogRecordLimits:
+    """Return the limits of a log record's attributes, those of the SDK's variables or, if malformed, its defaults."""
+    try:
+        return LogRecordLimits()
+    except ValueError:  # logged where the LoggerProvider is made
+        unset = LogRecordLimits.UNSET
+        return LogRecordLimits(unset, unset, _ATTRIBUTES, unset)
 
 
 def is_set(provider: object) -> bool:

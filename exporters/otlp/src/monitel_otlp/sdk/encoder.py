@@ -1,124 +1,82 @@
-"""The official exporters, which believe that they send: the finished request is taken from them."""
+"""The official exporters' public encoders, in steps that a training loop does not notice."""
 
 from __future__ import annotations
 
-import logging
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from threading import Lock
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-import requests
-from opentelemetry.exporter.otlp.proto.http import Compression
-from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.metrics.export import MetricExporter, MetricsData
-from requests.adapters import BaseAdapter
+from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.sdk.metrics.export import MetricsData, ResourceMetrics, ScopeMetrics
+from opentelemetry.sdk.resources import Resource
 
-from monitel_otlp.sdk._compat import OTLPLogExporter
+from monitel_otlp.sdk._compat import encode_logs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
-    from monitel_otlp.config.settings import Endpoint
+    from opentelemetry.sdk.metrics.export import Metric
 
-_OFFICIAL: dict[str, type[Any]] = {
-    "metrics": OTLPMetricExporter,
-    "logs": OTLPLogExporter,
-    "traces": OTLPSpanExporter,
-}
+#: For log records and spans: encodes a batch of the SDK's objects as a request.
+ENCODERS: dict[str, Callable[[Any], Any]] = {"logs": encode_logs, "traces": encode_spans}
+
+POINTS_PER_STEP = 16
 
 
-@dataclass
-class Route:
-    """How requests of one signal are sent: what the official exporter made of arguments and variables.
+def resource_metrics(resource: Resource, schema_url: str = "") -> Any:
+    """Return a new ``ResourceMetrics`` message with the resource alone."""
+    return encode_metrics(MetricsData([ResourceMetrics(resource, [], schema_url)])).resource_metrics[0]
 
-    It holds the headers, tokens among them, so it stays in memory, and its repr shows the address alone.
+
+def encode_resource(resource: Resource) -> bytes:
+    """Return a resource as a serialized message."""
+    body: bytes = resource_metrics(resource).resource.SerializeToString()
+    return body
+
+
+def scope_metrics(scope: ScopeMetrics, metrics: Sequence[Metric]) -> Any:
+    """Return some metrics of a scope as a message.
+
+    Raises:
+        Exception: One of them cannot be encoded.
     """
-
-    url: str
-    prepared: requests.PreparedRequest = field(repr=False)
-    options: dict[str, Any] = field(repr=False)
-
-
-class Encoder:
-    """An official exporter, of which only what it would send is wanted: it encodes, frames and finds the way.
-
-    It is told the address, headers and timeout, and reads the variables for certificates itself. Compressed is what
-    is sent, not what is kept.
-
-    Args:
-        signal: ``"metrics"``, ``"logs"`` or ``"traces"``.
-        endpoint: Where to; None where it is not to find the way over HTTP.
-    """
-
-    def __init__(self, signal: str, endpoint: Endpoint | None = None) -> None:
-        arguments: dict[str, Any] = {"endpoint": "http://localhost", "headers": {}, "timeout": 1.0}
-        if endpoint is not None:
-            arguments = {"endpoint": endpoint.url, "headers": endpoint.headers, "timeout": endpoint.timeout}
-        self._handover = _HandOver()
-        session = requests.Session()
-        session.mount("http://", self._handover)
-        session.mount("https://", self._handover)
-        with headers_unsaid():
-            self.exporter: Any = _OFFICIAL[signal](
-                session=session, compression=Compression.NoCompression, **arguments
-            )
-        self._lock = Lock()  # an application may have several readers, and processors, with exporters of ours
-
-    def encode(self, batch: Any) -> bytes | None:
-        """The body of the request; None when it could not be encoded."""
-        with self._lock:
-            self._handover.request = None
-            self.exporter.export(batch)
-            request = self._handover.request
-        return None if request is None else cast("bytes", request.body)
-
-    def route(self) -> Route | None:
-        """How it would send; None when it could not."""
-        self.encode(MetricsData([]) if isinstance(self.exporter, MetricExporter) else [])
-        request = self._handover.request
-        return None if request is None else Route(public_url(str(request.url)), request, self._handover.options)
+    part = ScopeMetrics(scope.scope, metrics, scope.schema_url)
+    data = MetricsData([ResourceMetrics(Resource.get_empty(), [part], "")])
+    return encode_metrics(data).resource_metrics[0].scope_metrics[0]
 
 
-class _HandOver(BaseAdapter):
-    """A transport for ``requests`` that keeps the request instead of sending it, and answers 200 at once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.request: requests.PreparedRequest | None = None
-        self.options: dict[str, Any] = {}
-
-    def send(self, request: requests.PreparedRequest, *_positional: Any, **options: Any) -> requests.Response:
-        """Keep the request; the arguments are those of ``requests``."""
-        self.request, self.options = request, options
-        response = requests.Response()
-        response.status_code = 200
-        response.url = str(request.url)
-        response.request = request
-        return response
-
-    def close(self) -> None:
-        """Nothing is held here."""
+def steps(metrics: Sequence[Metric]) -> Iterator[list[Metric]]:
+    """Yield metrics, those with many points in parts, so that each list has few points."""
+    held: list[Metric] = []
+    points = 0
+    for metric in metrics:
+        every = metric.data.data_points
+        for begin in range(0, len(every), POINTS_PER_STEP):
+            part = every[begin : begin + POINTS_PER_STEP]
+            held.append(metric if len(part) == len(every) else _part(metric, part))
+            points += len(part)
+            if points >= POINTS_PER_STEP:
+                yield held
+                held, points = [], 0
+    if held:
+        yield held
 
 
-@contextmanager
-def headers_unsaid() -> Iterator[None]:
-    """Keep OpenTelemetry from logging a malformed header variable, with the token that it may hold."""
-    parser = logging.getLogger("opentelemetry.util.re")
-    parser.addFilter(_nothing)
-    try:
-        yield
-    finally:
-        parser.removeFilter(_nothing)
+def _part(metric: Metric, points: Sequence[Any]) -> Metric:
+    data: Any = metric.data
+    return replace(metric, data=replace(data, data_points=points))
 
 
-def _nothing(_record: logging.LogRecord) -> bool:
-    return False
+def append_metrics(target: Any, source: Any) -> None:
+    """Append the metrics of one ``ScopeMetrics`` message to another; parts of one metric become one again."""
+    for metric in source.metrics:
+        last = target.metrics[-1] if target.metrics else None
+        if last is not None and _identity(last) == _identity(metric):
+            kind = metric.WhichOneof("data")
+            getattr(last, kind).data_points.extend(getattr(metric, kind).data_points)
+        else:
+            target.metrics.append(metric)
 
 
-def public_url(url: str) -> str:
-    """An address without what may be secret in it: user, password and query."""
-    scheme, separator, rest = url.rpartition("://")  # by hand: it may be malformed, and is told for that
-    authority, slash, path = rest.partition("/")
-    return f"{scheme}{separator}{authority.rpartition('@')[2]}{slash}{path.partition('?')[0]}"
+def _identity(metric: Any) -> tuple[str, str, str, str]:
+    return metric.name, metric.unit, metric.description, metric.WhichOneof("data")

@@ -1,26 +1,30 @@
-"""The pipeline's own OpenTelemetry providers, and how what they hold is put into requests."""
+"""The pipeline's own OpenTelemetry providers."""
 
 from __future__ import annotations
 
 import logging
-import math
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from opentelemetry.sdk.metrics import MeterProvider, TraceBasedExemplarFilter
-from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+from opentelemetry.sdk.metrics import TraceBasedExemplarFilter
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.sampling import DEFAULT_ON
 
 from monitel_otlp.sdk._compat import LoggerProvider, LogRecordLimits
-from monitel_otlp.sdk.processors import RecordProcessor, SpanQueue, drain
+from monitel_otlp.sdk.collector import CollectedMeterProvider
+from monitel_otlp.sdk.preferences import reader_preferences
+from monitel_otlp.sdk.processors import RecordQueue, SpanQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from opentelemetry.sdk.metrics.export import MetricsData
     from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import ReadableSpan
 
-    from monitel_otlp.sdk.exporters import BatchExporter, WindowExporter
-    from monitel_otlp.accounting import Tally
+    from monitel.bounded_queue import BoundedQueue
+    from monitel_otlp.sdk._compat import ReadableLogRecord
+    from monitel_otlp.sdk.collector import Collector
 
 
 _log = logging.getLogger("monitel.otlp")
@@ -31,59 +35,45 @@ _Provider = TypeVar("_Provider")
 
 
 class Providers:
-    """A provider for each signal; no thread of the SDK's, the delivery thread says when.
+    """A provider for each signal, without threads of the SDK.
 
     Args:
-        resource: Who is speaking.
-        windows: Encodes what the reader collects, windows with it.
-        records: Encodes log records.
-        spans: Encodes spans.
-        flush: What ``force_flush`` of a processor does, given seconds.
-        limit: Log records, and spans, that wait to be encoded; the oldest are dropped, and counted.
+        resource: The resource of all three.
+        collector: Runs the observable callbacks of the application.
+        records: Where log records wait.
+        spans: Where spans wait.
+        flush: What ``force_flush`` of a provider does, given seconds.
     """
 
-    def __init__(  # noqa: PLR0917  an exporter for each signal
+    def __init__(
         self,
         resource: Resource,
-        windows: WindowExporter,
-        records: BatchExporter,
-        spans: BatchExporter,
+        collector: Collector,
+        records: BoundedQueue[ReadableLogRecord],
+        spans: BoundedQueue[ReadableSpan],
         flush: Callable[[float], bool],
-        limit: int,
     ) -> None:
-        self._records = RecordProcessor(limit, flush)
-        self._spans = SpanQueue(limit, flush)
-        self._export_records = records.export
-        self._export_spans = spans.export
-        self._reader = PeriodicExportingMetricReader(windows, export_interval_millis=math.inf)
+        self._reader = InMemoryMetricReader(**reader_preferences())
         self.meter_provider = _tolerant(
-            lambda **more: MeterProvider([self._reader], resource, shutdown_on_exit=False, **more),
+            lambda **more: CollectedMeterProvider(
+                collector, flush, [self._reader], resource, shutdown_on_exit=False, **more
+            ),
             lambda: {"exemplar_filter": TraceBasedExemplarFilter()},
         )
         self.logger_provider = _tolerant(
             lambda **more: LoggerProvider(resource, shutdown_on_exit=False, **more),
             lambda: {"log_record_limits": LogRecordLimits(_NONE, _NONE, _COUNT, _NONE)},
         )
-        self.logger_provider.add_log_record_processor(self._records)
+        self.logger_provider.add_log_record_processor(RecordQueue(records, flush))
         self.tracer_provider = _tolerant(
             lambda **more: TracerProvider(resource=resource, shutdown_on_exit=False, **more),
             lambda: {"sampler": DEFAULT_ON, "span_limits": _span_limits()},
         )
-        self.tracer_provider.add_span_processor(self._spans)
+        self.tracer_provider.add_span_processor(SpanQueue(spans, flush))
 
-    def collect(self) -> None:
-        """Put what the instruments hold into a request, and as many windows as go with it."""
-        self._reader.collect()
-
-    def drain(self) -> None:
-        """Put the log records and spans that wait into requests."""
-        drain(self._records.queue, self._export_records)
-        drain(self._spans.queue, self._export_spans)
-
-    def count_drops(self, tally: Tally) -> None:
-        """Tell the tally what the queues have dropped."""
-        tally.dropped("logs", "queue_full", self._records.queue.take_dropped())
-        tally.dropped("traces", "queue_full", self._spans.queue.take_dropped())
+    def collect(self) -> MetricsData | None:
+        """Return the values of all instruments. Takes locks of the SDK; runs no code of the application."""
+        return self._reader.get_metrics_data()
 
 
 def _span_limits() -> SpanLimits:
@@ -100,7 +90,7 @@ def _span_limits() -> SpanLimits:
 
 
 def _tolerant(make: Callable[..., _Provider], defaults: Callable[[], dict[str, Any]]) -> _Provider:
-    """Make a provider; where one of the SDK's own variables is malformed, say so and make it without them."""
+    """Make a provider; where one of the SDK's own variables is malformed, log that and make it without them."""
     try:
         return make()
     except ValueError as error:

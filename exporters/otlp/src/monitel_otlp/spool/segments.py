@@ -1,199 +1,311 @@
-"""Requests of one signal on disk: append-only files, read from the oldest on.
+"""The segments of one signal: files that are written at one end of the row and read at the other.
 
-They are called ``metrics-000001.spool``, ``metrics-000002.spool`` and so on, and the place that was reached in the
-oldest, ``metrics.position``. A segment is a row of records, each a header (length of the body, checksum, items,
-creation time) and a body. A crash costs at most the last record.
+They are called ``logs-000001.spool`` (finished requests) and ``logs-000002.raw`` (items, see
+:mod:`monitel_otlp.spool.raw`), and numbered together; ``logs.position`` holds the place that was reached in the oldest.
+What cannot be read is skipped, counted and logged once. Reading never raises.
 """
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
-import struct
-import zlib
-from io import FileIO
-from typing import TYPE_CHECKING, BinaryIO
+import re
+from collections import Counter
+from contextlib import closing, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from monitel_otlp.request import FrozenRequest
+from monitel_otlp.spool.position import Place, Position
+from monitel_otlp.spool.raw import RawReader
+from monitel_otlp.spool.records import NotRecognisedError, RecordReader
+from monitel_otlp.spool.segment_writer import Segment, SegmentWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from monitel_otlp.request import FrozenRequest
+    from monitel_otlp.spool.folder import Folder
+    from monitel_otlp.spool.raw import MakeDecoder
+    from monitel_otlp.spool.records import Report, SegmentReader
 
 _log = logging.getLogger("monitel.otlp")
 
-_HEADER = struct.Struct("<IIIQ")  # body length, CRC-32 of the rest of the header and the body, items, ns
-_LARGEST = 64 << 20
-SEGMENT_BYTES = 16 << 20
-
 
 class Segments:
-    """The requests of one signal in a folder: written at one end, read at the other.
+    """The requests of one signal in a folder.
 
     Args:
-        folder: It is there when the first request comes.
-        signal: Whose requests these are.
+        signal: Signal of the requests.
+        decoders: Returns the decoders of raw segments.
+
+    Attributes:
+        lost: Items of this process that were lost, by reason.
+        problems: Number of times that something could not be read.
     """
 
-    def __init__(self, folder: Path, signal: str) -> None:
-        self._folder = folder
+    def __init__(self, signal: str, decoders: Callable[[], Mapping[str, MakeDecoder]]) -> None:
         self.signal = signal
-        self._segments: list[int] = []
-        self._sizes: dict[int, int] = {}
-        self._writer: FileIO | None = None
-        self._number = 0
-        self._offset = 0  # in the oldest segment
-        self._head: tuple[FrozenRequest, int] | None = None  # and where the record after it begins
+        self.lost: Counter[str] = Counter()
+        self.problems = 0
+        self._decoders = decoders
+        self._folder: Folder | None = None
+        self._segments: list[Segment] = []
+        self._writer = SegmentWriter(signal)
+        self._reader: SegmentReader | None = None  # of the oldest segment
+        self._place = Place()  # in the oldest segment, of the oldest request
+        self._position = Position(signal)
+        self._position_warned = False
+        self._head: FrozenRequest | None = None  # the oldest request, once it was read
+        self._head_is_detached = False  # its segment is gone
 
     @property
     def size_bytes(self) -> int:
         """Bytes that are still to be read."""
-        return sum(self._sizes.values()) - self._offset
+        return max(sum(segment.size for segment in self._segments) - self._place.offset, 0)
+
+    @property
+    def is_empty(self) -> bool:
+        """True if there is no segment."""
+        return not self._segments
+
+    @property
+    def items(self) -> int:
+        """Items that this process has written and that are still here."""
+        detached = self._head.items if self._head is not None and self._head_is_detached else 0
+        return sum(segment.items for segment in self._segments) + detached
 
     def append(self, request: FrozenRequest) -> None:
         """Put a request behind the others.
 
         Raises:
-            OSError: The disk did not take it.
+            OSError: The disk did not take it; nothing has changed.
         """
-        record = _pack(request)
-        writer = self._writer
-        if writer is None or self._sizes[self._number] + len(record) > SEGMENT_BYTES:
-            writer = self._start_segment()
+        if self._writer.is_gone():
+            gone = self._segments[-1]
+            self._report(gone, "it was removed")
+            self._forget(gone)
+        segment = self._writer.append(self._open_folder, request)
+        if not self._segments or segment is not self._segments[-1]:
+            self._segments.append(segment)
+
+    def append_raw(self, header: Any, blocks: Iterable[tuple[bytes, int]], room: Callable[[int], bool]) -> int:
+        """Put a raw segment behind the others.
+
+        Args:
+            header: Plain values, for the decoder.
+            blocks: Encoded blocks with their numbers of items.
+            room: Called before each write, with the size that the segment will have; where it returns False, these
+                blocks are not written.
+
+        Returns:
+            Items that were written; the disk may not have taken all of them.
+
+        Raises:
+            OSError: The disk took nothing.
+        """
+        self._writer.close()  # requests that come later go behind this segment
+        segment = self._writer.create(self._open_folder, "raw")
         try:
-            if writer.write(record) < len(record):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError:
-            # A torn record would hide what comes after it: cut it off, and begin anew next time.
-            self.close()
-            os.truncate(self._path(self._number), self._sizes[self._number])
-            raise
-        self._sizes[self._number] += len(record)
+            self._writer.write_blocks(segment, header, blocks, room)
+        except OSError as error:
+            if not segment.items:
+                raise
+            _log.warning("%s: the disk took only %d items: %s", segment.name, segment.items, error)
+        finally:
+            self._writer.close()
+            if segment.items:
+                self._segments.append(segment)
+            else:
+                self._writer.discard(self._open_folder, segment)
+        return segment.items
 
     def oldest(self) -> FrozenRequest | None:
-        """The request that is to go next; None when there is none."""
-        while self._head is None and self._segments:
-            self._head = self._read(self._segments[0], self._offset)
+        """Return the request that is to go next; None when there is none."""
+        while self._head is None and self._segments and self._folder is not None:
+            segment = self._segments[0]
+            try:
+                if self._reader is None:
+                    self._reader = self._open_reader(segment, self._place, self._count_damage)
+                self._head = self._reader.read(segment.size)
+            except (OSError, NotRecognisedError) as error:
+                self._report(segment, str(error))
+                self._forget(segment)
+                continue
             if self._head is None:
-                self._drop_file(self._segments[0])
-        return self._head[0] if self._head else None
+                self._remove(segment)
+        return self._head
 
-    def remove_oldest(self) -> int:
-        """Forget what :meth:`oldest` gave; its items."""
-        assert self._head is not None  # oldest() has given it
-        request, self._offset = self._head
+    def remove_oldest(self) -> bool:
+        """Remove what :meth:`oldest` has returned, even if its segment has been dropped since.
+
+        Returns:
+            False if there was nothing.
+        """
+        request = self.oldest()
+        if request is None:
+            return False
         self._head = None
-        if self._offset >= self._sizes[self._segments[0]]:
-            self._drop_file(self._segments[0])
+        if self._head_is_detached:
+            self._head_is_detached = False
+            return True
+        assert self._reader is not None  # it has read the request
+        segment = self._segments[0]
+        segment.items = max(segment.items - request.items, 0)
+        self._place = self._reader.place
+        if self._place.offset >= segment.size:
+            self._remove(segment)
         else:
-            self._write_position()
-        return request.items
+            self._write_position(segment)
+        return True
 
     def drop_segment(self) -> int:
-        """Forget all that is in the oldest segment; its items."""
-        items = 0
-        while self.oldest() is not None and self._head is not None:
-            before = self._segments[0]
-            items += self.remove_oldest()
-            if before not in self._segments:
-                break
-        return items
+        """Remove the oldest segment, except for a request that :meth:`oldest` has returned.
+
+        Returns:
+            Items of this process that were in it.
+        """
+        segment = self._segments[0]
+        self._detach_head(segment)
+        dropped, segment.items = segment.items, 0
+        self._remove(segment)
+        return dropped
 
     def __iter__(self) -> Iterator[FrozenRequest]:
-        offset = self._offset
-        for number in self._segments:
-            while found := self._read(number, offset):
-                yield found[0]
-                offset = found[1]
-            offset = 0
+        if self._head is not None and self._head_is_detached:
+            yield self._head
+        place = self._place
+        for segment in list(self._segments):
+            try:
+                reader = self._open_reader(segment, place, partial(self._report, segment))
+                with closing(reader):
+                    while (request := reader.read(segment.size)) is not None:
+                        yield request
+            except (OSError, NotRecognisedError) as error:
+                self._report(segment, str(error))
+            place = Place()
 
-    def load(self) -> None:
-        """Take over what is there."""
-        for path in sorted(self._folder.glob(f"{self.signal}-*.spool")):
-            digits = path.stem.rpartition("-")[2]
-            if digits.isdecimal():
-                self._number = int(digits)
-                self._segments.append(self._number)
-                self._sizes[self._number] = path.stat().st_size
-        try:
-            number, offset = map(int, self._position.read_text().split())
-        except (FileNotFoundError, ValueError):
-            return
-        if self._segments and self._segments[0] == number and 0 <= offset <= self._sizes[number]:
-            self._offset = offset
+    def load(self, folder: Folder) -> None:
+        """Take over what is in a folder.
+
+        Raises:
+            OSError: The folder cannot be read.
+        """
+        self._folder = folder
+        known = {segment.name: segment for segment in self._segments}
+        found = []
+        for name in folder.names():
+            if match := re.fullmatch(rf"{self.signal}-(\d{{6,9}})\.(spool|raw)", name):
+                with suppress(FileNotFoundError):
+                    size = folder.status(name).st_size
+                    found.append(known.pop(name) if name in known else Segment(name, int(match[1]), size))
+        before = self._segments[0] if self._segments else None
+        self._segments = sorted(found, key=lambda segment: (segment.number, segment.name))
+        for segment in known.values():
+            self._lose(segment, segment.items)
+        self._writer.number = max([self._writer.number, *(segment.number for segment in found)])
+        if before is not None and before in self._segments[:1]:
+            return  # closed and opened again
+        self._place = Place()
+        with suppress(OSError):
+            reached = self._position.read(folder)
+            if reached is not None and found and reached[0] == self._segments[0].number:
+                self._place = reached[1] if reached[1].offset <= self._segments[0].size else Place()
+
+    def check(self) -> None:
+        """Count what has disappeared from the folder as lost."""
+        for segment in list(self._segments):
+            try:
+                self._open_folder.status(segment.name)
+            except OSError as error:
+                self._report(segment, str(error))
+                self._forget(segment)
+
+    def restore_head(self) -> None:
+        """Write a request again whose segment was dropped while it was under way."""
+        if self._head is not None and self._head_is_detached:
+            head, self._head, self._head_is_detached = self._head, None, False
+            try:
+                self.append(head)
+            except OSError:
+                self.lost["disk"] += head.items
 
     def close(self) -> None:
-        """Close the file that is written."""
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        """Close the files; what was counted stays. Idempotent."""
+        self._writer.close()
+        self._close_reader()
+        self._position.close()
+        if not self._head_is_detached:
+            self._head = None
+        self._folder = None
+
+    def clear(self) -> None:
+        """Remove the files beside the segments, when nothing is left."""
+        if self._folder is not None:
+            self._position.remove(self._folder)
+            self._folder.unlink(f"{self.signal}.fresh")  # version 0.1 wrote it before it renamed it
 
     @property
-    def _position(self) -> Path:
-        return self._folder / f"{self.signal}.position"
+    def _open_folder(self) -> Folder:
+        assert self._folder is not None  # load() comes first
+        return self._folder
 
-    def _path(self, number: int) -> Path:
-        return self._folder / f"{self.signal}-{number:06}.spool"
+    def _open_reader(self, segment: Segment, place: Place, report: Report) -> SegmentReader:
+        descriptor = self._open_folder.open_file(segment.name, os.O_RDONLY)
+        if segment.name.endswith(".raw"):
+            return RawReader(descriptor, self._decoders, place, report)
+        return RecordReader(descriptor, self.signal, place, report)
 
-    def _start_segment(self) -> FileIO:
-        self.close()
-        writer = open_private(self._path(self._number + 1), "ab")
-        self._number += 1
-        self._segments.append(self._number)
-        self._sizes[self._number] = 0
-        self._writer = writer
-        return writer
+    def _count_damage(self, text: str, items: int) -> None:
+        segment = self._segments[0]
+        self._report(segment, text)
+        if segment.own:
+            items = min(items, segment.items)
+        if items > 0:
+            self._lose(segment, items)
 
-    def _drop_file(self, number: int) -> None:
-        if number == self._number:
-            self.close()
-        self._segments.remove(number)
-        del self._sizes[number]
-        self._offset = 0
-        self._head = None
-        self._path(number).unlink(missing_ok=True)
-        self._position.unlink(missing_ok=True)
+    def _lose(self, segment: Segment, items: int) -> None:
+        segment.items = max(segment.items - items, 0)
+        self.lost["disk"] += items
 
-    def _write_position(self) -> None:
-        fresh = self._position.with_suffix(".fresh")
-        with open_private(fresh, "wb") as file:
-            file.write(f"{self._segments[0]} {self._offset}".encode())
-        fresh.replace(self._position)
+    def _detach_head(self, segment: Segment) -> None:
+        """Keep the oldest request in memory, because its segment is about to go."""
+        if segment is self._segments[0] and self._head is not None and not self._head_is_detached:
+            self._head_is_detached = True
+            segment.items = max(segment.items - self._head.items, 0)
 
-    def _read(self, number: int, offset: int) -> tuple[FrozenRequest, int] | None:
-        """The record at ``offset`` and where the next one begins; None at the end, or where a crash tore it."""
-        path = self._path(number)
-        with path.open("rb") as file:
-            file.seek(offset)
-            header = file.read(_HEADER.size)
-            if not header:
-                return None
-            request = _unpack(self.signal, header, file)
-        if request is None:
-            _log.warning("%s is damaged from byte %d on: what follows there is lost", path, offset)
-            return None
-        return request, offset + _HEADER.size + len(request.body)
+    def _report(self, segment: Segment, text: str, _items: int = 0) -> None:
+        self.problems += 1
+        if self.problems == 1:
+            place = segment.name if self._folder is None else self._folder.path / segment.name
+            _log.warning("cannot read %s: %s (further problems of this kind are counted, not logged)", place, text)
 
+    def _forget(self, segment: Segment) -> None:
+        """Count what is left of a segment as lost, and go on with the next; the file stays as it is."""
+        self._detach_head(segment)
+        self._lose(segment, segment.items)
+        if segment is self._segments[0]:
+            self._close_reader()
+            self._place = Place()
+        if segment is self._segments[-1]:
+            self._writer.close()
+        self._segments.remove(segment)
 
-def _pack(request: FrozenRequest) -> bytes:
-    tail = _HEADER.pack(len(request.body), 0, request.items, request.created_ns)[8:]
-    checksum = zlib.crc32(request.body, zlib.crc32(tail))
-    return struct.pack("<II", len(request.body), checksum) + tail + request.body
+    def _remove(self, segment: Segment) -> None:
+        """Remove a segment's file, after everything in it was read or dropped."""
+        self._forget(segment)
+        self._open_folder.unlink(segment.name)
+        if not self._segments:
+            self._position.remove(self._open_folder)
 
+    def _write_position(self, segment: Segment) -> None:
+        try:
+            self._position.write(self._open_folder, segment.number, self._place)
+        except OSError as error:
+            if not self._position_warned:
+                self._position_warned = True
+                _log.warning("cannot write %s: %s (a crash would repeat requests)", self._position.name, error)
 
-def _unpack(signal: str, header: bytes, file: BinaryIO) -> FrozenRequest | None:
-    if len(header) < _HEADER.size:
-        return None
-    length, checksum, items, created_ns = _HEADER.unpack(header)
-    if length > _LARGEST:
-        return None
-    body = file.read(length)
-    if len(body) < length or zlib.crc32(body, zlib.crc32(header[8:])) != checksum:
-        return None
-    return FrozenRequest(signal, body, items, created_ns)
-
-
-def open_private(path: Path, mode: str) -> FileIO:
-    """A file for its owner alone, without a buffer that a fork could copy."""
-    return FileIO(path, mode, opener=lambda name, flags: os.open(name, flags, 0o600))
+    def _close_reader(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None

@@ -1,20 +1,17 @@
-"""Ranges as spans of the protocol."""
+"""Ranges as spans of the protocol: an ended range, its plain values, its fields; and requests of them."""
 
 from __future__ import annotations
 
 import logging
-import time
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
-from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span, SpanFlags
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, SpanFlags
 
 import monitel
 from monitel_otel import RangeAttributes, of_track
-from monitel_otlp.attributes import key_values
-from monitel_otlp.request import FrozenRequest
+from monitel_otlp.attributes import key_values, plain_attributes, readable, write_attributes
+from monitel_otlp.open_request import OpenRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -22,100 +19,141 @@ if TYPE_CHECKING:
     from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
     from monitel.profiler.ranges import Track
-    from monitel_otlp.traces.span_queue import Ended, QueuedSpans
-    from monitel_otlp.accounting import Tally
+    from monitel_otlp.attributes import Plain
+    from monitel_otlp.request import FrozenRequest
+    from monitel_otlp.traces.span_queue import Ended
 
 _log = logging.getLogger("monitel.otlp")
 
-_SPANS_A_REQUEST = 500
-_LOCAL = SpanFlags.SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK
-_REMOTE = _LOCAL | SpanFlags.SPAN_FLAGS_CONTEXT_IS_REMOTE_MASK
+_INTERNAL = Span.SPAN_KIND_INTERNAL
+_LOCAL = int(SpanFlags.SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK)
+_REMOTE = _LOCAL | int(SpanFlags.SPAN_FLAGS_CONTEXT_IS_REMOTE_MASK)
+
+# Trace id, span id, parent's id, flags, name, start and end in Unix ns, step, thread id and name, unfinished,
+# attributes, synthetic.
+PlainSpan = tuple[
+    bytes, bytes, bytes, int, str, int, int, "int | None", "tuple[int, str] | None", bool, "dict[str, Plain]", bool
+]
+
+
+class RangeMapping:
+    """Turns ranges that have ended into spans.
+
+    The messages are filled directly: the SDK's span classes and their encoder take three times as long.
+    """
+
+    def __init__(self) -> None:
+        self._attributes = RangeAttributes()
+
+    def plain(self, ended: Ended, attributes: Mapping[str, Any] | None = None) -> PlainSpan:
+        """Return an ended range as exact built-in values.
+
+        Args:
+            ended: The range with the ids of its span.
+            attributes: Of a span that the pipeline made itself, a fold or a step; None for a range of the application.
+        """
+        ids, name, start_ns, end_ns, found, args = ended
+        step, track, unfinished = None, None, False
+        more: dict[str, Plain] = {}
+        if found is not None:
+            step = found.step
+            track = _plain_track(found.track)
+            unfinished = found.end_ns != end_ns
+            if args is not None:
+                more = plain_attributes(self._attributes.of_args(name, args))
+        if attributes is not None:
+            more = {**more, **plain_attributes(attributes)}
+        return (
+            ids.trace_id,
+            ids.span_id,
+            ids.parent_id,
+            _REMOTE if ids.remote else _LOCAL,
+            name if type(name) is str and name.isascii() else readable(name),
+            start_ns,
+            end_ns,
+            step,
+            track,
+            unfinished,
+            more,
+            attributes is not None,
+        )
+
+    @staticmethod
+    def write(plain: PlainSpan, span: Any) -> None:
+        """Fill a new span of the protocol."""
+        trace_id, span_id, parent_id, flags, name, start_ns, end_ns, step, track, unfinished, attributes, _ = plain
+        span.trace_id = trace_id
+        span.span_id = span_id
+        span.parent_span_id = parent_id
+        span.flags = flags
+        span.name = name
+        span.kind = _INTERNAL
+        span.start_time_unix_nano = start_ns
+        span.end_time_unix_nano = end_ns
+        if step is not None:
+            pair = span.attributes.add()
+            pair.key = "training.step"
+            pair.value.int_value = step
+        if track is not None:
+            span.attributes.extend(_of_track(track))
+        if unfinished:
+            pair = span.attributes.add()
+            pair.key = "monitel.unfinished"
+            pair.value.bool_value = True
+        if attributes:
+            write_attributes(span.attributes, attributes)
 
 
 class SpanRequests:
-    """Puts ranges that have ended into requests.
+    """Puts spans of ranges into requests of at most 500 spans or about 1 MiB; for one thread at a time.
 
-    The messages are made directly: the SDK's span classes and their encoder take three times as long.
+    A range that cannot be encoded is lost, and reported to ``lost`` with the reason ``encoding``.
 
     Args:
-        queued: Where they wait.
-        resource: Whose they are, as the protocol has it.
-        put: Gets the finished requests.
-        tally: Told what could not be encoded.
+        put: Receives each finished request.
+        lost: Receives signal, reason and number of items.
+        resource: The resource as a message, serialized.
     """
 
     def __init__(
-        self, queued: QueuedSpans, resource: Any, put: Callable[[FrozenRequest], None], tally: Tally
+        self,
+        put: Callable[[FrozenRequest], None],
+        lost: Callable[[str, str, int], None],
+        resource: bytes,
     ) -> None:
-        self._queued = queued
-        self._resource = resource
-        self._put = put
-        self._tally = tally
-        self._attributes = RangeAttributes()
-        self._request, self._spans = self._new_request()
+        self.mapping = RangeMapping()
+        self._open = OpenRequest("traces", resource, ("monitel", monitel.__version__), self.mapping.write, put)
+        self._lost = lost
+        self._failed = False
 
-    def export(self, limit: int) -> bool:
-        """Encode up to ``limit`` spans.
+    def add(self, ended: Ended, attributes: Mapping[str, Any] | None = None) -> None:
+        """Encode one range; never raises.
 
-        Returns:
-            Whether there were any.
+        Args:
+            ended: The range with the ids of its span.
+            attributes: Of a span that the pipeline made itself, a fold or a step: it is not an item.
         """
-        taken = self._queued.take(limit)
-        for ended in taken:
-            self._add(ended)
-        return bool(taken)
-
-    def finish(self, *, last: bool) -> None:
-        """Encode what comes after them, and put what is not in a request yet into one."""
-        for ended, attributes in self._queued.finish(last=last):
-            self._add(ended, attributes)
-        self._send()
-
-    def _add(self, ended: Ended, attributes: Mapping[str, Any] | None = None) -> None:
         try:
-            self._write(ended, self._spans.add(), attributes)
+            self._open.add(self.mapping.plain(ended, attributes), synthetic=attributes is not None)
         except Exception:
-            _log.exception("a range cannot be encoded and is dropped")
-            del self._spans[-1]
-            self._tally.dropped("traces", "encoding", 1)
-        if len(self._spans) == _SPANS_A_REQUEST:
-            self._send()
+            if not self._failed:
+                self._failed = True
+                _log.exception("a range cannot be encoded and is dropped (further ones are only counted)")
+            if attributes is None:
+                self._lost("traces", "encoding", 1)
 
-    def _write(self, ended: Ended, span: Any, attributes: Mapping[str, Any] | None) -> None:
-        ids, name = ended.ids, ended.name
-        span.trace_id = ids.trace_id
-        span.span_id = ids.span_id
-        span.parent_span_id = ids.parent_id
-        span.flags = _REMOTE if ids.remote else _LOCAL
-        span.name = name if name.isascii() else name.encode(errors="backslashreplace").decode()
-        span.kind = Span.SPAN_KIND_INTERNAL
-        span.start_time_unix_nano = ended.start_ns
-        span.end_time_unix_nano = ended.end_ns
-        if ended.range is not None:
-            if ended.range.step is not None:
-                span.attributes.add(key="training.step").value.int_value = ended.range.step
-            span.attributes.extend(_of_track(ended.range.track))
-            if ended.range.end_ns != ended.end_ns:
-                span.attributes.add(key="monitel.unfinished").value.bool_value = True
-            if ended.args is not None:
-                span.attributes.extend(key_values(self._attributes.of_args(name, ended.args)))
-        if attributes is not None:
-            span.attributes.extend(key_values(attributes))
-
-    def _send(self) -> None:
-        if self._spans:
-            body = self._request.SerializeToString()
-            self._put(FrozenRequest("traces", body, len(self._spans), time.time_ns()))
-            self._request, self._spans = self._new_request()
-
-    def _new_request(self) -> tuple[Any, Any]:
-        request = ExportTraceServiceRequest()
-        scope = ScopeSpans(scope=InstrumentationScope(name="monitel", version=monitel.__version__))
-        scopes = request.resource_spans.add(resource=self._resource).scope_spans
-        scopes.append(scope)
-        return request, scopes[0].spans
+    def flush(self) -> None:
+        """Put the spans that are not in a request yet."""
+        self._open.flush()
 
 
 @lru_cache(maxsize=256)
-def _of_track(track: Track) -> tuple[KeyValue, ...]:
-    return tuple(key_values(of_track(track)))
+def _plain_track(track: Track) -> tuple[int, str]:
+    attributes = of_track(track)
+    return int(attributes["thread.id"]), readable(str(attributes["thread.name"]))  # type: ignore[arg-type]  # an int
+
+
+@lru_cache(maxsize=256)
+def _of_track(track: tuple[int, str]) -> tuple[KeyValue, ...]:
+    thread_id, thread_name = track
+    return tuple(key_values({"thread.id": thread_id, "thread.name": thread_name}))

@@ -15,9 +15,9 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
+from monitel.bounded_queue import BoundedQueue
 from monitel.profiler import ranges
 from monitel_otel import BUDGET, Opened, Period, Ranges
-from monitel_otlp.sdk.processors import BoundedQueue
 from monitel_otlp.traces.ids import RandomIds, StepIds, StepTraces
 
 if TYPE_CHECKING:
@@ -52,9 +52,17 @@ class SpanSettings:
         """The child's: it has no steps of its own, and its rank is its parent's."""
         return SpanSettings(self.budget, self.every, None, by_step=False)
 
-    def queue(self, limit: int, waiting: Callable[[int], object], sampler: Sampler = DEFAULT_ON) -> QueuedSpans:
-        """Where the ranges of a pipeline wait that become spans; the arguments are those of :class:`QueuedSpans`."""
-        return QueuedSpans(self, limit, waiting, sampler)
+    def queue(
+        self,
+        limit: int,
+        limit_bytes: int,
+        *,
+        first: Callable[[], bool],
+        wake: Callable[[], object],
+        sampler: Sampler = DEFAULT_ON,
+    ) -> QueuedSpans:
+        """Return the queue of a pipeline; the arguments are those of :class:`QueuedSpans`."""
+        return QueuedSpans(self, limit, limit_bytes, first=first, wake=wake, sampler=sampler)
 
 
 class Identified(Opened):
@@ -116,35 +124,44 @@ class _Step(Period):
 
 
 class QueuedSpans(Ranges[Identified]):
-    """Takes ranges in the thread that runs them, and gives them to the delivery thread as spans.
+    """Takes ranges in the thread that runs them, and gives them to the encoder as spans.
 
     When the queue is full the oldest is dropped and counted.
 
     Args:
         settings: Which ranges, and whose ids.
         limit: Ranges that the queue holds.
-        waiting: Told in the caller's thread that something waits: when the first does, and when it is half full.
+        limit_bytes: Estimated bytes that it holds.
+        first: Called in the caller's thread when a range is queued, until it returns True.
+        wake: Called in the caller's thread when the queue is half full.
         sampler: Decides about traces that begin here.
     """
 
     def __init__(
-        self, settings: SpanSettings, limit: int, waiting: Callable[[int], object], sampler: Sampler = DEFAULT_ON
+        self,
+        settings: SpanSettings,
+        limit: int,
+        limit_bytes: int,
+        *,
+        first: Callable[[], bool],
+        wake: Callable[[], object],
+        sampler: Sampler = DEFAULT_ON,
     ) -> None:
         self._traces = settings.step_traces
         self.sampler = sampler
         super().__init__(budget=settings.budget, every=settings.every, by_step=settings.by_step)
-        self.queue: BoundedQueue[Ended] = BoundedQueue(limit)
+        self.queue: BoundedQueue[Ended] = BoundedQueue(limit, limit_bytes, wake=wake)
         self._random = RandomIds()
-        self._waiting = waiting
-        self._told = 1, limit // 2
+        self._first: Callable[[], bool] | None = first
 
-    def take(self, limit: int) -> list[Ended]:
-        """Up to ``limit`` spans, oldest first; they are in the queue no more."""
-        taken = self.queue.take(limit)
-        for ended in taken:
-            if isinstance(ended.ids.period, _Step):
-                ended.ids.period.extend(ended.start_ns, ended.end_ns)
-        return taken
+    def folding(self) -> int:
+        """Return the number of ranges beyond the budget whose sum is not complete yet."""
+        return sum(period.folded for period in self._periods.copy())
+
+    def extend(self, ended: Ended) -> None:
+        """Have the span of a step's trace hold this one; to be called for each range that is taken from the queue."""
+        if isinstance(ended.ids.period, _Step):
+            ended.ids.period.extend(ended.start_ns, ended.end_ns)
 
     def finish(self, *, last: bool = False) -> list[tuple[Ended, Mapping[str, Any]]]:
         """The spans of steps that are over, with their attributes: what was folded, and what holds a step together.
@@ -227,10 +244,9 @@ class QueuedSpans(Ranges[Identified]):
         queue, args = self.queue, ended.args
         if args is not None and not isinstance(args, str):
             args = _copied(args)  # the caller may go on with it
-        queue.put(Ended(opened, ended.name, ended.start_ns, end_ns, ended, args))
-        waiting = len(queue)
-        if waiting in self._told:
-            self._waiting(waiting)
+        queue.put(Ended(opened, ended.name, ended.start_ns, end_ns, ended, args), args)
+        if (first := self._first) is not None and first():
+            self._first = None
 
     def _sampled(self, trace_id: bytes, name: str) -> bool:
         if self.sampler is DEFAULT_ON:

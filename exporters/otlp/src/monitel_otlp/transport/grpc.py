@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import zlib
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 # At a fork gRPC's core cancels the parent's calls and starts threads in the child, which crash at times. Its Python
 # layer has that off by default, the core on; the core reads this at its import. A forked child of ours uses no gRPC.
@@ -16,12 +16,15 @@ from google.protobuf.message import DecodeError
 from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]  # no stubs
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # no stubs
 
-from monitel_otlp.sdk.encoder import public_url
-from monitel_otlp.transport.http import Answer, Verdict, partial_success
+from monitel_otlp.config.endpoint import AddressError, parse_address
+from monitel_otlp.config.secret import Secret
+from monitel_otlp.transport.answer import RESPONSE_BYTES, Answer, Verdict, guarded
+from monitel_otlp.transport.partial_success import delivered
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
+    from monitel_otlp.config.endpoint import Endpoint
     from monitel_otlp.request import FrozenRequest
 
 _METHODS = {
@@ -49,85 +52,119 @@ _ADVICE = {
 }
 _KEY, _VALUE = re.compile(r"[0-9a-z_.-]+(?<!-bin)"), re.compile(r"[\x20-\x7e]*")
 _METADATA = "gRPC takes header names of a-z 0-9 _ . - and values of printable ASCII: check OTEL_EXPORTER_OTLP_HEADERS"
-_TLS = ("CERTIFICATE", "Hostname Verification", "WRONG_VERSION_NUMBER", "security handshaker")  # as gRPC's core says it
+_TLS = ("CERTIFICATE", "Hostname Verification", "WRONG_VERSION_NUMBER", "security handshaker")  # words of gRPC's core
 _CLOSED = "if this stays, check http or https, and OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE"
-_OPTIONS = [  # how often to try is the outbox's business; gRPC's own pause grows to two minutes
+#: The largest answer that is read. The core names it in its own error, by which that is told from a backend's error
+#: about our request: 64 KiB less a bit, so that it is not a limit that a backend has.
+_RECEIVE_LIMIT = RESPONSE_BYTES - 7
+_ANSWER_TOO_LARGE = re.compile(rf"larger than max \(\d+ vs\.? {_RECEIVE_LIMIT}\)")
+_OPTIONS = [  # how often to try is decided by the retry queue; gRPC's own pause grows to two minutes
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 10_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.max_receive_message_length", _RECEIVE_LIMIT),
+    ("grpc.per_message_decompression", 0),  # its error about too much does not tell which side raised it
 ]
 _UNANSWERED = {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
+_COMPRESSED = {b"\x1f", b"\x78"}  # how gzip and zlib begin; no message of OTLP does
+_PROXY_VARIABLES = ("grpc_proxy", "https_proxy", "http_proxy")  # in the order of gRPC's core
 
 
-class GrpcSender:
+class GrpcTransport:
     """Sends over gRPC, on a channel that is opened with the first request.
 
     Args:
-        signal: Whose requests these are.
-        url: ``http://host:4317``; with https the channel is encrypted.
-        headers: Sent as metadata.
-        timeout: Seconds that an attempt may take.
-        certificates: PEM files: ``certificate`` (the authorities'), ``client_certificate`` and ``client_key``.
-        compression: ``"gzip"``, ``"deflate"`` or ``""``.
+        signal: The signal of the requests.
+        endpoint: Where to and how. With https the channel is encrypted; user, path and query are not used.
+        certificates: PEM contents: ``certificate`` (the authorities'), ``client_certificate`` and ``client_key``.
     """
 
-    def __init__(
-        self,
-        signal: str,
-        url: str,
-        *,
-        headers: Mapping[str, str],
-        timeout: float,
-        certificates: Mapping[str, bytes],
-        compression: str = "",
-    ) -> None:
-        self.url = f"{public_url(url)} ({signal})"  # one address for all signals: a log line says which
-        self._encrypted = urlsplit(url).scheme == "https"
-        self._target = urlsplit(url).netloc.rpartition("@")[2]  # gRPC would take a user for part of the name, and tell
+    def __init__(self, signal: str, endpoint: Endpoint, certificates: Mapping[str, bytes]) -> None:
+        self.url = f"{endpoint.public_url} ({signal})"  # all signals have one address: a log line names the signal
+        self._address = endpoint.address
+        self._mask: Callable[[str], str] = endpoint.mask
         self._method = _METHODS[signal]
-        self._metadata = tuple((name.lower(), value) for name, value in headers.items())
-        self._timeout = timeout
-        self._certificates = certificates
-        self._compression = {"gzip": grpc.Compression.Gzip, "deflate": grpc.Compression.Deflate}.get(compression)
+        self._metadata = Secret(tuple((name.lower(), value.reveal()) for name, value in endpoint.headers.items()))
+        self._timeout = endpoint.timeout
+        self._certificates = Secret(certificates)
+        compressions = {"gzip": grpc.Compression.Gzip, "deflate": grpc.Compression.Deflate}
+        self._compression = compressions.get(endpoint.compression)
         self._channel: grpc.Channel | None = None
 
     def send(self, request: FrozenRequest, timeout: float | None = None) -> Answer:
-        """Make one attempt."""
-        if not all(_KEY.fullmatch(name) and _VALUE.fullmatch(value) for name, value in self._metadata):
+        """Make one attempt, as :class:`~monitel_otlp.transport.answer.Transport` has it."""
+        return guarded(lambda: self._attempt(request, timeout), self._mask)
+
+    def close(self) -> None:
+        """Close the channel. Idempotent."""
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
+
+    def _attempt(self, request: FrozenRequest, timeout: float | None) -> Answer:
+        metadata = self._metadata.reveal()
+        if not all(_KEY.fullmatch(name) and _VALUE.fullmatch(value) for name, value in metadata):
             return Answer(Verdict.REFUSED, _METADATA)
+        if (problem := _proxy_problem()) is not None:
+            return Answer(Verdict.REFUSED, problem)
         if self._channel is None:
             self._channel = self._open()
-        call = self._channel.unary_unary(self._method, None, None)  # None: bytes go as they are
+        call = self._channel.unary_unary(self._method, None, None)  # None: bytes are sent as they are
         try:
             content: bytes = call(
                 request.body,
-                timeout=min(timeout or self._timeout, self._timeout),
-                metadata=self._metadata,
+                timeout=self._timeout if timeout is None else max(0.0, min(timeout, self._timeout)),
+                metadata=metadata,
                 compression=self._compression,
             )
         except grpc.RpcError as error:
             return _answer(error)
-        return partial_success(request.signal, content)
-
-    def close(self) -> None:
-        """Close the channel."""
-        if self._channel is not None:
-            self._channel.close()
-            self._channel = None
+        content, complete = _decompressed(content)
+        return delivered(request.signal, content, complete=complete)
 
     def _open(self) -> grpc.Channel:
-        if not self._encrypted:
+        if self._address.scheme == "http":
             return grpc.insecure_channel(self._target, _OPTIONS)
-        chain = self._certificates.get("client_certificate")
-        key = self._certificates.get("client_key", chain)  # one file may hold both
+        certificates = self._certificates.reveal()
+        chain = certificates.get("client_certificate")
+        key = certificates.get("client_key", chain)  # one file may hold both
         credentials = grpc.ssl_channel_credentials(
-            self._certificates.get("certificate"), key if chain else None, chain or None
+            certificates.get("certificate"), key if chain else None, chain or None
         )  # one without the other would have gRPC abort the process
         return grpc.secure_channel(self._target, credentials, _OPTIONS)
 
+    @property
+    def _target(self) -> str:
+        return self._address.netloc  # without the user: gRPC would take it for a part of the name, and log it
+
+
+def _proxy_problem() -> str | None:
+    """Return the problem with the proxy's address, which gRPC's core would print with its password."""
+    for variable in _PROXY_VARIABLES:
+        if text := os.environ.get(variable):
+            try:
+                parse_address(text)
+            except AddressError as error:
+                return f"the proxy's address in {variable} cannot be used: {error}"
+            return None
+    return None
+
+
+def _decompressed(content: bytes) -> tuple[bytes, bool]:
+    """Decompress an answer as far as 64 KiB; the second part is True if that is all of it."""
+    if content[:1] not in _COMPRESSED:
+        return content, True
+    unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # gzip or zlib, by its head
+    try:
+        return unpacker.decompress(content, RESPONSE_BYTES), unpacker.eof
+    except zlib.error:
+        return b"", True
+
 
 def _answer(error: Any) -> Answer:
-    code, details = error.code(), (error.details() or "").rpartition("last error: ")[2][:300]
+    code, details = error.code(), (error.details() or "").rpartition("last error: ")[2]
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and _ANSWER_TOO_LARGE.search(details):
+        return Answer(Verdict.DELIVERED, f"the answer is larger than {_RECEIVE_LIMIT} bytes, and was not read")
     reason = f"gRPC {code.name}: {_ADVICE.get(code, details)}"
     if code is grpc.StatusCode.UNAVAILABLE:
         if any(word in details for word in _TLS):
@@ -142,7 +179,7 @@ def _answer(error: Any) -> Answer:
 
 
 def _retry_delay(error: Any) -> float | None:
-    """The RetryInfo that the backend attached (google.rpc), in seconds."""
+    """Return the seconds of the RetryInfo that the backend attached (google.rpc), or None."""
     for key, value in error.trailing_metadata() or ():
         if key != "grpc-status-details-bin":
             continue
@@ -152,6 +189,10 @@ def _retry_delay(error: Any) -> float | None:
             return None
         for detail in details:
             info = RetryInfo()
-            if detail.Unpack(info):
-                return float(info.retry_delay.seconds + info.retry_delay.nanos / 1e9)
+            if detail.Is(RetryInfo.DESCRIPTOR):
+                try:
+                    detail.Unpack(info)
+                except DecodeError:
+                    return None
+                return max(0.0, float(info.retry_delay.seconds + info.retry_delay.nanos / 1e9))
     return None

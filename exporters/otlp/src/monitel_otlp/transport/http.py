@@ -1,180 +1,232 @@
-"""One attempt to deliver one request over HTTP, and what an answer means."""
+"""One attempt to deliver one request over HTTP."""
 
 from __future__ import annotations
 
 import gzip
 import re
-import ssl
 import time
 import zlib
-from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
-from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from http.client import BadStatusLine, HTTPException, RemoteDisconnected
+from typing import TYPE_CHECKING
+from urllib.parse import quote
 
-import requests
-from google.protobuf.message import DecodeError
-from requests.adapters import HTTPAdapter
+from requests.utils import get_netrc_auth
 
-from monitel_otlp.request import RESPONSES
+from monitel_otlp import __version__
+from monitel_otlp.config.endpoint import Address, AddressError, parse_address, proxy_secrets
+from monitel_otlp.config.secret import Secret, masker, parts_of_header
+from monitel_otlp.transport import resolver
+from monitel_otlp.transport.answer import (
+    RESPONSE_BYTES,
+    Answer,
+    Transport,
+    Verdict,
+    guarded,
+    parse_retry_after,
+)
+from monitel_otlp.transport.connection import Way, basic, proxy_of, read_response
+from monitel_otlp.transport.partial_success import delivered
+from monitel_otlp.transport.wire import TooMuchError, Wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from http.client import HTTPResponse
 
-    from monitel_otlp.sdk.encoder import Route
+    from monitel_otlp.config.endpoint import Endpoint
     from monitel_otlp.request import FrozenRequest
+    from monitel_otlp.transport.connection import Lookup
+    from monitel_otlp.transport.tls import Certificates
 
-
-class Verdict(Enum):
-    """What to do with a request after an attempt."""
-
-    DELIVERED = "delivered"
-    RETRY = "retry"  #: the backend is away or busy: keep it, try again soon
-    REFUSED = "refused"  #: somebody has to mend address or credentials: keep it, try again each minute
-    FAILED = "failed"  #: the backend broke on it: try three times, then as REJECTED
-    REJECTED = "rejected"  #: something in this request will never be taken
-    TOO_LARGE = "too_large"  #: take it apart
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """How an attempt ended.
-
-    Attributes:
-        verdict: What to do with the request.
-        reason: Why, in words for a log line; it never holds a header.
-        retry_after: Seconds that the backend asked to wait, None when it did not say.
-        rejected: Items that the backend left out of a request it took (partial success).
-        answered: False when the backend may have taken the request without our hearing of it.
-    """
-
-    verdict: Verdict
-    reason: str = ""
-    retry_after: float | None = None
-    rejected: int = 0
-    answered: bool = True
-
-
-class Sender(Protocol):
-    """Makes attempts for one signal, one at a time."""
-
-    @property
-    def url(self) -> str:
-        """Where to, for log lines."""
-
-    def send(self, request: FrozenRequest, timeout: float | None = None) -> Answer:
-        """Make one attempt, in ``timeout`` seconds at most, or the configured ones where these are fewer."""
-
-    def close(self) -> None:
-        """Close the connection."""
-
+Sender = Transport  # the earlier name
 
 _COMPRESS: dict[str, Callable[[bytes], bytes]] = {"none": bytes, "gzip": gzip.compress, "deflate": zlib.compress}
-_CLIENT = "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE"
-_OF_CLIENT = re.compile("PEM lib|alert.*(certificate|unknown ca)")  # OpenSSL's words: our file, and the other side's no
+_FRAMING = {"content-type", "content-length", "content-encoding", "transfer-encoding", "connection", "accept-encoding"}
+_SAFE_IN_TARGET = "!#$%&'()*+,/:;=?@[]~"  # beside letters, digits and _.-
+_SUCCESS, _REDIRECTION = range(200, 300), range(300, 400)
+_TOO_LARGE = 413
+_SERVER_ERROR = 500
 _RETRY = {408, 429, 502, 503, 504}
 _REFUSED = {
     401: "the endpoint wants credentials: set OTEL_EXPORTER_OTLP_HEADERS",
     403: "the credentials are not allowed to write: check OTEL_EXPORTER_OTLP_HEADERS",
     404: "there is no OTLP receiver at this path: the endpoint is a base URL, /v1/... is appended",
 }
-#: What backends say of data that is older than they take (Prometheus says some of it with 500): it only gets older.
+#: What backends answer to data that is older than they accept (Prometheus with 500 at times): it only gets older.
 TOO_OLD = re.compile("out[ -]of[ -](order|bounds)|too[ -]old", re.IGNORECASE)
-_REJECTED_FIELD = {"metrics": "rejected_data_points", "logs": "rejected_log_records", "traces": "rejected_spans"}
 
 
-class HttpSender:
-    """Sends over HTTP what the official exporter prepared, on a connection that is kept open."""
+class HttpTransport:
+    """Sends over HTTP/1.1, on a connection that is kept open.
 
-    def __init__(self, route: Route, compression: str = "none") -> None:
-        self._route = route
-        self._compression = compression
-        self._connection = HTTPAdapter(max_retries=0)
+    Args:
+        endpoint: Where to and how.
+        certificates: Those of TLS.
+        lookup: Resolves a host and a port by a deadline.
+    """
 
-    @property
-    def url(self) -> str:
-        """Where to."""
-        return self._route.url
+    def __init__(self, endpoint: Endpoint, certificates: Certificates, lookup: Lookup = resolver.lookup) -> None:
+        self.url = endpoint.public_url
+        self._timeout = endpoint.timeout
+        self._compression = endpoint.compression
+        self._problem: str | None = None
+        proxy: Address | None = None
+        try:
+            proxy = proxy_of(endpoint.address)
+        except AddressError as error:
+            self._problem = f"the proxy's address (check HTTPS_PROXY, HTTP_PROXY, ALL_PROXY) cannot be used: {error}"
+        self._way = Way(endpoint.address, proxy, certificates, lookup)
+        headers = _headers(endpoint)
+        secrets = [*endpoint.secrets(), *proxy_secrets(), *parts_of_header(headers.get("authorization", ""))]
+        self._mask = masker(secrets)
+        self._head = Secret(_head(self._way, headers))
+        self._wire: Wire | None = None
+        if self._way.first.is_name:
+            resolver.start()
 
     def send(self, request: FrozenRequest, timeout: float | None = None) -> Answer:
-        """Make one attempt."""
-        prepared = self._route.prepared.copy()
-        body = _COMPRESS[self._compression](request.body)
-        prepared.body = body
-        prepared.headers["Content-Length"] = str(len(body))
-        if body is not request.body:
-            prepared.headers["Content-Encoding"] = self._compression
-        options = dict(self._route.options)
-        if timeout is not None:
-            options["timeout"] = min(timeout, options["timeout"] or timeout)
-        try:
-            with self._connection.send(prepared, **options) as response:
-                return _answer(request.signal, response)
-        except requests.exceptions.SSLError as error:
-            return _tls_failed(_innermost(error))
-        except requests.exceptions.ConnectTimeout:
-            return Answer(Verdict.RETRY, "no connection in time")
-        except requests.exceptions.RequestException as error:
-            cause = _innermost(error)
-            answered = "NewConnectionError" in type(cause).__name__ or isinstance(cause, ConnectionRefusedError)
-            return Answer(Verdict.RETRY, f"{type(error).__name__}: {cause}", answered=answered)
-        except OSError as error:  # requests looks for the files by itself
-            return Answer(Verdict.REFUSED, f"check OTEL_EXPORTER_OTLP_CERTIFICATE, {_CLIENT} and _CLIENT_KEY: {error}")
+        """Make one attempt, as :class:`Transport` has it."""
+        return guarded(lambda: self._attempt(request, timeout), self._mask)
 
     def close(self) -> None:
-        """Close the connection."""
-        self._connection.close()
+        """Close the connection. Idempotent."""
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            wire.close()
+
+    def _attempt(self, request: FrozenRequest, timeout: float | None) -> Answer:
+        deadline = time.monotonic() + (self._timeout if timeout is None else min(timeout, self._timeout))
+        if self._problem is not None:
+            return Answer(Verdict.REFUSED, self._problem)
+        body = _COMPRESS[self._compression](request.body)
+        coding = "" if self._compression == "none" else f"Content-Encoding: {self._compression}\r\n"
+        framing = f"{coding}Content-Length: {len(body)}\r\n\r\n".encode()
+        try:
+            wire = self._connected(deadline)
+        except Exception as error:
+            return self._way.failed(error)
+        kept = False
+        try:
+            answer, kept = _exchange(wire, request.signal, b"".join([self._head.reveal(), framing, body]), self._way)
+        finally:
+            if kept:
+                self._wire = wire
+            else:
+                wire.close()
+        return answer
+
+    def _connected(self, deadline: float) -> Wire:
+        """Return the connection that is kept, or a new one; while it is used it is not kept."""
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            if not wire.is_stale():
+                wire.begin(deadline)
+                return wire
+            wire.close()
+        return self._way.open(deadline)
 
 
-def partial_success(signal: str, content: bytes) -> Answer:
-    """The answer to a request that was taken, perhaps not all of it."""
+def _headers(endpoint: Endpoint) -> dict[str, str]:
+    """The headers that do not depend on the body, by names in lower case.
+
+    Credentials are taken from the URL, else from the headers that were asked for, else from a ``.netrc`` file.
+    """
+    ours = {"host": endpoint.address.netloc, "user-agent": f"monitel-otlp/{__version__}", "accept": "*/*"}
+    asked = {name.lower(): value.reveal() for name, value in endpoint.headers.items()}
+    headers = ours | {name: value for name, value in asked.items() if name not in _FRAMING}
+    credentials = endpoint.address.credentials
+    if credentials is None and "authorization" not in headers:
+        credentials = get_netrc_auth(endpoint.public_url)
+    if credentials is not None:
+        headers["authorization"] = basic(*credentials)
+    return headers
+
+
+def _head(way: Way, headers: dict[str, str]) -> bytes:
+    """The part of a request that is always the same: request line and headers."""
+    query = way.address.query.reveal()
+    target = quote((way.address.path or "/") + (f"?{query}" if query else ""), safe=_SAFE_IN_TARGET)
+    if way.proxy is not None and not way.tunnelled:
+        target = f"{way.address.scheme}://{way.address.netloc}{target}"
+        if way.proxy.credentials is not None:
+            headers = {**headers, "proxy-authorization": basic(*way.proxy.credentials)}
+    ours = {"content-type": "application/x-protobuf", "accept-encoding": "identity", "connection": "keep-alive"}
+    lines = [f"POST {target} HTTP/1.1", *(f"{name}: {value}" for name, value in {**headers, **ours}.items()), ""]
+    return "\r\n".join(lines).encode("latin-1")
+
+
+def _exchange(wire: Wire, signal: str, content: bytes, way: Way) -> tuple[Answer, bool]:
+    """Send a request and read the response; the second part is True if the connection can be used again."""
+    sent = False
     try:
-        partial = RESPONSES[signal].FromString(content).partial_success
-    except DecodeError:  # a proxy's page instead of an OTLP answer: the status counts
-        return Answer(Verdict.DELIVERED)
-    return Answer(Verdict.DELIVERED, partial.error_message, rejected=max(0, getattr(partial, _REJECTED_FIELD[signal])))
+        try:
+            wire.sendall(content)
+            sent = True
+        except (BrokenPipeError, ConnectionResetError):
+            response = read_response(wire, "POST")  # a backend may answer before it has read everything
+        else:
+            response = read_response(wire, "POST")
+    except Exception as error:
+        return _unanswered(error, way, sent=sent), False
+    body, complete = _body(response)
+    answer = _answer(signal, response, body, complete=complete)
+    return answer, sent and complete and not response.will_close
 
 
-def _tls_failed(cause: BaseException) -> Answer:
-    if isinstance(cause, ssl.SSLEOFError):  # a backend that goes away; some do so where they miss a certificate
-        return Answer(Verdict.RETRY, f"TLS connection closed ({cause}); if this stays, check {_CLIENT}", answered=False)
-    variable = _CLIENT if _OF_CLIENT.search(str(cause)) else "OTEL_EXPORTER_OTLP_CERTIFICATE"
-    return Answer(Verdict.REFUSED, f"TLS failed, check {variable}: {cause}")
+def _body(response: HTTPResponse) -> tuple[bytes, bool]:
+    """Read at most 64 KiB; the second part is True if that is all, and nothing broke."""
+    length = response.length
+    limit = RESPONSE_BYTES if length is None else min(length, RESPONSE_BYTES)
+    found = bytearray()
+    try:
+        while len(found) < limit:
+            if not (piece := response.read1(limit - len(found))):
+                return bytes(found), length is None
+            found += piece
+    except (OSError, HTTPException, ValueError):  # the status counts, whatever becomes of the body
+        return bytes(found), False
+    return bytes(found), length is not None and len(found) == length
 
 
-def _answer(signal: str, response: requests.Response) -> Answer:
-    status = response.status_code
+def _unanswered(error: Exception, way: Way, *, sent: bool) -> Answer:
+    """The answer to a request for which no response came."""
+    failed = way.failed(error)
+    if failed.verdict is Verdict.REFUSED:  # TLS: a client's certificate may be refused after the handshake
+        return failed
+    if isinstance(error, TimeoutError):
+        reason = "timed out" if sent else "timed out while the request was sent"
+    elif isinstance(error, TooMuchError):
+        reason = f"the answer does not end: {error}"
+    elif isinstance(error, RemoteDisconnected):
+        reason = "RemoteDisconnected: the connection was closed without an answer"
+    elif isinstance(error, BadStatusLine):
+        reason = f"the answer is not HTTP: {error!s:.80}"
+    else:
+        reason = failed.reason
+    return Answer(Verdict.RETRY, reason, answered=not sent)
+
+
+def _answer(signal: str, response: HTTPResponse, body: bytes, *, complete: bool) -> Answer:
+    status = response.status
     reason = f"HTTP {status}"
-    if 200 <= status < 300:  # noqa: PLR2004  the success class
-        return partial_success(signal, response.content)
+    if status in _SUCCESS:
+        return delivered(signal, body, complete=complete)
     if status in _RETRY:
-        return Answer(Verdict.RETRY, reason, _retry_after(response.headers.get("Retry-After")))
-    if 300 <= status < 400:  # noqa: PLR2004  the redirection class
-        location = response.headers.get("Location")
-        return Answer(Verdict.REFUSED, f"{reason}: redirected to {location!r}, set that endpoint")
-    if status in _REFUSED:
-        return Answer(Verdict.REFUSED, f"{reason}: {_REFUSED[status]}")
-    reason = f"{reason}: {response.text[:200]!r}"
-    if status == requests.codes.request_entity_too_large:
+        return Answer(Verdict.RETRY, reason, parse_retry_after(response.headers.get("Retry-After")))
+    if status in _REFUSED or status in _REDIRECTION:
+        advice = _REFUSED.get(status) or f"redirected{_public_location(str(response.headers.get('Location', '')))}"
+        return Answer(Verdict.REFUSED, f"{reason}: {advice}")
+    text = body.decode(errors="replace")
+    reason = f"{reason}: {text!r}"
+    if status == _TOO_LARGE:
         return Answer(Verdict.TOO_LARGE, reason)
-    failed = status >= 500 and not TOO_OLD.search(reason)  # noqa: PLR2004  the server's fault
+    failed = status >= _SERVER_ERROR and not TOO_OLD.search(text)
     return Answer(Verdict.FAILED if failed else Verdict.REJECTED, reason)
 
 
-def _retry_after(value: str | None) -> float | None:
-    if value is None:
-        return None
+def _public_location(location: str) -> str:
+    """What can be shown of a redirection: an address without user, password and query, or a path without its query."""
     try:
-        return max(0.0, float(value))
-    except ValueError:
-        pass
-    try:
-        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
-    except (TypeError, ValueError):
-        return None
-
-
-def _innermost(error: BaseException) -> BaseException:
-    """What requests and urllib3 have wrapped: the line that tells a user something."""
-    wrapped = getattr(error, "reason", None) or next(iter(error.args), None)
-    return _innermost(wrapped) if isinstance(wrapped, BaseException) else error
+        shown = parse_address(location.partition("#")[0]).public
+    except AddressError:
+        shown = re.split("[?#@]", location)[0] if re.match("/(?!/)", location) else ""
+    return f" to {shown!r}, set that endpoint" if shown else ", set the endpoint that it leads to"

@@ -1,0 +1,208 @@
+"""Endpoints: a parsed address with how to send there. What is secret in one is never printed."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from monitel_otlp.config.secret import Secret, masker, parts_of_header
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_URL = re.compile(r"(https?)://([^/?#]*)([^?#]*)(?:\?([^#]*))?(#.*)?", re.IGNORECASE | re.DOTALL)
+_UNUSABLE = re.compile(r"[\x00-\x20\x7f-\xa0\u2028\u2029\ud800-\udfff]")  # spaces, controls, bytes that are not UTF-8
+_HOST = re.compile(r"[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*\.?", re.IGNORECASE)
+_LONGEST_HOST = 253
+_LAST_PORT = 65_535
+_PORTS = {"http": 80, "https": 443}
+_ESCAPES = "in a user name or password write '/' as %2F, '?' as %3F, '#' as %23 and '@' as %40"
+_PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "GRPC_PROXY")
+
+
+class AddressError(ValueError):
+    """An address that cannot be used; the message does not show it."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """A parsed URL.
+
+    Attributes:
+        scheme: ``"http"`` or ``"https"``.
+        host: A host name in ASCII, or an IP address without brackets.
+        port: The port; None if the URL has none.
+        path: The path, which may be empty.
+        userinfo: The part before ``@``, as it stands in the URL.
+        query: The part after ``?``; None if there is none.
+    """
+
+    scheme: str
+    host: str
+    port: int | None
+    path: str = ""
+    userinfo: Secret[str] = field(default_factory=lambda: Secret(""))
+    query: Secret[str | None] = field(default_factory=lambda: Secret(None))
+
+    @property
+    def netloc(self) -> str:
+        """Host and port without the user, as in a URL."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port is None else f"{host}:{self.port}"
+
+    @property
+    def effective_port(self) -> int:
+        """The port, or the one that belongs to the scheme."""
+        return self.port or _PORTS[self.scheme]
+
+    @property
+    def public(self) -> str:
+        """The URL without user, password and query, for log lines."""
+        return f"{self.scheme}://{self.netloc}{self.path}"
+
+    @property
+    def is_name(self) -> bool:
+        """True if the host is a name that must be resolved, False if it is an IP address."""
+        return not _is_ip_address(self.host)
+
+    @property
+    def credentials(self) -> tuple[str, str] | None:
+        """User and password, decoded; None if the URL has none."""
+        user, _, password = self.userinfo.reveal().partition(":")
+        return (unquote(user), unquote(password)) if user or password else None
+
+    def secrets(self) -> Iterator[str]:
+        """Yield what must not be printed: user, password, query, and the values in it."""
+        userinfo, query = self.userinfo.reveal(), self.query.reveal() or ""
+        yield userinfo
+        yield unquote(userinfo)
+        yield from userinfo.split(":", 1)
+        yield query
+        for pair in re.split("[&;]", query):
+            yield pair.partition("=")[2] or pair
+
+    def joined(self, path: str) -> Address:
+        """Return this address with ``path`` appended to its path; the query stays."""
+        return replace(self, path=self.path.rstrip("/") + path)
+
+
+def parse_address(url: str) -> Address:
+    """Parse a URL.
+
+    Returns:
+        The address. An IDN host is encoded.
+
+    Raises:
+        AddressError: A URL that is not well-formed, or from which it is not certain where the password ends: one with
+            ``#``, or with ``@`` after the host. The message shows no part of it.
+    """
+    found = _URL.fullmatch(url)
+    if found is None:
+        raise AddressError("it must begin with http:// or https://")
+    scheme, authority, path, query, fragment = found.groups()
+    userinfo, _, location = authority.rpartition("@")
+    host, port = _split_port(location)
+    if _UNUSABLE.search(url):
+        raise AddressError("it has a space, a control character or a byte that is not UTF-8")
+    if fragment is not None:
+        raise AddressError(f"it has a '#'; {_ESCAPES}")
+    if "@" in f"{path}{query}":
+        raise AddressError(f"it has an '@' after the host; {_ESCAPES}")
+    if port is not None and not (re.fullmatch("[0-9]{1,5}", port) and 0 < int(port) <= _LAST_PORT):
+        raise AddressError(f"its port must be a number from 1 to {_LAST_PORT}; {_ESCAPES}")
+    if not host:
+        raise AddressError("it names no host")
+    ascii_host = _ascii_host(host)
+    if ascii_host is None:
+        raise AddressError("its host is not a valid name or IP address")
+    number = None if port is None else int(port)
+    return Address(scheme.lower(), ascii_host, number, path, Secret(userinfo), Secret(query))
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """The address that one signal is sent to, and how. Secrets in it are not printed, copied or pickled.
+
+    Attributes:
+        address: The parsed address; ``address.public`` is its text for log lines.
+        protocol: ``"http/protobuf"`` or ``"grpc"``.
+        headers: Sent with each request.
+        timeout: Seconds that an attempt may take.
+        compression: ``"none"``, ``"gzip"`` or ``"deflate"``.
+        sources: Where each of these comes from: a variable, ``"argument"`` or ``"default"``.
+        mask: Replaces every secret of this endpoint, and those of the proxies in the environment, in a text.
+    """
+
+    address: Address
+    protocol: str
+    headers: dict[str, Secret[str]]
+    timeout: float
+    compression: str
+    sources: dict[str, str]
+    mask: Callable[[str], str] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mask", masker([*self.secrets(), *proxy_secrets()]))
+
+    @property
+    def public_url(self) -> str:
+        """The address without user, password and query, for log lines."""
+        return self.address.public
+
+    def secrets(self) -> Iterator[str]:
+        """Yield what must not be printed."""
+        yield from self.address.secrets()
+        for value in self.headers.values():
+            yield from parts_of_header(value.reveal())
+
+
+def proxy_secrets() -> Iterator[str]:
+    """Yield the credentials in the environment's proxy variables, well-formed or not."""
+    for variable in _PROXY_VARIABLES:
+        for name in (variable, variable.lower()):
+            text = re.sub(r"^[a-z][a-z0-9+.-]*:/*", "", os.environ.get(name, "").strip(), flags=re.IGNORECASE)
+            userinfo, at, _ = text.rpartition("@")
+            try:
+                parse_address(f"http://{text}")
+            except AddressError:
+                userinfo, at = text, "@"  # it is not certain where the password ends
+            if at:
+                yield userinfo
+                yield unquote(userinfo)
+                yield from re.split(r"[:/?#@\\]+", userinfo)
+
+
+def _split_port(location: str) -> tuple[str, str | None]:
+    if location.startswith("["):
+        host, bracket, rest = location.partition("]")
+        port = rest.removeprefix(":")
+        return host + bracket, port or None
+    host, _, port = location.partition(":")
+    return host, port or None
+
+
+def _is_ip_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _ascii_host(host: str) -> str | None:
+    """The host in ASCII and without brackets; None if it is not valid."""
+    if host.startswith("["):
+        inner = host[1:-1].replace("%25", "%")
+        return inner if host.endswith("]") and ":" in inner and _is_ip_address(inner) else None
+    if not host.isascii():
+        import idna  # late: almost no host needs it
+
+        try:
+            host = idna.encode(host, uts46=True).decode()
+        except (UnicodeError, ValueError):
+            return None
+    return host if _HOST.fullmatch(host) and len(host) <= _LONGEST_HOST else None

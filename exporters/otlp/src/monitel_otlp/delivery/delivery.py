@@ -1,0 +1,181 @@
+"""From the encoder to the backend: a queue and a sender for each signal, and the disk."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from functools import partial
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+from monitel_otlp.accounting import EXIT, Stage
+from monitel_otlp.delivery.disk import Disk
+from monitel_otlp.delivery.request_splitting import split
+from monitel_otlp.delivery.retry_queue import RetryQueue
+from monitel_otlp.delivery.sender import Sender
+from monitel_otlp.request import SIGNALS
+from monitel_otlp.spool.spool import SpoolError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from monitel_otlp.accounting import Accounting
+    from monitel_otlp.request import FrozenRequest
+    from monitel_otlp.spool.spool import Spool
+    from monitel_otlp.transport.answer import Transport
+
+_log = logging.getLogger("monitel.otlp")
+
+REQUEST_BYTES = 3_500_000  # gRPC servers take 4 MiB
+_TICK = 0.05  # seconds between two looks at queues that other threads empty
+
+
+class Delivery:
+    """Delivers requests of each signal in its own thread, and has the disk keep what is not delivered.
+
+    Args:
+        accounting: Counts the items.
+        transports: How to send each signal; one that has none is offline, and goes to the spool.
+        spool: For requests that memory cannot hold, or that the end of the process finds undelivered.
+        attempted: Called with the signal and the seconds of each attempt.
+    """
+
+    def __init__(
+        self,
+        accounting: Accounting,
+        transports: Mapping[str, Transport],
+        spool: Spool,
+        attempted: Callable[[str, float], None],
+    ) -> None:
+        self._accounting = accounting
+        self._progress = Event()
+        self.disk = Disk(spool)
+        self.queues = {
+            signal: RetryQueue(signal, accounting, self.disk, self._progress.set, online=signal in transports)
+            for signal in SIGNALS
+        }
+        self._senders = {
+            signal: Sender(self.queues[signal], transport, self.disk, attempted)
+            for signal, transport in transports.items()
+        }
+
+    def put(self, request: FrozenRequest) -> None:
+        """Take a request from the encoder; one that is too large for a backend's limits is taken apart."""
+        halves = split(request) if len(request.body) > REQUEST_BYTES else None
+        for part in halves or ():
+            self.put(part)
+        if halves is None:
+            queue = self.queues[request.signal]
+            queue.put(request)
+            queue.spill_if_due()
+            if (sender := self._senders.get(request.signal)) is not None:
+                sender.wake()
+
+    def keep_up(self) -> None:
+        """Have the disk take what has waited in memory for too long."""
+        for queue in self.queues.values():
+            queue.spill_if_due()
+
+    def flush(self, deadline: float) -> bool:
+        """Send everything that is in a request by now.
+
+        Args:
+            deadline: Monotonic time by which to be back.
+
+        Returns:
+            True if all of it was acknowledged, or is on disk where a signal is offline.
+        """
+        numbers = {signal: queue.last_number for signal, queue in self.queues.items()}
+        while True:
+            self._progress.clear()
+            waiting = [signal for signal, queue in self.queues.items() if not queue.is_empty(numbers[signal])]
+            if not waiting:
+                self.disk.wait(deadline - time.monotonic())  # what was rejected is on disk as well
+                return True
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                return False
+            for signal in waiting:
+                if (sender := self._senders.get(signal)) is not None:
+                    sender.wake(urgent=True)
+            self._progress.wait(min(remaining, _TICK))
+
+    def finish(self, deadline: float) -> None:
+        """Make the last attempts, until a monotonic time."""
+        senders = list(self._senders.values())
+        for sender in senders:
+            sender.finish(deadline)
+        for number, sender in enumerate(senders):  # where there is no thread, each has its share of the time
+            now = time.monotonic()
+            sender.finish_here(now + max(0.0, deadline - now) / (len(senders) - number))
+        for sender in senders:
+            sender.finished.wait(max(0.0, deadline - time.monotonic()))
+
+    def end(self, raw: Sequence[RawItems], deadline: float) -> None:
+        """Write what is not delivered to the spool: the requests first, then the items that were not encoded.
+
+        What the disk has not taken at the deadline is dropped, with reason ``exit``.
+
+        Args:
+            raw: Items in their raw form.
+            deadline: Monotonic time by which to be back; a disk that hangs may go on after it.
+        """
+        for queue in self.queues.values():
+            queue.end()
+        for sender in self._senders.values():
+            sender.stop()
+        jobs = [queue.spill_rest for queue in self.queues.values()]
+        jobs += [partial(self._write_raw, items) for items in raw]
+        try:
+            for job in [*jobs, self._close]:
+                self.disk.call(job, deadline - time.monotonic())
+        except (TimeoutError, OSError, SpoolError):
+            _log.debug("the spool did not take everything in time", exc_info=True)
+        for queue in self.queues.values():
+            queue.drop_rest(EXIT)
+        for items in raw:
+            self._settle_raw(items, EXIT)
+        self.disk.stop()
+
+    def _close(self) -> None:
+        self.disk.spool.close()
+        for queue in self.queues.values():
+            queue.count_lost()
+
+    def _write_raw(self, items: RawItems) -> None:
+        try:
+            written = self.disk.spool.append_raw(items.signal, items.header, items.blocks)
+        except (OSError, SpoolError) as error:
+            self.disk.spool.complain(error)
+            written = 0
+        self._settle_raw(items, "disk", written)
+
+    def _settle_raw(self, items: RawItems, reason: str, written: int = 0) -> None:
+        """Count raw items, once: those on disk, and the rest as dropped."""
+        with self._accounting.lock:
+            if not items.settled:
+                items.settled = True
+                self._accounting.move(items.signal, Stage.ENCODING, Stage.DISK, written)
+                self._accounting.drop(items.signal, Stage.ENCODING, reason, items.items - written)
+
+
+@dataclass(slots=True, eq=False)
+class RawItems:
+    """Items that were not encoded, as they are written to disk.
+
+    Attributes:
+        signal: Their signal.
+        header: What a decoder must have to make requests of them.
+        blocks: Encoded blocks, each with its number of items.
+        settled: They are counted as on disk or dropped.
+    """
+
+    signal: str
+    header: Any
+    blocks: list[tuple[bytes, int]]
+    settled: bool = False
+
+    @property
+    def items(self) -> int:
+        """Number of items in all blocks."""
+        return sum(count for _, count in self.blocks)

@@ -1,0 +1,1 @@
+"""Events into log records."""

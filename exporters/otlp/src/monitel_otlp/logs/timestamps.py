@@ -1,0 +1,56 @@
+"""Nanoseconds since the epoch of a datetime, without asking the C library's calendar each time."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timedelta, timezone
+
+from monitel_otel import timestamp_ns
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_LOCAL_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  subtracted from naive datetimes
+_MICROSECOND = timedelta(microseconds=1)
+_BLOCK = timedelta(minutes=15)
+_LATEST_NS = 2**64 - 1  # the protocol's field
+
+
+class Timestamps:
+    """Converts datetimes to Unix ns, like :func:`monitel_otel.timestamp_ns` but ten times as fast.
+
+    Naive datetimes are local time. Their offset from UTC is kept for the quarter of an hour in which it was found, if
+    it is the same at both ends of that, and for either ``fold``; otherwise the clocks change in between. It is found
+    again after :func:`time.tzset`.
+    """
+
+    def __init__(self) -> None:
+        nothing = datetime.min  # noqa: DTZ901  an empty block
+        self._block: tuple[datetime, datetime, int, object] = nothing, nothing, 0, None
+
+    def ns(self, timestamp: datetime) -> int:
+        """Return nanoseconds since the Unix epoch, cut to the protocol's range."""
+        try:
+            if timestamp.tzinfo is not None:
+                elapsed_ns = (timestamp - _EPOCH) // _MICROSECOND * 1000
+            else:
+                begin, end, offset_ns, zone = self._block
+                if zone is not time.tzname or not begin <= timestamp < end:  # tzset() makes a new tuple
+                    return self._uncached(timestamp)
+                elapsed_ns = (timestamp - _LOCAL_EPOCH) // _MICROSECOND * 1000 - offset_ns
+        except (TypeError, OverflowError, ValueError):  # a zone without an offset is local time
+            return timestamp_ns(timestamp)
+        if elapsed_ns < 0:
+            return 0
+        return elapsed_ns if elapsed_ns <= _LATEST_NS else _LATEST_NS
+
+    def _uncached(self, timestamp: datetime) -> int:
+        zone = time.tzname
+        begin = timestamp.replace(minute=timestamp.minute // 15 * 15, second=0, microsecond=0, fold=0)
+        offsets = {_offset_ns(each.replace(fold=fold)) for each in (begin, begin + _BLOCK) for fold in (0, 1)}
+        if len(offsets) == 1:
+            self._block = begin, begin + _BLOCK, offsets.pop(), zone
+        return timestamp_ns(timestamp)
+
+
+def _offset_ns(timestamp: datetime) -> int:
+    utc = timestamp.astimezone(timezone.utc).replace(tzinfo=None)
+    return (timestamp - utc) // _MICROSECOND * 1000

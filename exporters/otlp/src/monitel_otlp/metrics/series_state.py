@@ -1,0 +1,54 @@
+"""The state of a series as plain values, for the header of a raw segment."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+
+import monitel
+from monitel_otlp.attributes import readable
+from monitel_otlp.metrics.window_queue import Series
+from monitel_otlp.metrics.window_row import histogram_of, plain_histogram
+
+if TYPE_CHECKING:
+    from monitel_otlp.metrics.window_row import PlainHistogram
+
+# Metric's name, Stat's name, unit, description, monotonic, attributes (serialized), signed, end of the last point in
+# Unix ns, distribution so far, distributions of dropped windows.
+PlainSeries = tuple[
+    str, str, str, str, bool, list[bytes], bool, int, "PlainHistogram | None", "list[PlainHistogram]"
+]
+
+
+def plain_series(series: Series) -> PlainSeries:
+    """Return the state of a series at this moment."""
+    definition = series.definition
+    return (
+        series.name,
+        readable(definition.name),
+        readable(definition.unit),
+        readable(definition.description),
+        bool(definition.monotonic),
+        [pair.SerializeToString() for pair in series.attributes],
+        bool(series.signed),
+        int(series.end_ns),
+        None if series.histogram is None else plain_histogram(series.histogram),
+        [plain_histogram(histogram) for histogram in series.dropped],
+    )
+
+
+def series_of(plain: PlainSeries) -> Series:
+    """Return a series in the state that is given."""
+    name, stat, unit, description, monotonic, attributes, signed, end_ns, histogram, dropped = plain
+    definition = monitel.StatDefinition(stat, (), unit, description, {}, monotonic)
+    return Series(
+        name,
+        definition,
+        tuple(KeyValue.FromString(pair) for pair in attributes),
+        signed=signed,
+        end_ns=end_ns,
+        histogram=None if histogram is None else histogram_of(histogram),
+        dropped=deque(histogram_of(each) for each in dropped),
+    )

@@ -1,0 +1,96 @@
+"""The request that is being filled: records of one resource and scope, put when it is large enough."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+
+from monitel_otlp.leaves import LEVELS
+from monitel_otlp.request import REQUESTS, FrozenRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+RECORDS_PER_REQUEST = 500
+BYTES_PER_REQUEST = 2**20
+
+
+class OpenRequest:
+    """Fills requests of log records or spans, which all have one resource and one scope.
+
+    Args:
+        signal: ``"logs"`` or ``"traces"``.
+        resource: The resource as a message, serialized.
+        scope: Name and version.
+        write: Fills one new record from plain values.
+        put: Receives each finished request.
+        created_ns: The requests' time, Unix ns; None: the time at which each is finished.
+    """
+
+    def __init__(
+        self,
+        signal: str,
+        resource: bytes,
+        scope: tuple[str, str],
+        write: Callable[[Any, Any], None],
+        put: Callable[[FrozenRequest], None],
+        *,
+        created_ns: int | None = None,
+    ) -> None:
+        self._signal = signal
+        self._resource = Resource.FromString(resource)
+        self._scope = scope
+        self._write = write
+        self._put = put
+        self._created_ns = created_ns
+        self._open()
+
+    def add(self, plain: Any, *, synthetic: bool = False) -> None:
+        """Add one record.
+
+        Args:
+            plain: The record's plain values.
+            synthetic: The pipeline made it: it is not an item.
+
+        Raises:
+            Exception: It cannot be encoded; nothing of it is added.
+        """
+        records = self._records
+        record = records.add()
+        try:
+            self._write(plain, record)
+            self._bytes += record.ByteSize()
+        except BaseException:
+            del records[-1]
+            raise
+        self._weights.append(0 if synthetic else 1)
+        if synthetic:
+            self._synthetic += 1
+        if len(self._weights) >= RECORDS_PER_REQUEST or self._bytes >= BYTES_PER_REQUEST:
+            self.flush()
+
+    def flush(self) -> None:
+        """Put what was added since the last request."""
+        if not self._weights:
+            return
+        body, synthetic = self._message.SerializeToString(), self._synthetic
+        items = len(self._weights) - synthetic
+        weights = self._weights.tobytes() if synthetic and items else b""
+        created_ns = time.time_ns() if self._created_ns is None else self._created_ns
+        self._open()
+        self._put(FrozenRequest(self._signal, body, items, created_ns, weights, synthetic))
+
+    def _open(self) -> None:
+        resources, scopes, records = LEVELS[self._signal]
+        self._message = REQUESTS[self._signal]()
+        resource = getattr(self._message, resources).add()
+        resource.resource.CopyFrom(self._resource)
+        scope = getattr(resource, scopes).add()
+        scope.scope.name, scope.scope.version = self._scope
+        self._records = getattr(scope, records)
+        self._weights = array("I")
+        self._synthetic = 0
+        self._bytes = 0

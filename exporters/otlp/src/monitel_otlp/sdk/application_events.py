@@ -1,0 +1,56 @@
+"""Events on their way through the application's own LoggerProvider."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import monitel
+from monitel_otel import Records
+from monitel_otlp.accounting import Stage
+from monitel_otlp.sdk._compat import get_logger_provider
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from monitel_otlp.accounting import Accounting
+    from monitel_otlp.logs.mapping import LoggedEvent
+    from monitel_otlp.sdk._compat import ReadableLogRecord
+
+_SCOPE = "monitel"
+
+
+class ApplicationEvents:
+    """Emits events as log records of the global LoggerProvider, for a pipeline that is attached to an application's.
+
+    With an exporter of ours behind that provider the records come back, and are counted once. Without one the provider
+    is their destination, and they count as delivered.
+
+    Args:
+        accounting: Counts the items.
+    """
+
+    def __init__(self, accounting: Accounting) -> None:
+        self.returned = False  # an exporter of ours takes log records
+        self._accounting = accounting
+        self._records: Records | None = None
+
+    def add(self, events: Sequence[LoggedEvent]) -> None:
+        """Emit some events."""
+        if self._records is None:
+            self._records = Records(get_logger_provider().get_logger(_SCOPE, monitel.__version__))
+        for event, step, context, inside, observed_ns in events:
+            if self.returned:
+                self._accounting.move("logs", Stage.ENCODING, Stage.APPLICATION, 1)
+            where = context if inside is None else inside.context(context)
+            self._records.write(event, step=step, context=where, observed_ns=observed_ns)
+            if not self.returned:
+                self._accounting.deliver("logs", Stage.ENCODING, 1)
+
+    def take_back(self, batch: Sequence[ReadableLogRecord]) -> None:
+        """Count the records that an exporter of ours is given: events that come back, and the application's own."""
+        scopes = [record.instrumentation_scope for record in batch]
+        with self._accounting.lock:
+            ours = sum(scope is not None and scope.name == _SCOPE for scope in scopes)
+            ours = min(ours, self._accounting.held("logs", Stage.APPLICATION))
+            self._accounting.move("logs", Stage.APPLICATION, Stage.ENCODING, ours)
+            self._accounting.record("logs", len(batch) - ours)

@@ -1,0 +1,237 @@
+"""Foreign code, called where it can hang nothing: observable callbacks and event handlers."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Generator
+from threading import Condition, Thread, current_thread
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry.metrics import CallbackOptions, Meter
+from opentelemetry.sdk.metrics import MeterProvider
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from opentelemetry.metrics import Observation
+
+_log = logging.getLogger("monitel.otlp")
+
+_PATIENCE = 1.0  # seconds that a callback may take
+_MOST_ABANDONED = 3
+_TICK = 0.005  # seconds
+
+
+class Callback:
+    """Foreign code that the collector calls.
+
+    Args:
+        what: Names it in a log line.
+        function: Called without arguments; its result is kept until it is taken.
+    """
+
+    def __init__(self, what: str, function: Callable[[], list[Any]]) -> None:
+        self.queued = False
+        self._what = what
+        self._function = function
+        self._warned = False
+        self._result: list[Any] | None = None
+
+    def take(self, _options: object = None) -> list[Any]:
+        """Return the result of the last call, once."""
+        result, self._result = self._result, None
+        return result or []
+
+    def run(self) -> None:
+        """Call it; an exception is logged once."""
+        try:
+            self._result = self._function()
+        except BaseException:  # not even a SystemExit may stop the delivery
+            self.warn("%s failed; telemetry goes on", exc_info=True)
+
+    def warn(self, message: str, **options: Any) -> None:
+        """Log a message that names it, once."""
+        if not self._warned:
+            self._warned = True
+            _log.warning(message, self._what, **options)
+
+
+class Collector:
+    """Runs foreign code in a thread of its own, without the locks of the SDK: observable callbacks, event handlers.
+
+    A call that takes more than a second is left alone with its thread, at most three times at once; it is skipped
+    until it returns, and logged once. Each result is exported once, even if it comes late. The thread starts with the
+    first callback.
+    """
+
+    def __init__(self) -> None:
+        self._callbacks: list[Callback] = []
+        self._queue: deque[Callback] = deque()
+        self._changed = Condition()
+        self._abandoned = 0
+        self._thread: Thread | None = None
+        self._current: Callback | None = None
+        self._began = 0.0  # monotonic, of the current callback
+
+    def add(self, callback: Callback) -> None:
+        """Call this from now on."""
+        with self._changed:
+            self._callbacks.append(callback)
+            if self._thread is None:
+                self._start()
+
+    def refresh(self, timeout: float, meanwhile: Callable[[], object] = lambda: None) -> None:
+        """Call everything, and wait for the results.
+
+        Args:
+            timeout: Seconds at most; a later result is there at the next time.
+            meanwhile: Called again and again while this waits.
+        """
+        deadline = time.monotonic() + timeout
+        with self._changed:
+            for callback in self._callbacks:
+                if not callback.queued:
+                    callback.queued = True
+                    self._queue.append(callback)
+            self._changed.notify_all()
+        while time.monotonic() < deadline:
+            with self._changed:
+                if self._thread is None or not (self._queue or self._current is not None):
+                    break
+                if self._current is not None and time.monotonic() - self._began > _PATIENCE:
+                    self._abandon(self._current)
+                self._changed.wait(max(0.0, min(deadline - time.monotonic(), _TICK)))
+            meanwhile()
+        meanwhile()
+
+    def _start(self) -> None:
+        self._current = None
+        self._thread = Thread(target=self._run, name="monitel-otlp-collector", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError:  # the process ends
+            self._thread = None
+
+    def _abandon(self, hung: Callback) -> None:
+        """Leave a callback alone with the thread, and start another one for the rest."""
+        hung.warn(f"%s takes more than {_PATIENCE:g} s; it is skipped until it returns")
+        if self._abandoned < _MOST_ABANDONED:
+            self._abandoned += 1
+            self._start()
+
+    def _run(self) -> None:
+        own = current_thread()
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._queue)
+                callback = self._current = self._queue.popleft()
+                self._began = time.monotonic()
+            callback.run()
+            with self._changed:
+                callback.queued = False
+                if self._thread is not own:
+                    self._abandoned -= 1
+                    return
+                self._current = None
+                self._changed.notify_all()
+
+
+def _observe(function: Any) -> Callable[[], list[Observation]]:
+    """Return what calls an observable callback as the SDK does; a generator is sent the options."""
+    options = CallbackOptions(_PATIENCE * 1e3)
+    if not isinstance(function, Generator):
+        return lambda: list(function(options))
+    next(function)
+
+    def send() -> list[Observation]:
+        try:
+            return list(function.send(options))
+        except StopIteration:
+            return []
+
+    return send
+
+
+class CollectedMeterProvider(MeterProvider):
+    """The SDK's MeterProvider, with the application's observable callbacks in the hands of a collector.
+
+    Args:
+        collector: Runs them.
+        flush: Delivers everything, given seconds, for :meth:`force_flush`.
+        *positional: The SDK's own arguments.
+        **named: Likewise.
+    """
+
+    def __init__(
+        self, collector: Collector, flush: Callable[[float], bool], *positional: Any, **named: Any
+    ) -> None:
+        super().__init__(*positional, **named)
+        self._collector = collector
+        self._flush_pipeline = flush
+
+    def get_meter(self, name: str, *positional: Any, **named: Any) -> Meter:
+        """Return a meter whose observable instruments are collected by the collector."""
+        return _CollectedMeter(super().get_meter(name, *positional, **named), self._collector)
+
+    def own_meter(self, name: str, version: str) -> Meter:
+        """Return a meter for callbacks of the pipeline itself, which read numbers and cannot hang."""
+        return super().get_meter(name, version)
+
+    def force_flush(self, timeout_millis: float = 10_000) -> bool:
+        """Deliver everything, the values of all instruments included."""
+        return self._flush_pipeline(timeout_millis / 1e3)
+
+
+class _CollectedMeter(Meter):
+    """Passes everything on to the SDK's meter; callbacks are wrapped on the way."""
+
+    def __init__(self, meter: Meter, collector: Collector) -> None:
+        super().__init__(meter.name, meter.version, meter.schema_url)
+        self._meter = meter
+        self._collector = collector
+
+    def create_counter(self, name: str, unit: str = "", description: str = "") -> Any:
+        """Create a counter."""
+        return self._meter.create_counter(name, unit, description)
+
+    def create_up_down_counter(self, name: str, unit: str = "", description: str = "") -> Any:
+        """Create an up-down counter."""
+        return self._meter.create_up_down_counter(name, unit, description)
+
+    def create_gauge(self, name: str, unit: str = "", description: str = "") -> Any:
+        """Create a gauge."""
+        return self._meter.create_gauge(name, unit, description)
+
+    def create_histogram(self, name: str, unit: str = "", description: str = "", **advisory: Any) -> Any:
+        """Create a histogram."""
+        return self._meter.create_histogram(name, unit, description, **advisory)
+
+    def create_observable_counter(
+        self, name: str, callbacks: Sequence[Any] | None = None, unit: str = "", description: str = ""
+    ) -> Any:
+        """Create a counter that is read by callbacks."""
+        wrapped = self._wrapped(name, callbacks)
+        return self._meter.create_observable_counter(name, wrapped, unit, description)
+
+    def create_observable_up_down_counter(
+        self, name: str, callbacks: Sequence[Any] | None = None, unit: str = "", description: str = ""
+    ) -> Any:
+        """Create an up-down counter that is read by callbacks."""
+        wrapped = self._wrapped(name, callbacks)
+        return self._meter.create_observable_up_down_counter(name, wrapped, unit, description)
+
+    def create_observable_gauge(
+        self, name: str, callbacks: Sequence[Any] | None = None, unit: str = "", description: str = ""
+    ) -> Any:
+        """Create a gauge that is read by callbacks."""
+        wrapped = self._wrapped(name, callbacks)
+        return self._meter.create_observable_gauge(name, wrapped, unit, description)
+
+    def _wrapped(self, name: str, functions: Sequence[Any] | None) -> list[Callable[[object], list[Observation]]]:
+        """Return what the SDK is to call in place of the application's callbacks."""
+        callbacks = [Callback(f"the callback of instrument {name!r}", _observe(each)) for each in functions or ()]
+        for callback in callbacks:
+            self._collector.add(callback)
+        return [callback.take for callback in callbacks]

@@ -1,0 +1,85 @@
+"""Metrics of the pipeline itself, in the shape of OpenTelemetry's ``otel.sdk.*`` metrics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from opentelemetry.metrics import Observation
+
+from monitel_otlp.metrics.queue_size import QUEUE_SIZE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from opentelemetry.metrics import CallbackOptions, Histogram, Meter
+
+    from monitel_otlp.accounting import Account
+
+
+class SelfMetrics:
+    """Reports the accounts, the queues, the spool, and how long attempts take.
+
+    They also keep every request of windows company: a reader without instruments exports nothing, and Prometheus
+    orders samples by resource, for which each request needs a sample of the present.
+    """
+
+    def __init__(self, account: Callable[[], dict[str, Account]]) -> None:
+        self._account = account
+        self._duration: Histogram | None = None
+
+    def attempted(self, signal: str, seconds: float) -> None:
+        """Record the duration of an attempt to deliver."""
+        if self._duration is not None:
+            self._duration.record(seconds, {"signal": signal})
+
+    def register(
+        self,
+        meter: Meter,
+        *,
+        spool_bytes: Callable[[], int],
+        nonfinite: Callable[[], int],
+        discarded: Callable[[], int],
+    ) -> None:
+        """Create the instruments."""
+
+        def observe(read: Callable[[], int]) -> Callable[[CallbackOptions], Iterable[Observation]]:
+            return lambda _options: [Observation(read())]
+
+        self._duration = meter.create_histogram(
+            "monitel.export.duration",
+            "s",
+            "Time that one attempt to deliver took",
+            explicit_bucket_boundaries_advisory=[0.01, 0.1, 1.0],  # a series each, in every process of a job
+        )
+        meter.create_observable_counter(
+            "monitel.exporter.item.exported", [self._exported], "{item}", "Items that a backend acknowledged"
+        )
+        meter.create_observable_counter(
+            "monitel.exporter.item.dropped", [self._dropped], "{item}", "Items that were lost, by reason"
+        )
+        meter.create_observable_counter(
+            "monitel.stat.nonfinite", [observe(nonfinite)], "{window}", "Windows whose sum was not finite"
+        )
+        meter.create_observable_counter(
+            "monitel.stat.discarded", [observe(discarded)], "{sample}", "Samples that max_samples kept out of windows"
+        )
+        name, unit, description = QUEUE_SIZE
+        meter.create_observable_up_down_counter(name, [observe(self.waiting)], unit, description)
+        meter.create_observable_up_down_counter(
+            "monitel.spool.size", [observe(spool_bytes)], "By", "Bytes that wait on disk"
+        )
+
+    def waiting(self) -> int:
+        """Return the number of items that wait in memory."""
+        return sum(account.waiting for account in self._account().values())
+
+    def _exported(self, _options: CallbackOptions) -> Iterable[Observation]:
+        accounts = self._account().items()
+        return [Observation(each.delivered, {"signal": signal}) for signal, each in accounts if each.delivered]
+
+    def _dropped(self, _options: CallbackOptions) -> Iterable[Observation]:
+        return [
+            Observation(items, {"signal": signal, "error.type": reason})
+            for signal, account in self._account().items()
+            for reason, items in account.dropped.items()
+        ]

@@ -1,0 +1,253 @@
+"""A folder that is held by descriptor, in which no link is followed and no file of another user is touched."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # non-blocking: a planted FIFO must not hang open()
+_NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE_FLAGS
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+class SpoolError(Exception):
+    """A spool that cannot be used, with what to do about it."""
+
+
+class Folder:
+    """An open folder. Every operation is relative to its descriptor, so that a renamed parent changes nothing.
+
+    Args:
+        path: Path of the folder, for messages.
+        descriptor: Open descriptor; the folder closes it.
+        owner: User id of whoever owns the folder.
+    """
+
+    def __init__(self, path: Path, descriptor: int, owner: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+        self._owner = owner
+
+    @classmethod
+    def open(cls, path: Path, *, foreign: bool = False) -> Folder:
+        """Open a folder that exists.
+
+        Args:
+            path: The folder; links in the middle of the path are followed, the last name must not be one.
+            foreign: Accept a folder that belongs to another user, or that others can write to.
+
+        Raises:
+            SpoolError: The folder is missing, a link, or unsafe.
+            OSError: The folder cannot be read.
+        """
+        try:
+            descriptor = os.open(path, _FOLDER_FLAGS)
+        except FileNotFoundError:
+            raise SpoolError(f"there is no folder {str(path)!r}") from None
+        except OSError as error:
+            if path.is_symlink():
+                raise SpoolError(f"{str(path)!r} is a symbolic link: give the folder that it points to") from None
+            if error.errno == errno.ENOTDIR:
+                raise SpoolError(f"{str(path)!r} is not a folder") from None
+            raise
+        return cls._checked(path, descriptor, foreign=foreign)
+
+    @classmethod
+    def _checked(cls, path: Path, descriptor: int, *, foreign: bool) -> Folder:
+        """Take over a descriptor; close it if the folder is unsafe."""
+        try:
+            status = os.fstat(descriptor)
+            folder = cls(path, descriptor, status.st_uid)
+            if not foreign:
+                folder._check(status)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return folder
+
+    def _check(self, status: os.stat_result) -> None:
+        own, open_to_others = status.st_uid == os.geteuid(), bool(status.st_mode & _OTHERS_WRITE)
+        if own and not open_to_others:
+            return
+        # File systems exist that show every file as another user's (NFS with root_squash), or as open to all (CIFS,
+        # FAT, mounts of virtual machines). A file made here shows it.
+        made = self._probe()
+        if made is None or made.st_uid != status.st_uid:
+            raise SpoolError(
+                f"{str(self.path)!r} belongs to another user (id {status.st_uid}): run as that user, or use --foreign "
+                "if you trust its content"
+            )
+        if open_to_others and not made.st_mode & _OTHERS:
+            raise SpoolError(
+                f"other users can write to {str(self.path)!r}: run chmod go-w on it, or use --foreign if you trust its "
+                "content"
+            )
+
+    def _probe(self) -> os.stat_result | None:
+        name = f"probe-{os.getpid()}-{os.urandom(4).hex()}"
+        try:
+            descriptor = os.open(name, _NEW_FILE_FLAGS, 0o600, dir_fd=self._descriptor)
+        except OSError:
+            return None
+        try:
+            return os.fstat(descriptor)
+        finally:
+            os.close(descriptor)
+            self.unlink(name)
+
+    def open_file(self, name: str, flags: int) -> int:
+        """Open a regular file that belongs to the folder's owner or to this process, and to no other folder.
+
+        Args:
+            name: Name in this folder.
+            flags: Flags of :func:`os.open`; a new file is readable and writable for its owner alone.
+
+        Returns:
+            The descriptor.
+
+        Raises:
+            OSError: The file cannot be opened, or is a link, a device, or somebody else's.
+        """
+        path = str(self.path / name)
+        try:
+            descriptor = os.open(name, flags | _FILE_FLAGS, 0o600, dir_fd=self._descriptor)
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise PermissionError(errno.EPERM, "symbolic links are not followed", path) from None
+            raise OSError(error.errno, os.strerror(error.errno or 0), path) from None
+        status = os.fstat(descriptor)
+        refusal = None
+        if not stat.S_ISREG(status.st_mode):
+            refusal = "not a regular file"
+        elif status.st_uid not in {self._owner, os.geteuid()}:
+            refusal = f"belongs to another user (id {status.st_uid})"
+        elif status.st_nlink > 1:
+            refusal = "has a second name (hard link)"
+        if refusal is not None:
+            os.close(descriptor)
+            raise PermissionError(errno.EPERM, refusal, path)
+        return descriptor
+
+    def read(self, name: str, limit: int = -1) -> bytes:
+        """Read a file, or its first ``limit`` bytes.
+
+        Raises:
+            OSError: As of :meth:`open_file`.
+        """
+        with os.fdopen(self.open_file(name, os.O_RDONLY), "rb") as file:
+            return file.read(limit)
+
+    def write_new(self, name: str, content: bytes) -> None:
+        """Write a file that does not exist yet; on an error nothing of it is left.
+
+        Raises:
+            OSError: The file exists, or the disk does not take it.
+        """
+        descriptor = self.open_file(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        try:
+            write_at(descriptor, content, 0)
+        except BaseException:
+            self.unlink(name)
+            raise
+        finally:
+            os.close(descriptor)
+
+    def names(self) -> list[str]:
+        """Return the names of everything in the folder."""
+        return os.listdir(self._descriptor)  # noqa: PTH208  a descriptor is not a path
+
+    def status(self, name: str) -> os.stat_result:
+        """Return the status of a name itself, not of what it may link to."""
+        return os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
+
+    def subfolder(self, name: str, *, create: bool) -> Folder:
+        """Open a folder in this one, with the same checks.
+
+        Raises:
+            SpoolError: It is a link, not a folder, or not the owner's.
+            FileNotFoundError: It does not exist, and is not to be created.
+        """
+        path = self.path / name
+        if create:
+            with suppress(FileExistsError):
+                os.mkdir(name, 0o700, dir_fd=self._descriptor)
+        try:
+            descriptor = os.open(name, _FOLDER_FLAGS, dir_fd=self._descriptor)
+        except OSError as error:
+            if error.errno in {errno.ELOOP, errno.ENOTDIR}:
+                raise SpoolError(f"{str(path)!r} is not a folder, or a symbolic link: remove it") from None
+            raise
+        status = os.fstat(descriptor)
+        if status.st_uid not in {self._owner, os.geteuid()}:
+            os.close(descriptor)
+            raise SpoolError(f"{str(path)!r} belongs to another user (id {status.st_uid}): remove it")
+        return Folder(path, descriptor, status.st_uid)
+
+    def unlink(self, name: str) -> None:
+        """Remove a name; an error is ignored."""
+        with suppress(OSError):
+            os.unlink(name, dir_fd=self._descriptor)
+
+    def remove_subfolder(self, name: str) -> None:
+        """Remove a folder in this one if it is empty."""
+        with suppress(OSError):
+            os.rmdir(name, dir_fd=self._descriptor)
+
+    def close(self) -> None:
+        """Close the descriptor. Idempotent."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def make_folder(path: Path) -> list[Path]:
+    """Make a folder for its owner alone, and its parents as the umask allows, but never writable for others.
+
+    Returns:
+        The folders that were made, outermost first.
+
+    Raises:
+        OSError: A folder cannot be made; nothing is left of the others.
+    """
+    missing = [path]
+    while not missing[-1].parent.exists():
+        missing.append(missing[-1].parent)
+    made: list[Path] = []
+    try:
+        for each in reversed(missing):
+            try:
+                each.mkdir(0o700 if each is path else 0o755)
+            except FileExistsError:
+                continue  # another process was faster; Folder.open() checks it
+            made.append(each)
+    except OSError:
+        remove_folders(made)
+        raise
+    return made
+
+
+def remove_folders(made: list[Path]) -> None:
+    """Remove folders that are empty, innermost first."""
+    for each in reversed(made):
+        with suppress(OSError):
+            each.rmdir()
+
+
+def write_at(descriptor: int, content: bytes, offset: int) -> None:
+    """Write all of the content at an offset.
+
+    Raises:
+        OSError: The disk took at most a part of it.
+    """
+    view = memoryview(content)
+    while view:
+        written = os.pwrite(descriptor, view, offset)
+        view, offset = view[written:], offset + written

@@ -1,0 +1,152 @@
+"""Segments of finished requests: a magic, then records that are each a header, weights and a body.
+
+A damaged record is skipped where its header is intact, since that has a checksum of its own. Segments of version 0.1,
+which have no magic and shorter headers, are read too.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from typing import TYPE_CHECKING, Protocol
+
+from monitel_otlp.request import FrozenRequest
+from monitel_otlp.spool.position import Place
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    #: Called with a description of a problem, and the number of items that are lost by it.
+    Report = Callable[[str, int], None]
+
+MAGIC = b"mtspool\x02"
+_FIELDS = struct.Struct("<IIIIQI")  # bytes of the body, bytes of the weights, items, synthetic, ns, CRC-32 of both
+_CHECKSUM = struct.Struct("<I")  # CRC-32 of the fields
+_HEADER_BYTES = _FIELDS.size + _CHECKSUM.size
+_FORMER = struct.Struct("<IIIQ")  # bytes of the body, CRC-32 of the rest of the header and the body, items, ns
+_LARGEST_FORMER = 64 << 20
+_LOST = "damaged from byte {} on, and what follows there is lost"
+
+
+UNKNOWN = -1  # number of lost items, where the damage has hit that too
+
+
+class NotRecognisedError(Exception):
+    """A file that this version cannot read at all, so that it must not remove it either."""
+
+
+class SegmentReader(Protocol):
+    """Reads the requests of one segment in order.
+
+    Attributes:
+        place: Where the request after the last one read begins.
+    """
+
+    place: Place
+
+    def read(self, end: int) -> FrozenRequest | None:
+        """Return the next request; None at the end.
+
+        Args:
+            end: Size of the segment, which may have grown, bytes.
+
+        Raises:
+            OSError: The file cannot be read.
+            NotRecognisedError: The file is not a segment.
+        """
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+
+
+def pack(request: FrozenRequest) -> bytes:
+    """Return the record of a request."""
+    content = request.weights + request.body
+    fields = _FIELDS.pack(
+        len(request.body),
+        len(request.weights),
+        request.items,
+        request.synthetic,
+        request.created_ns,
+        zlib.crc32(content),
+    )
+    return b"".join((fields, _CHECKSUM.pack(zlib.crc32(fields)), content))
+
+
+def packed_bytes(request: FrozenRequest) -> int:
+    """Return the most that a request takes on disk, bytes."""
+    return len(MAGIC) + _HEADER_BYTES + len(request.weights) + len(request.body)
+
+
+class RecordReader:
+    """Reads segments of requests, in the present format or in that of version 0.1.
+
+    Args:
+        descriptor: The open file; the reader closes it.
+        signal: Signal of the requests.
+        place: Where to begin.
+        report: Called for what is damaged.
+    """
+
+    def __init__(self, descriptor: int, signal: str, place: Place, report: Report) -> None:
+        self._descriptor = descriptor
+        self._signal = signal
+        self._report = report
+        self._former: bool | None = None  # unknown until the first read
+        self.place = place
+
+    def read(self, end: int) -> FrozenRequest | None:
+        """Return the next request; None at the end."""
+        if self._former is None:
+            start = os.pread(self._descriptor, len(MAGIC), 0)
+            self._former = not MAGIC.startswith(start)  # a crash may have cut off the magic itself
+            if not self._former and self.place.offset < len(MAGIC):
+                self.place = Place(len(MAGIC))
+        while self.place.offset < end:
+            request = self._read_former() if self._former else self._read_record(end)
+            if request is not None:
+                return request
+        return None
+
+    def _read_record(self, end: int) -> FrozenRequest | None:
+        """Read one record, and step over it; None if it is damaged."""
+        offset = self.place.offset
+        header = os.pread(self._descriptor, _HEADER_BYTES, offset)
+        fields = header[: _FIELDS.size]
+        if header[_FIELDS.size :] != _CHECKSUM.pack(zlib.crc32(fields)):
+            self._report(_LOST.format(offset), UNKNOWN)
+            self.place = Place(end)
+            return None
+        body_bytes, weights_bytes, items, synthetic, created_ns, checksum = _FIELDS.unpack(fields)
+        length = weights_bytes + body_bytes
+        self.place = Place(offset + _HEADER_BYTES + length)
+        content = b"" if self.place.offset > end else os.pread(self._descriptor, length, offset + _HEADER_BYTES)
+        if len(content) < length or zlib.crc32(content) != checksum:
+            self._report(f"the record at byte {offset} is damaged", items)
+            return None
+        return FrozenRequest(
+            self._signal, content[weights_bytes:], items, created_ns, content[:weights_bytes], synthetic
+        )
+
+    def _read_former(self) -> FrozenRequest | None:
+        offset = self.place.offset
+        header = os.pread(self._descriptor, _FORMER.size, offset)
+        if len(header) == _FORMER.size:
+            length, checksum, items, created_ns = _FORMER.unpack(header)
+            if length <= _LARGEST_FORMER:
+                body = os.pread(self._descriptor, length, offset + _FORMER.size)
+                if len(body) == length and zlib.crc32(body, zlib.crc32(header[8:])) == checksum:
+                    self.place = Place(offset + _FORMER.size + length)
+                    return FrozenRequest(self._signal, body, items, created_ns)
+        if not offset:
+            raise NotRecognisedError("it is not a spool segment, or damaged from its beginning")
+        self._report(_LOST.format(offset), UNKNOWN)
+        self.place = Place(1 << 62)  # nothing can be found behind it
+        return None
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1

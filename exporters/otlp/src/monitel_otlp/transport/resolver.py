@@ -1,0 +1,174 @@
+"""Name resolution that a caller can leave: it runs in one shared thread, and the last good answer is kept."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import time
+from contextlib import suppress
+from queue import SimpleQueue
+from threading import Event, Lock, Thread, current_thread
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    #: What ``getaddrinfo`` returns: family, type, protocol, canonical name, socket address.
+    Found = list[tuple[Any, Any, int, str, tuple[Any, ...]]]
+
+_STUCK = 1.0  # seconds after which a lookup no longer keeps others waiting
+_ABANDONED = 3  # threads that may hang at a time
+_FRESH_SHARE = 0.25  # of the time that is left, for a fresh answer where there is a kept one
+_GONE = {getattr(socket, name) for name in ("EAI_NONAME", "EAI_NODATA") if hasattr(socket, name)}
+
+
+class _Lookup:
+    """One lookup, queued, running or done."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.key = host, port
+        self.done = Event()
+        self.addresses: Found = []
+        self.error: Exception | None = None
+
+
+class Resolver:
+    """Resolves names in a daemon thread.
+
+    A lookup that hangs cannot be interrupted: after a second its thread is abandoned and replaced, at most three at a
+    time. Thread-safe.
+
+    Args:
+        getaddrinfo: The blocking call.
+    """
+
+    def __init__(self, getaddrinfo: Callable[..., Any] | None = None) -> None:
+        self._getaddrinfo = getaddrinfo
+        self._lock = Lock()
+        self._queue: SimpleQueue[_Lookup] = SimpleQueue()
+        self._pending: dict[tuple[str, int], _Lookup] = {}
+        self._kept: dict[tuple[str, int], Found] = {}
+        self._thread: Thread | None = None
+        self._running: tuple[_Lookup, float] | None = None  # in that thread, and since when
+        self._abandoned = 0
+
+    def start(self) -> bool:
+        """Start the thread if there is none; False if none can be started, as at exit."""
+        with self._lock:
+            if self._thread is not None and self._thread.is_alive():
+                return True
+            thread = Thread(target=self._work, name="monitel-resolver", daemon=True)
+            try:
+                self._thread = thread
+                thread.start()
+            except RuntimeError:
+                self._thread = None
+            return self._thread is not None
+
+    def lookup(self, host: str, port: int, deadline: float) -> Found:
+        """Return the addresses of a host.
+
+        Args:
+            host: A name, or an IP address, which is not resolved.
+            port: The port.
+            deadline: Monotonic time by which to return.
+
+        Raises:
+            socket.gaierror: There is no such host.
+            TimeoutError: There was no answer in time, and none is kept.
+        """
+        if _is_ip_address(host):
+            return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+        key = host, port
+        kept = self._kept.get(key)
+        if not self.start():
+            if kept is None and self._abandoned:
+                raise TimeoutError("the name server does not answer")
+            return kept or self._resolve(host, port)
+        with self._lock:
+            lookup = self._pending.get(key)
+            if lookup is None:
+                lookup = self._pending[key] = _Lookup(host, port)
+                self._queue.put(lookup)
+        left = deadline - time.monotonic()
+        self._wait(lookup, deadline if kept is None else deadline - left * (1 - _FRESH_SHARE))
+        if lookup.addresses:
+            return lookup.addresses
+        gone = isinstance(lookup.error, socket.gaierror) and lookup.error.errno in _GONE
+        if kept and not gone:
+            return kept
+        if lookup.error is not None:
+            raise lookup.error
+        raise TimeoutError("no answer from the name server in time")
+
+    def _wait(self, lookup: _Lookup, deadline: float) -> None:
+        """Wait for a lookup, and replace the thread if another lookup keeps it from beginning."""
+        while not lookup.done.is_set() and (left := deadline - time.monotonic()) > 0:
+            patience = left
+            with self._lock:
+                if self._running is not None and self._running[0] is not lookup:
+                    patience = self._running[1] + _STUCK - time.monotonic()
+                    if patience <= 0 and self._abandoned < _ABANDONED:
+                        self._abandoned += 1
+                        self._thread = self._running = None
+            if patience <= 0:
+                self.start()
+                patience = _STUCK / 20
+            lookup.done.wait(min(left, patience, _STUCK))
+
+    def _work(self) -> None:
+        """Look up what is queued, until this thread is abandoned."""
+        own = current_thread()
+        while True:
+            lookup = self._queue.get()
+            with self._lock:
+                self._running = lookup, time.monotonic()
+            try:
+                lookup.addresses = self._resolve(*lookup.key)
+            except Exception as error:
+                lookup.error = error.with_traceback(None)
+            with self._lock:
+                if lookup.addresses:
+                    self._kept[lookup.key] = lookup.addresses
+                self._pending.pop(lookup.key, None)
+                abandoned = self._thread is not own
+                if abandoned:
+                    self._abandoned -= 1
+                else:
+                    self._running = None
+            lookup.done.set()
+            if abandoned:
+                return
+
+    def _resolve(self, host: str, port: int) -> Found:
+        found: Found = (self._getaddrinfo or socket.getaddrinfo)(host, port, type=socket.SOCK_STREAM)
+        return found
+
+
+_shared = Resolver()
+
+
+def start() -> None:
+    """Start the shared thread, so that there is one at exit, when CPython starts none."""
+    _shared.start()
+
+
+def lookup(host: str, port: int, deadline: float) -> Found:
+    """Return the addresses of a host, as :meth:`Resolver.lookup`, from this process's resolver."""
+    return _shared.lookup(host, port, deadline)
+
+
+def _is_ip_address(host: str) -> bool:
+    with suppress(ValueError):
+        ipaddress.ip_address(host)
+        return True
+    return False
+
+
+def _renew() -> None:
+    global _shared
+    _shared = Resolver()
+
+
+os.register_at_fork(after_in_child=_renew)

@@ -1,0 +1,85 @@
+"""A random secret, and the check that no output channel shows it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import random
+import string
+import traceback
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+_RANDOM = random.Random(4711)
+_PIECE = 8  # characters: as much of a secret must not be seen either
+_DEPTH = 4  # of attributes of attributes
+
+
+def new_canary(length: int = 20) -> str:
+    """Return a secret that occurs nowhere by chance."""
+    return "".join(_RANDOM.choices(string.ascii_letters + string.digits, k=length))
+
+
+def assert_canary_unseen(canary: str, *channels: Any) -> None:
+    """Assert that no channel shows a canary, or eight characters of it, in any encoding that is in use.
+
+    Args:
+        canary: The secret, of letters and digits.
+        *channels: Text, bytes, log records (with their tracebacks), exceptions (with all that they are chained to),
+            files and folders, or any other object, of which repr, str and attributes are looked at.
+    """
+    for channel in channels:
+        for text in _texts(channel, _DEPTH):
+            for form in forms_of(canary):
+                assert form.lower() not in text.lower(), f"{canary!r} is in {type(channel).__name__}: {text[:2000]!r}"
+
+
+def forms_of(canary: str) -> set[str]:
+    """Return what must not be seen of a canary: pieces of it, and the same in base64 and hexadecimal."""
+    pieces = {canary[start : start + _PIECE] for start in range(max(1, len(canary) - _PIECE + 1))}
+    pieces |= {canary.encode().hex()}
+    for before in range(3):
+        coded = base64.b64encode(bytes(before) + canary.encode()).decode().rstrip("=")
+        pieces.add(coded[4 * bool(before) : -2])
+    return pieces
+
+
+def echoes_of(text: str) -> list[str]:
+    """Return a text in the forms in which a backend may echo it."""
+    return [
+        text,
+        quote(text, safe=""),
+        json.dumps({"request": text}),
+        repr(text),
+        base64.b64encode(text.encode()).decode(),
+        text.encode().hex(),
+        text.upper(),
+    ]
+
+
+def _texts(channel: Any, depth: int) -> list[str]:
+    if isinstance(channel, str):
+        return [channel]
+    if isinstance(channel, bytes):
+        return [channel.decode("latin-1")]
+    if isinstance(channel, logging.LogRecord):
+        return [logging.Formatter("%(name)s %(message)s").format(channel), repr(channel.args), repr(channel.msg)]
+    if isinstance(channel, BaseException):
+        chained = [each for each in (channel.__cause__, channel.__context__) if each is not None]
+        found = ["".join(traceback.format_exception(channel)), repr(channel), str(channel), repr(channel.args)]
+        return found + [text for each in chained for text in _texts(each, depth)]
+    if isinstance(channel, Path):
+        files = [channel] if channel.is_file() else [each for each in channel.rglob("*") if each.is_file()]
+        return [str(channel), *(text for each in files for text in _texts(each.read_bytes(), depth))]
+    found = [repr(channel), str(channel)]
+    if depth:
+        inner = list(getattr(channel, "__dict__", {}).values())
+        inner += [getattr(channel, name, None) for name in getattr(type(channel), "__slots__", ())]
+        if isinstance(channel, dict):
+            inner += [*channel, *channel.values()]
+        elif isinstance(channel, (list, tuple, set)):
+            inner += channel
+        found += [text for each in inner if each is not None for text in _texts(each, depth - 1)]
+    return found

@@ -1,0 +1,200 @@
+"""Peers that are half dead or hostile: plain sockets on which each connection is given to a function."""
+
+from __future__ import annotations
+
+import zlib
+from contextlib import suppress
+from socket import SHUT_RDWR, create_server, socket
+from threading import Event, Thread
+from typing import TYPE_CHECKING
+
+from .inbox import DEADLINE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Behaviour = Callable[["Peer", socket], object]
+
+DRIP_INTERVAL = 0.02  # seconds between two bytes
+OK_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-protobuf\r\n"
+
+
+class Peer:
+    """The server; use it as a context manager. Each connection has a thread.
+
+    Args:
+        behave: Called with the peer and each connection, which is closed when it returns.
+
+    Attributes:
+        sent_bytes: Bytes that the kernel has accepted.
+        requests: What ``read_request`` has read.
+        connections: How many there were.
+    """
+
+    def __init__(self, behave: Behaviour) -> None:
+        self.sent_bytes = 0
+        self.connections = 0
+        self.requests: list[bytes] = []
+        self._behave = behave
+        self.closing = Event()
+        self._open: list[socket] = []
+        self._threads: list[Thread] = []
+        self._listener = create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+
+    @property
+    def url(self) -> str:
+        """The base URL."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def __enter__(self) -> Peer:  # noqa: PYI034  typing.Self is 3.11's
+        self._run(self._accept)
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.closing.set()
+        for each in [self._listener, *self._open]:
+            with suppress(OSError):  # the other side may have been quicker
+                each.shutdown(SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(DEADLINE)
+            assert not thread.is_alive()
+        self._listener.close()
+
+    def send(self, connection: socket, content: bytes) -> None:
+        """Send all of it."""
+        connection.sendall(content)
+        self.sent_bytes += len(content)
+
+    def drip(self, connection: socket, content: Iterator[bytes]) -> None:
+        """Send piece by piece, slowly."""
+        for piece in content:
+            self.send(connection, piece)
+            if self.closing.wait(DRIP_INTERVAL):
+                return
+
+    def flood(self, connection: socket, content: bytes) -> None:
+        """Send the same again and again, as fast as it is read."""
+        while not self.closing.is_set():
+            self.send(connection, content)
+
+    def read_request(self, connection: socket) -> bytes:
+        """Read a request up to its end."""
+        content = b""
+        while b"\r\n\r\n" not in content:
+            content += self._received(connection)
+        head, _, body = content.partition(b"\r\n\r\n")
+        lengths = [line for line in head.lower().splitlines() if line.startswith(b"content-length:")]
+        length = int(lengths[0].partition(b":")[2]) if lengths else 0
+        while len(body) < length:
+            body += self._received(connection)
+        self.requests.append(head + b"\r\n\r\n" + body)
+        return self.requests[-1]
+
+    def _received(self, connection: socket) -> bytes:
+        content = connection.recv(1 << 16)
+        if not content:
+            raise ConnectionError("the client has left")
+        return content
+
+    def _accept(self) -> None:
+        with suppress(OSError):  # of the listener that is shut down
+            while True:
+                connection = self._listener.accept()[0]
+                self.connections += 1
+                self._open.append(connection)
+                self._run(lambda connection=connection: self._serve(connection))
+
+    def _serve(self, connection: socket) -> None:
+        with connection, suppress(OSError):
+            self._behave(self, connection)
+
+    def _run(self, work: Callable[[], object]) -> None:
+        self._threads.append(Thread(target=work, daemon=True))
+        self._threads[-1].start()
+
+
+def drips_status_line(peer: Peer, connection: socket) -> None:
+    """Send a status line that takes forever."""
+    peer.read_request(connection)
+    peer.drip(connection, iter([b"H", b"T", b"T", b"P", b"/", b"1", b".", b"1", b" ", *[b"2"] * 10_000]))
+
+
+def drips_headers(peer: Peer, connection: socket) -> None:
+    """Send headers a byte at a time."""
+    peer.read_request(connection)
+    peer.send(connection, b"HTTP/1.1 200 OK\r\nX: ")
+    peer.drip(connection, iter([b"y"] * 10_000))
+
+
+def drips_body(peer: Peer, connection: socket) -> None:
+    """Send a body of a known length a byte at a time."""
+    peer.read_request(connection)
+    peer.send(connection, OK_HEAD + b"Content-Length: 100000\r\n\r\n")
+    peer.drip(connection, iter([b"\0"] * 10_000))
+
+
+def drips_events(peer: Peer, connection: socket) -> None:
+    """Send server-sent events, as a chunked body without end."""
+    peer.read_request(connection)
+    peer.send(connection, b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+    peer.drip(connection, iter([b"6\r\n: hi\n\n\r\n"] * 10_000))
+
+
+def continues_forever(peer: Peer, connection: socket) -> None:
+    """Send ``100 Continue`` without end."""
+    peer.read_request(connection)
+    peer.flood(connection, b"HTTP/1.1 100 Continue\r\n\r\n" * 1000)
+
+
+def hints_forever(peer: Peer, connection: socket) -> None:
+    """Send ``103 Early Hints`` without end."""
+    peer.read_request(connection)
+    peer.flood(connection, b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" * 1000)
+
+
+def sends_headers_forever(peer: Peer, connection: socket) -> None:
+    """Send headers without end."""
+    peer.read_request(connection)
+    peer.send(connection, b"HTTP/1.1 200 OK\r\n")
+    peer.flood(connection, b"X-A: " + b"b" * 60_000 + b"\r\n")
+
+
+def sends_one_endless_line(peer: Peer, connection: socket) -> None:
+    """Send a status line without end."""
+    peer.read_request(connection)
+    peer.flood(connection, b"H" * 60_000)
+
+
+def sends_body_forever(peer: Peer, connection: socket) -> None:
+    """Send a body without end."""
+    peer.read_request(connection)
+    peer.send(connection, OK_HEAD + b"\r\n")
+    peer.flood(connection, b"\0" * 60_000)
+
+
+def sends_chunks_forever(peer: Peer, connection: socket) -> None:
+    """Send chunks without end."""
+    peer.read_request(connection)
+    peer.send(connection, OK_HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+    peer.flood(connection, b"1000\r\n" + b"\0" * 4096 + b"\r\n")
+
+
+def sends_bomb(peer: Peer, connection: socket) -> None:
+    """Send 300 kB that are 300 MB when they are decompressed."""
+    peer.read_request(connection)
+    packer = zlib.compressobj(9, wbits=31)
+    content = b"".join(packer.compress(bytes(1 << 20)) for _ in range(300)) + packer.flush()
+    peer.send(connection, OK_HEAD + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(content) + content)
+    peer.closing.wait()
+
+
+def never_answers(peer: Peer, connection: socket) -> None:
+    """Read the request, and nothing more."""
+    peer.read_request(connection)
+    peer.closing.wait()
+
+
+def never_reads(peer: Peer, _connection: socket) -> None:
+    """Accept the connection, and nothing more."""
+    peer.closing.wait()

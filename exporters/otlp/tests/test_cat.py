@@ -1,0 +1,85 @@
+"""``python -m monitel_otlp cat``: spooled telemetry as OTLP JSON lines."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf.json_format import Parse
+
+from monitel_otlp.request import REQUESTS
+from monitel_otlp.spool.spool import Spool
+
+from .inbox import Answer
+from .spooled_run import EVENTS, POISON, Command, command, runs
+from .spools import folders
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .receiver import Receiver
+
+__all__ = ["command", "runs"]  # fixtures
+
+
+def test_cat_prints_what_the_collector_reads(command: Command, runs: Path) -> None:
+    """Each line is one request as OTLP JSON: parsed again it is the very same, ids are hex and enums integers."""
+    ended = command("cat", runs)
+    kinds = {"resourceMetrics": "metrics", "resourceLogs": "logs", "resourceSpans": "traces"}
+    kept = list(Spool(folders(runs)[0]).peek())
+    lines = ended.stdout.splitlines()
+    assert len(kept) == len(lines)
+    for request, line in zip(kept, lines, strict=True):
+        document = json.loads(line)
+        (kind,) = document
+        assert request.signal == kinds[kind]
+        assert request.message() == Parse(json.dumps(_with_base64_ids(document)), REQUESTS[request.signal]())
+    text = ended.stdout
+    ids = re.findall(r'"(traceId|spanId)":"([^"]*)"', text)
+    assert 80 == len(ids)
+    assert {("traceId", 32), ("spanId", 16)} == {(name, len(value)) for name, value in ids}
+    assert all(re.fullmatch("[0-9a-f]+", value) for _name, value in ids)
+    assert {"9"} == set(re.findall(r'"severityNumber":([^,]*)', text))
+    assert '"NaN"' in text
+    assert '"Infinity"' in text
+    assert "tiefe Größe" in text
+
+
+def _with_base64_ids(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_with_base64_ids(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: base64.b64encode(bytes.fromhex(each)).decode() if key in {"traceId", "spanId"} else _with_base64_ids(each)
+        for key, each in value.items()
+    }
+
+
+def test_cat_takes_nothing_away_and_reads_a_spool_in_use(receiver: Receiver, command: Command, runs: Path) -> None:
+    """It can be looked at while its process runs; afterwards all of it can be delivered."""
+    (folder,) = runs.iterdir()
+    with closing(Spool(folder)) as spool:
+        spool.load()
+        assert command("cat", folder).stdout == command("cat", runs).stdout
+    command("replay", runs, "--endpoint", receiver.url)
+    assert EVENTS == [record.name for record in receiver.records()]
+
+
+def test_cat_shows_what_is_left(receiver: Receiver, command: Command, runs: Path) -> None:
+    """After half a replay it prints the other half."""
+    receiver.rule(lambda request: Answer(401) if POISON in request.body else None)
+    command("replay", runs, "--endpoint", receiver.url, returncode=1)
+    ended = command("cat", runs)
+    assert EVENTS[7:] == re.findall(r'"eventName":"([^"]*)"', ended.stdout)
+
+
+def test_cat_of_an_unsafe_folder_needs_to_be_asked_for(command: Command, runs: Path) -> None:
+    """It reads raw segments, whose encoding is not safe against an attacker."""
+    (folder,) = runs.iterdir()
+    folder.chmod(0o777)
+    assert "--foreign" in command("cat", runs, returncode=1).stderr
+    assert EVENTS == re.findall(r'"eventName":"([^"]*)"', command("cat", runs, "--foreign").stdout)

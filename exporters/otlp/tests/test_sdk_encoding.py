@@ -1,0 +1,248 @@
+"""Encoding of what the SDK's readers collect, and the requests of windows that it goes with."""
+
+from __future__ import annotations
+
+import logging
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.sdk.metrics import Histogram, MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricsData
+from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation, View
+from opentelemetry.sdk.resources import Resource
+
+import monitel
+from monitel import COUNT, HISTOGRAM, MEAN, SUM
+from monitel_otlp.leaves import LEVELS, count_leaves
+from monitel_otlp.metrics.mapping import Points, mapping_of
+from monitel_otlp.metrics.queue_size import PIPELINE_SCOPE
+from monitel_otlp.metrics.window_queue import WindowQueue
+from monitel_otlp.sdk.exporters import WindowExporter
+from monitel_otlp.sdk.preferences import HISTOGRAMS, TEMPORALITY, reader_preferences
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from monitel_otlp.request import FrozenRequest
+
+RESOURCE = Resource({"service.name": "train"}, "https://example.test/schema")
+EPOCH_NS = 1_767_225_600_000_000_000
+MILLISECOND_NS = 1_000_000
+
+
+def metrics_of(instruments: int, points: int, scopes: tuple[str, ...] = ("app", PIPELINE_SCOPE)) -> MetricsData:
+    """Collect so many instruments of each kind, with so many points each."""
+    reader = InMemoryMetricReader()
+    exponential = View(instrument_name="exponential*", aggregation=ExponentialBucketHistogramAggregation())
+    provider = MeterProvider([reader], RESOURCE, shutdown_on_exit=False, views=[exponential])
+    for scope in scopes:
+        meter = provider.get_meter(scope, "1", "https://example.test/scope")
+        for number in range(instruments):
+            for point in range(points):
+                attributes = {"point": point}
+                meter.create_counter(f"counter{number}", "s", "time").add(number + 0.5, attributes)
+                meter.create_gauge(f"gauge{number}").set(number, attributes)
+                meter.create_histogram(f"histogram{number}").record(number, attributes)
+                meter.create_histogram(f"exponential{number}").record(number, attributes)
+    data = reader.get_metrics_data()
+    assert data is not None
+    provider.shutdown()
+    return data
+
+
+class Exported:
+    """A WindowExporter and what comes out of it."""
+
+    def __init__(self, waiting: int = 0) -> None:
+        self.requests: list[FrozenRequest] = []
+        self.lost: list[tuple[str, str, int]] = []
+        mapping = mapping_of("cumulative", 5, "both")
+        self.exporter = WindowExporter(
+            mapping, lambda: waiting, Resource({}), self.requests.append, lambda *each: self.lost.append(each)
+        )
+        self.queue = WindowQueue(10_000, 1 << 30)
+
+    def add(self, windows: Iterable[monitel.Window]) -> None:
+        """Encode windows."""
+        for window in windows:
+            self.queue.put(window)
+        while entries := self.queue.queue.take(8):
+            self.exporter.add(entries)
+
+
+def window(
+    second: float, *, asked: tuple[monitel.Aggregation, ...] = (COUNT, SUM, MEAN), name: str = "x", **attributes: Any
+) -> monitel.Window:
+    """Return a window of one sample that ends at a second."""
+    definition = monitel.StatDefinition(name, asked, "", "", MappingProxyType(attributes), monotonic=False)
+    end_ns = EPOCH_NS + int(second * 1e9)
+    histogram = monitel.Histogram.of([1.0]) if HISTOGRAM in asked else None
+    return monitel.Window(definition, end_ns, end_ns, 1, 1.0, 1.0, 1.0, 1.0, 0, None, None, None, histogram)
+
+
+def weights(request: FrozenRequest) -> list[int]:
+    """Return the windows that end with each point."""
+    found = list(memoryview(request.weights).cast("I"))
+    assert count_leaves(request.message(), LEVELS["metrics"]) == len(found)
+    assert request.items == sum(found)
+    return found
+
+
+@pytest.mark.parametrize(("instruments", "points"), [(1, 1), (3, 20), (40, 1), (1, 33)])
+def test_collected_metrics_are_encoded_as_by_the_official_exporter(instruments: int, points: int) -> None:
+    """Encoding in steps of few points gives the message that encoding at once gives."""
+    exported = Exported()
+    data = metrics_of(instruments, points)
+    steps = list(exported.exporter.collected(data))
+    exported.exporter.flush()
+    assert len(steps) >= instruments * points * 8 // 64
+    (request,) = exported.requests
+    assert encode_metrics(data) == request.message()
+    assert (0, b"", False) == (request.items, request.weights, request.idle)
+
+
+def test_metrics_of_the_pipeline_alone_are_idle() -> None:
+    """A request with nothing but self-metrics is not worth a place on disk."""
+    exported = Exported()
+    exported.exporter.export(metrics_of(1, 1, (PIPELINE_SCOPE,)))
+    exported.exporter.flush()
+    assert [True] == [request.idle for request in exported.requests]
+
+
+def test_one_metric_that_cannot_be_encoded_costs_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    """A counter beyond 64 bits is left out and logged once; everything else arrives."""
+    reader = InMemoryMetricReader()
+    meter = MeterProvider([reader], RESOURCE, shutdown_on_exit=False).get_meter("app")
+    for number in range(5):
+        meter.create_counter(f"counter{number}").add(2**70 if number % 2 else number)
+    exported = Exported()
+    data = reader.get_metrics_data()
+    assert data is not None
+    exported.exporter.export(data)
+    exported.exporter.flush()
+    message: Any = exported.requests[0].message()
+    names = [metric.name for metric in message.resource_metrics[0].scope_metrics[0].metrics]
+    assert ["counter0", "counter2", "counter4"] == names
+    assert ["metric 'counter1' cannot be encoded and is left out (further ones are not logged)"] == caplog.messages
+
+
+def test_windows_travel_with_what_the_reader_collected() -> None:
+    """One request with the reader's resource; the last point of each window carries it, other points carry nothing."""
+    exported = Exported()
+    exported.exporter.export(metrics_of(1, 2))
+    exported.add([window(1), window(2)])
+    exported.exporter.flush()
+    (request,) = exported.requests
+    message: Any = request.message()
+    (resource,) = message.resource_metrics
+    assert RESOURCE.schema_url == resource.schema_url
+    assert ["monitel", "app", PIPELINE_SCOPE] == [scope.scope.name for scope in resource.scope_metrics]
+    assert [*[0, 0], *[0, 0], *[1, 1], *[0] * 16] == weights(request)
+    assert exported.exporter.resource == resource.resource.SerializeToString()
+
+
+def test_windows_alone_travel_with_the_size_of_the_queue() -> None:
+    """A request has at most 500 windows; each has the resource and a sample of the present."""
+    exported = Exported(waiting=7)
+    exported.add(window(number) for number in range(1100))
+    exported.exporter.flush()
+    assert [504, 504, 92] == [request.items for request in exported.requests]
+    for request in exported.requests:
+        message: Any = request.message()
+        (resource,) = message.resource_metrics
+        (metric,) = resource.scope_metrics[1].metrics
+        (point,) = metric.sum.data_points
+        assert (7, request.created_ns) == (point.as_int, point.time_unix_nano)
+        assert 0 == weights(request)[-1]
+
+
+def test_windows_with_many_attributes_go_in_smaller_requests() -> None:
+    """A request is put when it has about 1 MiB."""
+    exported = Exported()
+    exported.add(window(number, text="x" * 10_000) for number in range(200))
+    exported.exporter.flush()
+    assert 200 == sum(request.items for request in exported.requests)
+    assert all(len(request.body) < 2 * 2**20 for request in exported.requests)
+    assert len(exported.requests) >= 5
+
+
+def test_merged_windows_keep_their_number() -> None:
+    """Windows less than a millisecond apart are one point that carries all of them."""
+    exported = Exported()
+    exported.add([window(1), window(1.0001), window(1.0002), window(2)])
+    exported.exporter.flush()
+    (request,) = exported.requests
+    assert [0, 0, 0, 0, 3, 1, 0] == weights(request)
+
+
+def test_the_last_point_of_a_window_is_the_last_one_in_the_message() -> None:
+    """Metrics are in the order of their first point, which is not the order of a window's aggregations."""
+    exported = Exported()
+    exported.add([window(1, asked=(SUM,)), window(2, asked=(COUNT, SUM)), window(3, asked=(COUNT,), name="y")])
+    exported.exporter.flush()
+    (request,) = exported.requests
+    message: Any = request.message()
+    names = [metric.name for metric in message.resource_metrics[0].scope_metrics[0].metrics]
+    assert (["x.sum", "x.count", "y.count"], [1, 0, 1, 1, 0]) == (names, weights(request))
+
+
+def test_window_without_points_is_counted_with_the_next_one() -> None:
+    """A window with no aggregation gives no point; it is delivered with the request."""
+    exported = Exported()
+    exported.add([window(1, asked=()), window(2), window(3, asked=())])
+    exported.exporter.flush()
+    assert [[0, 0, 2, 1]] == [weights(request) for request in exported.requests]
+    exported.requests.clear()
+    exported.add([window(4, asked=())])
+    exported.exporter.flush()
+    assert [[1]] == [weights(request) for request in exported.requests]
+
+
+def test_broken_window_leaves_no_trace() -> None:
+    """The points of a window that fails half-way are removed."""
+    points = Points()
+    mapping = mapping_of("cumulative", 5, "both")
+    queue = WindowQueue(10, 1 << 30)
+    for second in (1, 2):
+        queue.put(window(second))
+    good, bad = queue.queue.take(2)
+    bad = bad._replace(total_sum=3.0, window=window(2, asked=(COUNT, monitel.STDDEV)), items=4)
+    assert 4 == mapping.write([good, bad], points)
+    assert 1 == points.items
+    assert 3 == count_leaves(points.request, LEVELS["metrics"])
+
+
+TEMPORALITIES = [None, "", "cumulative", "DELTA", " delta ", "LowMemory", "sometimes"]
+AGGREGATIONS = [None, "explicit_bucket_histogram", "base2_exponential_bucket_histogram", "BASE2", ""]
+
+
+@pytest.mark.parametrize("temporality", TEMPORALITIES)
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+def test_reader_collects_as_for_the_official_exporter(
+    monkeypatch: pytest.MonkeyPatch, *, temporality: str | None, aggregation: str | None
+) -> None:
+    """The standard variables for temporality and histograms mean the same as to the official exporter."""
+    for variable, value in ((TEMPORALITY, temporality), (HISTOGRAMS, aggregation)):
+        if value is not None:
+            monkeypatch.setenv(variable, value)
+    official: Any = OTLPMetricExporter(endpoint="http://localhost")
+    ours = reader_preferences()
+    assert official._preferred_temporality == ours["preferred_temporality"]
+    aggregations = official._preferred_aggregation, ours["preferred_aggregation"]
+    assert [[Histogram], [Histogram]] == [list(each) for each in aggregations]
+    assert 1 == len({type(each[Histogram]) for each in aggregations})
+
+
+def test_unknown_preferences_are_warned_of(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """The warning has the variable, the allowed values, the given one and the one in use."""
+    monkeypatch.setenv(TEMPORALITY, "sometimes")
+    reader_preferences()
+    assert [
+        (
+            logging.WARNING,
+            f"{TEMPORALITY}: expected one of cumulative, delta, lowmemory, got 'sometimes'; using cumulative",
+        )
+    ] == [(record.levelno, record.getMessage()) for record in caplog.records]

@@ -1,0 +1,316 @@
+"""Disks that are full, files that disappear: reading raises nothing, and everything lost is counted."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import tempfile
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from monitel_otlp.request import SIGNALS, FrozenRequest
+from monitel_otlp.spool import segment_writer
+from monitel_otlp.spool.folder import Folder
+from monitel_otlp.spool.raw import encode_block
+from monitel_otlp.spool.spool import Spool, SpoolError
+
+from .spools import drain, load, make_request, names, write
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Numbers:
+    """A decoder of numbers."""
+
+    def __init__(self, header: Any) -> None:
+        pass
+
+    def decode(self, items: list[Any]) -> list[FrozenRequest]:
+        """Return one request."""
+        return [FrozenRequest("logs", repr(items).encode(), len(items), 0)]
+
+
+DECODERS = {"numbers": Numbers}
+
+
+class SmallDisk:
+    """Takes so many bytes; what is cut off becomes free again."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.free = 1 << 40
+        self.error = errno.ENOSPC
+        self._write, self._truncate = os.pwrite, os.ftruncate
+        monkeypatch.setattr(os, "pwrite", self.pwrite)
+        monkeypatch.setattr(os, "ftruncate", self.ftruncate)
+
+    def pwrite(self, descriptor: int, content: Any, offset: int) -> int:
+        """Write what there is room for; at least a byte, as a real disk does."""
+        new = max(0, offset + len(content) - os.fstat(descriptor).st_size)
+        if not new:
+            return self._write(descriptor, content, offset)
+        possible = len(content) - new + min(new, self.free)
+        if possible <= 0 or (self.error != errno.ENOSPC and possible < len(content)):
+            raise OSError(self.error, os.strerror(self.error))
+        self.free -= min(new, self.free)
+        return self._write(descriptor, content[:possible], offset)
+
+    def ftruncate(self, descriptor: int, size: int) -> None:
+        """Cut off, unless the disk takes nothing at all."""
+        if self.error == errno.EROFS:
+            raise OSError(self.error, os.strerror(self.error))
+        self.free += os.fstat(descriptor).st_size - size
+        self._truncate(descriptor, size)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> SmallDisk:
+    """A disk with plenty of room, until the test says otherwise."""
+    return SmallDisk(monkeypatch)
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO])
+@pytest.mark.parametrize("room", [0, 5, 20, 60])
+def test_a_full_disk_leaves_no_trace_and_can_be_tried_again(
+    tmp_path: Path, disk: SmallDisk, error: int, room: int
+) -> None:
+    """Each attempt raises OSError; there is no new file for each, and the next one succeeds once there is room."""
+    with closing(Spool(tmp_path / "spool")) as spool:
+        spool.append(make_request(1, items=3))
+        disk.free, disk.error = room, error
+        for _ in range(5):
+            with pytest.raises(OSError, match=re.escape(os.strerror(error))):
+                spool.append(make_request(2, body=b"x" * 100))
+            with pytest.raises(OSError, match=re.escape(os.strerror(error))):
+                spool.append(make_request(2, "logs", body=b"x" * 100))
+        assert 3 == spool.items("metrics")
+        assert ["lock", "metrics-000001.spool"] == names(spool.folder)
+        assert [make_request(1, items=3)] == list(spool.requests())
+        disk.free = 1 << 40
+        spool.append(make_request(3))
+        assert [make_request(1, items=3), make_request(3)] == drain(spool)
+        assert {} == spool.take_lost("metrics")
+    assert not spool.folder.exists()
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
+def test_a_disk_that_is_full_from_the_beginning_has_no_folder(tmp_path: Path, disk: SmallDisk, error: int) -> None:
+    """Neither the spool's nor its parents; they are made when there is room."""
+    disk.free, disk.error = 0, error
+    spool = Spool(tmp_path / "runs" / "spool")
+    for _ in range(3):
+        with pytest.raises(OSError, match=re.escape(os.strerror(error))):
+            spool.append(make_request(1))
+        with pytest.raises(OSError, match=re.escape(os.strerror(error))):
+            spool.set_aside(make_request(1), "HTTP 400")
+        with pytest.raises(OSError, match=re.escape(os.strerror(error))):
+            spool.append_raw("logs", ("numbers",), encode_block([1]))
+        assert [] == names(tmp_path)
+    disk.free = 1 << 40
+    spool.append(make_request(1))
+    spool.close()
+    assert [make_request(1)] == load(spool.folder)
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_of_the_write(tmp_path: Path) -> None:
+    """A file is in the way, or permission is missing."""
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file", tmp_path / "file" / "spool"):
+        with pytest.raises((OSError, SpoolError), match=r"not a folder|Not a directory"):
+            Spool(folder).append(make_request(1))
+    assert ["file"] == names(tmp_path)
+
+
+@given(st.integers(0, 4000), st.integers(1, 60))
+def test_a_disk_that_fills_during_a_raw_write_keeps_what_it_took(free: int, per_block: int) -> None:
+    """Blocks that were written whole are kept and counted; nothing of the others is left."""
+    with tempfile.TemporaryDirectory() as root, pytest.MonkeyPatch.context() as monkeypatch:
+        disk = SmallDisk(monkeypatch)
+        monkeypatch.setattr(segment_writer, "_WRITE_BYTES", 1000)
+        items = [list(range(begin, begin + per_block)) for begin in range(0, 600, per_block)]
+        blocks = (block for part in items for block in encode_block(part))
+        with closing(Spool(Path(root) / "spool", decoders=DECODERS)) as spool:
+            spool.append(make_request(1, "logs"))
+            disk.free = free
+            try:
+                written = spool.append_raw("logs", ("numbers",), blocks)
+            except OSError:
+                written = 0
+            assert 0 == written % per_block
+            assert written >= min(600 // per_block, (free - 60) // (per_block * 5 + 30)) * per_block
+            assert written + 1 == spool.items("logs")
+            found = drain(spool, "logs")
+            assert written + 1 == sum(request.items for request in found)
+            assert ({}, 0) == (spool.take_lost("logs"), spool.problems)
+        assert not spool.folder.exists()
+
+
+def test_blocks_that_raise_keep_what_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error is the caller's, what is on disk by then is counted."""
+    monkeypatch.setattr(segment_writer, "_WRITE_BYTES", 1)
+
+    def blocks() -> Iterator[tuple[bytes, int]]:
+        yield from encode_block([1, 2, 3])
+        raise KeyboardInterrupt
+
+    with closing(Spool(tmp_path / "spool", decoders=DECODERS)) as spool:
+        with pytest.raises(KeyboardInterrupt):
+            spool.append_raw("logs", ("numbers",), blocks())
+        assert 3 == spool.items("logs") == sum(request.items for request in drain(spool, "logs"))
+
+
+def three_segments(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Write three requests, of 1, 2 and 3 items, and then some items, to a segment each."""
+    monkeypatch.setattr(segment_writer, "SEGMENT_BYTES", 1)
+    for number in (1, 2, 3):
+        spool.append(make_request(number, "logs", items=number))
+    spool.append_raw("logs", ("numbers",), encode_block([1, 2, 3, 4]))
+    return sorted(path for path in spool.folder.iterdir() if path.name != "lock")
+
+
+@pytest.mark.parametrize("gone", [[0], [1], [3], [0, 1], [2, 3], [0, 1, 2, 3]], ids=str)
+@pytest.mark.parametrize("seen", [False, True], ids=["before it is read", "under way"])
+def test_a_segment_that_disappears_is_skipped_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, gone: list[int], seen: bool
+) -> None:
+    """A cleaner of temporary files, or rm: the others come in order, one line is logged."""
+    with closing(Spool(tmp_path / "spool", decoders=DECODERS)) as spool:
+        paths = three_segments(spool, monkeypatch)
+        first = spool.oldest("logs") if seen else None
+        for each in gone:
+            paths[each].unlink()
+        assert spool.size_bytes > 0
+        left = [items for number, items in enumerate((1, 2, 3, 4)) if number not in gone or (first and not number)]
+        assert [items for number, items in enumerate((1, 2, 3, 4)) if number not in gone] == [
+            request.items for request in spool.requests()
+        ]
+        assert left == [request.items for request in drain(spool, "logs")]
+        assert 10 - sum(left) == spool.take_lost("logs").get("disk", 0)
+        assert (0, 0) == (spool.items("logs"), spool.size_bytes)
+        spool.append(make_request(9, "logs"))
+        assert [make_request(9, "logs")] == drain(spool, "logs")
+    assert 1 == len(caplog.records)
+    assert not spool.folder.exists()
+
+
+def test_what_has_disappeared_is_counted_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a backend nothing is read again: the last look finds it."""
+    with closing(Spool(tmp_path / "spool", decoders=DECODERS)) as spool:
+        paths = three_segments(spool, monkeypatch)
+        paths[0].unlink()
+        paths[2].unlink()
+    assert ({"disk": 4}, 6) == (spool.take_lost("logs"), spool.items("logs"))
+
+
+@pytest.mark.parametrize("seen", [False, True], ids=["unread", "read"])
+def test_a_folder_that_disappears_is_made_again(tmp_path: Path, *, seen: bool) -> None:
+    """What was in it is counted, except for a request under way, and the next request is on disk again."""
+    with closing(Spool(tmp_path / "runs" / "spool")) as spool:
+        for signal_ in SIGNALS:
+            spool.append(make_request(1, signal_, items=2))
+            spool.append(make_request(2, signal_, items=3))
+        if seen:
+            assert make_request(1, "logs", items=2) == spool.oldest("logs")
+        shutil.rmtree(tmp_path / "runs")
+        spool.append(make_request(3, "logs"))
+        spool.append(make_request(3, "traces"))
+        assert {"disk": 3 if seen else 5} == spool.take_lost("logs")
+        if seen:
+            assert make_request(1, "logs", items=2) == spool.oldest("logs")
+            spool.remove_oldest("logs")
+        assert [make_request(3, "logs")] == drain(spool, "logs")
+    assert [make_request(3, "traces")] == load(spool.folder)
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ESTALE, errno.EACCES, errno.ENOENT, errno.ENODEV, errno.ETIMEDOUT])
+@pytest.mark.parametrize("call", ["open", "pread"])
+@pytest.mark.parametrize("bad", [0, 1, 2, 3])
+def test_a_segment_that_cannot_be_read_is_skipped_and_counted(
+    *, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int, call: str, bad: int
+) -> None:
+    """It stays where it is: the disk may recover, and a replay can read it then."""
+    with closing(Spool(tmp_path / "spool", decoders=DECODERS)) as spool:
+        path = three_segments(spool, monkeypatch)[bad]
+        inode = path.stat().st_ino
+        with monkeypatch.context() as broken:
+            if call == "open":
+                real_open = Folder.open_file
+
+                def open_file(self: Folder, name: str, flags: int) -> int:
+                    if name == path.name:
+                        raise OSError(error, os.strerror(error), name)
+                    return real_open(self, name, flags)
+
+                broken.setattr(Folder, "open_file", open_file)
+            else:
+                real_pread = os.pread
+
+                def pread(descriptor: int, length: int, offset: int) -> bytes:
+                    if os.fstat(descriptor).st_ino == inode:
+                        raise OSError(error, os.strerror(error))
+                    return real_pread(descriptor, length, offset)
+
+                broken.setattr(os, "pread", pread)
+            assert 3 == len(list(spool.requests()))
+            found = drain(spool, "logs")
+        assert [items for number, items in enumerate((1, 2, 3, 4)) if number != bad] == [each.items for each in found]
+        assert {"disk": bad + 1} == spool.take_lost("logs")
+    with closing(Spool(tmp_path / "spool", decoders=DECODERS)) as spool:
+        spool.load()
+        assert [bad + 1] == [request.items for request in drain(spool, "logs")]
+    assert not spool.folder.exists()
+
+
+@pytest.mark.parametrize("cut", [0, 4, 8, 20, 44, 50])
+def test_a_segment_that_was_truncated_is_counted(tmp_path: Path, cut: int) -> None:
+    """Including one that is being written: new requests are found behind the hole."""
+    with closing(Spool(tmp_path / "spool")) as spool:
+        for number in range(4):
+            spool.append(make_request(number, items=10))
+        os.truncate(spool.folder / "metrics-000001.spool", cut)
+        spool.append(make_request(5, items=1))
+        found = drain(spool)
+        assert 41 == sum(request.items for request in found) + spool.take_lost("metrics")["disk"]
+        assert 0 == spool.items("metrics")
+
+
+def test_a_position_that_cannot_be_written_costs_nothing(tmp_path: Path, disk: SmallDisk) -> None:
+    """On a full disk requests are removed all the same; only a crash makes the next process send them again."""
+    with closing(Spool(tmp_path / "spool")) as spool:
+        for number in range(4):
+            spool.append(make_request(number))
+        disk.free = 0
+        assert [make_request(number) for number in range(4)] == drain(spool)
+    assert not spool.folder.exists()
+
+
+def test_a_read_only_spool_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It cannot be locked, so it is not delivered; it can be looked at."""
+    write(tmp_path / "spool", make_request(1))
+    real = os.open
+
+    def read_only(path: Any, flags: int, *arguments: Any, **options: Any) -> int:
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return real(path, flags, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", read_only)
+    with pytest.raises(OSError, match=r"Read-only file system.*lock"):
+        Spool(tmp_path / "spool").load()
+    assert [make_request(1)] == list(Spool(tmp_path / "spool").peek())
+
+
+def test_a_warning_about_the_disk_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """With the folder and the reason."""
+    spool = Spool(tmp_path / "spool")
+    for _ in range(3):
+        spool.complain(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    (record,) = caplog.records
+    assert f"the spool in {tmp_path / 'spool'} cannot be written" in record.getMessage()

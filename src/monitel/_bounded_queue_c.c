@@ -1,0 +1,549 @@
+/* A queue with a limit for items and for bytes, in C. Its twin in Python is _bounded_queue_py.py.
+ *
+ * A step, from LOCK to UNLOCK, calls no Python and releases no reference: nothing can interrupt it, and whoever looks at
+ * the queue from a destructor, a signal handler or another thread finds it complete. With the GIL the lock is empty.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#ifdef Py_GIL_DISABLED
+#define LOCK(self) PyMutex_Lock(&(self)->mutex)
+#define UNLOCK(self) PyMutex_Unlock(&(self)->mutex)
+#else
+#define LOCK(self) ((void)(self))
+#define UNLOCK(self) ((void)(self))
+#endif
+
+/* Kept out of put(), so that the common way saves no registers for what it does not do. */
+#if defined(__GNUC__)
+#define RARE __attribute__((noinline, cold))
+#else
+#define RARE
+#endif
+
+enum {
+    ITEM_BYTES = 128,    /* of each item: the item itself and its place in the queue */
+    OBJECT_BYTES = 64,   /* of each object in a payload: its header and its place in a container */
+    CHARACTER_BYTES = 4, /* the most that a character outside ASCII takes */
+    DEPTH = 8,           /* containers within containers that are looked into */
+    FEW = 16,            /* items that a put drops without a buffer from the heap */
+    KEPT = 256,          /* entries whose memory an empty queue keeps */
+};
+
+typedef struct {
+    PyObject *item;
+    int64_t bytes;
+} Entry;
+
+typedef struct {
+    PyObject_HEAD
+    Entry *ring;     /* capacity is 0 or a power of two */
+    size_t capacity, first, waiting;
+    size_t max_items, half_items;
+    int64_t bytes, max_bytes, half_bytes;
+    int64_t recorded, dropped;
+    bool woken; /* wake() was called, or is due, for this filling */
+    PyObject *wake, *evicted; /* NULL: none */
+#ifdef Py_GIL_DISABLED
+    PyMutex mutex;
+#endif
+} BoundedQueue;
+
+/* What a put drops, until it is out of its step. */
+typedef struct {
+    PyObject *few[FEW];
+    PyObject **items;
+    size_t count;
+} Gone;
+
+/* The module is refused in sub-interpreters, so the process has one. */
+static PyObject *counts_type;
+
+/* ---- sizes ---- */
+
+/* A container that nobody else changes: with the GIL the container itself. NULL: no memory, no exception set. */
+static PyObject *
+unshared(PyObject *container)
+{
+#ifdef Py_GIL_DISABLED
+    if (!PyTuple_Check(container)) {
+        PyObject *copy = PyDict_Check(container) ? PyDict_Copy(container) : PyList_AsTuple(container);
+        if (copy == NULL) {
+            PyErr_Clear();
+        }
+        return copy;
+    }
+#endif
+    return Py_NewRef(container);
+}
+
+/* Adds the bytes of an object to a size, until that is beyond the limit. */
+static int64_t
+add_size(PyObject *value, int64_t size, int64_t limit, int depth)
+{
+    size += OBJECT_BYTES;
+    if (PyUnicode_Check(value)) {
+        return size + PyUnicode_GET_LENGTH(value) * (PyUnicode_IS_ASCII(value) ? 1 : CHARACTER_BYTES);
+    }
+    if (PyBytes_Check(value)) {
+        return size + PyBytes_GET_SIZE(value);
+    }
+    if (depth == 0 || !(PyDict_Check(value) || PyList_Check(value) || PyTuple_Check(value))) {
+        return size;
+    }
+    PyObject *container = unshared(value);
+    if (container == NULL) {
+        return size;
+    }
+    if (PyDict_Check(container)) {
+        PyObject *key, *element;
+        Py_ssize_t position = 0;
+        while (size <= limit && PyDict_Next(container, &position, &key, &element)) {
+            size = add_size(key, size, limit, depth - 1);
+            size = add_size(element, size, limit, depth - 1);
+        }
+    }
+    else {
+        Py_ssize_t length = PySequence_Fast_GET_SIZE(container);
+        for (Py_ssize_t i = 0; i < length && size <= limit; i++) {
+            size = add_size(PySequence_Fast_GET_ITEM(container, i), size, limit, depth - 1);
+        }
+    }
+    Py_DECREF(container);
+    return size;
+}
+
+/* Estimates the bytes of an item from its payload; beyond the limit any number above it will do. */
+static int64_t
+item_size(PyObject *payload, int64_t limit)
+{
+    if (PyLong_Check(payload)) {
+        int overflow;
+        long long bytes = PyLong_AsLongLongAndOverflow(payload, &overflow);
+        return overflow > 0 ? INT64_MAX : overflow < 0 || bytes < 0 ? 0 : bytes;
+    }
+    return add_size(payload, ITEM_BYTES, limit, DEPTH);
+}
+
+/* ---- steps ---- */
+
+static inline Entry *
+entry_at(BoundedQueue *self, size_t place)
+{
+    return &self->ring[(self->first + place) & (self->capacity - 1)];
+}
+
+/* Makes room for one more entry. */
+static bool
+grow(BoundedQueue *self)
+{
+    size_t capacity = self->capacity == 0 ? FEW : self->capacity * 2;
+    Entry *ring = capacity > SIZE_MAX / sizeof(Entry) ? NULL : PyMem_RawMalloc(capacity * sizeof(Entry));
+    if (ring == NULL) {
+        return false;
+    }
+    size_t unbroken = Py_MIN(self->waiting, self->capacity - self->first);
+    if (self->waiting > 0) {
+        memcpy(ring, self->ring + self->first, unbroken * sizeof(Entry));
+        memcpy(ring + unbroken, self->ring, (self->waiting - unbroken) * sizeof(Entry));
+    }
+    PyMem_RawFree(self->ring);
+    self->ring = ring;
+    self->capacity = capacity;
+    self->first = 0;
+    return true;
+}
+
+static inline Entry
+remove_oldest(BoundedQueue *self)
+{
+    Entry oldest = self->ring[self->first];
+    self->first = (self->first + 1) & (self->capacity - 1);
+    self->waiting--;
+    self->bytes -= oldest.bytes;
+    return oldest;
+}
+
+/* Drops as many of the oldest items as a new one needs room for; false: there is no memory to do so. */
+static RARE bool
+make_room(BoundedQueue *self, int64_t size, Gone *gone)
+{
+    size_t count = 0;
+    int64_t most = self->max_bytes - size, bytes = self->bytes;
+    while (self->waiting - count >= self->max_items || bytes > most) {
+        bytes -= entry_at(self, count)->bytes;
+        count++;
+    }
+    if (count > FEW) {
+        PyObject **items = PyMem_RawMalloc(count * sizeof(PyObject *));
+        if (items == NULL) {
+            return false;
+        }
+        gone->items = items;
+    }
+    for (; gone->count < count; gone->count++) {
+        gone->items[gone->count] = remove_oldest(self).item;
+    }
+    self->dropped += (int64_t)count;
+    return true;
+}
+
+/* Takes over a reference to the item. */
+static inline void
+append(BoundedQueue *self, PyObject *item, int64_t size, Gone *gone)
+{
+    self->recorded++;
+    if (size > self->max_bytes
+        || ((self->waiting >= self->max_items || self->bytes > self->max_bytes - size) && !make_room(self, size, gone))
+        || (self->waiting == self->capacity && !grow(self))) {
+        self->dropped++;
+        gone->items[gone->count++] = item; /* of a huge item, or without memory: nothing else is gone */
+        return;
+    }
+    *entry_at(self, self->waiting) = (Entry){item, size};
+    self->waiting++;
+    self->bytes += size;
+}
+
+static inline bool
+becomes_half_full(BoundedQueue *self)
+{
+    if (self->woken || (self->waiting < self->half_items && self->bytes < self->half_bytes)) {
+        return false;
+    }
+    self->woken = true;
+    return true;
+}
+
+/* ---- callbacks ---- */
+
+static void
+call(PyObject *callback, PyObject *item)
+{
+    PyObject *function = Py_NewRef(callback);
+    PyObject *result = item == NULL ? PyObject_CallNoArgs(function) : PyObject_CallOneArg(function, item);
+    if (result == NULL) {
+        PyErr_WriteUnraisable(function);
+    }
+    Py_XDECREF(result);
+    Py_DECREF(function);
+}
+
+/* Runs after a step: what Python does here may use the queue. */
+static RARE void
+finish(BoundedQueue *self, Gone *gone, bool wake)
+{
+    for (size_t i = 0; i < gone->count; i++) {
+        if (self->evicted != NULL) {
+            call(self->evicted, gone->items[i]);
+        }
+        Py_DECREF(gone->items[i]);
+    }
+    if (gone->items != gone->few) {
+        PyMem_RawFree(gone->items);
+    }
+    if (wake && self->wake != NULL) {
+        call(self->wake, NULL);
+    }
+}
+
+/* ---- methods ---- */
+
+/* Finds item and payload by position or keyword. */
+static RARE int
+put_arguments(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, PyObject **found)
+{
+    static const char *const names[] = {"item", "payload"};
+    if (nargs > 2) {
+        PyErr_Format(PyExc_TypeError, "BoundedQueue.put() takes from 2 to 3 positional arguments but %zd were given",
+                     nargs + 1);
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < nargs; i++) {
+        found[i] = args[i];
+    }
+    Py_ssize_t nkeywords = kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames);
+    for (Py_ssize_t i = 0; i < nkeywords; i++) {
+        PyObject *keyword = PyTuple_GET_ITEM(kwnames, i);
+        int which = PyUnicode_CompareWithASCIIString(keyword, names[0]) == 0   ? 0
+                    : PyUnicode_CompareWithASCIIString(keyword, names[1]) == 0 ? 1
+                                                                               : -1;
+        if (which < 0) {
+            PyErr_Format(PyExc_TypeError, "BoundedQueue.put() got an unexpected keyword argument '%U'", keyword);
+            return -1;
+        }
+        if (which < nargs) {
+            PyErr_Format(PyExc_TypeError, "BoundedQueue.put() got multiple values for argument '%U'", keyword);
+            return -1;
+        }
+        found[which] = args[nargs + i];
+    }
+    if (found[0] == NULL) {
+        PyErr_SetString(PyExc_TypeError, "BoundedQueue.put() missing 1 required positional argument: 'item'");
+        return -1;
+    }
+    return 0;
+}
+
+static PyObject *
+queue_put(BoundedQueue *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    PyObject *found[2] = {NULL, NULL};
+    if (kwnames == NULL && (nargs == 1 || nargs == 2)) {
+        found[0] = args[0];
+        found[1] = nargs == 2 ? args[1] : NULL;
+    }
+    else if (put_arguments(args, nargs, kwnames, found) < 0) {
+        return NULL;
+    }
+    int64_t size = found[1] == NULL || found[1] == Py_None ? ITEM_BYTES : item_size(found[1], self->max_bytes);
+    Gone gone;
+    gone.items = gone.few;
+    gone.count = 0;
+    Py_INCREF(found[0]);
+    LOCK(self);
+    append(self, found[0], size, &gone);
+    bool wake = becomes_half_full(self);
+    UNLOCK(self);
+    if (gone.count > 0 || wake) {
+        finish(self, &gone, wake);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+queue_take(BoundedQueue *self, PyObject *limit)
+{
+    Py_ssize_t most = PyNumber_AsSsize_t(limit, NULL);
+    if (most == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    LOCK(self);
+    Py_ssize_t length = Py_MAX(0, Py_MIN(most, (Py_ssize_t)self->waiting));
+    UNLOCK(self);
+    PyObject *taken = PyList_New(length); /* a garbage collection in it, or another thread, may take items too */
+    if (taken == NULL) {
+        return NULL;
+    }
+    Entry *unused = NULL;
+    Py_ssize_t count = 0;
+    LOCK(self);
+    for (; count < length && self->waiting > 0; count++) {
+        PyList_SET_ITEM(taken, count, remove_oldest(self).item);
+    }
+    if (self->waiting < self->half_items && self->bytes < self->half_bytes) {
+        self->woken = false;
+    }
+    if (self->waiting == 0 && self->capacity > KEPT) {
+        unused = self->ring;
+        self->ring = NULL;
+        self->capacity = self->first = 0;
+    }
+    UNLOCK(self);
+    PyMem_RawFree(unused);
+    if (count < length && PyList_SetSlice(taken, count, length, NULL) < 0) {
+        Py_CLEAR(taken);
+    }
+    return taken;
+}
+
+static PyObject *
+queue_counts(BoundedQueue *self, PyObject *Py_UNUSED(ignored))
+{
+    LOCK(self);
+    int64_t recorded = self->recorded, dropped = self->dropped;
+    size_t waiting = self->waiting;
+    UNLOCK(self);
+    return PyObject_CallFunction(counts_type, "LLn", (long long)recorded, (long long)dropped, (Py_ssize_t)waiting);
+}
+
+static Py_ssize_t
+queue_length(BoundedQueue *self)
+{
+    LOCK(self);
+    size_t waiting = self->waiting;
+    UNLOCK(self);
+    return (Py_ssize_t)waiting;
+}
+
+static PyObject *
+queue_weight_bytes(BoundedQueue *self, void *Py_UNUSED(closure))
+{
+    LOCK(self);
+    int64_t bytes = self->bytes;
+    UNLOCK(self);
+    return PyLong_FromLongLong(bytes);
+}
+
+static PyMethodDef queue_methods[] = {
+    {"put", (PyCFunction)(void (*)(void))queue_put, METH_FASTCALL | METH_KEYWORDS,
+     PyDoc_STR("put($self, /, item, payload=None)\n--\n\n"
+               "Append an item, and drop the oldest items while the queue is over a limit.\n\n"
+               "Never raises, whatever the payload is.\n\n"
+               "Args:\n"
+               "    item: The item.\n"
+               "    payload: What the item's size is estimated from: its number of bytes, or the str, bytes or dict\n"
+               "        that makes up most of it. The values of a dict count with their keys, lists and tuples with\n"
+               "        their elements; of all other objects the size is constant.")},
+    {"take", (PyCFunction)(void (*)(void))queue_take, METH_O,
+     PyDoc_STR("take($self, limit, /)\n--\n\nRemove up to ``limit`` items, and return them, oldest first.")},
+    {"counts", (PyCFunction)(void (*)(void))queue_counts, METH_NOARGS,
+     PyDoc_STR("counts($self, /)\n--\n\nReturn the counts, all of one moment.")},
+    {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef queue_properties[] = {
+    {"weight_bytes", (getter)(void (*)(void))queue_weight_bytes, NULL,
+     PyDoc_STR("Estimated size of the items in the queue."), NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyObject *
+queue_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"max_items", "max_bytes", "wake", "evicted", NULL};
+    PyObject *limits[2], *wake = Py_None, *evicted = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|$OO:BoundedQueue", names, &limits[0], &limits[1], &wake,
+                                     &evicted)) {
+        return NULL;
+    }
+    Py_ssize_t max_items = PyNumber_AsSsize_t(limits[0], NULL);
+    if (max_items == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    Py_ssize_t max_bytes = PyNumber_AsSsize_t(limits[1], NULL);
+    if (max_bytes == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    if (max_items < 1 || max_bytes < 1) {
+        return PyErr_Format(PyExc_ValueError, "max_items and max_bytes must be at least 1, got %S and %S", limits[0],
+                            limits[1]);
+    }
+    BoundedQueue *self = (BoundedQueue *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->max_items = (size_t)max_items;
+    self->half_items = self->max_items / 2 + self->max_items % 2;
+    self->max_bytes = max_bytes;
+    self->half_bytes = self->max_bytes / 2 + self->max_bytes % 2;
+    self->wake = wake == Py_None ? NULL : Py_NewRef(wake);
+    self->evicted = evicted == Py_None ? NULL : Py_NewRef(evicted);
+    return (PyObject *)self;
+}
+
+static int
+queue_traverse(BoundedQueue *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->wake);
+    Py_VISIT(self->evicted);
+    for (size_t i = 0; i < self->waiting; i++) {
+        Py_VISIT(entry_at(self, i)->item);
+    }
+    return 0;
+}
+
+/* Drops all items; a destructor that runs here may put another one. */
+static int
+queue_clear(BoundedQueue *self)
+{
+    Py_CLEAR(self->wake);
+    Py_CLEAR(self->evicted);
+    LOCK(self);
+    BoundedQueue old = *self;
+    self->ring = NULL;
+    self->capacity = self->first = self->waiting = 0;
+    self->bytes = 0;
+    self->dropped += (int64_t)old.waiting;
+    UNLOCK(self);
+    for (size_t i = 0; i < old.waiting; i++) {
+        Py_DECREF(entry_at(&old, i)->item);
+    }
+    PyMem_RawFree(old.ring);
+    return 0;
+}
+
+static void
+queue_dealloc(BoundedQueue *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    queue_clear(self);
+    type->tp_free((PyObject *)self);
+    Py_DECREF(type);
+}
+
+static PyType_Slot queue_slots[] = {
+    {Py_tp_doc, (void *)PyDoc_STR(
+        "BoundedQueue(max_items, max_bytes, *, wake=None, evicted=None)\n--\n\n"
+        "Holds the newest items, within a limit for items and a limit for bytes.\n\n"
+        "While it is over a limit it drops the oldest item, and counts it in the same step. An item that is larger\n"
+        "than the whole queue is dropped itself; the others stay. Thread-safe, also in destructors, signal handlers\n"
+        "and the callbacks. A forked child makes a new queue.")},
+    {Py_tp_new, queue_new},
+    {Py_tp_dealloc, queue_dealloc},
+    {Py_tp_traverse, queue_traverse},
+    {Py_tp_clear, queue_clear},
+    {Py_tp_methods, queue_methods},
+    {Py_tp_getset, queue_properties},
+    {Py_sq_length, queue_length},
+    {0, NULL},
+};
+
+static PyType_Spec queue_spec = {
+    .name = "monitel._bounded_queue_c.BoundedQueue",
+    .basicsize = sizeof(BoundedQueue),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = queue_slots,
+};
+
+static int
+queue_exec(PyObject *module)
+{
+    if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
+        PyErr_SetString(PyExc_ImportError, "monitel does not run in sub-interpreters");
+        return -1;
+    }
+    PyObject *twin = PyImport_ImportModule("monitel._bounded_queue_py");
+    if (twin == NULL) {
+        return -1;
+    }
+    counts_type = PyObject_GetAttrString(twin, "QueueCounts");
+    Py_DECREF(twin);
+    PyObject *type = counts_type == NULL ? NULL : PyType_FromSpec(&queue_spec);
+    if (type == NULL) {
+        return -1;
+    }
+    int failed = PyModule_AddType(module, (PyTypeObject *)type);
+    Py_DECREF(type);
+    return failed;
+}
+
+static PyModuleDef_Slot module_slots[] = {
+    {Py_mod_exec, queue_exec},
+#if PY_VERSION_HEX >= 0x030C0000
+    {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
+#endif
+#ifdef Py_GIL_DISABLED
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
+#endif
+    {0, NULL},
+};
+
+static struct PyModuleDef queue_module = {
+    .m_base = PyModuleDef_HEAD_INIT,
+    .m_name = "monitel._bounded_queue_c",
+    .m_doc = PyDoc_STR("A queue with a limit for items and for bytes, in C."),
+    .m_slots = module_slots,
+};
+
+PyMODINIT_FUNC
+PyInit__bounded_queue_c(void)
+{
+    return PyModuleDef_Init(&queue_module);
+}

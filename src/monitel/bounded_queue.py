@@ -1,0 +1,19 @@
+"""A queue with a limit for items and for bytes: the C one where it was built, else its Python twin.
+
+``MONITEL_NO_EXTENSIONS=1``, read at import, selects the Python twin.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from monitel._bounded_queue_py import BoundedQueue, QueueCounts
+
+if not TYPE_CHECKING and os.environ.get("MONITEL_NO_EXTENSIONS", "0") in {"", "0"}:
+    # Missing where no compiler was there; any other ImportError is a fault that must be seen.
+    with suppress(ModuleNotFoundError):
+        from monitel._bounded_queue_c import BoundedQueue
+
+__all__ = ["BoundedQueue", "QueueCounts"]

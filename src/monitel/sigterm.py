@@ -1,0 +1,222 @@
+"""SIGTERM: deliver first, then do what SIGTERM did before, even if the main thread is inside C or C++ code.
+
+Python runs signal handlers in the main thread, between two bytecodes. While that thread waits inside a library (a
+collective, ``init_process_group``) no handler runs, and a process that replaced SIGTERM's default action survives it.
+A handler in C therefore wakes a thread, which takes over after half a second. Without the C extension
+(``MONITEL_NO_EXTENSIONS=1``, no compiler, not Linux) there is the Python handler only: the process ends when the main
+thread returns to Python.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from contextlib import suppress
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+__all__ = ["SigtermHandler", "check", "is_default"]
+
+_log = logging.getLogger("monitel.sigterm")
+
+_c: Any = None
+if os.environ.get("MONITEL_NO_EXTENSIONS", "0") in {"", "0"}:
+    with suppress(ModuleNotFoundError):  # any other ImportError is a fault that must be seen
+        _c = import_module("monitel._sigterm_c")
+
+_MAIN_THREAD_TIMEOUT = 0.5  # seconds until the main thread counts as blocked
+
+_current: SigtermHandler | None = None
+
+
+def is_default() -> bool:
+    """Return whether SIGTERM has its default action: neither Python nor a C library handles or ignores it."""
+    handler = _current
+    if handler is not None and handler._closed:
+        handler.uninstall()  # which another thread could not finish
+    return signal.getsignal(signal.SIGTERM) is signal.SIG_DFL and (_c is None or _c.is_default())
+
+
+def check() -> None:
+    """Install the C handler again where a library removed it but left the Python handler.
+
+    This happens when a library sets a handler for some time and then restores the previous one. Cheap; callable from
+    any thread.
+    """
+    handler = _current
+    if handler is not None:
+        handler.check()
+
+
+class SigtermHandler:
+    """Delivers on SIGTERM, then does what SIGTERM did before. At most one is installed in a process.
+
+    The handler that was installed last decides whether the process ends. While this one is the last, SIGTERM calls
+    ``end``, restores the previous handler, and calls it; where there was none, the signal is sent again, so that the
+    exit status stays the same. When a later handler calls this one, ``flush`` and the previous handler are called, and
+    the process goes on. A further SIGTERM during ``end`` changes nothing.
+
+    If SIGTERM had its default action and the main thread has not run for half a second, a thread calls ``end`` and
+    sends the signal again. If no thread gets the GIL, the process ends five seconds after SIGTERM without ``end``.
+
+    A forked child gets the previous handler back. An ignored SIGTERM stays ignored.
+
+    Args:
+        end: Takes a time in seconds; within it, deliver or store everything. Called once, in the main thread inside a
+            signal handler, or in the thread.
+        flush: Takes a time in seconds; within it, deliver what can be delivered. Called in the main thread inside a
+            signal handler.
+        timeout: Seconds from SIGTERM to the end of either.
+
+    Example:
+        >>> import signal
+        >>> from monitel.sigterm import SigtermHandler, is_default
+        >>> handler = SigtermHandler(end=lambda timeout: None, flush=lambda timeout: None)
+        >>> handler.install()
+        >>> is_default()
+        False
+        >>> handler.uninstall()
+        >>> is_default()
+        True
+    """
+
+    def __init__(
+        self, end: Callable[[float], object], flush: Callable[[float], object], *, timeout: float = 2.0
+    ) -> None:
+        self._end = end
+        self._flush = flush
+        self._timeout = timeout
+        self._callback = self._handle  # one object: handlers are compared by identity
+        self._previous: Any = None
+        self._disposition: bytes | None = None  # of the signal, for the C library's handlers that Python cannot name
+        self._pid = 0
+        self._claim = threading.Lock()  # taken once, by the thread that calls end
+        self._closed = False
+        self._in_thread = False
+        self._thread: threading.Thread | None = None
+
+    def install(self) -> None:
+        """Handle SIGTERM from now on.
+
+        Raises:
+            ValueError: Not called in the main thread.
+        """
+        global _current
+        if threading.current_thread() is not threading.main_thread():
+            raise ValueError("a handler for SIGTERM must be installed in the main thread")
+        if _current is not None:
+            _current.uninstall()
+        self._previous = signal.getsignal(signal.SIGTERM)
+        if self._previous is signal.SIG_IGN:
+            return
+        default = is_default()
+        self._pid = os.getpid()
+        self._disposition = _c.disposition() if _c is not None else None
+        signal.signal(signal.SIGTERM, self._callback)
+        _current = self
+        if _c is not None:
+            _c.begin()
+        if _c is not None and default:
+            thread = threading.Thread(target=self._watch, name="monitel-sigterm", daemon=True)
+            with suppress(RuntimeError):  # no further thread can be started: the Python handler has to do
+                thread.start()
+                self._thread = thread
+            self.check()
+
+    def uninstall(self) -> None:
+        """Restore the previous handler if this one is the last. Idempotent.
+
+        Below a later handler, or if called outside the main thread, the Python handler stays, and does nothing but
+        what SIGTERM did before.
+        """
+        global _current
+        if self._claim.locked():
+            return  # called by end, and what follows restores the previous handler
+        self._closed = True
+        if _current is self and threading.current_thread() is threading.main_thread():
+            _current = None
+            if self._decides():
+                self._restore()
+            if self._thread is not None:
+                _c.stop()
+                self._thread.join(2 * _MAIN_THREAD_TIMEOUT)
+
+    def check(self) -> None:
+        """Install the C handler again where a library removed it but left the Python handler."""
+        if self._thread is not None and self._pid == os.getpid():
+            _c.chain(self._callback)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        """Handle SIGTERM in Python: in the main thread, between two bytecodes."""
+        decides = self._decides()
+        if self._pid == os.getpid() and not self._closed:
+            if not decides:
+                self._live_on()
+                _guarded(self._flush, self._timeout, Exception)
+            elif self._claim.acquire(blocking=False):
+                _guarded(self._end, self._timeout, BaseException)
+            else:
+                if self._in_thread and self._thread is not None:
+                    self._thread.join(self._timeout)  # it ends the process
+                return  # a further signal: the main thread's end goes on
+        if decides:
+            self._closed = True
+            self._restore()
+        if callable(self._previous):
+            self._previous(number, frame)
+        elif decides:
+            os.kill(os.getpid(), number)
+
+    def _watch(self) -> None:
+        """Handle SIGTERM in the thread, if the main thread does not do so in time."""
+        while _c.wait():
+            threading.Event().wait(_MAIN_THREAD_TIMEOUT)
+            if not self._decides():
+                self._live_on()
+            elif self._claim.acquire(blocking=False):
+                self._in_thread = True
+                if not self._closed:
+                    _guarded(self._end, self._timeout - _MAIN_THREAD_TIMEOUT, BaseException)
+                _c.restore(self._disposition)
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    def _live_on(self) -> None:
+        """Leave the process alive: the C handler took this handler for the last, as one above it can make it."""
+        if self._thread is not None:
+            _c.live_on()
+
+    def _decides(self) -> bool:
+        """Return whether this handler was installed last."""
+        if _c is not None:
+            return bool(_c.decides(self._callback))
+        return signal.getsignal(signal.SIGTERM) is self._callback
+
+    def _restore(self) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if self._previous is None else self._previous)
+        if self._disposition is not None:
+            _c.restore(self._disposition)
+
+
+def _guarded(function: Callable[[float], object], timeout: float, errors: type[BaseException]) -> None:
+    try:
+        function(timeout)
+    except errors:  # SIGTERM does what it did before, whatever happens here
+        _log.exception("the delivery of telemetry on SIGTERM failed")
+
+
+def _in_child() -> None:
+    """Give a forked child the previous handler back."""
+    global _current
+    handler, _current = _current, None
+    if handler is not None and handler._decides():
+        handler._restore()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
