@@ -16,6 +16,10 @@
 #define LOCK(self) ((void)(self))
 #define UNLOCK(self) ((void)(self))
 #endif
+#ifndef Py_BEGIN_CRITICAL_SECTION /* since 3.13 */
+#define Py_BEGIN_CRITICAL_SECTION(object) {
+#define Py_END_CRITICAL_SECTION() }
+#endif
 
 /* Kept out of put(), so that the common way saves no registers for what it does not do. */
 #if defined(__GNUC__)
@@ -64,22 +68,6 @@ static PyObject *counts_type;
 
 /* ---- sizes ---- */
 
-/* A container that nobody else changes: with the GIL the container itself. NULL: no memory, no exception set. */
-static PyObject *
-unshared(PyObject *container)
-{
-#ifdef Py_GIL_DISABLED
-    if (!PyTuple_Check(container)) {
-        PyObject *copy = PyDict_Check(container) ? PyDict_Copy(container) : PyList_AsTuple(container);
-        if (copy == NULL) {
-            PyErr_Clear();
-        }
-        return copy;
-    }
-#endif
-    return Py_NewRef(container);
-}
-
 /* Adds the bytes of an object to a size, until that is beyond the limit. */
 static int64_t
 add_size(PyObject *value, int64_t size, int64_t limit, int depth)
@@ -94,25 +82,26 @@ add_size(PyObject *value, int64_t size, int64_t limit, int depth)
     if (depth == 0 || !(PyDict_Check(value) || PyList_Check(value) || PyTuple_Check(value))) {
         return size;
     }
-    PyObject *container = unshared(value);
-    if (container == NULL) {
-        return size;
-    }
-    if (PyDict_Check(container)) {
+    Py_BEGIN_CRITICAL_SECTION(value); /* another thread may change it where an element is looked into: hence references */
+    if (PyDict_Check(value)) {
         PyObject *key, *element;
         Py_ssize_t position = 0;
-        while (size <= limit && PyDict_Next(container, &position, &key, &element)) {
-            size = add_size(key, size, limit, depth - 1);
+        while (size <= limit && PyDict_Next(value, &position, &key, &element)) {
+            Py_INCREF(element);
+            size = add_size(Py_NewRef(key), size, limit, depth - 1);
             size = add_size(element, size, limit, depth - 1);
+            Py_DECREF(key);
+            Py_DECREF(element);
         }
     }
     else {
-        Py_ssize_t length = PySequence_Fast_GET_SIZE(container);
-        for (Py_ssize_t i = 0; i < length && size <= limit; i++) {
-            size = add_size(PySequence_Fast_GET_ITEM(container, i), size, limit, depth - 1);
+        for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(value) && size <= limit; i++) {
+            PyObject *element = Py_NewRef(PySequence_Fast_GET_ITEM(value, i));
+            size = add_size(element, size, limit, depth - 1);
+            Py_DECREF(element);
         }
     }
-    Py_DECREF(container);
+    Py_END_CRITICAL_SECTION();
     return size;
 }
 

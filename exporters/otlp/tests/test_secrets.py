@@ -7,6 +7,7 @@ import logging
 import random
 import socket
 from dataclasses import asdict
+from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -113,6 +114,11 @@ def attempts(settings: Settings) -> list[object]:
     return found
 
 
+def resolved(url: str, protocol: str) -> list[object]:
+    """Return what there is to print of an argument."""
+    return [resolve(url, protocol=protocol).endpoints.get("logs")]
+
+
 def outcome(work: Callable[[], list[object]]) -> list[object]:
     """Return what there is to print of the work, or of the ValueError that it raises."""
     try:
@@ -129,7 +135,7 @@ def test_no_address_shows_its_secret(
     """Well-formed or not: as an argument, and in each variable."""
     for secret in SECRETS:
         url = template.format(secret)
-        channels.assert_unseen(*outcome(lambda url=url: [resolve(url, protocol=protocol).endpoints.get("logs")]))  # type: ignore[misc]
+        channels.assert_unseen(*outcome(partial(resolved, url, protocol)))
         if "\0" not in url:  # a variable cannot hold it
             monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", url)
             channels.assert_unseen(*outcome(lambda: attempts(resolve(protocol=protocol))))
@@ -321,3 +327,12 @@ def test_doctor_prints_no_secret(
         channels.assert_unseen()
         assert 1 == main(["doctor", "--endpoint", peer.url, "--header", LEFT])
         channels.assert_unseen()
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe machine", b"machine", b""])
+def test_netrc_that_cannot_be_read_is_ignored(monkeypatch: pytest.MonkeyPatch, tmp_path: Any, content: bytes) -> None:
+    """A transport is made without it."""
+    path = tmp_path / "netrc"
+    path.write_bytes(content)
+    monkeypatch.setenv("NETRC", str(path))
+    assert make_transports(resolve("http://127.0.0.1:9"))

@@ -24,7 +24,7 @@ from .hostile import OK_HEAD, Peer
 from .receiver import Receiver, partial_success
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from .hostile import Behaviour
@@ -76,7 +76,7 @@ def attempt(sender: HttpTransport, request: FrozenRequest = SMALL) -> Answer:
 
 
 @pytest.fixture(params=["directly", "through a proxy"])
-def url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[Peer], str]:
     """Return a function that gives the URL by which a peer is reached; through a proxy the peer is the proxy."""
 
     def url(peer: Peer) -> str:

@@ -7,6 +7,7 @@ import logging
 import sys
 import time
 from contextlib import contextmanager
+from itertools import takewhile
 from threading import RLock, Thread
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from opentelemetry.context import get_current
 import monitel
 from monitel.bounded_queue import BoundedQueue
 from monitel_otel import WaitInstruments
-from monitel_otlp.accounting import Stage
+from monitel_otlp.accounting import EXIT, Stage
 from monitel_otlp.delivery.delivery import Delivery, RawItems
 from monitel_otlp.encoder import Encoder, Source
 from monitel_otlp.gil import give_way
@@ -55,20 +56,22 @@ if TYPE_CHECKING:
 _log = logging.getLogger("monitel.otlp")
 
 LIMIT = 100_000  # windows, events, ranges, log records and spans, of each kind, that wait to be encoded
-LIMIT_BYTES = 64 << 20
+LIMIT_BYTES = 128 << 20
 _SPOOL_BYTES = 1 << 30
 _CALLBACKS = 1.0  # seconds that a round waits for the application's observable callbacks
 _LAST_CALLBACKS = 0.3  # of the exit's
 _PATIENCE = 0.3  # seconds, where the code that a signal has interrupted may hold a lock
 _SWITCH_INTERVAL = 0.0005  # seconds; by default a busy thread keeps the GIL for 0.005
-_ENCODED, _STUCK, _SENT, _STORED = 0.4, 0.05, 0.75, 0.95  # shares of the time to shut down
+_MANY = 20_000  # items; most of them have to go to disk as they are
+# Shares of the time to shut down that have passed when each step ends.
+_ENCODED, _ENCODED_OF_MANY, _STUCK, _SENT, _PREPARED, _STORED = 0.4, 0.15, 0.05, 0.75, 0.85, 0.95
 _LEAST_FOR_DISK = 0.2  # seconds, even where there is no time to shut down
 
 
 class Engine:
     """Takes windows, events and ranges from any thread, and delivers them from threads of its own.
 
-    They wait in queues of 100,000 items and 64 MiB each. The oldest is dropped when one is full, and counted as
+    They wait in queues of 100,000 items and 128 MiB each. The oldest is dropped when one is full, and counted as
     ``queue_full``. The encoder makes requests of them, a sender for each signal sends these, and the disk's thread
     keeps what is not delivered: whatever hangs stops one of these threads, and none of the others.
 
@@ -211,9 +214,10 @@ class Engine:
         """
         begin = time.monotonic()
         self._interrupted = in_signal_handler
+        many = sum(len(source.queue) for source in self._last_sources()) > _MANY
         with _in_a_hurry():
-            encoded = self.encoder.finish(begin + _ENCODED * timeout, _STUCK * timeout)
-            raw = self._prepare_raw()
+            encoded = self.encoder.finish(begin + (_ENCODED_OF_MANY if many else _ENCODED) * timeout, _STUCK * timeout)
+            raw = self._prepare_raw(begin + _PREPARED * timeout)
             self.delivery.finish(begin + _SENT * timeout)
             self.delivery.end(raw, max(begin + _STORED * timeout, time.monotonic() + _LEAST_FOR_DISK))
         self.accounting.close(encoded=encoded)
@@ -326,11 +330,15 @@ class Engine:
             self._span_requests.flush()
         self.delivery.keep_up()
 
-    def _prepare_raw(self) -> list[RawItems]:
-        """Take what could not be encoded in time, in the form in which it goes to disk."""
+    def _prepare_raw(self, deadline: float) -> list[RawItems]:
+        """Take what could not be encoded in time, in the form in which it goes to disk.
+
+        Args:
+            deadline: Monotonic time after which the rest is dropped, with reason ``exit``.
+        """
         resource = self.windows.resource
-        forms: dict[str, Callable[[list[Any]], RawForm]] = {
-            "windows": lambda items: raw_windows(items, self.windows.mapping, resource),
+        forms: dict[str, Callable[[Any], RawForm]] = {
+            "windows": lambda items: raw_windows(list(items), self.windows.mapping, resource),
             "events": lambda items: raw_events(items, EventMapping(log_record_limits()), resource),
             "ranges": lambda items: raw_ranges(items, self._span_requests.mapping, resource),
             "records": raw_records,
@@ -339,10 +347,12 @@ class Engine:
         prepared = []
         for source in self._last_sources():
             if taken := self.accounting.take(source.signal, source.queue.take, LIMIT):
-                form = forms[source.kind](taken)
-                blocks = encode_block(form.items)
-                prepared.append(RawItems(source.signal, form.header, blocks))
-                self._lost(source.signal, "encoding", len(taken) - prepared[-1].items)
+                form = forms[source.kind](takewhile(lambda _: time.monotonic() < deadline, taken))
+                prepared.append(RawItems(source.signal, form.header, encode_block(form.items)))
+                written = prepared[-1].items
+                tried = len(form.items) + form.lost
+                self._lost(source.signal, "encoding", tried - written)
+                self._lost(source.signal, EXIT, len(taken) - tried)
         return prepared
 
     def _last_sources(self) -> list[Source]:

@@ -6,6 +6,7 @@ import atexit
 import logging
 import os
 import sys
+import time
 import weakref
 from collections import Counter
 from contextlib import suppress
@@ -37,6 +38,7 @@ _log = logging.getLogger("monitel.otlp")
 
 EXIT_TIMEOUT = 2.0
 _BEFORE_QUEUES = 50  # multiprocessing's priority: after monitel's own flush (100), before its Queues close (10)
+_LEAST_SHARE = 0.4  # of the time to shut down, for the delivery, however long the Stats take
 _FORK_PATIENCE = 1.0
 _WORKER = "worker"
 
@@ -44,7 +46,7 @@ _WORKER = "worker"
 class Pipeline:
     """monitel's windows, events and ranges on their way to an OTLP endpoint; :func:`configure` makes it.
 
-    They wait in bounded queues (100,000 items and 64 MiB each; the oldest is dropped and counted) until the encoder
+    They wait in bounded queues (100,000 items and 128 MiB each; the oldest is dropped and counted) until the encoder
     makes requests of them. What a backend does not accept is kept, first in memory, then in the spool. Thread-safe.
 
     A forked child exports nothing of its parent, and nothing at all until a window or an event is logged there, or a
@@ -195,10 +197,12 @@ class Pipeline:
         if self.ended is not None:
             return self.ended
         complete = False
+        begin = time.monotonic()
         try:
             if not in_signal_handler:
                 _flush_stats()
-            complete = self._end(timeout, in_signal_handler=in_signal_handler)
+            left = max(_LEAST_SHARE * timeout, timeout - (time.monotonic() - begin))
+            complete = self._end(left, in_signal_handler=in_signal_handler)
         except Exception:
             _log.exception("the shutdown of telemetry failed")
         finally:

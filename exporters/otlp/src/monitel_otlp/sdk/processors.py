@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from monitel_otlp.sdk._compat import ReadWriteLogRecord
 
-_RECORD_BYTES, _SPAN_BYTES, _EVENT_BYTES = 512, 1024, 256
+_RECORD_BYTES, _SPAN_BYTES, _EVENT_BYTES = 512, 512, 256
 
 
 class RecordQueue(LogRecordProcessor):

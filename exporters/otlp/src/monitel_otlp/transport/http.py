@@ -6,6 +6,7 @@ import gzip
 import re
 import time
 import zlib
+from contextlib import suppress
 from http.client import BadStatusLine, HTTPException, RemoteDisconnected
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -19,8 +20,8 @@ from monitel_otlp.transport import resolver
 from monitel_otlp.transport.answer import (
     RESPONSE_BYTES,
     Answer,
-    Transport,
     Verdict,
+    describe,
     guarded,
     parse_retry_after,
 )
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
     from monitel_otlp.request import FrozenRequest
     from monitel_otlp.transport.connection import Lookup
     from monitel_otlp.transport.tls import Certificates
-
-Sender = Transport  # the earlier name
 
 _COMPRESS: dict[str, Callable[[bytes], bytes]] = {"none": bytes, "gzip": gzip.compress, "deflate": zlib.compress}
 _FRAMING = {"content-type", "content-length", "content-encoding", "transfer-encoding", "connection", "accept-encoding"}
@@ -72,8 +71,9 @@ class HttpTransport:
         proxy: Address | None = None
         try:
             proxy = proxy_of(endpoint.address)
-        except AddressError as error:
-            self._problem = f"the proxy's address (check HTTPS_PROXY, HTTP_PROXY, ALL_PROXY) cannot be used: {error}"
+        except Exception as error:  # of requests' own functions: configure() must not fail for a proxy
+            why = str(error) if isinstance(error, AddressError) else describe(error)
+            self._problem = f"the proxy's address (check HTTPS_PROXY, HTTP_PROXY, ALL_PROXY) cannot be used: {why}"
         self._way = Way(endpoint.address, proxy, certificates, lookup)
         headers = _headers(endpoint)
         secrets = [*endpoint.secrets(), *proxy_secrets(), *parts_of_header(headers.get("authorization", ""))]
@@ -84,7 +84,7 @@ class HttpTransport:
             resolver.start()
 
     def send(self, request: FrozenRequest, timeout: float | None = None) -> Answer:
-        """Make one attempt, as :class:`Transport` has it."""
+        """Make one attempt, as :class:`~monitel_otlp.transport.answer.Transport` has it."""
         return guarded(lambda: self._attempt(request, timeout), self._mask)
 
     def close(self) -> None:
@@ -109,6 +109,7 @@ class HttpTransport:
             answer, kept = _exchange(wire, request.signal, b"".join([self._head.reveal(), framing, body]), self._way)
         finally:
             if kept:
+                wire.rest()
                 self._wire = wire
             else:
                 wire.close()
@@ -135,7 +136,8 @@ def _headers(endpoint: Endpoint) -> dict[str, str]:
     headers = ours | {name: value for name, value in asked.items() if name not in _FRAMING}
     credentials = endpoint.address.credentials
     if credentials is None and "authorization" not in headers:
-        credentials = get_netrc_auth(endpoint.public_url)
+        with suppress(Exception):  # a file that cannot be read is as good as none
+            credentials = get_netrc_auth(endpoint.public_url)
     if credentials is not None:
         headers["authorization"] = basic(*credentials)
     return headers

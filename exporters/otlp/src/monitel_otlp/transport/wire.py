@@ -38,9 +38,13 @@ class Wire:
         """Begin an attempt."""
         self._deadline = deadline
         self._left_bytes = RECEIVED_BYTES
-        self._reader = _Reader(_Raw(self), 8192)
+        self._reader: _Reader | None = _Reader(_Raw(self), 8192)
         if self._tunnelled is not None:
             self._tunnelled.begin(deadline)
+
+    def rest(self) -> None:
+        """End an attempt, after which the connection is kept."""
+        self._reader = None  # else it and the connection would keep each other alive
 
     def sendall(self, content: bytes) -> None:
         """Send all of it, or raise TimeoutError."""
@@ -51,6 +55,7 @@ class Wire:
 
     def makefile(self, *_mode: object) -> io.BufferedReader:
         """Return the reader of this attempt; closing it does not close the connection."""
+        assert self._reader is not None
         return self._reader
 
     def recv_into(self, buffer: Any) -> int:
@@ -102,6 +107,9 @@ class Wire:
         """Close the connection."""
         with suppress(OSError):
             self._sock.close()
+
+    def __del__(self) -> None:
+        self.close()  # of a transport that nobody closed
 
     def _arm(self) -> None:
         left = self._deadline - time.monotonic()
