@@ -1,35 +1,69 @@
-"""For every test of the repository."""
+"""For every test of the repository: no test sees what another one left behind in the process."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from monitel import _window, wait_counter
+import monitel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from types import ModuleType
 
-# How long an example takes says how busy the machine is.
+# The time of an example depends on the load of the machine.
 settings.register_profile("monitel", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("monitel")
+# In `make test` every run has the same examples: a failure belongs to the change, not to chance.
+settings.register_profile("test", settings.get_profile("monitel"), derandomize=True, database=None)
+settings.register_profile("fuzz", settings.get_profile("monitel"), print_blob=True)
+settings.load_profile("test")
+
+_FUZZ_FACTOR = 10
 
 
-@pytest.fixture(autouse=True)
-def no_wait_counters() -> Iterator[None]:
-    """Forget the keys that a test was the first to use: exporters report all that the process knows."""
-    before = set(wait_counter._waits)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With ``--hypothesis-profile fuzz`` run ten times as many examples, at random, whatever a test asks for."""
+    if config.getoption("--hypothesis-profile") != "fuzz":
+        return
+    tests: dict[int, Any] = {id(each.obj): each.obj for each in items if isinstance(each, pytest.Function)}
+    for test in tests.values():
+        if getattr(test, "is_hypothesis_test", False):
+            own = test._hypothesis_internal_use_settings
+            more = settings(own, max_examples=_FUZZ_FACTOR * own.max_examples, derandomize=False)
+            test._hypothesis_internal_use_settings = more
+
+
+@contextmanager
+def _left_as_found(package: ModuleType) -> Iterator[None]:
+    """Remove the handlers, Stats by name, wait counters and the step that are new at the end."""
+    state = package._window, package.handlers, package.registry._stats, package.wait_counter
+    window, handlers, stats, wait_counter = state
+    found = {*handlers._handlers}, {*stats}, {*wait_counter._waits}
+    window.set_step(None)  # there is no public way to forget the step
     yield
-    for key in wait_counter._waits.keys() - before:
+    for handle in {*handlers._handlers} - found[0]:
+        package.unregister_event_handler(handle)
+    for identity in {*stats} - found[1]:
+        del stats[identity]
+    for key in {*wait_counter._waits} - found[2]:
         del wait_counter._waits[key]
     wait_counter._ended.clear()
+    window.set_step(None)
+
+
+@pytest.fixture(scope="session")
+def packages() -> Callable[[], list[ModuleType]]:
+    """Return the copies of the package in this process; the core's tests have two."""
+    return lambda: [monitel]
 
 
 @pytest.fixture(autouse=True)
-def no_step() -> Iterator[None]:
-    """Begin and end each test without a training step; there is no public way to forget one."""
-    _window.set_step(None)
-    yield
-    _window.set_step(None)
+def fresh_state(packages: Callable[[], list[ModuleType]]) -> Iterator[None]:
+    """Begin and end each test without handlers, Stats, wait counters and a step of other tests."""
+    with ExitStack() as stack:
+        for package in packages():
+            stack.enter_context(_left_as_found(package))
+        yield

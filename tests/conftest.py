@@ -93,9 +93,16 @@ def twin(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.fixture(scope="session")
+def packages() -> Callable[[], list[ModuleType]]:
+    """Return the copies of the package in this process: every test begins and ends with a fresh state of both."""
+    _copy("py")
+    return lambda: [modules["monitel"] for modules in _copies.values()]
+
+
 @pytest.fixture
 def monitel(twin: str) -> Iterator[ModuleType]:
-    """Give the package over one twin, and leave neither handlers nor samples nor a step behind."""
+    """Give the package over one twin, and leave neither handlers nor samples behind."""
     modules = _copy(twin)
     package = modules["monitel"]
     with _in_place(modules):
@@ -103,8 +110,6 @@ def monitel(twin: str) -> Iterator[ModuleType]:
         for handle in package.handlers._handlers:
             package.unregister_event_handler(handle)
         package.flush()
-        package.registry._stats.clear()
-        package._window.set_step(None)
 
 
 @pytest.fixture

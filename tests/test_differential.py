@@ -244,7 +244,7 @@ def test_wrong_calls(both_twins: dict[str, ModuleType], args: tuple[int, ...], k
     assert said[0] == said[1]
 
 
-@pytest.mark.parametrize("value", [1, 1.0, "1", Mock(spec=float)])
+@pytest.mark.parametrize("value", [1, 1.0, "1", pytest.param(Mock(spec=float), id="mock")])
 def test_add_without_init(both_twins: dict[str, ModuleType], value: Any) -> None:
     """A Stat without __init__ complains in the same words, whatever is added."""
     said = []

@@ -90,6 +90,7 @@ DISTRIBUTIONS = {
     "google.protobuf": "protobuf",
     "google.rpc": "googleapis-common-protos",
     "requests": "requests",
+    "idna": "requests",
     "urllib3": "requests",
     "grpc": "grpcio",
     "tensorboard": "tensorboard",

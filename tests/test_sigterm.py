@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+needs_gil = pytest.mark.skipif(not getattr(sys, "_is_gil_enabled", lambda: True)(), reason="there is no GIL")
 WAIT = "lock = threading.Lock()\nlock.acquire()\nsay('ready')\nlock.acquire()"
 
 
@@ -38,7 +40,7 @@ def test_main_thread_in_c_ends_the_process(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "script",
     [
-        pytest.param(INSTALL + "blocked(60, ctypes.PyDLL)", id="GIL"),
+        pytest.param(INSTALL + "blocked(60, ctypes.PyDLL)", id="GIL", marks=needs_gil),
         pytest.param("handler._end = lambda _: blocked(60)\n" + INSTALL + "live_on()", id="main"),
         pytest.param("handler._end = lambda _: threading.Event().wait()\n" + INSTALL + "blocked(60)", id="thread"),
     ],
@@ -176,6 +178,22 @@ def test_handler_is_installed_in_the_main_thread_only() -> None:
     thread.join()
     assert ["a handler for SIGTERM must be installed in the main thread"] == [str(error) for error in errors]
     assert is_default()
+
+
+@pytest.mark.parametrize("before", ["", "signal.signal(signal.SIGTERM, lambda *_: say('before') or os._exit(7))\n"])
+def test_interrupted_delivery_goes_on(tmp_path: Path, twin: str, before: str) -> None:
+    """The main thread delivers already: SIGTERM, even several, waits until it uninstalls the handler."""
+    script = """\
+handler._end = lambda timeout: bool(say("end"))
+handler.install()
+live_on(1)
+say("delivered")
+handler.uninstall()
+live_on()
+"""
+    ended = terminate(tmp_path, twin, before + script, signals=3)
+    status, lines = (7, ["before"]) if before else (-signal.SIGTERM, [])
+    assert (status, ["end", "delivered", *lines]) == (ended.status, ended.lines)
 
 
 def test_second_handler_replaces_the_first(tmp_path: Path, twin: str) -> None:

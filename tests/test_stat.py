@@ -468,6 +468,18 @@ def test_event_of_a_window(make_stat: MakeStat, monitel: ModuleType, clock: Any,
     )
 
 
+def test_garbage_collector_does_not_track_windows(
+    make_stat: MakeStat, twin: str, monitel: ModuleType, events: list[Any]
+) -> None:
+    """Windows of many Stats that are closed at once cause no full collection, which is long in a large process."""
+    if twin == "py":
+        pytest.skip("only C can hide an object from the garbage collector")
+    make_stat().add(1)
+    monitel.flush()
+    window = events[0].window
+    assert [] == [each for each in (window, window.histogram, window.histogram.positive) if gc.is_tracked(each)]
+
+
 def test_stat_gets_or_creates(monitel: ModuleType, clock: Any, events: list[Any]) -> None:
     """monitel.stat() makes a Stat of torch's aggregations and 60 s, keeps it alive, and finds it again."""
     monitel.stat("registered").add(1)

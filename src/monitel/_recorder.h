@@ -215,6 +215,9 @@ counts_object(const uint64_t *counts, Py_ssize_t length)
             PyTuple_SET_ITEM(found, i, count);
         }
     }
+    if (found != NULL) {
+        PyObject_GC_UnTrack(found); /* nor does the histogram need the garbage collector: see untrack() */
+    }
     return found;
 }
 
@@ -236,6 +239,9 @@ histogram_object(const Recorder *self, PyObject *type)
                                       (unsigned long long)self->zero_count, (long long)first[0], counts[0],
                                       (long long)first[1], counts[1], self->sum, self->min, self->max,
                                       (unsigned long long)self->nonfinite);
+        if (found != NULL) {
+            PyObject_GC_UnTrack(found);
+        }
     }
     Py_XDECREF(counts[0]);
     Py_XDECREF(counts[1]);

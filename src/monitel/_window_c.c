@@ -747,6 +747,15 @@ window_get_step(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
     return step_object(current_step);
 }
 
+static PyObject *
+window_untrack(PyObject *Py_UNUSED(module), PyObject *object)
+{
+    if (PyObject_IS_GC(object)) {
+        PyObject_GC_UnTrack(object);
+    }
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef window_functions[] = {
     {"live", window_live, METH_NOARGS, PyDoc_STR("Every live Stat, oldest first.")},
     {"expired", window_expired, METH_NOARGS,
@@ -757,6 +766,8 @@ static PyMethodDef window_functions[] = {
      PyDoc_STR("Put hook(stat, value) -> float | None in place; give back the one before.")},
     {"set_step", window_set_step, METH_O, PyDoc_STR("Set the training step, an int, or None.")},
     {"get_step", window_get_step, METH_NOARGS, PyDoc_STR("The training step, None when never set.")},
+    {"untrack", window_untrack, METH_O,
+     PyDoc_STR("Hide an object from the garbage collector, which it must not need: nothing that it holds refers back.")},
     {NULL, NULL, 0, NULL},
 };
 

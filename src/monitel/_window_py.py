@@ -392,3 +392,7 @@ def set_step(step: int | None) -> None:
 def get_step() -> int | None:
     """The training step, None when never set."""
     return _step
+
+
+def untrack(_object: object) -> None:
+    """Hide an object from the garbage collector, which it must not need; only the C twin can."""

@@ -69,7 +69,8 @@ class SigtermHandler:
 
     Args:
         end: Takes a time in seconds; within it, deliver or store everything. Called once, in the main thread inside a
-            signal handler, or in the thread.
+            signal handler, or in the thread. Returns False if the interrupted code is at it already: that code goes on,
+            and SIGTERM does what it did before when :meth:`uninstall` is called.
         flush: Takes a time in seconds; within it, deliver what can be delivered. Called in the main thread inside a
             signal handler.
         timeout: Seconds from SIGTERM to the end of either.
@@ -98,6 +99,7 @@ class SigtermHandler:
         self._pid = 0
         self._claim = threading.Lock()  # taken once, by the thread that calls end
         self._closed = False
+        self._postponed = False
         self._in_thread = False
         self._thread: threading.Thread | None = None
 
@@ -136,7 +138,7 @@ class SigtermHandler:
         what SIGTERM did before.
         """
         global _current
-        if self._claim.locked():
+        if self._claim.locked() and not self._postponed:
             return  # called by end, and what follows restores the previous handler
         self._closed = True
         if _current is self and threading.current_thread() is threading.main_thread():
@@ -146,6 +148,9 @@ class SigtermHandler:
             if self._thread is not None:
                 _c.stop()
                 self._thread.join(2 * _MAIN_THREAD_TIMEOUT)
+        if self._postponed:
+            self._postponed = False
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def check(self) -> None:
         """Install the C handler again where a library removed it but left the Python handler."""
@@ -160,7 +165,9 @@ class SigtermHandler:
                 self._live_on()
                 _guarded(self._flush, self._timeout, Exception)
             elif self._claim.acquire(blocking=False):
-                _guarded(self._end, self._timeout, BaseException)
+                self._postponed = _guarded(self._end, self._timeout, BaseException) is False
+                if self._postponed:
+                    return
             else:
                 if self._in_thread and self._thread is not None:
                     self._thread.join(self._timeout)  # it ends the process
@@ -203,11 +210,12 @@ class SigtermHandler:
             _c.restore(self._disposition)
 
 
-def _guarded(function: Callable[[float], object], timeout: float, errors: type[BaseException]) -> None:
+def _guarded(function: Callable[[float], object], timeout: float, errors: type[BaseException]) -> object:
     try:
-        function(timeout)
+        return function(timeout)
     except errors:  # SIGTERM does what it did before, whatever happens here
         _log.exception("the delivery of telemetry on SIGTERM failed")
+        return None
 
 
 def _in_child() -> None:

@@ -212,12 +212,12 @@ class Stat(Accumulator):
 
     def _log_closed(self, *snapshot: Any) -> None:
         """Log a window that was just closed: called by both twins, with nothing locked."""
+        if len(snapshot) == _KNOWN and not self._held:
+            self._log_window(Window(self._definition, *snapshot))
+            return
         known, late = snapshot[:_KNOWN], snapshot[_KNOWN:]
-        if late or self._held:
-            hold(self, HeldWindow(self._definition, known, *(late[0] if late else (None,))))
-            self._log_held()
-        else:
-            self._log_window(Window(self._definition, *known))
+        hold(self, HeldWindow(self._definition, known, *(late[0] if late else (None,))))
+        self._log_held()
 
     def _log_held(self) -> None:
         """Log the windows whose late samples have all come."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from monitel._window import untrack
 from monitel.aggregation import Aggregation
 
 if TYPE_CHECKING:
@@ -86,6 +87,9 @@ class Window:
     last_step: int | None
     stddev: float | None = None
     histogram: Histogram | None = None
+
+    def __post_init__(self) -> None:
+        untrack(self)  # a queue may hold 100,000 windows, and no window is part of a cycle
 
     @property
     def name(self) -> str:

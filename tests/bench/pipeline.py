@@ -13,7 +13,7 @@ import monitel
 from monitel.aggregation import TORCHS
 
 _CALLS = 500  # a round; the queues are emptied between rounds
-_LOG_BUDGET_NS = 3e3
+_LOG_BUDGET_NS = 1.5e3
 _CLOSE_BUDGET_NS = 10e3
 _CLOSE_API_BUDGET_NS = 20e3
 _DATA: dict[str, str | int | float] = {"epoch": 3, "loss": 0.25, "phase": "train"}

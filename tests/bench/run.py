@@ -21,8 +21,8 @@ _HERE = Path(__file__).parent
 _SWITCH = "MONITEL_NO_EXTENSIONS"
 _SUBJECTS = (
     *("adding", "distributions", "threads", "events", "queueing", "waits", "ranges", "memory", "importing"),
-    *("torch_steps", "torch_tensors", "pipeline", "exporting", "spans"),
-    *("expiry", "ending", "writer", "ranks", "collector"),
+    *("torch_steps", "torch_tensors", "pipeline", "encoding", "exporting", "yielding", "spans"),
+    *("expiry", "flushing", "ending", "writer", "ranks", "collector"),
 )
 _BOTH_TWINS = {"adding", "threads", "distributions", "queueing"}
 

@@ -17,7 +17,6 @@ from .grpc_receiver import GrpcAnswer, GrpcReceiver
 from .spools import LastLine, folders, last_line, spooled
 from .test_exit import CLOCK, HUNG, TRAIN
 from .test_faults import names
-from .test_replay import COMMAND, EVENTS, OFFLINE, POISON
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,6 +27,21 @@ if TYPE_CHECKING:
 
 GRPC = {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
 WINDOWS = list(range(1, 12))
+OFFLINE = """\
+pipeline = monitel_otlp.configure(spool_dir="runs", export_interval=3600.0)
+with monitel.testing.ManualClock() as clock:
+    loss = Stat("loss", [COUNT, MEAN], 60.0)
+tracer = pipeline.tracer_provider.get_tracer("test")
+for number in range(20):
+    loss.add(number)
+    clock.advance(60)
+    with tracer.start_as_current_span("step"):
+        monitel.emit(f"event {number}", step=number)
+    assert pipeline.force_flush(5)  # a request for each
+"""
+COMMAND = ("-m", "monitel_otlp")
+EVENTS = [f"event {number}" for number in range(20)]
+POISON = b"event 7"
 
 
 @pytest.fixture(autouse=True)

@@ -121,7 +121,7 @@ def test_what_is_invalid_is_isolated_and_set_aside(
     grpc_receiver.rule(refuse_poison)
     for number in range(8):
         monitel.emit("poison" if number == 5 else f"event {number}")
-    assert pipeline.force_flush(DEADLINE)
+    assert not pipeline.force_flush(DEADLINE)
     assert {f"event {number}" for number in range(8) if number != 5} == set(names(grpc_receiver))
     assert ["poison"] == set_aside(pipeline)
     (path,) = Path(pipeline.spool_dir).glob("rejected/*.txt")
@@ -142,7 +142,7 @@ def test_what_breaks_the_backend_is_tried_three_times(
 
     grpc_receiver.rule(broken)
     flushed(pipeline, "poison", "last")
-    assert pipeline.force_flush(DEADLINE)
+    assert not pipeline.force_flush(DEADLINE)
     assert 3 == len([request for request in grpc_receiver.of("logs") if "poison" in event_names(request.body)])
     assert (["last"], ["poison"]) == (names(grpc_receiver), set_aside(pipeline))
 
@@ -166,7 +166,7 @@ def test_one_event_that_is_too_large_is_set_aside(grpc_receiver: GrpcReceiver, p
     """It cannot be halved, and does not keep the others."""
     grpc_receiver.answer("logs", GrpcAnswer(code=StatusCode.RESOURCE_EXHAUSTED))
     flushed(pipeline, "huge", "last")
-    assert pipeline.force_flush(DEADLINE)
+    assert not pipeline.force_flush(DEADLINE)
     assert (["last"], ["huge"]) == (names(grpc_receiver), set_aside(pipeline))
 
 
@@ -189,7 +189,7 @@ def test_a_partial_success_is_counted_and_never_sent_again(
     grpc_receiver.answer("logs", partial_success("logs", 2, "attribute too long"))
     for _ in range(5):
         monitel.emit("event")
-    assert pipeline.force_flush(DEADLINE)
+    assert not pipeline.force_flush(DEADLINE)
     assert 1 == len(grpc_receiver.of("logs"))
     assert 1 == len(told(caplog, "2", "attribute too long"))
     assert {"logs": 2} == dropped(grpc_receiver, pipeline, "partial_success")
@@ -202,7 +202,7 @@ def test_what_may_have_been_taken_and_is_rejected_then_is_unconfirmed(
     invalid = GrpcAnswer(code=StatusCode.INVALID_ARGUMENT)
     grpc_receiver.answer("logs", GrpcAnswer(code=StatusCode.DEADLINE_EXCEEDED), invalid)
     monitel.emit("event")
-    assert pipeline.force_flush(DEADLINE)
+    assert not pipeline.force_flush(DEADLINE)
     assert {"logs": 1} == dropped(grpc_receiver, pipeline, "unconfirmed")
 
 

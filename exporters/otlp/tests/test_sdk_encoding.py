@@ -178,6 +178,19 @@ def test_merged_windows_keep_their_number() -> None:
     assert [0, 0, 0, 0, 3, 1, 0] == weights(request)
 
 
+@pytest.mark.parametrize("at_once", [1, 3, 4, 8, 20])
+def test_merging_does_not_depend_on_how_windows_are_added(at_once: int) -> None:
+    """The same windows become the same points, whatever the size of the encoder's steps."""
+    exported = Exported()
+    for number in range(20):
+        exported.queue.put(window(1 + number / 10_000))
+    while entries := exported.queue.queue.take(at_once):
+        exported.exporter.add(entries)
+    exported.exporter.flush()
+    (request,) = exported.requests
+    assert [8, 8, 4] == [weight for weight in weights(request) if weight]
+
+
 def test_the_last_point_of_a_window_is_the_last_one_in_the_message() -> None:
     """Metrics are in the order of their first point, which is not the order of a window's aggregations."""
     exported = Exported()

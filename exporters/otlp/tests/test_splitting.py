@@ -251,6 +251,16 @@ def test_an_item_goes_with_its_last_point(weights: list[int]) -> None:
     assert weights == [part.items for part in parts_of(request)]
 
 
+@given(st.lists(st.booleans(), min_size=1, max_size=30))
+def test_synthetic_spans_go_with_their_halves(items: list[bool]) -> None:
+    """A span that the pipeline made itself is counted in the part that it is in."""
+    body = message_of("traces", [[len(items)]]).SerializeToString()
+    request = FrozenRequest("traces", body, sum(items), 7, array("I", items).tobytes(), len(items) - sum(items))
+    assert [(int(item), int(not item)) for item in items] == [
+        (part.items, part.synthetic) for part in parts_of(request)
+    ]
+
+
 @given(
     requests(),
     st.lists(st.tuples(st.none() | st.sampled_from(Verdict), st.integers(0, 9)), min_size=20, max_size=20),

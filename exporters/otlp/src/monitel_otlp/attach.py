@@ -91,9 +91,10 @@ def _hand_over_at_exit(pipeline: Pipeline) -> None:
 
 
 class _Attached:
-    """What the three exporters share.
+    """Base of the three exporters.
 
-    In a forked child the SDK's inherited readers and processors deliver nothing: what they hold is the parent's.
+    In a forked child the SDK's inherited readers and processors deliver nothing: what they hold is the parent's. There,
+    and after the end of the pipeline, an export fails.
     """
 
     def __init__(self, **arguments: Any) -> None:
@@ -135,8 +136,9 @@ class MetricExporter(_Attached, SDKMetricExporter):
 
     def export(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> MetricExportResult:
         """Encode what was collected and every window that waits."""
-        if (engine := self._engine()) is not None:
-            engine.export(metrics_data)
+        if (engine := self._engine()) is None:
+            return MetricExportResult.FAILURE
+        engine.export(metrics_data)
         return MetricExportResult.SUCCESS
 
     def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:
@@ -158,8 +160,9 @@ class LogExporter(_Attached, LogRecordExporter):
 
     def export(self, batch: Sequence[ReadableLogRecord]) -> LogRecordExportResult:
         """Encode one batch."""
-        if (engine := self._engine()) is not None:
-            engine.export_records(batch)
+        if (engine := self._engine()) is None:
+            return LogRecordExportResult.FAILURE
+        engine.export_records(batch)
         return LogRecordExportResult.SUCCESS
 
 
@@ -168,6 +171,7 @@ class SpanExporter(_Attached, SDKSpanExporter):
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Encode one batch."""
-        if (engine := self._engine()) is not None:
-            engine.export_spans(spans)
+        if (engine := self._engine()) is None:
+            return SpanExportResult.FAILURE
+        engine.export_spans(spans)
         return SpanExportResult.SUCCESS

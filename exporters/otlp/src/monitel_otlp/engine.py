@@ -58,7 +58,7 @@ _log = logging.getLogger("monitel.otlp")
 LIMIT = 100_000  # windows, events, ranges, log records and spans, of each kind, that wait to be encoded
 LIMIT_BYTES = 128 << 20
 _SPOOL_BYTES = 1 << 30
-_CALLBACKS = 1.0  # seconds that a round waits for the application's observable callbacks
+_CALLBACKS = 1.5  # seconds that a round waits for foreign callbacks, each of which may take one
 _LAST_CALLBACKS = 0.3  # of the exit's
 _PATIENCE = 0.3  # seconds, where the code that a signal has interrupted may hold a lock
 _SWITCH_INTERVAL = 0.0005  # seconds; by default a busy thread keeps the GIL for 0.005
@@ -220,6 +220,7 @@ class Engine:
             raw = self._prepare_raw(begin + _PREPARED * timeout)
             self.delivery.finish(begin + _SENT * timeout)
             self.delivery.end(raw, max(begin + _STORED * timeout, time.monotonic() + _LEAST_FOR_DISK))
+        self._collector.stop()
         self.accounting.close(encoded=encoded)
         accounts = self.accounting.account()
         return not any(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-_SLICE = 0.0005  # seconds
+_SLICE = 0.0003  # seconds; with what comes on top a loop of 1 ms waits for less than 0.5 ms
 
 
 def give_way() -> None:
@@ -13,7 +13,7 @@ def give_way() -> None:
 
 
 class Pace:
-    """Gives way whenever half a millisecond of work is done."""
+    """Gives way whenever a slice of work is done."""
 
     def __init__(self) -> None:
         self._end = 0.0

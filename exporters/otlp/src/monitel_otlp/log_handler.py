@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from monitel_otlp.sdk._compat import SeverityNumber, std_to_otel
 
@@ -14,11 +14,13 @@ _OWN = ("monitel", "opentelemetry", "urllib3", "requests", "grpc")
 
 
 class LogHandler(logging.Handler):
-    """Sends log records by a pipeline; what the pipeline itself logs, or makes others log, is left out.
+    """Sends log records through a pipeline, except those of the pipeline itself and of the libraries that it uses.
+
+    A record that cannot be formatted is dropped, counted as ``encoding``, and reported by ``handleError()`` as usual.
 
     Args:
-        pipeline: By which they travel.
-        level: From which level on.
+        pipeline: Sends them.
+        level: The lowest level that is sent.
     """
 
     def __init__(self, pipeline: Pipeline, level: int | str) -> None:
@@ -27,22 +29,42 @@ class LogHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Queue one record."""
-        if record.name.partition(".")[0] in _OWN or self._pipeline.ended is not None:
+        name = str(record.name)
+        if name.partition(".")[0] in _OWN or self._pipeline.ended is not None:
             return
         engine = self._pipeline.engine
         if engine is None or engine.providers is None:
             return
         try:
-            error = record.exc_info[1] if record.exc_info else None
-            inside = engine.innermost()
-            engine.providers.logger_provider.get_logger(record.name).emit(
-                timestamp=int(record.created * 1e9),
-                context=None if inside is None else inside.context(),
-                severity_number=SeverityNumber(std_to_otel(record.levelno).value),
-                severity_text=record.levelname,
-                body=record.getMessage(),
-                attributes={"code.file.path": record.pathname, "code.line.number": record.lineno},
-                exception=error,
-            )
+            fields = _fields(record)
         except Exception:
+            engine.accounting.lose("logs", "encoding", 1)
             self.handleError(record)
+            return
+        try:
+            inside = engine.innermost()
+            context = None if inside is None else inside.context()
+            engine.providers.logger_provider.get_logger(name).emit(context=context, **fields)
+        except Exception:  # of a processor that the application has added behind the pipeline's
+            self.handleError(record)
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    """Return a record's fields as arguments of ``Logger.emit()``."""
+    return {
+        "timestamp": int(record.created * 1e9),
+        "severity_number": SeverityNumber(std_to_otel(record.levelno).value),
+        "severity_text": record.levelname,
+        "body": record.getMessage(),
+        "attributes": {"code.file.path": record.pathname, "code.line.number": record.lineno},
+        "exception": _printable(record.exc_info[1]) if record.exc_info else None,
+    }
+
+
+def _printable(error: BaseException | None) -> BaseException | None:
+    """Return an exception if the SDK can print it."""
+    try:
+        str(error)
+    except Exception:
+        return None
+    return error

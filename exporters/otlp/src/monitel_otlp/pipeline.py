@@ -219,10 +219,10 @@ class Pipeline:
         engine = self._engine
         complete = engine is None or engine.shutdown(timeout, in_signal_handler=in_signal_handler)
         monitel.unregister_event_handler(self._handle)
-        for action in self.at_end:
-            action()
         if engine is not None:
             self._print_last_line(engine)
+        for action in self.at_end:  # after a SIGTERM the last of them does not return
+            action()
         return complete and not self.dropped
 
     def _take(self, event: monitel.Event) -> None:

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from contextlib import suppress
-from threading import Thread, current_thread, main_thread
+from threading import Thread, current_thread, get_ident, main_thread
 from typing import TYPE_CHECKING, Literal
 
 import monitel
@@ -50,7 +50,9 @@ def handle_sigterm(pipeline: Pipeline, sigterm: bool | Literal["auto"]) -> None:
     """
     automatic = current_thread() is main_thread() and is_default() and not is_launcher(sys.orig_argv)
     if automatic if sigterm == "auto" else sigterm:
-        handler = SigtermHandler(pipeline.terminate, lambda timeout: _flush(pipeline, timeout), timeout=EXIT_TIMEOUT)
+        handler = SigtermHandler(
+            lambda timeout: _end(pipeline, timeout), lambda timeout: _flush(pipeline, timeout), timeout=EXIT_TIMEOUT
+        )
         handler.install()
         pipeline.at_end.append(handler.uninstall)
 
@@ -72,6 +74,12 @@ def is_launcher(arguments: list[str]) -> bool:
         elif argument.startswith("-c"):
             return False
     return False
+
+
+def _end(pipeline: Pipeline, timeout: float) -> bool:
+    """End the pipeline; return False if SIGTERM has interrupted its shutdown in this thread, which then goes on."""
+    pipeline.terminate(timeout)
+    return pipeline.ended is not None or pipeline._ending_thread != get_ident()
 
 
 def _flush(pipeline: Pipeline, timeout: float) -> None:

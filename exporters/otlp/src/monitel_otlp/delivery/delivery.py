@@ -15,7 +15,6 @@ from monitel_otlp.delivery.request_splitting import split
 from monitel_otlp.delivery.retry_queue import RetryQueue
 from monitel_otlp.delivery.sender import Sender
 from monitel_otlp.request import SIGNALS
-from monitel_otlp.spool.spool import SpoolError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -129,7 +128,7 @@ class Delivery:
         try:
             for job in [*jobs, self._close]:
                 self.disk.call(job, deadline - time.monotonic())
-        except (TimeoutError, OSError, SpoolError):
+        except Exception:
             _log.debug("the spool did not take everything in time", exc_info=True)
         for queue in self.queues.values():
             queue.drop_rest(EXIT)
@@ -138,14 +137,16 @@ class Delivery:
         self.disk.stop()
 
     def _close(self) -> None:
-        self.disk.spool.close()
-        for queue in self.queues.values():
-            queue.count_lost()
+        try:
+            self.disk.spool.close()
+        finally:
+            for queue in self.queues.values():
+                queue.count_lost()
 
     def _write_raw(self, items: RawItems) -> None:
         try:
             written = self.disk.spool.append_raw(items.signal, items.header, items.blocks)
-        except (OSError, SpoolError) as error:
+        except Exception as error:
             self.disk.spool.complain(error)
             written = 0
         self._settle_raw(items, "disk", written)

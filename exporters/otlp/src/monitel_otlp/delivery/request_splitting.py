@@ -45,8 +45,9 @@ def split(request: FrozenRequest) -> tuple[FrozenRequest, FrozenRequest] | None:
 def estimate_rejected(request: FrozenRequest, rejected: int) -> int:
     """Return how many items a partial success lost.
 
-    Exact for log records and spans. For metrics an estimate, since the backend counts points: at most all items, and
-    at least as many as have that many points on average.
+    Exact for log records and spans. For metrics an estimate, since the backend counts points: as many items as have
+    that many points on average, rounded up, and at most all of them. Points behind the last item are not counted:
+    those are of the pipeline itself, or of instruments.
 
     Args:
         request: The accepted request.
@@ -56,8 +57,10 @@ def estimate_rejected(request: FrozenRequest, rejected: int) -> int:
         return 0
     if request.signal != "metrics":
         return min(request.items, rejected)
-    leaves = len(request.weights) // array("I").itemsize or count_leaves(request.message(), LEVELS["metrics"])
-    return min(request.items, -(-rejected * request.items // max(leaves, 1)))
+    weights = _weights(request, count_leaves(request.message(), LEVELS["metrics"]))
+    while weights and not weights[-1]:
+        weights.pop()
+    return min(request.items, -(-rejected * request.items // max(len(weights), 1)))
 
 
 @dataclass

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from monitel_otlp.accounting import EXIT, UNACCOUNTED, Stage
-from monitel_otlp.spool.spool import SpoolError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -119,7 +118,7 @@ class RetryQueue:
                 return found
         try:
             stored = self._disk.call(self._read_oldest) if self._is_on_disk() else None
-        except (TimeoutError, OSError, SpoolError):
+        except Exception:
             stored = None  # what is in memory goes first, so that a file system that hangs stops nothing else
         with self._lock:
             if stored is None or self._front:
@@ -260,7 +259,7 @@ class RetryQueue:
             try:
                 if not waiting.request.idle:
                     spool.append(waiting.request)
-            except (OSError, SpoolError) as error:
+            except Exception as error:  # whatever the spool raises, the request stays in memory
                 spool.complain(error)
                 self._put_back(waiting)
                 return

@@ -53,7 +53,7 @@ class Sender:
         self._transport = transport
         self._disk = disk
         self._attempted = attempted
-        self._worker = Worker(f"monitel-otlp-{queue.signal}", self._turn)
+        self._worker = Worker(f"monitel-otlp-{queue.signal}", self._turn, ended=transport.close)
         self._turns = Lock()  # of the thread, and of the caller at the end of the process
         self._urgent = False
         self._deadline: float | None = None
@@ -89,12 +89,10 @@ class Sender:
             self._turn()
 
     def stop(self) -> None:
-        """End the thread after the present attempt."""
+        """End the thread after the present attempt, and close the connection."""
         self._worker.stop()
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._transport.close()
+        if not self._worker.started:
+            self._transport.close()
 
     def deliver_one(self) -> bool:
         """Make an attempt with the oldest request, and return True if it is settled."""

@@ -26,10 +26,18 @@ class Worker:
         turn: Called without arguments. It returns the seconds until the next turn, or None to wait until woken. An
             exception is logged once, and the next turn comes after a second.
         first: Seconds until the first turn; None waits until woken.
+        ended: Called in the thread at its end.
     """
 
-    def __init__(self, name: str, turn: Callable[[], float | None], first: float | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        turn: Callable[[], float | None],
+        first: float | None = None,
+        ended: Callable[[], object] = lambda: None,
+    ) -> None:
         self._turn = turn
+        self._ended = ended
         self._first = first
         self._failed = False
         self._stopped = Event()
@@ -74,7 +82,7 @@ class Worker:
         while not self._stopped.is_set():
             self._wait(pause)
             if self._stopped.is_set():
-                return
+                break
             try:
                 pause = self._turn()
             except Exception:
@@ -82,6 +90,7 @@ class Worker:
                 if not self._failed:
                     self._failed = True
                     _log.exception("a step of the delivery of telemetry failed; it goes on")
+        self._ended()
 
     def _wait(self, pause: float | None) -> None:
         try:

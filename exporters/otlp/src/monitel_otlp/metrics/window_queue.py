@@ -165,13 +165,15 @@ class WindowQueue:
     ) -> Series:
         with self._lock:
             known = self._series_of_name[name]
-            if known >= self._series_limit:
+            if known >= self._series_limit and key not in self._series:  # else another thread was quicker
                 attributes = {**self._attributes, _OVERFLOW: True}
                 key = _identity(name, attributes)
-            if key not in self._series:
+            series = self._series.get(key)
+            if series is None:
+                series = self._series[key] = Series(name, definition, tuple(key_values(attributes)))
                 self._series_of_name[name] += 1
-            series = self._series.setdefault(key, Series(name, definition, tuple(key_values(attributes))))
-        if known == self._series_limit:
+            overflows = known == self._series_limit < self._series_of_name[name]
+        if overflows:
             _log.warning(
                 "%r has more than %d sets of attributes: further ones are sent as one series with %s=true",
                 *(definition.name, self._series_limit, _OVERFLOW),

@@ -8,14 +8,13 @@ from collections import deque
 from collections.abc import Generator
 from threading import Condition, Thread, current_thread
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
-from opentelemetry.metrics import CallbackOptions, Meter
+from opentelemetry.metrics import CallbackOptions, Meter, Observation
 from opentelemetry.sdk.metrics import MeterProvider
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from opentelemetry.metrics import Observation
+    from collections.abc import Callable, Iterable, Sequence
 
 _log = logging.getLogger("monitel.otlp")
 
@@ -30,10 +29,15 @@ class Callback:
     Args:
         what: Names it in a log line.
         function: Called without arguments; its result is kept until it is taken.
+
+    Attributes:
+        queued: It waits for its call, or is being called.
+        returned: Its last call has ended.
     """
 
     def __init__(self, what: str, function: Callable[[], list[Any]]) -> None:
         self.queued = False
+        self.returned = False
         self._what = what
         self._function = function
         self._warned = False
@@ -46,13 +50,15 @@ class Callback:
 
     def run(self) -> None:
         """Call it; an exception is logged once."""
+        self.returned = False
         try:
             self._result = self._function()
         except BaseException:  # not even a SystemExit may stop the delivery
             self.warn("%s failed; telemetry goes on", exc_info=True)
+        self.returned = True
 
     def warn(self, message: str, **options: Any) -> None:
-        """Log a message that names it, once."""
+        """Log a message that names it, once. This may hang as well: it is logged by handlers of the application."""
         if not self._warned:
             self._warned = True
             _log.warning(message, self._what, **options)
@@ -62,8 +68,8 @@ class Collector:
     """Runs foreign code in a thread of its own, without the locks of the SDK: observable callbacks, event handlers.
 
     A call that takes more than a second is left alone with its thread, at most three times at once; it is skipped
-    until it returns, and logged once. Each result is exported once, even if it comes late. The thread starts with the
-    first callback.
+    until it returns, and logged once. While three hang, only callbacks are called whose last call has returned. Each
+    result is exported once, even if it comes late. The thread starts with the first callback.
     """
 
     def __init__(self) -> None:
@@ -87,7 +93,7 @@ class Collector:
 
         Args:
             timeout: Seconds at most; a later result is there at the next time.
-            meanwhile: Called again and again while this waits.
+            meanwhile: Called again and again while this waits. The wait ends when it returns True.
         """
         deadline = time.monotonic() + timeout
         with self._changed:
@@ -96,37 +102,59 @@ class Collector:
                     callback.queued = True
                     self._queue.append(callback)
             self._changed.notify_all()
-        while time.monotonic() < deadline:
+        while not meanwhile() and (left := deadline - time.monotonic()) > 0:
             with self._changed:
-                if self._thread is None or not (self._queue or self._current is not None):
+                if not self._goes_on():
                     break
-                if self._current is not None and time.monotonic() - self._began > _PATIENCE:
-                    self._abandon(self._current)
-                self._changed.wait(max(0.0, min(deadline - time.monotonic(), _TICK)))
-            meanwhile()
+                self._changed.wait(min(left, _TICK))
         meanwhile()
 
-    def _start(self) -> None:
+    def stop(self) -> None:
+        """End the thread after the present call."""
+        with self._changed:
+            self._callbacks.clear()
+            self._thread = None
+            self._changed.notify_all()
+
+    def _goes_on(self) -> bool:
+        """Return True while results are to be expected; abandon a callback that takes too long."""
+        if self._thread is None:
+            return False
+        if self._current is None:
+            return self._next() is not None
+        if time.monotonic() - self._began <= _PATIENCE:
+            return True
+        if self._abandoned == _MOST_ABANDONED:
+            return False
+        self._abandoned += 1
+        self._start(self._current)
+        return True
+
+    def _start(self, hung: Callback | None = None) -> None:
+        """Start the thread; where there was one, it stays with a callback that hangs."""
         self._current = None
-        self._thread = Thread(target=self._run, name="monitel-otlp-collector", daemon=True)
+        self._thread = Thread(target=self._run, args=(hung,), name="monitel-otlp-collector", daemon=True)
         try:
             self._thread.start()
         except RuntimeError:  # the process ends
             self._thread = None
 
-    def _abandon(self, hung: Callback) -> None:
-        """Leave a callback alone with the thread, and start another one for the rest."""
-        hung.warn(f"%s takes more than {_PATIENCE:g} s; it is skipped until it returns")
-        if self._abandoned < _MOST_ABANDONED:
-            self._abandoned += 1
-            self._start()
+    def _next(self) -> Callback | None:
+        """Return what is to be called next."""
+        return next((each for each in self._queue if each.returned or self._abandoned < _MOST_ABANDONED), None)
 
-    def _run(self) -> None:
+    def _run(self, hung: Callback | None) -> None:
         own = current_thread()
+        if hung is not None:
+            hung.warn(f"%s takes more than {_PATIENCE:g} s; it is skipped until it returns")
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._queue)
-                callback = self._current = self._queue.popleft()
+                self._changed.wait_for(lambda: self._next() or self._thread is not own)
+                callback = self._next()
+                if self._thread is not own or callback is None:
+                    return
+                self._current = callback
+                self._queue.remove(callback)
                 self._began = time.monotonic()
             callback.run()
             with self._changed:
@@ -142,16 +170,29 @@ def _observe(function: Any) -> Callable[[], list[Observation]]:
     """Return what calls an observable callback as the SDK does; a generator is sent the options."""
     options = CallbackOptions(_PATIENCE * 1e3)
     if not isinstance(function, Generator):
-        return lambda: list(function(options))
+        return lambda: _observations(function(options))
     next(function)
 
     def send() -> list[Observation]:
         try:
-            return list(function.send(options))
+            return _observations(function.send(options))
         except StopIteration:
             return []
 
     return send
+
+
+def _observations(found: Iterable[Any]) -> list[Observation]:
+    """Return the result of a callback; the SDK would log anything else in each round.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    observations = list(found)
+    for each in observations:
+        if not isinstance(each, Observation):
+            raise TypeError(f"expected Observations from a callback, got {type(each).__qualname__}")
+    return observations
 
 
 class CollectedMeterProvider(MeterProvider):
@@ -212,26 +253,34 @@ class _CollectedMeter(Meter):
         self, name: str, callbacks: Sequence[Any] | None = None, unit: str = "", description: str = ""
     ) -> Any:
         """Create a counter that is read by callbacks."""
-        wrapped = self._wrapped(name, callbacks)
-        return self._meter.create_observable_counter(name, wrapped, unit, description)
+        return self._create(self._meter.create_observable_counter, name, callbacks, unit, description)
 
     def create_observable_up_down_counter(
         self, name: str, callbacks: Sequence[Any] | None = None, unit: str = "", description: str = ""
     ) -> Any:
         """Create an up-down counter that is read by callbacks."""
-        wrapped = self._wrapped(name, callbacks)
-        return self._meter.create_observable_up_down_counter(name, wrapped, unit, description)
+        return self._create(self._meter.create_observable_up_down_counter, name, callbacks, unit, description)
 
     def create_observable_gauge(
         self, name: str, callbacks: Sequence[Any] | None = None, unit: str = "", description: str = ""
     ) -> Any:
         """Create a gauge that is read by callbacks."""
-        wrapped = self._wrapped(name, callbacks)
-        return self._meter.create_observable_gauge(name, wrapped, unit, description)
+        return self._create(self._meter.create_observable_gauge, name, callbacks, unit, description)
 
-    def _wrapped(self, name: str, functions: Sequence[Any] | None) -> list[Callable[[object], list[Observation]]]:
-        """Return what the SDK is to call in place of the application's callbacks."""
+    def _create(
+        self, create: Callable[..., Any], name: str, functions: Sequence[Any] | None, unit: str, description: str
+    ) -> Any:
+        """Create an instrument that reads what the collector has called.
+
+        Callbacks that the SDK does not keep, since there is an instrument of that name already, are not called.
+        """
         callbacks = [Callback(f"the callback of instrument {name!r}", _observe(each)) for each in functions or ()]
-        for callback in callbacks:
-            self._collector.add(callback)
-        return [callback.take for callback in callbacks]
+        references = [ref(callback) for callback in callbacks]
+        wrapped = [callback.take for callback in callbacks]
+        del callbacks
+        instrument = create(name, wrapped, unit, description)
+        del wrapped
+        for reference in references:
+            if (kept := reference()) is not None:
+                self._collector.add(kept)
+        return instrument

@@ -132,7 +132,7 @@ class QueuedSpans(Ranges[Identified]):
         settings: Which ranges, and whose ids.
         limit: Ranges that the queue holds.
         limit_bytes: Estimated bytes that it holds.
-        first: Called in the caller's thread when a range is queued, until it returns True.
+        first: Called in the caller's thread when a range is queued or folded, until it returns True.
         wake: Called in the caller's thread when the queue is half full.
         sampler: Decides about traces that begin here.
     """
@@ -157,6 +157,12 @@ class QueuedSpans(Ranges[Identified]):
     def folding(self) -> int:
         """Return the number of ranges beyond the budget whose sum is not complete yet."""
         return sum(period.folded for period in self._periods.copy())
+
+    def discard(self) -> int:
+        """Remove the ranges that were queued or folded so far, and return their number."""
+        folds = [period.take_folded() for period in self._periods.copy()]
+        folded = sum(int(fold.attributes["monitel.folded.count"]) for fold in folds if fold is not None)  # type: ignore[arg-type]  # an int
+        return folded + len(self.queue.take(len(self.queue)))
 
     def extend(self, ended: Ended) -> None:
         """Have the span of a step's trace hold this one; to be called for each range that is taken from the queue."""
@@ -245,7 +251,10 @@ class QueuedSpans(Ranges[Identified]):
         if args is not None and not isinstance(args, str):
             args = _copied(args)  # the caller may go on with it
         queue.put(Ended(opened, ended.name, ended.start_ns, end_ns, ended, args), args)
-        if (first := self._first) is not None and first():
+
+    def _finish(self, ended: Range, opened: Identified, end_ns: int) -> None:
+        super()._finish(ended, opened, end_ns)
+        if (first := self._first) is not None and (len(self.queue) or self.folding()) and first():
             self._first = None
 
     def _sampled(self, trace_id: bytes, name: str) -> bool:
