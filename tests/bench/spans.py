@@ -77,9 +77,9 @@ def delivery(drop: Any) -> None:
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+    from monitel_otlp.accounting import Tally
     from monitel_otlp.traces.mapping import SpanRequests
     from monitel_otlp.traces.span_queue import QueuedSpans, SpanSettings
-    from monitel_otlp.accounting import Tally
 
     queued = QueuedSpans(SpanSettings(budget=_MANY), 100_000, lambda _waiting: None)
     requests = SpanRequests(queued, Resource(), lambda _request: None, Tally())

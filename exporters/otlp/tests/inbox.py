@@ -27,19 +27,20 @@ class Answer:
         body: The encoded answer; None is the empty OTLP response of the signal.
         delay: Seconds before the answer.
         fault: ``drop unread`` closes the connection before the body is read, ``drop unanswered`` after the data was
-            taken, ``drop in answer`` in the middle of the answer; ``hang`` never answers.
+            taken, ``drop in answer`` in the middle of the answer; ``hang`` never answers, and ``drip`` does so a byte
+            at a time, too slowly for any deadline.
     """
 
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes | None = None
     delay: float = 0.0
-    fault: Literal["", "drop unread", "drop unanswered", "drop in answer", "hang"] = ""
+    fault: Literal["", "drop unread", "drop unanswered", "drop in answer", "hang", "drip"] = ""
 
     @property
     def takes(self) -> bool:
         """Whether a backend that answers so has the data."""
-        return 200 <= self.status < 300 and self.fault not in {"drop unread", "hang"}
+        return 200 <= self.status < 300 and self.fault not in {"drop unread", "hang", "drip"}
 
 
 @dataclass(frozen=True)

@@ -115,10 +115,19 @@ class _Handler(BaseHTTPRequestHandler):
             receiver.closing.wait()
         elif answer.delay:
             receiver.closing.wait(answer.delay)
-        if answer.fault in {"hang", "drop unanswered"}:
+        elif answer.fault == "drip":
+            self._drip()
+        if answer.fault in {"hang", "drip", "drop unanswered"}:
             self.close_connection = True
         else:
             self._answer(signal, answer)
+
+    def _drip(self) -> None:
+        with suppress(OSError):  # the client leaves when its time is over
+            for byte in b"HTTP/1.1 200 OK\r\n" * 1000:
+                self.wfile.write(bytes([byte]))
+                if self.server.receiver.closing.wait(0.05):
+                    return
 
     def _read(self, signal: str) -> Request:
         body = self.rfile.read(int(self.headers["Content-Length"]))

@@ -71,7 +71,8 @@ def test_backend_that_hangs_stops_its_signal_alone(
     with hostile.Peer(hostile.never_reads if behave == "TLS" else behave) as peer:
         url = peer.url.replace("http:", "https:") if behave == "TLS" else peer.url
         monkeypatch.setenv(f"OTEL_EXPORTER_OTLP_{sick.upper()}_ENDPOINT", f"{url}/v1/{sick}")
-        pipeline = start(export_interval=INTERVAL)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
+        pipeline = start(endpoint=None, export_interval=INTERVAL)
         others = [signal for signal in SIGNALS if signal != sick]
         for number in range(ROUNDS):
             begin = time.monotonic()
@@ -101,7 +102,7 @@ def test_event_handler_of_the_application_stops_nothing_else(
     release, called = Event(), Event()
 
     def handle(event: monitel.Event) -> None:
-        if event.name != "idle" or current_thread() is main_thread():
+        if event.window is None or event.window.definition.name != "idle" or current_thread() is main_thread():
             return
         called.set()
         if fault == "raises":

@@ -147,12 +147,13 @@ def test_what_the_delivery_makes_others_log_stays_here(receiver: Receiver, start
 def test_a_record_that_cannot_be_formatted_raises_nowhere(
     receiver: Receiver, start: Start, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As in any handler of logging: it is told on stderr, and the next one travels."""
+    """As in any handler of logging: it is reported on stderr, and the next one is sent. The loss is counted."""
     pipeline = start(logging_level="WARNING")
     (handler,) = (each for each in logging.getLogger().handlers if isinstance(each, LogHandler))
     handler.handle(logging.LogRecord("train", logging.ERROR, __file__, 1, "%d", ("three",), None))
     train.warning("next")
-    assert pipeline.force_flush(10)
+    assert not pipeline.force_flush(10)
+    assert {"encoding": 1} == pipeline.dropped
     assert ["next"] == bodies(receiver)
     assert 1 == capsys.readouterr().err.count("--- Logging error ---")
 

@@ -10,7 +10,6 @@ from opentelemetry import context
 
 import monitel
 from monitel import COUNT, Stat
-
 from monitel_otlp.transport.http import HttpTransport
 
 from .inbox import DEADLINE

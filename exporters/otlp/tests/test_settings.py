@@ -192,7 +192,7 @@ def test_bytes_that_are_no_utf8_are_spelt_out(
         ({"export_interval": 1e300}, ValueError, ["export_interval", "1e+300"]),
         ({"service_name": 5}, TypeError, ["service_name", "str", "int"]),
         ({"resource_attributes": [("a", 1)]}, TypeError, ["resource_attributes", "list"]),
-        ({"resource_attributes": {"a": object()}}, TypeError, ["resource_attributes", "'a'"]),
+        ({"resource_attributes": {"a": ...}}, TypeError, ["resource_attributes", "'a'"]),
         ({"resource_attributes": {1: "a"}}, TypeError, ["resource_attributes", "1"]),
         ({"resource_attributes": {"": "a"}}, ValueError, ["resource_attributes", "empty"]),
         ({"service_name": "a\ud800"}, ValueError, ["service_name", "UTF-8", "'a\\ud800'"]),

@@ -12,9 +12,9 @@ __all__ = ["Account", "LogExporter", "MetricExporter", "Pipeline", "RankResource
 if TYPE_CHECKING:
     from monitel_otlp.accounting import Account
     from monitel_otlp.attach import LogExporter, MetricExporter, SpanExporter
+    from monitel_otlp.config.launcher import RankResourceDetector
     from monitel_otlp.configuration import configure
     from monitel_otlp.pipeline import Pipeline
-    from monitel_otlp.config.launcher import RankResourceDetector
 else:  # late: as a resource detector this is imported by the SDK while the SDK itself is still being imported
     _MODULES = {
         "Account": "accounting",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from threading import RLock
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from monitel_otlp.request import SIGNALS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from monitel.bounded_queue import BoundedQueue
 

@@ -19,11 +19,11 @@ from opentelemetry.sdk.trace.export import SpanExporter as SDKSpanExporter
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 import monitel
-from monitel_otlp.sdk._compat import LogRecordExporter, LogRecordExportResult
-from monitel_otlp.sdk.preferences import reader_preferences
-from monitel_otlp.pipeline import EXIT_TIMEOUT, Pipeline
 from monitel_otlp.config.launcher import launch_attributes
 from monitel_otlp.config.settings import resolve
+from monitel_otlp.pipeline import EXIT_TIMEOUT, Pipeline
+from monitel_otlp.sdk._compat import LogRecordExporter, LogRecordExportResult
+from monitel_otlp.sdk.preferences import reader_preferences
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricsData
     from opentelemetry.sdk.trace import ReadableSpan
 
-    from monitel_otlp.sdk._compat import ReadableLogRecord
     from monitel_otlp.engine import Engine
+    from monitel_otlp.sdk._compat import ReadableLogRecord
 
 _HAND_OVER = 0.3  # seconds of the exit's
 
@@ -134,7 +134,9 @@ class MetricExporter(_Attached, SDKMetricExporter):
         _Attached.__init__(self, **arguments)
         SDKMetricExporter.__init__(self, **reader_preferences())
 
-    def export(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> MetricExportResult:
+    def export(
+        self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any  # noqa: ARG002  the reader's
+    ) -> MetricExportResult:
         """Encode what was collected and every window that waits."""
         if (engine := self._engine()) is None:
             return MetricExportResult.FAILURE

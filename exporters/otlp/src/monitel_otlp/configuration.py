@@ -11,14 +11,14 @@ from opentelemetry import metrics, trace
 from opentelemetry.sdk.resources import Resource
 
 from monitel_otel import BUDGET, check_limits
-from monitel_otlp.sdk._compat import get_logger_provider, is_set, set_global_providers
+from monitel_otlp.config.launcher import launch_attributes, readable
+from monitel_otlp.config.settings import resolve
 from monitel_otlp.log_handler import LogHandler
 from monitel_otlp.metrics.window_queue import SERIES_LIMIT
 from monitel_otlp.pipeline import Pipeline
-from monitel_otlp.config.launcher import launch_attributes, readable
-from monitel_otlp.config.settings import resolve
-from monitel_otlp.traces.ids import StepTraces
+from monitel_otlp.sdk._compat import get_logger_provider, is_set, set_global_providers
 from monitel_otlp.sigterm import check_sigterm, handle_sigterm
+from monitel_otlp.traces.ids import StepTraces
 
 if TYPE_CHECKING:
     from monitel_otlp.traces.span_queue import SpanSettings
@@ -91,8 +91,8 @@ def configure(
     Raises:
         TypeError: An argument of a wrong type.
         ValueError: An endpoint that is no base URL, an interval that is not positive, an unknown protocol, ranks or
-            distributions, a ``spool_dir`` that is a file, a ``span_budget``, ``span_steps`` or ``series_limit`` below 1, text that UTF-8
-            cannot hold, an int beyond 64 bits, ``sigterm=True`` outside the main thread.
+            distributions, a ``spool_dir`` that is a file, a ``span_budget``, ``span_steps`` or ``series_limit`` below 1,
+            text that UTF-8 cannot hold, an int beyond 64 bits, ``sigterm=True`` outside the main thread.
 
     Example:
         >>> import monitel

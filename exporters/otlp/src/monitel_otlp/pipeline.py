@@ -327,7 +327,7 @@ class Pipeline:
             folder = self._settings.spool_dir
             where = "" if self._settings.endpoints else " --endpoint http://HOST:4318"
             parts.append(f"{spooled} in {folder}, replay with: python -m monitel_otlp replay {folder}{where}")
-        last_line = f"monitel: {'; '.join(parts) or 'nothing was recorded'}\n"  # one write: other ranks write theirs now
+        last_line = f"monitel: {'; '.join(parts) or 'nothing was recorded'}\n"  # in one write: other ranks print too
         with suppress(Exception):  # a signal handler may have interrupted a print; stderr may be closed
             print(last_line, end="", file=sys.stderr)  # noqa: T201  that of a run
 

@@ -217,14 +217,14 @@ def _rank(
 
 def _report(rank: int, pipeline: Pipeline, events: list[monitel.Event], said: str, *, complete: bool) -> Report:
     windows = sum(event.window is not None for event in events)
-    engine = pipeline.engine
+    accounts = pipeline.account()
     return Report(
         rank=rank,
         windows=windows,
         events=len(events) - windows,
-        exported=sum(map(engine.tally.total, ("metrics", "logs"))) if engine else 0,
+        exported=accounts["metrics"].delivered + accounts["logs"].delivered,
         dropped=pipeline.dropped,
-        spooled=engine.delivery.spooled_items if engine else 0,
+        spooled=sum(each.on_disk for each in accounts.values()),
         complete=complete,
         spool_root=Path(pipeline.spool_dir).parent,
         cpu=time.process_time() - time.thread_time(),

@@ -18,6 +18,7 @@ from monitel_otlp.request import SIGNALS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
     from monitel_otlp.accounting import Accounting
     from monitel_otlp.request import FrozenRequest
     from monitel_otlp.spool.spool import Spool

@@ -75,7 +75,14 @@ class RetryQueue:
     """
 
     def __init__(
-        self, signal: str, accounting: Accounting, disk: Disk, progress: Callable[[], object], *, online: bool, stored: bool = False
+        self,
+        signal: str,
+        accounting: Accounting,
+        disk: Disk,
+        progress: Callable[[], object],
+        *,
+        online: bool,
+        stored: bool = False,
     ) -> None:
         self.signal = signal
         self._accounting = accounting

@@ -77,7 +77,7 @@ class Sender:
         self._worker.wake()
 
     def finish(self, deadline: float) -> None:
-        """Make the last attempts, with a monotonic time by which each must end; the thread makes them if there is one."""
+        """Make the last attempts, in the thread if there is one, until a monotonic time."""
         self._deadline = deadline
         self.wake(urgent=True)
 
@@ -108,15 +108,15 @@ class Sender:
     def _turn(self) -> float | None:
         with self._turns:
             last = self._deadline is not None
-            pause: float | None = self._pause()
+            pause = self._pause()
             if pause <= 0:
                 while self.deliver_one():
                     pass
                 self._urgent = False
-                pause = self._pause() if self.trouble else None
+                pause = self._pause()
             if last:
                 self.finished.set()
-            return pause
+            return pause if self.trouble else None
 
     def _pause(self) -> float:
         """Return the seconds until the next attempt is allowed."""
@@ -179,7 +179,8 @@ class Sender:
     def _delivered(self, request: FrozenRequest, answer: Answer) -> Outcome:
         left_out = estimate_rejected(request, answer.rejected)
         if answer.rejected:
-            _log.warning("%s accepted a request but rejected %d: %s", self._transport.url, answer.rejected, answer.reason)
+            url = self._transport.url
+            _log.warning("%s accepted a request but rejected %d: %s", url, answer.rejected, answer.reason)
         return Outcome(request.items - left_out, request.synthetic, {"partial_success": left_out} if left_out else {})
 
     def _failed(self, answer: Answer) -> None:

@@ -125,6 +125,7 @@ class WindowQueue:
         self._different: set[str] = set()
         self._series: dict[Hashable, Series] = {}
         self._series_of_name: Counter[str] = Counter()
+        self._overflowing: set[str] = set()
 
     def __len__(self) -> int:
         return len(self.queue)
@@ -163,16 +164,17 @@ class WindowQueue:
     def _new_series(
         self, key: Hashable, name: str, definition: monitel.StatDefinition, attributes: Mapping[str, Any]
     ) -> Series:
+        overflows = False
         with self._lock:
-            known = self._series_of_name[name]
-            if known >= self._series_limit and key not in self._series:  # else another thread was quicker
+            if key not in self._series and self._series_of_name[name] >= self._series_limit:
                 attributes = {**self._attributes, _OVERFLOW: True}
                 key = _identity(name, attributes)
+                overflows = name not in self._overflowing
+                self._overflowing.add(name)
             series = self._series.get(key)
             if series is None:
                 series = self._series[key] = Series(name, definition, tuple(key_values(attributes)))
                 self._series_of_name[name] += 1
-            overflows = known == self._series_limit < self._series_of_name[name]
         if overflows:
             _log.warning(
                 "%r has more than %d sets of attributes: further ones are sent as one series with %s=true",
@@ -191,8 +193,11 @@ class WindowQueue:
 
 
 def _identity(name: str, attributes: Mapping[str, Any]) -> Hashable:
-    """Return the identity of a series; True and 1 differ in it, as in the protocol."""
-    return name, frozenset((attribute, type(value), value) for attribute, value in attributes.items())
+    """Return the identity of a series; True and 1 differ in it, as in the protocol, and NaN equals NaN."""
+    return name, frozenset(
+        (attribute, type(value), value if value == value else None)  # noqa: PLR0124  NaN differs from itself
+        for attribute, value in attributes.items()
+    )
 
 
 def _keep_distribution(dropped: Entry) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("monitel.otlp")
 
 _PATIENCE = 1.0  # seconds that a callback may take
+_SHORT_PATIENCE = 0.1  # seconds, for the one that runs when another one is to be called at once
 _MOST_ABANDONED = 3
 _TICK = 0.005  # seconds
 
@@ -109,6 +110,28 @@ class Collector:
                 self._changed.wait(min(left, _TICK))
         meanwhile()
 
+    def call(self, callback: Callback, timeout: float) -> bool:
+        """Call this once, before everything else, and wait for it.
+
+        Args:
+            callback: Called even if three hang.
+            timeout: Seconds at most.
+
+        Returns:
+            False if there is no thread to call it.
+        """
+        deadline = time.monotonic() + timeout
+        with self._changed:
+            callback.queued = callback.returned = True
+            self._queue.appendleft(callback)
+            self._changed.notify_all()
+            while callback.queued and (left := deadline - time.monotonic()) > 0:
+                if callback in self._queue and not self._goes_on(_SHORT_PATIENCE):
+                    self._queue.remove(callback)
+                    return False
+                self._changed.wait(min(left, _TICK))
+        return True
+
     def stop(self) -> None:
         """End the thread after the present call."""
         with self._changed:
@@ -116,15 +139,15 @@ class Collector:
             self._thread = None
             self._changed.notify_all()
 
-    def _goes_on(self) -> bool:
+    def _goes_on(self, patience: float = _PATIENCE) -> bool:
         """Return True while results are to be expected; abandon a callback that takes too long."""
         if self._thread is None:
             return False
         if self._current is None:
             return self._next() is not None
-        if time.monotonic() - self._began <= _PATIENCE:
+        if time.monotonic() - self._began <= patience:
             return True
-        if self._abandoned == _MOST_ABANDONED:
+        if self._abandoned >= _MOST_ABANDONED:
             return False
         self._abandoned += 1
         self._start(self._current)

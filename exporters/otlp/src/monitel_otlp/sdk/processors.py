@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
-from monitel.bounded_queue import BoundedQueue
 from monitel_otlp.sdk._compat import LogRecordProcessor, ReadableLogRecord
 
 if TYPE_CHECKING:
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.sdk.trace import Span
 
+    from monitel.bounded_queue import BoundedQueue
     from monitel_otlp.sdk._compat import ReadWriteLogRecord
 
 _RECORD_BYTES, _SPAN_BYTES, _EVENT_BYTES = 512, 512, 256

@@ -1,0 +1,186 @@
+"""Names with many attribute sets: further sets become one series, and no sample is lost from the totals."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import Counter
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import monitel
+import monitel_otlp
+from monitel import COUNT, HISTOGRAM, SUM, Stat
+
+from .inbox import DEADLINE
+from .producers import run_together
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .conftest import Start
+    from .receiver import Receiver
+
+OVERFLOW = "otel.metric.overflow"
+
+
+def record(name: str, sets: range, *, value: float = 1.0) -> None:
+    """Close one window for each attribute set of a name."""
+    for number in sets:
+        stat = Stat(name, [COUNT, SUM], 60.0, attributes={"layer": number})
+        stat.add(value)
+        stat.flush()
+
+
+def totals(receiver: Receiver, metric: str) -> dict[Any, float]:
+    """Return the last value of each series by its attribute ``layer``, or ``OVERFLOW``."""
+    return {
+        OVERFLOW if OVERFLOW in point.attributes else point.attributes["layer"]: point.value
+        for point in sorted(receiver.points(metric), key=lambda point: point.time_ns)
+    }
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return the warnings about attribute sets."""
+    return [each.getMessage() for each in caplog.records if OVERFLOW in each.getMessage()]
+
+
+def test_default_limit_is_2000(receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    """The set after the 2,000th, and each further one, goes into one series; that is logged once."""
+    pipeline = start()
+    record("wide", range(2000))
+    assert [] == warnings(caplog)
+    record("wide", range(2000, 2010))
+    assert pipeline.force_flush(DEADLINE)
+    assert {**dict.fromkeys(range(2000), 1), OVERFLOW: 10} == totals(receiver, "wide.count")
+    assert 1 == len(warnings(caplog))
+    assert "'wide'" in warnings(caplog)[0]
+    assert "2000" in warnings(caplog)[0]
+    account = pipeline.account()["metrics"]
+    assert (2010, 2010) == (account.recorded, account.delivered)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 7])
+def test_totals_over_all_series_are_exact(
+    receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture, limit: int
+) -> None:
+    """Counts and sums add up, known sets go on by themselves, and other names are not affected."""
+    pipeline = start(series_limit=limit)
+    choose = random.Random(limit)
+    added: Counter[int] = Counter()
+    for _ in range(300):
+        layer, value = choose.randrange(12), choose.randrange(100)
+        record("wide", range(layer, layer + 1), value=value)
+        added[layer] += value
+    record("narrow", range(1))
+    assert pipeline.force_flush(DEADLINE)
+    first = list(added)[:limit]
+    rest = sum(value for layer, value in added.items() if layer not in first)
+    assert {**{layer: added[layer] for layer in first}, OVERFLOW: rest} == totals(receiver, "wide.sum")
+    assert 300 == sum(totals(receiver, "wide.count").values())
+    assert {0: 1} == totals(receiver, "narrow.count")
+    assert 1 == len(warnings(caplog))
+    assert 301 == pipeline.account()["metrics"].delivered
+
+
+def test_each_name_is_logged_once(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    """The limit and the warning are for each name."""
+    start(series_limit=3)
+    for _ in range(2):
+        for name in ("one", "two"):
+            record(name, range(6))
+    assert ["'one'", "'two'"] == [message.split()[0] for message in warnings(caplog)]
+
+
+def test_application_may_use_the_overflow_attribute(
+    receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A set that equals the overflow series shares it, and the warning is logged all the same."""
+    pipeline = start(series_limit=2)
+    stat = Stat("wide", [COUNT], 60.0, attributes={OVERFLOW: True})
+    stat.add(1)
+    stat.flush()
+    record("wide", range(4))
+    assert pipeline.force_flush(DEADLINE)
+    assert {0: 1, OVERFLOW: 4} == totals(receiver, "wide.count")
+    assert 1 == len(warnings(caplog))
+
+
+def test_threads_that_reach_the_limit_together_share_their_series(receiver: Receiver, start: Start) -> None:
+    """A set that two threads bring at the same time is known to both: its windows stay together."""
+    pipeline = start(series_limit=40)
+    run_together(*(partial(record, "wide", range(40)) for _ in range(4)))
+    assert pipeline.force_flush(DEADLINE)
+    assert dict.fromkeys(range(40), 4) == totals(receiver, "wide.count")
+
+
+def test_set_made_by_another_thread_meanwhile_is_known(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last set within the limit does not overflow if another thread has made it between look-up and lock."""
+    pipeline = start(series_limit=1)
+    assert pipeline.engine is not None
+    queue = pipeline.engine._windows
+    make = queue._new_series
+
+    def make_twice(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        return make(*arguments), make(*arguments)
+
+    first = Stat("wide", [COUNT], 60.0, attributes={"layer": 0}).definition
+    monkeypatch.setattr(queue, "_new_series", make_twice)
+    one, other = queue._series_of(first)  # type: ignore[misc]  # a pair
+    assert one is other
+
+
+def test_rank_stays_on_the_points(receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attributes that identify the process are on the points of the overflow series too."""
+    for name, value in (("RANK", "3"), ("WORLD_SIZE", "4"), ("LOCAL_RANK", "3")):
+        monkeypatch.setenv(name, value)
+    pipeline = start(series_limit=1, rank_attribute=True)
+    record("wide", range(3))
+    assert pipeline.force_flush(DEADLINE)
+    points = receiver.points("wide.count")
+    assert {3} == {point.attributes["training.rank"] for point in points}
+    assert {0: 1, OVERFLOW: 2} == totals(receiver, "wide.count")
+
+
+def test_distributions_of_further_sets_are_merged(receiver: Receiver, start: Start) -> None:
+    """The overflow series has the histogram of all its windows, whose Stats may collect different aggregations."""
+    pipeline = start(series_limit=1, distributions="histogram")
+    for layer in range(5):
+        stat = Stat("wide", [HISTOGRAM] if layer % 2 else [COUNT, HISTOGRAM], 60.0, attributes={"layer": layer})
+        stat.add(layer + 1)
+        stat.flush()
+    assert pipeline.force_flush(DEADLINE)
+    overflow = [point for point in receiver.points("wide.histogram") if OVERFLOW in point.attributes]
+    assert (4, 2 + 3 + 4 + 5) == (overflow[-1].proto.count, overflow[-1].value)
+    assert 5 == pipeline.account()["metrics"].delivered
+
+
+@pytest.mark.parametrize(
+    ("limit", "error"), [(True, TypeError), ("x", TypeError), (2.0, TypeError), (None, TypeError), (0, ValueError), (-1, ValueError)]
+)
+def test_limit_is_checked(limit: Any, error: type[Exception]) -> None:
+    """The message names the argument and what was given."""
+    with pytest.raises(error, match=r"series_limit must be .*(got .*)"):
+        monitel_otlp.configure(series_limit=limit)
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [lambda: True, lambda: 1.5, lambda: -(2**63), lambda: "ü", lambda: "", lambda: float("nan"), lambda: float("-inf")],
+    ids=["bool", "float", "int", "text", "empty", "nan", "infinity"],
+)
+def test_attribute_of_any_type_keeps_its_series(
+    receiver: Receiver, start: Start, attributes: Callable[[], Any]
+) -> None:
+    """Stats of equal attributes are one series, even if the value is NaN, which differs from itself."""
+    pipeline = start(series_limit=2)
+    for _ in range(4):
+        stat = Stat("odd", [COUNT], 60.0, attributes={"a": attributes()})
+        stat.add(1)
+        stat.flush()
+    assert pipeline.force_flush(DEADLINE)
+    assert 4 == receiver.values("odd.count")[-1]
+    assert not [point for point in receiver.points("odd.count") if OVERFLOW in point.attributes]
