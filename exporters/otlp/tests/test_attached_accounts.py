@@ -31,7 +31,7 @@ from .spools import last_line
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from monitel_otlp import Account, Pipeline
+    from monitel_otlp import Account
 
     from .conftest import Run
     from .receiver import Receiver
@@ -187,7 +187,7 @@ class _Raises(LogRecordProcessor):
     def shutdown(self) -> None:
         """Do nothing."""
 
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:  # noqa: ARG002  the interface's
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
         """Do nothing."""
         return True
 
@@ -231,7 +231,9 @@ def test_processor_that_raises_beside_our_exporter(
     assert account.delivered == len(receiver.records())
 
 
-def test_events_that_the_application_keeps_end_as_exit(application: Application, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_that_the_application_keeps_end_as_exit(
+    application: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An exporter of ours behind another provider than the global one gets nothing back."""
     application.export_logs()
     elsewhere = LoggerProvider()

@@ -151,7 +151,7 @@ def test_shutdown_is_in_time_beside_an_event_handler_that_hangs(
     receiver: Receiver, train: Run, interval: float
 ) -> None:
     """The handler is called when the shutdown flushes the Stats: what was recorded is delivered all the same."""
-    ended = train(HANDLER, receiver.url, interval)
+    ended = train(HANDLER, receiver.url, interval, timeout=15)
     begin, end = map(float, ended.stdout.split())
     assert end - begin < EXIT
     assert 1000 == len(receiver.records("event"))

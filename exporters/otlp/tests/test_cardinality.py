@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 from collections import Counter
 from functools import partial
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import monitel
 import monitel_otlp
 from monitel import COUNT, HISTOGRAM, SUM, Stat
 
@@ -54,7 +52,8 @@ def test_default_limit_is_2000(receiver: Receiver, start: Start, caplog: pytest.
     assert [] == warnings(caplog)
     record("wide", range(2000, 2010))
     assert pipeline.force_flush(DEADLINE)
-    assert {**dict.fromkeys(range(2000), 1), OVERFLOW: 10} == totals(receiver, "wide.count")
+    expected: dict[Any, float] = {**dict.fromkeys(range(2000), 1), OVERFLOW: 10}
+    assert expected == totals(receiver, "wide.count")
     assert 1 == len(warnings(caplog))
     assert "'wide'" in warnings(caplog)[0]
     assert "2000" in warnings(caplog)[0]
@@ -78,7 +77,8 @@ def test_totals_over_all_series_are_exact(
     assert pipeline.force_flush(DEADLINE)
     first = list(added)[:limit]
     rest = sum(value for layer, value in added.items() if layer not in first)
-    assert {**{layer: added[layer] for layer in first}, OVERFLOW: rest} == totals(receiver, "wide.sum")
+    expected: dict[Any, float] = {**{layer: added[layer] for layer in first}, OVERFLOW: rest}
+    assert expected == totals(receiver, "wide.sum")
     assert 300 == sum(totals(receiver, "wide.count").values())
     assert {0: 1} == totals(receiver, "narrow.count")
     assert 1 == len(warnings(caplog))
@@ -129,7 +129,8 @@ def test_set_made_by_another_thread_meanwhile_is_known(start: Start, monkeypatch
 
     first = Stat("wide", [COUNT], 60.0, attributes={"layer": 0}).definition
     monkeypatch.setattr(queue, "_new_series", make_twice)
-    one, other = queue._series_of(first)  # type: ignore[misc]  # a pair
+    pair: Any = queue._series_of(first)
+    one, other = pair
     assert one is other
 
 
@@ -159,7 +160,8 @@ def test_distributions_of_further_sets_are_merged(receiver: Receiver, start: Sta
 
 
 @pytest.mark.parametrize(
-    ("limit", "error"), [(True, TypeError), ("x", TypeError), (2.0, TypeError), (None, TypeError), (0, ValueError), (-1, ValueError)]
+    ("limit", "error"),
+    [(True, TypeError), ("x", TypeError), (2.0, TypeError), (None, TypeError), (0, ValueError), (-1, ValueError)],
 )
 def test_limit_is_checked(limit: Any, error: type[Exception]) -> None:
     """The message names the argument and what was given."""
@@ -169,7 +171,15 @@ def test_limit_is_checked(limit: Any, error: type[Exception]) -> None:
 
 @pytest.mark.parametrize(
     "attributes",
-    [lambda: True, lambda: 1.5, lambda: -(2**63), lambda: "ü", lambda: "", lambda: float("nan"), lambda: float("-inf")],
+    [
+        lambda: True,
+        lambda: 1.5,
+        lambda: -(2**63),
+        lambda: "ü",
+        lambda: "",
+        lambda: float("nan"),
+        lambda: float("-inf"),
+    ],
     ids=["bool", "float", "int", "text", "empty", "nan", "infinity"],
 )
 def test_attribute_of_any_type_keeps_its_series(

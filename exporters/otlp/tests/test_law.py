@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 import random
 from collections import Counter
 from functools import partial
-from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import monitel
 import monitel_otlp.engine
 import monitel_otlp.sdk.exporters
-from monitel import COUNT, Stat
-from monitel_otlp.leaves import LEVELS, count_leaves
+from monitel_otlp.logs.mapping import EventMapping
+from monitel_otlp.metrics import mapping
 from monitel_otlp.spool.spool import Spool, SpoolError
+from monitel_otlp.traces.mapping import RangeMapping
 
 from .conftest import check_law
 from .inbox import DEADLINE
@@ -26,6 +24,7 @@ from .spools import folders, last_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from monitel_otlp import Account, Pipeline
 
@@ -186,9 +185,9 @@ def _encoders(pipeline: Pipeline) -> list[tuple[Any, str]]:
     engine = pipeline.engine
     return [
         (engine.windows.mapping, "add"),
-        (monitel_otlp.logs.mapping.EventMapping, "plain"),
-        (monitel_otlp.traces.mapping.RangeMapping, "plain"),
-        (monitel_otlp.metrics.mapping, "plain_window"),
+        (EventMapping, "plain"),
+        (RangeMapping, "plain"),
+        (mapping, "plain_window"),
     ]
 
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import logging
-import sys
 import time
-from contextlib import contextmanager
 from itertools import takewhile
 from threading import RLock, Thread
 from typing import TYPE_CHECKING, Any
@@ -39,7 +36,7 @@ from monitel_otlp.traces.mapping import SpanRequests
 from monitel_otlp.transport.factory import make_transports
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from opentelemetry.metrics import Meter
     from opentelemetry.sdk.metrics.export import MetricsData
@@ -61,10 +58,9 @@ _SPOOL_BYTES = 1 << 30
 _CALLBACKS = 1.5  # seconds that a round waits for foreign callbacks, each of which may take one
 _LAST_CALLBACKS = 0.3  # of the exit's
 _PATIENCE = 0.3  # seconds, where the code that a signal has interrupted may hold a lock
-_SWITCH_INTERVAL = 0.0005  # seconds; by default a busy thread keeps the GIL for 0.005
 _MANY = 20_000  # items; most of them have to go to disk as they are
 # Shares of the time to shut down that have passed when each step ends.
-_ENCODED, _ENCODED_OF_MANY, _STUCK, _SENT, _PREPARED, _STORED = 0.4, 0.15, 0.05, 0.75, 0.85, 0.95
+_ENCODED, _ENCODED_OF_MANY, _STUCK, _SENT, _PREPARED, _STORED = 0.4, 0.05, 0.05, 0.75, 0.85, 0.95
 _LEAST_FOR_DISK = 0.2  # seconds, even where there is no time to shut down
 
 
@@ -215,11 +211,10 @@ class Engine:
         begin = time.monotonic()
         self._interrupted = in_signal_handler
         many = sum(len(source.queue) for source in self._last_sources()) > _MANY
-        with _in_a_hurry():
-            encoded = self.encoder.finish(begin + (_ENCODED_OF_MANY if many else _ENCODED) * timeout, _STUCK * timeout)
-            raw = self._prepare_raw(begin + _PREPARED * timeout)
-            self.delivery.finish(begin + _SENT * timeout)
-            self.delivery.end(raw, max(begin + _STORED * timeout, time.monotonic() + _LEAST_FOR_DISK))
+        encoded = self.encoder.finish(begin + (_ENCODED_OF_MANY if many else _ENCODED) * timeout, _STUCK * timeout)
+        raw = self._prepare_raw(begin + _PREPARED * timeout)
+        self.delivery.finish(begin + _SENT * timeout)
+        self.delivery.end(raw, max(begin + _STORED * timeout, time.monotonic() + _LEAST_FOR_DISK))
         self._collector.stop()
         self.accounting.close(encoded=encoded)
         accounts = self.accounting.account()
@@ -369,17 +364,3 @@ def _each(add: Callable[[Any], object]) -> Callable[[list[Any]], None]:
             add(item)
 
     return add_each
-
-
-@contextmanager
-def _in_a_hurry() -> Iterator[None]:
-    """Collect no garbage, and have busy threads keep the GIL for less than 1 ms at a time: the exit has little time."""
-    before, collects = sys.getswitchinterval(), gc.isenabled()
-    sys.setswitchinterval(min(before, _SWITCH_INTERVAL))
-    gc.disable()
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
-        if collects:
-            gc.enable()

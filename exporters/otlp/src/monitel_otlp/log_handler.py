@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from monitel_otlp.attributes import readable
 from monitel_otlp.sdk._compat import SeverityNumber, std_to_otel
 
 if TYPE_CHECKING:
@@ -55,8 +56,8 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
         "timestamp": int(record.created * 1e9),
         "severity_number": SeverityNumber(std_to_otel(record.levelno).value),
         "severity_text": record.levelname,
-        "body": record.getMessage(),
-        "attributes": {"code.file.path": record.pathname, "code.line.number": record.lineno},
+        "body": readable(record.getMessage()),
+        "attributes": {"code.file.path": readable(record.pathname), "code.line.number": record.lineno},
         "exception": _printable(record.exc_info[1]) if record.exc_info else None,
     }
 

@@ -21,6 +21,7 @@ import monitel
 from monitel.sigterm import check as check_sigterm
 from monitel_otlp.accounting import Account, Accounting
 from monitel_otlp.engine import LIMIT, LIMIT_BYTES, Engine
+from monitel_otlp.gil import in_a_hurry
 from monitel_otlp.metrics.window_queue import SERIES_LIMIT
 from monitel_otlp.sdk._compat import NoOpLoggerProvider
 
@@ -199,10 +200,11 @@ class Pipeline:
         complete = False
         begin = time.monotonic()
         try:
-            if not in_signal_handler:
-                _flush_stats()
-            left = max(_LEAST_SHARE * timeout, timeout - (time.monotonic() - begin))
-            complete = self._end(left, in_signal_handler=in_signal_handler)
+            with in_a_hurry():
+                if not in_signal_handler:
+                    _flush_stats()
+                left = max(_LEAST_SHARE * timeout, timeout - (time.monotonic() - begin))
+                complete = self._end(left, in_signal_handler=in_signal_handler)
         except Exception:
             _log.exception("the shutdown of telemetry failed")
         finally:
