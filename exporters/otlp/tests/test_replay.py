@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import monitel_otlp.__main__
-import monitel_otlp.commands.replay
+import monitel_otlp.delivery.replay
 import monitel_otlp.spool.spool
 from monitel_otlp.__main__ import main
 from monitel_otlp.request import REQUESTS, FrozenRequest
@@ -218,7 +218,7 @@ def test_an_unreachable_endpoint_loses_nothing(
     runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It is named, with what to do."""
-    monkeypatch.setattr(monitel_otlp.commands.replay, "_PAUSES", (0.01,))
+    monkeypatch.setattr(monitel_otlp.delivery.replay, "PAUSES", (0.01,))
     assert 1 == main(["replay", str(runs), "--endpoint", "http://127.0.0.1:9"])
     assert re.search(r"http://127\.0\.0\.1:9.*run this again", capsys.readouterr().err)
     assert EVENTS == spooled(runs)[1]
@@ -231,7 +231,7 @@ def test_replay_gets_past_what_the_backend_cannot_take(
     """As the pipeline does: what is too large is halved, what breaks the backend is set aside after three tries."""
     write(tmp_path / "runs" / "spool", events_request(range(100)))
     receiver.rule(lambda request: Answer(status) if len(list(records_of(request.message))) > 10 else None)
-    monkeypatch.setattr(monitel_otlp.commands.replay, "_PAUSES", (0.01, 0.01, 0.01, 0.01))
+    monkeypatch.setattr(monitel_otlp.delivery.replay, "PAUSES", (0.01, 0.01, 0.01, 0.01))
     assert (status != 413) == main(["replay", str(tmp_path / "runs"), "--endpoint", receiver.url])
     if status == 413:
         assert [f"event {number}" for number in range(100)] == names(receiver)
@@ -299,7 +299,7 @@ def test_what_was_refused_for_its_age_is_counted(
     counted: int,
 ) -> None:
     """And not asked for again, with whatever status it was refused: it only gets older."""
-    monkeypatch.setattr(monitel_otlp.commands.replay, "_PAUSES", ())
+    monkeypatch.setattr(monitel_otlp.delivery.replay, "PAUSES", ())
     receiver.rule(lambda request: Answer(status, body=words.encode()) if POISON in request.body else None)
     assert 1 == main(["replay", str(runs), "--endpoint", receiver.url])
     result = capsys.readouterr().out.splitlines()[-1]
@@ -379,7 +379,7 @@ def test_a_full_disk_is_reported_in_one_line_each(
 
     receiver.rule(refuse)
     monkeypatch.setattr(os, "pwrite", full)
-    monkeypatch.setattr(monitel_otlp.commands.replay, "_PAUSES", ())
+    monkeypatch.setattr(monitel_otlp.delivery.replay, "PAUSES", ())
     ended = command("replay", tmp_path / "runs", "--endpoint", receiver.url, returncode=1)
     assert [name for number, name in enumerate(EVENTS) if number not in {7, 19}] == names(receiver)
     assert "delivered 18 items from 1 spool; lost (disk 1, rejected 1): 2" == ended.stdout.splitlines()[-1]

@@ -16,6 +16,7 @@ from monitel.bounded_queue import BoundedQueue
 from monitel_otel import WaitInstruments
 from monitel_otlp.accounting import EXIT, Stage
 from monitel_otlp.delivery.delivery import Delivery, RawItems
+from monitel_otlp.delivery.leftovers import Leftovers
 from monitel_otlp.encoder import Encoder, Source
 from monitel_otlp.gil import give_way
 from monitel_otlp.logs.mapping import EventMapping, LoggedEvent
@@ -80,6 +81,7 @@ class Engine:
         attached: Have no providers: windows travel when the application's reader collects, and events by the global
             LoggerProvider.
         series_limit: Attribute sets of one name; further ones become one series.
+        leftovers: Deliver what earlier processes have left for the same endpoints.
         each_round: Called in each round of the encoder.
     """
 
@@ -93,6 +95,7 @@ class Engine:
         *,
         attached: bool,
         series_limit: int = SERIES_LIMIT,
+        leftovers: bool = False,
         each_round: Callable[[], object] = lambda: None,
     ) -> None:
         self.settings = settings
@@ -122,6 +125,9 @@ class Engine:
         self.spans = BatchExporter("traces", self._put, self._lost)
         self.application_events = ApplicationEvents(accounting) if attached else None
         self._span_requests = SpanRequests(self._put, self._lost, self.windows.resource)
+        self._leftovers: Leftovers | None = None
+        if leftovers and settings.mark:
+            self._leftovers = Leftovers(settings.spool_dir, settings.mark, lambda: make_transports(settings))
         self.providers: Providers | None = None
         sources = [self._events_source()]
         if not attached:
@@ -210,6 +216,8 @@ class Engine:
         """
         begin = time.monotonic()
         self._interrupted = in_signal_handler
+        if self._leftovers is not None:
+            self._leftovers.stop()
         many = sum(len(source.queue) for source in self._last_sources()) > _MANY
         encoded = self.encoder.finish(begin + (_ENCODED_OF_MANY if many else _ENCODED) * timeout, _STUCK * timeout)
         raw = self._prepare_raw(begin + _PREPARED * timeout)
@@ -325,6 +333,8 @@ class Engine:
                 self._span_requests.add(ended, attributes)
             self._span_requests.flush()
         self.delivery.keep_up()
+        if self._leftovers is not None and any(each.delivered for each in self.accounting.account().values()):
+            self._leftovers.start()
 
     def _prepare_raw(self, deadline: float) -> list[RawItems]:
         """Take what could not be encoded in time, in the form in which it goes to disk.

@@ -95,7 +95,7 @@ class Pipeline:
         if silent:
             return
         self._ranges = self._queue_ranges()
-        self._engine = self._make_engine(attached=attached)
+        self._engine = self._make_engine(attached=attached, leftovers=not attached)
         if self._engine.providers is not None:
             self.meter_provider = self._engine.providers.meter_provider
             self.logger_provider = self._engine.providers.logger_provider
@@ -254,7 +254,7 @@ class Pipeline:
         _finalize(self)
         return self._engine
 
-    def _make_engine(self, *, attached: bool) -> Engine:
+    def _make_engine(self, *, attached: bool, leftovers: bool = False) -> Engine:
         return Engine(
             self._settings,
             self._accounting,
@@ -263,6 +263,7 @@ class Pipeline:
             self._ranges,
             attached=attached,
             series_limit=self._series_limit,
+            leftovers=leftovers,
             each_round=check_sigterm,
         )
 

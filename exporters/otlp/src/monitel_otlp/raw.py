@@ -15,6 +15,7 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 import monitel
+from monitel_otlp.gil import Pace
 from monitel_otlp.logs.mapping import EventMapping
 from monitel_otlp.metrics.mapping import mapping_of
 from monitel_otlp.metrics.points import Points
@@ -133,12 +134,14 @@ class _OpenDecoder:
         self, header: Header, signal: str, write: Callable[[Any, Any], None], synthetic: int | None = None
     ) -> None:
         resource, scope, created_ns, _ = _fields(header)
+        self._pace = Pace()  # a pipeline may decode beside a training loop
         self._requests: list[FrozenRequest] = []
         self._synthetic = synthetic
         self._open = OpenRequest(signal, resource, scope, write, self._requests.append, created_ns=created_ns)
 
     def decode(self, items: list[Any]) -> list[FrozenRequest]:
         for plain in items:
+            self._pace.pause()
             try:
                 self._open.add(plain, synthetic=self._synthetic is not None and plain[self._synthetic])
             except Exception:
@@ -152,6 +155,7 @@ class _WindowDecoder:
 
     def __init__(self, header: Header) -> None:
         self._resource, (_, self._version), self._created_ns, state = _fields(header)
+        self._pace = Pace()
         mapping, self._waiting, series = state
         self._mapping = mapping_of(*mapping)
         self._series = [series_of(plain) for plain in series]
@@ -160,6 +164,7 @@ class _WindowDecoder:
         requests = []
         points = Points(self._version)
         for begin in range(0, len(items), WINDOWS_PER_STEP):
+            self._pace.pause()
             part = items[begin : begin + WINDOWS_PER_STEP]
             self._mapping.write_plain([(plain, self._series[plain[0]]) for plain in part], points)
             if points.bytes >= BYTES_PER_REQUEST:
@@ -178,6 +183,7 @@ class _BatchDecoder:
 
     def __init__(self, header: Header, signal: str, make: Callable[[Any, Any], Any]) -> None:
         _, _, created_ns, owners = _fields(header)
+        self._pace = Pace()
         self._owners = [owner_of(plain) for plain in owners]
         self._make = make
         self._requests: list[FrozenRequest] = []
@@ -185,6 +191,7 @@ class _BatchDecoder:
 
     def decode(self, items: list[Any]) -> list[FrozenRequest]:
         for plain in items:
+            self._pace.pause()
             try:
                 self._exporter.add(self._make(plain, self._owners))
             except Exception:

@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -47,6 +48,11 @@ class Settings:
     problems: tuple[str, ...] = ()
 
     @property
+    def mark(self) -> str:
+        """The end of the names of spool folders with these endpoints: none if there is no endpoint."""
+        return _mark(self.endpoints)
+
+    @property
     def offline(self) -> list[str]:
         """The signals that have no endpoint."""
         return [signal for signal in SIGNALS if signal not in self.endpoints]
@@ -54,7 +60,7 @@ class Settings:
     def for_forked_child(self) -> Settings:
         """Return the settings of a forked child: another spool folder, and no gRPC, which does not survive a fork."""
         left = {signal: endpoint for signal, endpoint in self.endpoints.items() if endpoint.protocol != GRPC}
-        own = replace(self, endpoints=left, spool_dir=_own_folder(self.spool_root))
+        own = replace(self, endpoints=left, spool_dir=_own_folder(self.spool_root, left))
         if len(left) < len(self.endpoints):
             _log.warning("gRPC does not work in a forked process: its telemetry goes to %s", own.spool_dir)
         return own
@@ -92,7 +98,7 @@ def resolve(
         root = (_state_folder() if endpoints else None) or Path("monitel-runs")
     interval = _interval(export_interval, environment)
     chosen = _distributions(distributions)
-    return Settings(endpoints, interval, root, _own_folder(root), chosen, tuple(environment.problems))
+    return Settings(endpoints, interval, root, _own_folder(root, endpoints), chosen, tuple(environment.problems))
 
 
 def _distributions(given: str | None) -> str:
@@ -151,9 +157,17 @@ def _endpoint(
     return Endpoint(address, spoken, both, timeout, compression, sources)
 
 
-def _own_folder(root: Path) -> Path:
-    """Return a folder with a unique name: containers on a shared file system may start in one second, with one pid."""
-    return (root / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{token_hex(3)}").absolute()
+def _own_folder(root: Path, endpoints: Mapping[str, Endpoint]) -> Path:
+    """Return a name that no other pipeline has: containers on a shared file system start in one second, with one pid."""
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{token_hex(3)}"
+    mark = _mark(endpoints)
+    return (root / (f"{name}-{mark}" if mark else name)).absolute()
+
+
+def _mark(endpoints: Mapping[str, Endpoint]) -> str:
+    """Return a mark of the endpoints' addresses, from which nothing of them can be told."""
+    addresses = "\n".join(f"{signal} {endpoint.public_url}" for signal, endpoint in sorted(endpoints.items()))
+    return sha256(addresses.encode()).hexdigest()[:8] if addresses else ""
 
 
 def _base_url(endpoint: object) -> Address:

@@ -52,7 +52,10 @@ _ADVICE = {
 }
 _KEY, _VALUE = re.compile(r"[0-9a-z_.-]+(?<!-bin)"), re.compile(r"[\x20-\x7e]*")
 _METADATA = "gRPC takes header names of a-z 0-9 _ . - and values of printable ASCII: check OTEL_EXPORTER_OTLP_HEADERS"
-_TLS = ("CERTIFICATE", "Hostname Verification", "WRONG_VERSION_NUMBER", "security handshaker")  # words of gRPC's core
+_TLS = (  # words of gRPC's core, the last two of older versions
+    *("CERTIFICATE", "Hostname Verification", "WRONG_VERSION_NUMBER", "security handshaker"),
+    *("Peer name", "empty address list"),
+)
 _CLOSED = "if this stays, check http or https, and OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE"
 #: The largest answer that is read. The core names it in its own error, by which that is told from a backend's error
 #: about our request: 64 KiB less a bit, so that it is not a limit that a backend has.

@@ -1,0 +1,237 @@
+"""A file system that hangs stops the disk's thread alone: delivery goes on, the exit is in time, losses are counted."""
+
+from __future__ import annotations
+
+import os
+import time
+from itertools import pairwise
+from threading import Event, current_thread
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import monitel
+import monitel_otlp.delivery.retry_queue
+
+from .inbox import DEADLINE, Answer
+from .spools import last_line, spooled
+from .test_faults import names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from .conftest import Run, Start
+    from .receiver import Receiver
+
+INTERVAL = 0.1
+LATE = 1.5  # seconds: a sender asks the disk once, for at most one
+EXIT = 2.7  # seconds, on a machine that other tests share
+CALLS = ("open", "pwrite", "pread", "fstat")
+
+
+class FileSystem:
+    """Calls that hang in the disk's thread until they are released."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.called = Event()
+        self.back = Event()
+        self._patch = monkeypatch
+
+    def hang(self, name: str) -> None:
+        """Have a function of ``os`` hang from now on."""
+        original: Callable[..., Any] = getattr(os, name)
+
+        def hanging(*arguments: Any, **options: Any) -> Any:
+            assert current_thread().name == "monitel-otlp-disk", "only this thread may touch the spool"
+            self.called.set()
+            assert self.back.wait(2 * DEADLINE)
+            return original(*arguments, **options)
+
+        self._patch.setattr(os, name, hanging)
+
+
+@pytest.fixture
+def file_system(monkeypatch: pytest.MonkeyPatch) -> Iterator[FileSystem]:
+    """Return one that answers again at the end of the test."""
+    file_system = FileSystem(monkeypatch)
+    yield file_system
+    file_system.back.set()
+
+
+def everything_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have requests go to disk as soon as they cannot be delivered."""
+    monkeypatch.setattr(monitel_otlp.delivery.retry_queue, "_MEMORY_BYTES", 1)
+
+
+@pytest.mark.parametrize("call", ["open", "pwrite"])
+def test_online_signals_are_delivered_beside_a_disk_that_hangs(
+    *, receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, file_system: FileSystem, call: str
+) -> None:
+    """One signal's backend is away and its requests go to disk, which hangs: the others arrive in every interval."""
+    everything_on_disk(monkeypatch)
+    receiver.rule(lambda request: Answer(503) if request.signal == "logs" else None)
+    file_system.hang(call)
+    pipeline = start(export_interval=INTERVAL)
+    tracer = pipeline.tracer_provider.get_tracer("mine")
+    for number in range(30):
+        monitel.emit(f"event {number}")
+        tracer.start_span(f"span {number}").end()
+        known = len(receiver.of("metrics"))
+        receiver.wait_until(lambda known=known: len(receiver.of("metrics")) > known)  # type: ignore[misc]
+    assert file_system.called.wait(DEADLINE)
+    receiver.wait_until(lambda: 30 == len(receiver.spans()))
+    for signal in ("metrics", "traces"):
+        arrivals = [request.arrived for request in receiver.of(signal)]
+        assert max(later - earlier for earlier, later in pairwise(arrivals)) < LATE
+    begin = time.monotonic()
+    assert not pipeline.shutdown()
+    assert time.monotonic() - begin < EXIT
+    account = pipeline.account()["logs"]
+    assert 30 == account.delivered + account.on_disk + account.lost
+    assert account.lost
+    assert {"exit", "disk"} >= set(account.dropped)
+
+
+def test_backlog_goes_on_when_the_file_system_is_back(
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, file_system: FileSystem
+) -> None:
+    """Nothing is lost, nothing arrives twice."""
+    everything_on_disk(monkeypatch)
+    receiver.rule(lambda request: Answer(503) if request.signal == "logs" else None)
+    pipeline = start(export_interval=INTERVAL)
+    monitel.emit("event 0")
+    receiver.wait_until(lambda: receiver.of("logs"))
+    file_system.hang("pwrite")
+    for number in range(1, 10):
+        monitel.emit(f"event {number}")
+        assert not pipeline.force_flush(0.1)
+    assert file_system.called.wait(DEADLINE)
+    file_system.back.set()
+    receiver.forget_rules()
+    receiver.wait_until(lambda: 10 == len(names(receiver)))
+    assert pipeline.force_flush(DEADLINE)
+    assert {f"event {number}" for number in range(10)} == set(names(receiver))
+    assert 10 == pipeline.account()["logs"].delivered
+
+
+@pytest.mark.parametrize("call", ["open", "pread", "fstat"])
+def test_reading_that_hangs_leaves_memory_to_be_delivered(
+    *, receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, file_system: FileSystem, call: str
+) -> None:
+    """The backend is back, the disk hangs: what is recorded now arrives, and later what is on disk."""
+    everything_on_disk(monkeypatch)
+    receiver.rule(lambda request: Answer(503) if request.signal == "logs" else None)
+    pipeline = start(export_interval=INTERVAL)
+    for number in range(5):
+        monitel.emit(f"old {number}")
+        assert not pipeline.force_flush(0.1)
+    while not pipeline.account()["logs"].on_disk:
+        assert not pipeline.force_flush(0.1)
+    file_system.hang(call)
+    receiver.forget_rules()
+    monkeypatch.setattr(monitel_otlp.delivery.retry_queue, "_MEMORY_BYTES", 1 << 20)
+    for number in range(5):
+        monitel.emit(f"new {number}")
+        receiver.wait_until(lambda number=number: f"new {number}" in names(receiver))  # type: ignore[misc]
+    if file_system.called.is_set():
+        file_system.back.set()
+    receiver.wait_until(lambda: 10 == len(set(names(receiver))))
+    assert pipeline.force_flush(DEADLINE)
+    assert 10 == pipeline.account()["logs"].delivered
+
+
+def test_offline_run_on_a_disk_that_hangs_stays_within_its_memory(
+    *, start: Start, monkeypatch: pytest.MonkeyPatch, file_system: FileSystem
+) -> None:
+    """The oldest requests are dropped as ``disk``, counted while that happens, and the account adds up."""
+    monkeypatch.setattr(monitel_otlp.delivery.retry_queue, "_MEMORY_BYTES", 2_000_000)
+    file_system.hang("pwrite")
+    pipeline = start(endpoint=None, export_interval=0.02)
+    text = "x" * 10_000
+    for number in range(2000):
+        monitel.emit(f"event {number}", text=text)
+    assert file_system.called.wait(DEADLINE)
+    deadline = time.monotonic() + DEADLINE
+    while pipeline.account()["logs"].dropped.get("disk", 0) < 1000:
+        assert time.monotonic() < deadline
+        pipeline.force_flush(0.1)
+    begin = time.monotonic()
+    assert not pipeline.shutdown()
+    assert time.monotonic() - begin < EXIT
+    account = pipeline.account()["logs"]
+    assert 2000 == account.recorded == account.lost + account.on_disk
+
+
+@pytest.mark.parametrize("call", ["open", "pwrite", "listdir", "stat", "unlink", "close"])
+def test_shutdown_is_in_time_when_the_disk_begins_to_hang(
+    *, start: Start, file_system: FileSystem, call: str
+) -> None:
+    """At any call: what was not written is counted."""
+    pipeline = start(endpoint="http://127.0.0.1:9")
+    for number in range(100):
+        monitel.emit(f"event {number}")
+    assert not pipeline.force_flush(0.1)
+    file_system.hang(call)
+    begin = time.monotonic()
+    assert not pipeline.shutdown()
+    assert time.monotonic() - begin < EXIT
+    account = pipeline.account()["logs"]
+    assert 100 == account.on_disk + account.lost
+    assert {"exit"} >= set(account.dropped)
+
+
+EXIT_SCRIPT = """\
+from threading import Event, current_thread, main_thread
+hung = Event()
+def hang(*arguments, **options):
+    assert current_thread() is not main_thread()
+    hung.set()
+    Event().wait()
+count = int(sys.argv[3])
+pipeline = monitel_otlp.configure(spool_dir="spool", export_interval=float(sys.argv[2]))
+setattr(os, sys.argv[1], hang)
+loss = Stat("loss", [COUNT], 60.0)
+for number in range(count):
+    monitel.emit("event", number=number)
+loss.add(1)
+if float(sys.argv[2]) < 1:
+    hung.wait()
+print(time.monotonic(), flush=True)
+"""
+
+
+@pytest.mark.parametrize("call", ["open", "pwrite"])
+@pytest.mark.parametrize("interval", [0.05, 3600.0])
+@pytest.mark.parametrize("count", [10, 50_000])
+def test_exit_is_in_time_beside_a_disk_that_hangs(*, train: Run, call: str, interval: float, count: int) -> None:
+    """Offline: everything is dropped, and the last line counts it."""
+    ended = train(EXIT_SCRIPT, call, interval, count)
+    assert ended.at - float(ended.stdout) < EXIT
+    said = last_line(ended.stderr)
+    assert count + 1 == (said.dropped or 0) + (said.spooled or 0)
+    assert said.dropped
+
+
+@pytest.mark.parametrize("count", [10, 10_000])
+def test_exit_delivers_beside_a_disk_that_hangs(receiver: Receiver, train: Run, count: int) -> None:
+    """A healthy backend gets everything: the disk is not needed."""
+    ended = train(EXIT_SCRIPT, "open", 3600.0, count, env={"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url})
+    assert ended.at - float(ended.stdout) < EXIT
+    assert count == len(receiver.records("event"))
+    assert None is last_line(ended.stderr).dropped
+
+
+def test_configure_does_not_touch_the_spool(
+    *, receiver: Receiver, start: Start, file_system: FileSystem, tmp_path: Path
+) -> None:
+    """It returns at once, whatever the file system does, and so do flushes of what can be delivered."""
+    for call in ("open", "pwrite", "mkdir", "listdir"):
+        file_system.hang(call)
+    begin = time.monotonic()
+    pipeline = start()
+    monitel.emit("event")
+    assert pipeline.force_flush(DEADLINE)
+    assert time.monotonic() - begin < LATE
+    assert ["event"] == names(receiver)
+    assert ([], []) == spooled(tmp_path / "spool")
