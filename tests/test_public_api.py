@@ -349,6 +349,16 @@ def test_declared_dependencies_cover_the_imports(name: str) -> None:
     assert [] == project(ROOT)["dependencies"]
 
 
+def test_lowest_versions_are_declared() -> None:
+    """``tests/lowest.txt``, with which a leg of CI runs, has the lower bounds of the exporters for OpenTelemetry."""
+    text = (ROOT / "tests/lowest.txt").read_text(encoding="utf-8")
+    declared = [each for name in ("otel", "otlp") for each in project(ROOT / "exporters" / name)["dependencies"]]
+    bounds = dict(re.fullmatch(r"([\w-]+)>=([\d.]+).*", each).groups() for each in declared)  # type: ignore[union-attr,misc]
+    assert {name: bound for name, bound in bounds.items() if not name.startswith("monitel")} == dict(
+        re.findall(r"^([\w-]+)==(.+)$", text, re.MULTILINE)
+    )
+
+
 def test_one_version() -> None:
     """All four distributions share one X.Y.Z, which is monitel.__version__, and need each other in that line."""
     versions = {folder.name: project(folder)["version"] for folder in PROJECTS}

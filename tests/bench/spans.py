@@ -71,18 +71,16 @@ def callers_side(otel: Any, otlp: Any) -> None:
 
 
 def delivery(drop: Any) -> None:
-    """From the queue to an encoded request, in the delivery thread: CPU for a span."""
-    from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+    """From the queue to an encoded request, in the encoder's thread: CPU for a span."""
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-    from monitel_otlp.accounting import Tally
     from monitel_otlp.traces.mapping import SpanRequests
     from monitel_otlp.traces.span_queue import QueuedSpans, SpanSettings
 
-    queued = QueuedSpans(SpanSettings(budget=_MANY), 100_000, lambda _waiting: None)
-    requests = SpanRequests(queued, Resource(), lambda _request: None, Tally())
+    queued = QueuedSpans(SpanSettings(budget=_MANY), 100_000, 1 << 27, first=lambda: True, wake=lambda: None)
+    requests = SpanRequests(lambda _request: None, lambda _signal, _reason, _items: None, b"")
     kept = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(kept))
@@ -94,7 +92,7 @@ def delivery(drop: Any) -> None:
             with record_function("op", {"batch": 32}):
                 pass
         queued.close()
-        return {"requests": requests}
+        return {"requests": requests, "take": queued.queue.take}
 
     def theirs() -> dict[str, Any]:
         kept.clear()
@@ -104,7 +102,7 @@ def delivery(drop: Any) -> None:
         return {"export": drop.export, "spans": kept.get_finished_spans()}
 
     contenders = {
-        "monitel": timed("requests.export(500)\nrequests.finish(last=False)", ours, _RANGES),
+        "monitel": timed("for ended in take(1_000_000): requests.add(ended)\nrequests.flush()", ours, _RANGES),
         "OTel encode_spans": timed("export(spans)", theirs, _RANGES),
     }
     report("delivery of a span, encoding", race(contenders, rounds=21), {"OTel encode_spans": None})

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from array import array
 from functools import partial
+from threading import Thread
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +17,7 @@ from monitel import COUNT, MEAN, SUM, VALUE, Stat
 from monitel.bounded_queue import BoundedQueue
 from monitel.profiler import record_function
 from monitel_otlp.accounting import Accounting, Stage
-from monitel_otlp.request import SIGNALS
+from monitel_otlp.request import SIGNALS, FrozenRequest
 
 from .inbox import DEADLINE, Answer, Request, points_of
 from .producers import emit_items, make_small
@@ -79,6 +81,26 @@ def test_every_sequence_of_moves_keeps_the_law(moves: list[tuple[str, str, int]]
     if final is not None:
         assert final == accounting.account()
         assert {0} == {account.waiting for account in final.values()}
+
+
+def test_items_in_motion_are_in_every_account() -> None:
+    """A reader waits while items move from a queue into encoding, and sees them on one side or the other."""
+    accounting = Accounting()
+    queue: BoundedQueue[int] = BoundedQueue(10, 10_000)
+    accounting.add_queue("logs", queue)
+    fill(queue, 3)
+    seen: list[Account] = []
+    reader = Thread(target=lambda: seen.append(accounting.account()["logs"]), daemon=True)
+
+    def take(limit: int) -> list[int]:
+        taken = queue.take(limit)
+        reader.start()
+        reader.join(0.05)
+        return taken
+
+    assert [0, 1, 2] == accounting.take("logs", take, 5)
+    reader.join(DEADLINE)
+    assert [(3, 3)] == [(account.recorded, account.waiting) for account in seen]
 
 
 def test_items_that_vanish_are_unaccounted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -172,10 +194,18 @@ def test_second_pipeline_has_an_account_for_itself(receiver: Receiver, start: St
 
 
 def test_merged_windows_are_delivered_as_what_they_are_made_of(
-    receiver: Receiver, start: Start, clock: monitel.testing.ManualClock
+    *, receiver: Receiver, start: Start, clock: monitel.testing.ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Windows of one series less than 1 ms apart become one point, which has all of them."""
     pipeline = start()
+    assert pipeline.engine is not None
+    put, requests = pipeline.engine.delivery.put, list[FrozenRequest]()
+
+    def keep(request: FrozenRequest) -> None:
+        requests.append(request)
+        put(request)
+
+    monkeypatch.setattr(pipeline.engine.delivery, "put", keep)
     stat = Stat("loss", [COUNT, MEAN], 60.0)
     for _ in range(200):
         stat.add(1)
@@ -186,6 +216,8 @@ def test_merged_windows_are_delivered_as_what_they_are_made_of(
     assert 200 == account.delivered == account.recorded
     assert len(receiver.values("loss.mean")) < account.delivered
     assert 200 == receiver.values("loss.count")[-1]
+    weighted = [request for request in requests if request.items]
+    assert [each.items for each in weighted] == [sum(array("I", each.weights)) for each in weighted]
 
 
 @pytest.mark.parametrize("largest", [1, 2, 3, 7, 20])

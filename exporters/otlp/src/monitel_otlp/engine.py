@@ -281,6 +281,7 @@ class Engine:
             self._ranges.prepare(last=last)
         if self._interrupted:  # a signal handler waits for this thread: what is queued goes first
             self._drain_windows()
+            self._collector.call(Callback("an event handler, while Stats were flushed,", _flush_stats), _LAST_CALLBACKS)
         self._collector.refresh(_LAST_CALLBACKS if last else _CALLBACKS, self._drain_windows)
         if self._interrupted:
             # The handler has interrupted code that may hold the lock of an instrument; then this waits in vain.
@@ -313,15 +314,14 @@ class Engine:
 
     def _close_windows(self) -> list[Any]:
         """Close windows, which calls event handlers of the application; in the collector's thread."""
-        if self._interrupted:
-            monitel.flush()
         monitel.close_expired_windows(give_way)
         return []
 
-    def _drain_windows(self) -> None:
-        """Encode the windows that wait; where a reader asks for them, leave them to it."""
+    def _drain_windows(self) -> bool:
+        """Encode the windows that wait; where a reader asks for them, leave them to it. Return True at the end."""
         if self.providers is not None:
             self.encoder.drain(self._windows_source)
+        return self.encoder.over
 
     def _after_round(self, last: bool) -> None:
         """Encode the spans of steps that are over; keep the disk up with memory."""
@@ -366,6 +366,11 @@ class Engine:
         if self.application_events is None:
             return [self._windows_source, *self.encoder.sources]
         return list(self.encoder.sources) if self.application_events.returned else []
+
+
+def _flush_stats() -> list[Any]:
+    monitel.flush()
+    return []
 
 
 def _each(add: Callable[[Any], object]) -> Callable[[list[Any]], None]:

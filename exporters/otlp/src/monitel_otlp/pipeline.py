@@ -160,7 +160,7 @@ class Pipeline:
         if self.ended is not None:
             return self.ended
         try:
-            return self._engine is None or self._engine.force_flush(timeout)
+            return not self.dropped if self._engine is None else self._engine.force_flush(timeout)
         except Exception:
             _log.exception("the flush of telemetry failed")
             return False
@@ -326,10 +326,11 @@ class Pipeline:
         if dropped:
             reasons = ", ".join(f"{reason} {items}" for reason, items in sorted(dropped.items()))
             parts.append(f"dropped {sum(dropped.values())} ({reasons})")
-        if spooled:
+        if spooled or engine.delivery.stored:
             folder = self._settings.spool_dir
             where = "" if self._settings.endpoints else " --endpoint http://HOST:4318"
-            parts.append(f"{spooled} in {folder}, replay with: python -m monitel_otlp replay {folder}{where}")
+            what = spooled or "values of instruments"
+            parts.append(f"{what} in {folder}, replay with: python -m monitel_otlp replay {folder}{where}")
         last_line = f"monitel: {'; '.join(parts) or 'nothing was recorded'}\n"  # in one write: other ranks print too
         with suppress(Exception):  # a signal handler may have interrupted a print; stderr may be closed
             print(last_line, end="", file=sys.stderr)  # noqa: T201  that of a run

@@ -21,7 +21,6 @@ from monitel_otlp.request import SIGNALS
 _log = logging.getLogger("monitel.otlp")
 
 DISTRIBUTIONS = ("percentiles", "histogram", "both")
-SPOOL_BYTES = 1 << 30
 _DEFAULT_INTERVAL = 5.0
 _LONGEST_INTERVAL = 86_400.0
 _PATH_OF_SIGNAL = re.compile(rf"/v1/({'|'.join(SIGNALS)})/*$")

@@ -71,6 +71,11 @@ class Delivery:
             if (sender := self._senders.get(request.signal)) is not None:
                 sender.wake()
 
+    @property
+    def stored(self) -> bool:
+        """True if requests are on disk, even if they hold no item."""
+        return any(queue.stored for queue in self.queues.values())
+
     def keep_up(self) -> None:
         """Have the disk take what has waited in memory for too long."""
         for queue in self.queues.values():

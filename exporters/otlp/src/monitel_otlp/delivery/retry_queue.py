@@ -95,7 +95,7 @@ class RetryQueue:
         self._memory_bytes = 0
         self._put_number = 0
         self._sending = False
-        self._stored = stored
+        self.stored = stored
         self._spilling: Waiting | None = None
         self._spill_wanted = False
         self._disk_not_before = 0.0
@@ -160,7 +160,7 @@ class RetryQueue:
     def is_empty(self, number: int | None = None) -> bool:
         """Return True if no request up to this number waits; offline, if none waits in memory."""
         with self._lock:
-            if self._online and self._stored:
+            if self._online and self.stored:
                 return False
             waiting = [*self._front, *([self._spilling] if self._spilling else []), *list(self._memory)[:1]]
             return not any(number is None or each.number <= number for each in waiting)
@@ -208,7 +208,7 @@ class RetryQueue:
                 self._accounting.drop(self.signal, Stage.DISK, reason, items)
 
     def _is_on_disk(self) -> bool:
-        return self._stored or self._spilling is not None
+        return self.stored or self._spilling is not None
 
     def _next_in_memory(self, *, disk_first: bool) -> Waiting | None:
         if self.over or not self._online:
@@ -242,7 +242,7 @@ class RetryQueue:
     def _read_oldest(self) -> FrozenRequest | None:
         stored = self._disk.spool.oldest(self.signal)
         with self._lock:
-            self._stored = stored is not None
+            self.stored = stored is not None
         self.count_lost()
         return stored
 
@@ -275,7 +275,7 @@ class RetryQueue:
                     return
                 self._spilling = None
                 self._memory_bytes -= len(waiting.request.body)
-                self._stored = self._stored or not waiting.request.idle
+                self.stored = self.stored or not waiting.request.idle
                 self._accounting.move(self.signal, Stage.MEMORY, Stage.DISK, waiting.request.items)
                 self.count_lost()
 
@@ -283,9 +283,9 @@ class RetryQueue:
         while self.over and self._front and self._front[0].on_disk:
             self._front.popleft()
         if self._front and not self._front[0].on_disk:
-            if self.over or not (self._sending or self._stored):
+            if self.over or not (self._sending or self.stored):
                 return self._front.popleft()
-            if self._online and not self._stored and self._memory_bytes <= _MEMORY_BYTES:
+            if self._online and not self.stored and self._memory_bytes <= _MEMORY_BYTES:
                 return None  # the one under way is older, and would end up behind the others
         return self._memory.popleft() if self._memory else None
 

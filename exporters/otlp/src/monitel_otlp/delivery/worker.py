@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from queue import Empty, SimpleQueue
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING
 
 from monitel_otlp.sdk._compat import suppress_instrumentation
@@ -40,6 +40,7 @@ class Worker:
         self._ended = ended
         self._first = first
         self._failed = False
+        self._starting = Lock()  # taken by the caller that starts the thread
         self._stopped = Event()
         self._bell: SimpleQueue[None] = SimpleQueue()  # a signal handler may ring it
         self._thread = Thread(target=self._run, name=name, daemon=True)
@@ -55,11 +56,12 @@ class Worker:
         Returns:
             False where CPython refuses new threads, at the end of the process.
         """
-        if not self.started:
+        if not self.started and self._starting.acquire(blocking=False):  # two threads may be here at once
             try:
                 self._thread.start()
             except RuntimeError:
-                return self.started  # another thread was quicker
+                self._starting.release()
+                return False
         return True
 
     def wake(self) -> None:

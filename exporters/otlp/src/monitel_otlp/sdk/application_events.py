@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import monitel
 from monitel_otel import Records
 from monitel_otlp.accounting import Stage
-from monitel_otlp.sdk._compat import get_logger_provider
+from monitel_otlp.sdk._compat import get_logger_provider, is_set
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,8 +26,9 @@ class ApplicationEvents:
     """Emits events as log records of the global LoggerProvider, for a pipeline that is attached to an application's.
 
     With an exporter of ours behind that provider the records come back, and are counted once. Without one the provider
-    is their destination, and they count as delivered. If a processor of the application raises, the event is dropped,
-    counted as ``application``, unless an exporter of ours may still receive it; the first exception is logged.
+    is their destination, and they count as delivered. Where there is no provider, or a processor of the application
+    raises, the event is dropped, counted as ``application``, unless an exporter of ours may still receive it; the first
+    exception is logged.
 
     Args:
         accounting: Counts the items.
@@ -55,6 +56,8 @@ class ApplicationEvents:
         event, step, context, inside, observed_ns = logged
         try:
             if self._records is None:
+                if not is_set(get_logger_provider()):
+                    return False
                 self._records = Records(get_logger_provider().get_logger(_SCOPE, monitel.__version__))
             where = context if inside is None else inside.context(context)
             self._records.write(event, step=step, context=where, observed_ns=observed_ns)

@@ -160,8 +160,8 @@ class QueuedSpans(Ranges[Identified]):
 
     def discard(self) -> int:
         """Remove the ranges that were queued or folded so far, and return their number."""
-        folds = [period.take_folded() for period in self._periods.copy()]
-        folded = sum(int(fold.attributes["monitel.folded.count"]) for fold in folds if fold is not None)  # type: ignore[arg-type]  # an int
+        folds: Any = [fold.attributes for period in self._periods.copy() if (fold := period.take_folded())]
+        folded: int = sum(each["monitel.folded.count"] for each in folds)
         return folded + len(self.queue.take(len(self.queue)))
 
     def extend(self, ended: Ended) -> None:
