@@ -199,7 +199,7 @@ os.wait()
 
 
 def test_a_forked_child_logs_once_it_records(receiver: Receiver, train: Run) -> None:
-    """Until then it has no thread, and what it logs is the console's alone."""
+    """Its first log record begins a pipeline of its own, as an event does."""
     train(CHILD, receiver.url)
     found = [record.body for record in receiver.records() if record.name != "child"]
-    assert ["after", "parent"] == sorted(map(str, found))
+    assert ["after", "before", "parent"] == sorted(map(str, found))

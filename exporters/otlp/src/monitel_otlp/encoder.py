@@ -90,8 +90,8 @@ class Encoder:
 
     @property
     def superseded(self) -> bool:
-        """True in a round that is not the last one, when that is to begin: it should end now."""
-        return self._deadline is not None and not self._is_last
+        """True where the round should end: the last one is to begin, or the time of the last one is over."""
+        return self._deadline is not None and (not self._is_last or self.over)
 
     def pause(self) -> None:
         """Give the GIL away if it is time to; at the end of the process nothing comes before the telemetry."""
@@ -161,7 +161,7 @@ class Encoder:
     def _round(self, *, last: bool) -> None:
         self._encode_metrics(last=last)
         left = [(source, len(source.queue)) for source in self.sources]
-        while left and not self.over and not self.superseded:
+        while left and not self.superseded:
             left = [(source, rest) for source, waiting in left if (rest := self._step(source, waiting))]
             if not last and time.monotonic() >= self._next_metrics:
                 self._encode_metrics(last=False)

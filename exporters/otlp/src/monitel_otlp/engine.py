@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import contextmanager
 from itertools import takewhile
-from threading import RLock, Thread
+from threading import Event, RLock, Thread
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry import metrics
@@ -37,7 +38,7 @@ from monitel_otlp.traces.mapping import SpanRequests
 from monitel_otlp.transport.factory import make_transports
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from opentelemetry.metrics import Meter
     from opentelemetry.sdk.metrics.export import MetricsData
@@ -58,11 +59,13 @@ LIMIT_BYTES = 128 << 20
 _SPOOL_BYTES = 1 << 30
 _CALLBACKS = 1.5  # seconds that a round waits for foreign callbacks, each of which may take one
 _LAST_CALLBACKS = 0.3  # of the exit's
+_AHEAD, _AHEAD_TIMEOUT = 200, 0.05  # windows that are closed before they are encoded; seconds to wait for that
 _PATIENCE = 0.3  # seconds, where the code that a signal has interrupted may hold a lock
 _MANY = 20_000  # items; most of them have to go to disk as they are
 # Shares of the time to shut down that have passed when each step ends.
 _ENCODED, _ENCODED_OF_MANY, _STUCK, _SENT, _PREPARED, _STORED = 0.4, 0.05, 0.05, 0.75, 0.85, 0.95
 _LEAST_FOR_DISK = 0.2  # seconds, even where there is no time to shut down
+_LEAST_STUCK = 0.05  # seconds for the step that the encoder has begun
 
 
 class Engine:
@@ -102,9 +105,11 @@ class Engine:
         self.accounting = accounting
         self.collecting = RLock()  # held while the SDK collects: a fork waits for it, so that no lock stays held
         self._interrupted = False
+        self._failed = False
         self._each_round = each_round
         self._ranges = ranges
         self._waits: WaitInstruments | None = None
+        self._drained = Event()
         self._collector = Collector()
         self._collector.add(Callback("an event handler, while windows were closed,", self._close_windows))
         self._self_metrics = SelfMetrics(accounting.account)
@@ -219,10 +224,16 @@ class Engine:
         if self._leftovers is not None:
             self._leftovers.stop()
         many = sum(len(source.queue) for source in self._last_sources()) > _MANY
-        encoded = self.encoder.finish(begin + (_ENCODED_OF_MANY if many else _ENCODED) * timeout, _STUCK * timeout)
-        raw = self._prepare_raw(begin + _PREPARED * timeout)
-        self.delivery.finish(begin + _SENT * timeout)
-        self.delivery.end(raw, max(begin + _STORED * timeout, time.monotonic() + _LEAST_FOR_DISK))
+        encoded, raw = False, list[RawItems]()
+        with _going_on():
+            deadline = begin + (_ENCODED_OF_MANY if many else _ENCODED) * timeout
+            encoded = self.encoder.finish(deadline, max(_STUCK * timeout, _LEAST_STUCK))
+        with _going_on():
+            raw = self._prepare_raw(max(begin + _PREPARED * timeout, time.monotonic() + _LEAST_FOR_DISK))
+        with _going_on():
+            self.delivery.finish(begin + _SENT * timeout)
+        with _going_on():
+            self.delivery.end(raw, max(begin + _STORED * timeout, time.monotonic() + _LEAST_FOR_DISK))
         self._collector.stop()
         self.accounting.close(encoded=encoded)
         accounts = self.accounting.account()
@@ -304,8 +315,14 @@ class Engine:
         if self._waits is not None:
             self._waits.refresh()
         if self.providers is not None:
-            with self.collecting:
-                collected = self.providers.collect()
+            try:
+                with self.collecting:
+                    collected = self.providers.collect()
+            except Exception:  # of a view or a reservoir of the application
+                if not self._failed:
+                    self._failed = True
+                    _log.exception("the values of instruments cannot be collected (further failures are not logged)")
+                return
             for _ in self.windows.collected(collected) if collected is not None else ():
                 self.encoder.pause()
 
@@ -314,13 +331,23 @@ class Engine:
 
     def _close_windows(self) -> list[Any]:
         """Close windows, which calls event handlers of the application; in the collector's thread."""
-        monitel.close_expired_windows(give_way)
+
+        def pause() -> None:
+            self._collector.goes_on()
+            self._drained.clear()
+            if self.providers is not None and len(self._windows) > _AHEAD:
+                self._drained.wait(_AHEAD_TIMEOUT)  # windows that live on would have the garbage collector at work
+            else:
+                give_way()
+
+        monitel.close_expired_windows(pause)
         return []
 
     def _drain_windows(self) -> bool:
         """Encode the windows that wait; where a reader asks for them, leave them to it. Return True at the end."""
         if self.providers is not None:
             self.encoder.drain(self._windows_source)
+            self._drained.set()
         return self.encoder.over
 
     def _after_round(self, last: bool) -> None:
@@ -353,10 +380,14 @@ class Engine:
         prepared = []
         for source in self._last_sources():
             if taken := self.accounting.take(source.signal, source.queue.take, LIMIT):
-                form = forms[source.kind](takewhile(lambda _: time.monotonic() < deadline, taken))
-                prepared.append(RawItems(source.signal, form.header, encode_block(form.items)))
-                written = prepared[-1].items
-                tried = len(form.items) + form.lost
+                written, tried = 0, len(taken)
+                try:
+                    form = forms[source.kind](takewhile(lambda _: time.monotonic() < deadline, taken))
+                    items = RawItems(source.signal, form.header, encode_block(form.items))
+                    written, tried = items.items, len(form.items) + form.lost
+                    prepared.append(items)
+                except Exception:
+                    _log.exception("the %s that are left cannot be written to disk and are dropped", source.kind)
                 self._lost(source.signal, "encoding", tried - written)
                 self._lost(source.signal, EXIT, len(taken) - tried)
         return prepared
@@ -379,3 +410,12 @@ def _each(add: Callable[[Any], object]) -> Callable[[list[Any]], None]:
             add(item)
 
     return add_each
+
+
+@contextmanager
+def _going_on() -> Iterator[None]:
+    """Log an exception of one phase of the exit, and go on with the next."""
+    try:
+        yield
+    except Exception:
+        _log.exception("a phase of the shutdown of telemetry failed")

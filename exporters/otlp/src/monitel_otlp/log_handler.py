@@ -33,7 +33,7 @@ class LogHandler(logging.Handler):
         name = str(record.name)
         if name.partition(".")[0] in _OWN or self._pipeline.ended is not None:
             return
-        engine = self._pipeline.engine
+        engine = self._pipeline.engine_for("logs")
         if engine is None or engine.providers is None:
             return
         try:

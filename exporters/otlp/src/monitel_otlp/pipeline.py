@@ -10,7 +10,7 @@ import time
 import weakref
 from collections import Counter
 from contextlib import suppress
-from threading import Event, Lock, get_ident
+from threading import Event, Lock, RLock, get_ident
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -42,6 +42,7 @@ _BEFORE_QUEUES = 50  # multiprocessing's priority: after monitel's own flush (10
 _LEAST_SHARE = 0.4  # of the time to shut down, for the delivery, however long the Stats take
 _FORK_PATIENCE = 1.0
 _WORKER = "worker"
+_DAY = 86_400.0  # seconds; the system cannot wait for an infinite timeout
 
 
 class Pipeline:
@@ -86,6 +87,7 @@ class Pipeline:
         self._ranges: QueuedSpans | None = None
         self._engine: Engine | None = None
         self._is_worker = False
+        self._reviving = RLock()
         self._ending = Lock()  # taken once, by the thread that ends the pipeline
         self._ending_thread: int | None = None
         self._over = Event()
@@ -160,7 +162,7 @@ class Pipeline:
         if self.ended is not None:
             return self.ended
         try:
-            return not self.dropped if self._engine is None else self._engine.force_flush(timeout)
+            return not self.dropped if self._engine is None else self._engine.force_flush(_bounded(timeout))
         except Exception:
             _log.exception("the flush of telemetry failed")
             return False
@@ -177,7 +179,7 @@ class Pipeline:
             True if all of it was acknowledged, or is on disk where no endpoint is set, and the pipeline has lost
             nothing.
         """
-        return self._shut_down(timeout)
+        return self._shut_down(_bounded(timeout))
 
     def terminate(self, timeout: float) -> None:
         """Shut down from a signal handler: other threads do whatever may need a lock."""
@@ -190,13 +192,13 @@ class Pipeline:
         self.shutdown()
 
     def _shut_down(self, timeout: float, *, in_signal_handler: bool = False) -> bool:
+        if self.ended is not None:
+            return self.ended
         if not self._ending.acquire(blocking=False):
             if self._ending_thread != get_ident():  # else a signal has interrupted it, and it goes on afterwards
                 self._over.wait(timeout)
             return bool(self.ended)
         self._ending_thread = get_ident()
-        if self.ended is not None:
-            return self.ended
         complete = False
         begin = time.monotonic()
         try:
@@ -227,32 +229,38 @@ class Pipeline:
             action()
         return complete and not self.dropped
 
-    def _take(self, event: monitel.Event) -> None:
+    def engine_for(self, signal: str) -> Engine | None:
+        """Return the engine that takes an item of this signal now; None where the item is dropped, and counted."""
         engine = self._engine or self._revive()
+        if engine is None and self._is_worker:
+            self._accounting.lose(signal, _WORKER, 1)
+        return engine
+
+    def _take(self, event: monitel.Event) -> None:
+        engine = self.engine_for("metrics" if event.window is not None else "logs")
         if engine is not None:
             engine.take(event)
-        elif self._is_worker:
-            self._accounting.lose("metrics" if event.window is not None else "logs", _WORKER, 1)
 
     def _first_range(self) -> bool:
-        """Make the engine of a forked child when a range is queued; True if there is one now."""
+        """Make the engine of a forked child when a range ends; True if there is one now."""
         if self._engine is None and self._revive() is None and self._ranges is not None:
-            self._accounting.lose("traces", _WORKER, len(self._ranges.queue.take(LIMIT)))
+            self._accounting.lose("traces", _WORKER, self._ranges.discard())
         return self._engine is not None
 
     def _revive(self) -> Engine | None:
         """Make the engine of a forked child, unless that is a worker of torch's DataLoader."""
-        if self.ended is not None or self._is_worker:
-            return None
-        if not self._workers and _is_data_loader_worker():
-            self._is_worker = True
-            _log.warning("what DataLoader workers record is dropped; configure(workers=True) exports it")
-            return None
-        self._settings = self._settings.for_forked_child()
-        self._resource = _of_this_process(self._resource)
-        self._engine = self._make_engine(attached=False)
-        _finalize(self)
-        return self._engine
+        with self._reviving:  # threads of the child may record their first items at the same time
+            if self._engine is not None or self.ended is not None or self._is_worker:
+                return self._engine
+            if not self._workers and _is_data_loader_worker():
+                self._is_worker = True
+                _log.warning("what DataLoader workers record is dropped; configure(workers=True) exports it")
+                return None
+            self._settings = self._settings.for_forked_child()
+            self._resource = _of_this_process(self._resource)
+            self._engine = self._make_engine(attached=False)
+            _finalize(self)
+            return self._engine
 
     def _make_engine(self, *, attached: bool, leftovers: bool = False) -> Engine:
         return Engine(
@@ -304,7 +312,7 @@ class Pipeline:
             self._engine.abandon()
             self._engine = None
         self._accounting = Accounting()
-        self._ending, self._over = Lock(), Event()
+        self._ending, self._over, self._reviving = Lock(), Event(), RLock()
         if self._ranges is not None and self._spans is not None and self.ended is None:
             self._ranges.abandon()
             self._spans = self._spans.for_forked_child()
@@ -334,6 +342,11 @@ class Pipeline:
         last_line = f"monitel: {'; '.join(parts) or 'nothing was recorded'}\n"  # in one write: other ranks print too
         with suppress(Exception):  # a signal handler may have interrupted a print; stderr may be closed
             print(last_line, end="", file=sys.stderr)  # noqa: T201  that of a run
+
+
+def _bounded(timeout: float) -> float:
+    """Return a timeout between 0 and a day; NaN is 0."""
+    return max(0.0, min(timeout, _DAY))
 
 
 def _flush_stats() -> None:

@@ -132,6 +132,11 @@ class Collector:
                 self._changed.wait(min(left, _TICK))
         return True
 
+    def goes_on(self) -> None:
+        """Begin the second of the present call anew; for a call of many steps, in its thread."""
+        if current_thread() is self._thread:
+            self._began = time.monotonic()
+
     def stop(self) -> None:
         """End the thread after the present call."""
         with self._changed:
