@@ -1,7 +1,7 @@
 /* A queue with a limit for items and for bytes, in C. Its twin in Python is _bounded_queue_py.py.
  *
- * A step, from LOCK to UNLOCK, calls no Python and releases no reference: nothing can interrupt it, and whoever looks at
- * the queue from a destructor, a signal handler or another thread finds it complete. With the GIL the lock is empty.
+ * A step, from LOCK to UNLOCK, calls no Python and releases no reference, so nothing can interrupt it: destructors,
+ * signal handlers and other threads always find the queue consistent. With the GIL the lock is empty.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -82,7 +82,7 @@ add_size(PyObject *value, int64_t size, int64_t limit, int depth)
     if (depth == 0 || !(PyDict_Check(value) || PyList_Check(value) || PyTuple_Check(value))) {
         return size;
     }
-    Py_BEGIN_CRITICAL_SECTION(value); /* another thread may change it where an element is looked into: hence references */
+    Py_BEGIN_CRITICAL_SECTION(value); /* released while an element's section is awaited: hence references */
     if (PyDict_Check(value)) {
         PyObject *key, *element;
         Py_ssize_t position = 0;
@@ -189,7 +189,7 @@ append(BoundedQueue *self, PyObject *item, int64_t size, Gone *gone)
         || ((self->waiting >= self->max_items || self->bytes > self->max_bytes - size) && !make_room(self, size, gone))
         || (self->waiting == self->capacity && !grow(self))) {
         self->dropped++;
-        gone->items[gone->count++] = item; /* of a huge item, or without memory: nothing else is gone */
+        gone->items[gone->count++] = item; /* it is huge, or there is no memory: make_room() has removed nothing */
         return;
     }
     *entry_at(self, self->waiting) = (Entry){item, size};

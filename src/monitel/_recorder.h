@@ -216,7 +216,7 @@ counts_object(const uint64_t *counts, Py_ssize_t length)
         }
     }
     if (found != NULL) {
-        PyObject_GC_UnTrack(found); /* nor does the histogram need the garbage collector: see untrack() */
+        PyObject_GC_UnTrack(found); /* neither it nor the histogram can be part of a cycle */
     }
     return found;
 }

@@ -767,7 +767,7 @@ static PyMethodDef window_functions[] = {
     {"set_step", window_set_step, METH_O, PyDoc_STR("Set the training step, an int, or None.")},
     {"get_step", window_get_step, METH_NOARGS, PyDoc_STR("The training step, None when never set.")},
     {"untrack", window_untrack, METH_O,
-     PyDoc_STR("Hide an object from the garbage collector, which it must not need: nothing that it holds refers back.")},
+     PyDoc_STR("Untrack an object that cannot be part of a cycle, so that garbage collections skip it.")},
     {NULL, NULL, 0, NULL},
 };
 

@@ -395,4 +395,4 @@ def get_step() -> int | None:
 
 
 def untrack(_object: object) -> None:
-    """Hide an object from the garbage collector, which it must not need; only the C twin can."""
+    """Do nothing: only C can untrack an object, so that garbage collections skip it."""

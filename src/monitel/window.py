@@ -89,7 +89,7 @@ class Window:
     histogram: Histogram | None = None
 
     def __post_init__(self) -> None:
-        untrack(self)  # a queue may hold 100,000 windows, and no window is part of a cycle
+        untrack(self)  # no window is part of a cycle, and a queue may hold 100,000 of them
 
     @property
     def name(self) -> str:

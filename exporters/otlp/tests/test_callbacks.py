@@ -15,7 +15,6 @@ import monitel
 from monitel import COUNT, Stat
 
 from .inbox import DEADLINE
-from .spools import last_line
 from .test_faults import told
 
 if TYPE_CHECKING:
@@ -291,44 +290,3 @@ def test_fork_does_not_wait_for_a_callback_that_hangs(receiver: Receiver, train:
     ended = train(FORK, receiver.url)
     assert 10 == len(receiver.records("child"))
     assert max(map(float, ended.stdout.split())) < 0.5
-
-
-END = """\
-from threading import Event
-from opentelemetry.metrics import Observation
-entered = Event()
-def never_returns(_options):
-    entered.set()
-    Event().wait()
-def takes_five_seconds(_options):
-    entered.set()
-    time.sleep(5)
-    return []
-def raises(_options):
-    entered.set()
-    raise SystemExit(3)
-pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=float(sys.argv[3]))
-meter = pipeline.meter_provider.get_meter("mine")
-for number in range(int(sys.argv[4])):
-    meter.create_observable_gauge(f"sick{number}", [globals()[sys.argv[2]]])
-if float(sys.argv[3]) < 1:
-    entered.wait()
-loss = Stat("loss", [COUNT], 60.0)
-loss.add(1)
-for number in range(1000):
-    monitel.emit("event")
-print(time.monotonic())
-"""
-
-
-@pytest.mark.parametrize("interval", [0.05, 3600.0])
-@pytest.mark.parametrize(("kind", "sick"), [("never_returns", 1), ("takes_five_seconds", 1), ("raises", 1), ("never_returns", 6)])
-def test_exit_is_in_time_beside_callbacks_that_hang(
-    *, receiver: Receiver, train: Run, kind: str, sick: int, interval: float
-) -> None:
-    """All is delivered, whether the callback hangs already or is called at the exit for the first time."""
-    ended = train(END, receiver.url, kind, interval, sick)
-    assert ended.at - float(ended.stdout) < EXIT
-    assert 1000 == len(receiver.records("event"))
-    assert [1] == receiver.values("loss.count")
-    assert (1, 1000, None) == (last_line(ended.stderr).windows, last_line(ended.stderr).events, last_line(ended.stderr).dropped)

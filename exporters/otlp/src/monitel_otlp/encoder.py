@@ -84,6 +84,11 @@ class Encoder:
         self._worker.wake()
 
     @property
+    def ending(self) -> bool:
+        """True once the last round is to be made."""
+        return self._deadline is not None
+
+    @property
     def over(self) -> bool:
         """True when the time of the last round is over."""
         return self._deadline is not None and time.monotonic() >= self._deadline

@@ -64,6 +64,7 @@ _PATIENCE = 0.3  # seconds, where the code that a signal has interrupted may hol
 _MANY = 20_000  # items; most of them have to go to disk as they are
 # Shares of the time to shut down that have passed when each step ends.
 _ENCODED, _ENCODED_OF_MANY, _STUCK, _SENT, _PREPARED, _STORED = 0.4, 0.05, 0.05, 0.75, 0.85, 0.95
+_PROGRESS = 0.1  # seconds in which windows must come while Stats are flushed
 _LEAST_FOR_DISK = 0.2  # seconds, even where there is no time to shut down
 _LEAST_STUCK = 0.05  # seconds for the step that the encoder has begun
 
@@ -109,7 +110,7 @@ class Engine:
         self._each_round = each_round
         self._ranges = ranges
         self._waits: WaitInstruments | None = None
-        self._drained = Event()
+        self._drained, self._never = Event(), Event()
         self._collector = Collector()
         self._collector.add(Callback("an event handler, while windows were closed,", self._close_windows))
         self._self_metrics = SelfMetrics(accounting.account)
@@ -241,6 +242,21 @@ class Engine:
             each.lost or (each.on_disk and signal in self.settings.endpoints) for signal, each in accounts.items()
         )
 
+    def flush_stats(self, timeout: float) -> None:
+        """Close the window of every Stat, which calls event handlers of the application: in the collector's thread.
+
+        Args:
+            timeout: Seconds after which it goes on without this, unless windows still come: a window that is not closed
+                would be lost uncounted.
+        """
+        callback = Callback("an event handler, while Stats were flushed,", _flush_stats)
+        before = -1
+        if not self._collector.call(callback, timeout) and not self._interrupted:
+            callback.run()  # CPython has refused the thread
+        while callback.queued and (recorded := self._windows.queue.counts().recorded) > before:
+            before = recorded
+            self._never.wait(_PROGRESS)
+
     def abandon(self) -> None:
         """Let go of the files, which are the parent's; for a forked child."""
         self._spool.abandon()
@@ -292,8 +308,11 @@ class Engine:
             self._ranges.prepare(last=last)
         if self._interrupted:  # a signal handler waits for this thread: what is queued goes first
             self._drain_windows()
-            self._collector.call(Callback("an event handler, while Stats were flushed,", _flush_stats), _LAST_CALLBACKS)
-        self._collector.refresh(_LAST_CALLBACKS if last else _CALLBACKS, self._drain_windows)
+            self.flush_stats(_LAST_CALLBACKS)
+        self._collector.refresh(
+            _LAST_CALLBACKS if last else _CALLBACKS,
+            lambda: self._drain_windows() or (self.encoder.ending and not last),
+        )
         if self._interrupted:
             # The handler has interrupted code that may hold the lock of an instrument; then this waits in vain.
             collecting = Thread(target=self._collect, args=(last,), name="monitel-otlp-last", daemon=True)

@@ -40,6 +40,7 @@ _log = logging.getLogger("monitel.otlp")
 EXIT_TIMEOUT = 2.0
 _BEFORE_QUEUES = 50  # multiprocessing's priority: after monitel's own flush (100), before its Queues close (10)
 _LEAST_SHARE = 0.4  # of the time to shut down, for the delivery, however long the Stats take
+_LEAST_FLUSH = 0.2  # seconds, even where there is no time to shut down
 _FORK_PATIENCE = 1.0
 _WORKER = "worker"
 _DAY = 86_400.0  # seconds; the system cannot wait for an infinite timeout
@@ -203,8 +204,8 @@ class Pipeline:
         begin = time.monotonic()
         try:
             with in_a_hurry():
-                if not in_signal_handler:
-                    _flush_stats()
+                if not in_signal_handler and self._engine is not None:
+                    self._engine.flush_stats(max((1 - _LEAST_SHARE) * timeout, _LEAST_FLUSH))
                 left = max(_LEAST_SHARE * timeout, timeout - (time.monotonic() - begin))
                 complete = self._end(left, in_signal_handler=in_signal_handler)
         except Exception:
@@ -347,13 +348,6 @@ class Pipeline:
 def _bounded(timeout: float) -> float:
     """Return a timeout between 0 and a day; NaN is 0."""
     return max(0.0, min(timeout, _DAY))
-
-
-def _flush_stats() -> None:
-    try:
-        monitel.flush()
-    except Exception:
-        _log.exception("a handler failed while Stats were flushed at the end")
 
 
 def _of_this_process(resource: Resource) -> Resource:

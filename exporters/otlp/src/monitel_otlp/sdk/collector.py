@@ -69,8 +69,9 @@ class Collector:
     """Runs foreign code in a thread of its own, without the locks of the SDK: observable callbacks, event handlers.
 
     A call that takes more than a second is left alone with its thread, at most three times at once; it is skipped
-    until it returns, and logged once. While three hang, only callbacks are called whose last call has returned. Each
-    result is exported once, even if it comes late. The thread starts with the first callback.
+    until it returns, and logged once. While three hang, only callbacks whose last call has returned are called. A
+    result is exported once at most: a late one in the next round, unless a newer one is there. The thread starts with
+    the first callback.
     """
 
     def __init__(self) -> None:
@@ -108,7 +109,6 @@ class Collector:
                 if not self._goes_on():
                     break
                 self._changed.wait(min(left, _TICK))
-        meanwhile()
 
     def call(self, callback: Callback, timeout: float) -> bool:
         """Call this once, before everything else, and wait for it.
