@@ -56,12 +56,12 @@ def law(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def check_law(pipeline: Pipeline) -> None:
     """Check that the numbers of each account add up, and that none is negative or unexplained."""
-    for signal, account in pipeline.account().items():
+    for name, account in pipeline.account().items():
         found = account.delivered + account.on_disk + account.folded + account.lost + account.waiting
-        assert account.recorded == found, (signal, account)
+        assert account.recorded == found, (name, account)
         numbers = [account.delivered, account.on_disk, account.folded, account.waiting, *account.dropped.values()]
-        assert min(numbers) >= 0, (signal, account)
-        assert "unaccounted" not in account.dropped, (signal, account)
+        assert min(numbers) >= 0, (name, account)
+        assert "unaccounted" not in account.dropped, (name, account)
 
 
 @pytest.fixture

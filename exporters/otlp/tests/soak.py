@@ -1,6 +1,6 @@
 """Minutes of random faults: the accounts add up, arrivals match them, memory is flat, and no thread is left.
 
-Not part of the test suite; run it with ``pytest exporters/otlp/tests/soak.py``. ``MONITEL_SOAK_SECONDS`` is its duration.
+Not part of the test suite; run it with ``pytest exporters/otlp/tests/soak.py``. ``MONITEL_SOAK_SECONDS``: how long.
 """
 
 from __future__ import annotations

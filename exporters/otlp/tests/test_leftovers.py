@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -91,4 +90,4 @@ def test_a_link_among_the_leftovers_is_not_followed(train: Run, start: Start, tm
         assert pipeline.force_flush(DEADLINE)
         pipeline.shutdown()
         assert [] == numbers(receiver)
-    assert os.listdir(moved)
+    assert list(moved.iterdir())

@@ -12,8 +12,6 @@ import monitel
 from monitel import COUNT, Stat
 from monitel_otlp.transport.http import HttpTransport
 
-from .inbox import DEADLINE
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 

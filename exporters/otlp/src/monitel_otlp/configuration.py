@@ -91,7 +91,7 @@ def configure(
     Raises:
         TypeError: An argument of a wrong type.
         ValueError: An endpoint that is no base URL, an interval that is not positive, an unknown protocol, ranks or
-            distributions, a ``spool_dir`` that is a file, a ``span_budget``, ``span_steps`` or ``series_limit`` below 1,
+            distributions, a ``spool_dir`` that is a file, ``span_budget``, ``span_steps`` or ``series_limit`` below 1,
             text that UTF-8 cannot hold, an int beyond 64 bits, ``sigterm=True`` outside the main thread.
 
     Example:

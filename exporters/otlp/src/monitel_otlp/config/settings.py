@@ -157,7 +157,7 @@ def _endpoint(
 
 
 def _own_folder(root: Path, endpoints: Mapping[str, Endpoint]) -> Path:
-    """Return a name that no other pipeline has: containers may start in one second, with one pid, on one file system."""
+    """Return a name that no other pipeline has, even if containers share a file system, their second and their pid."""
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{token_hex(3)}"
     mark = _mark(endpoints)
     return (root / (f"{name}-{mark}" if mark else name)).absolute()
