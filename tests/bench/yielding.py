@@ -23,7 +23,7 @@ _MOST_RATIO = 1.5
 
 def p99(turns: int, goes_on: Callable[[], object] = lambda: True) -> float:
     """Return the 99th percentile of the iterations' durations, in ns, over as many as ``goes_on`` allows."""
-    took = []
+    took: list[int] = []
     while len(took) < _ITERATIONS and goes_on():
         begin = time.perf_counter_ns()
         for _ in range(turns):
