@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from dataclasses import dataclass
 from threading import Condition, Lock
@@ -84,11 +85,6 @@ class Encoder:
         self._worker.wake()
 
     @property
-    def ending(self) -> bool:
-        """True once the last round is to be made."""
-        return self._deadline is not None
-
-    @property
     def over(self) -> bool:
         """True when the time of the last round is over."""
         return self._deadline is not None and time.monotonic() >= self._deadline
@@ -103,9 +99,9 @@ class Encoder:
         if self._deadline is None:
             self._pace.pause()
 
-    def drain(self, source: Source) -> None:
-        """Encode what is queued in one source now."""
-        waiting = len(source.queue)
+    def drain(self, source: Source, most: int = sys.maxsize) -> None:
+        """Encode what is queued in one source now, or at most so many items of it."""
+        waiting = min(len(source.queue), most)
         while waiting and not self.over:
             waiting = self._step(source, waiting)
 

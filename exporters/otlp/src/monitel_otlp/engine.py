@@ -59,7 +59,7 @@ LIMIT_BYTES = 128 << 20
 _SPOOL_BYTES = 1 << 30
 _CALLBACKS = 1.5  # seconds that a round waits for foreign callbacks, each of which may take one
 _LAST_CALLBACKS = 0.3  # of the exit's
-_AHEAD, _AHEAD_TIMEOUT = 200, 0.05  # windows that are closed before they are encoded; seconds to wait for that
+_AHEAD, _AHEAD_TIMEOUT = 200, 0.05  # windows that are closed, or encoded, in one go; seconds to wait for the encoder
 _PATIENCE = 0.3  # seconds, where the code that a signal has interrupted may hold a lock
 _MANY = 20_000  # items; most of them have to go to disk as they are
 # Shares of the time to shut down that have passed when each step ends.
@@ -105,7 +105,7 @@ class Engine:
         self.settings = settings
         self.accounting = accounting
         self.collecting = RLock()  # held while the SDK collects: a fork waits for it, so that no lock stays held
-        self._interrupted = False
+        self._interrupted = self._abandoned = False
         self._failed = False
         self._each_round = each_round
         self._ranges = ranges
@@ -119,7 +119,13 @@ class Engine:
         )
         self._events: BoundedQueue[LoggedEvent] = BoundedQueue(LIMIT, LIMIT_BYTES, wake=self.wake)
         self._spool = Spool(settings.spool_dir, _SPOOL_BYTES, settings.endpoints)
-        self.delivery = Delivery(accounting, make_transports(settings), self._spool, self._self_metrics.attempted)
+        self._leftovers: Leftovers | None = None
+        if leftovers and settings.mark:
+            self._leftovers = Leftovers(settings.spool_dir, settings.mark, lambda: make_transports(settings))
+        transports = make_transports(settings)
+        self.delivery = Delivery(
+            accounting, transports, self._spool, self._self_metrics.attempted, self._start_leftovers
+        )
         self.windows = WindowExporter(
             choose_mapping(time.time_ns(), settings.distributions),
             self._self_metrics.waiting,
@@ -131,20 +137,19 @@ class Engine:
         self.spans = BatchExporter("traces", self._put, self._lost)
         self.application_events = ApplicationEvents(accounting) if attached else None
         self._span_requests = SpanRequests(self._put, self._lost, self.windows.resource)
-        self._leftovers: Leftovers | None = None
-        if leftovers and settings.mark:
-            self._leftovers = Leftovers(settings.spool_dir, settings.mark, lambda: make_transports(settings))
         self.providers: Providers | None = None
+        self._windows_source = Source("metrics", "windows", self._windows.queue, self.windows.add, self.windows.flush)
+        accounting.add_queue("metrics", self._windows.queue)
         sources = [self._events_source()]
         if not attached:
             self.providers, more = self._make_providers(resource)
-            sources += more
+            sources = [self._windows_source, *sources, *more]
         if ranges is not None:
             sources.append(Source("traces", "ranges", ranges.queue, self._add_ranges, self._span_requests.flush))
             accounting.add_folds(ranges)
-        self._windows_source = Source("metrics", "windows", self._windows.queue, self.windows.add, self.windows.flush)
-        for source in (self._windows_source, *sources):
-            accounting.add_queue(source.signal, source.queue)
+        for source in sources:
+            if source is not self._windows_source:
+                accounting.add_queue(source.signal, source.queue)
         self.encoder = Encoder(accounting, sources, self._encode_metrics, self._after_round, settings.interval)
         self.delivery.disk.start()
         self.encoder.start()
@@ -198,6 +203,8 @@ class Engine:
             True if within ``timeout`` seconds all of it was acknowledged, or is on disk where a signal is offline, and
             nothing was lost so far.
         """
+        if self._abandoned:  # a forked child has the parent's providers
+            return True
         deadline = time.monotonic() + timeout
         before = self.accounting.account()
         if not self.encoder.encode_all(deadline) or not self.delivery.flush(deadline):
@@ -259,6 +266,7 @@ class Engine:
 
     def abandon(self) -> None:
         """Let go of the files, which are the parent's; for a forked child."""
+        self._abandoned = True
         self._spool.abandon()
 
     def _events_source(self) -> Source:
@@ -309,10 +317,7 @@ class Engine:
         if self._interrupted:  # a signal handler waits for this thread: what is queued goes first
             self._drain_windows()
             self.flush_stats(_LAST_CALLBACKS)
-        self._collector.refresh(
-            _LAST_CALLBACKS if last else _CALLBACKS,
-            lambda: self._drain_windows() or (self.encoder.ending and not last),
-        )
+        self._collector.refresh(_LAST_CALLBACKS if last else _CALLBACKS, self._drain_windows)
         if self._interrupted:
             # The handler has interrupted code that may hold the lock of an instrument; then this waits in vain.
             collecting = Thread(target=self._collect, args=(last,), name="monitel-otlp-last", daemon=True)
@@ -363,11 +368,11 @@ class Engine:
         return []
 
     def _drain_windows(self) -> bool:
-        """Encode the windows that wait; where a reader asks for them, leave them to it. Return True at the end."""
+        """Encode some of the windows that wait, unless a reader asks for them; True if the round should end."""
         if self.providers is not None:
-            self.encoder.drain(self._windows_source)
+            self.encoder.drain(self._windows_source, _AHEAD)
             self._drained.set()
-        return self.encoder.over
+        return self.encoder.superseded
 
     def _after_round(self, last: bool) -> None:
         """Encode the spans of steps that are over; keep the disk up with memory."""
@@ -379,8 +384,14 @@ class Engine:
                 self._span_requests.add(ended, attributes)
             self._span_requests.flush()
         self.delivery.keep_up()
-        if self._leftovers is not None and any(each.delivered for each in self.accounting.account().values()):
-            self._leftovers.start()
+
+    def _start_leftovers(self) -> None:
+        """Begin with what earlier processes have left, once the backend has accepted something."""
+        leftovers = self._leftovers
+        if leftovers is None or leftovers.started:
+            return
+        if any(each.delivered for each in self.accounting.account().values()):
+            leftovers.start()
 
     def _prepare_raw(self, deadline: float) -> list[RawItems]:
         """Take what could not be encoded in time, in the form in which it goes to disk.
@@ -411,11 +422,10 @@ class Engine:
                 self._lost(source.signal, EXIT, len(taken) - tried)
         return prepared
 
-    def _last_sources(self) -> list[Source]:
+    def _last_sources(self) -> Sequence[Source]:
         """Return the queues that go to disk; what waits for a reader or provider of the application does not."""
-        if self.application_events is None:
-            return [self._windows_source, *self.encoder.sources]
-        return list(self.encoder.sources) if self.application_events.returned else []
+        attached = self.application_events
+        return self.encoder.sources if attached is None or attached.returned else []
 
 
 def _flush_stats() -> list[Any]:

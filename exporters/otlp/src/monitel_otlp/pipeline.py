@@ -204,8 +204,8 @@ class Pipeline:
         begin = time.monotonic()
         try:
             with in_a_hurry():
-                if not in_signal_handler and self._engine is not None:
-                    self._engine.flush_stats(max((1 - _LEAST_SHARE) * timeout, _LEAST_FLUSH))
+                if not in_signal_handler:
+                    self._flush_stats(max((1 - _LEAST_SHARE) * timeout, _LEAST_FLUSH))
                 left = max(_LEAST_SHARE * timeout, timeout - (time.monotonic() - begin))
                 complete = self._end(left, in_signal_handler=in_signal_handler)
         except Exception:
@@ -215,6 +215,15 @@ class Pipeline:
             self.ended = complete
             self._over.set()
         return complete
+
+    def _flush_stats(self, timeout: float) -> None:
+        if self._engine is not None:
+            self._engine.flush_stats(timeout)
+            return
+        try:
+            monitel.flush()  # a forked child may record for the first time
+        except Exception:
+            _log.exception("an event handler failed while Stats were flushed; telemetry goes on")
 
     def _end(self, timeout: float, *, in_signal_handler: bool) -> bool:
         if self._ranges is not None:

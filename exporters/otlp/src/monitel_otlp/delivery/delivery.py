@@ -38,6 +38,7 @@ class Delivery:
         transports: How to send each signal; one that has none is offline, and goes to the spool.
         spool: For requests that memory cannot hold, or that the end of the process finds undelivered.
         attempted: Called with the signal and the seconds of each attempt.
+        progressed: Called when a request is settled or on disk.
     """
 
     def __init__(
@@ -46,12 +47,14 @@ class Delivery:
         transports: Mapping[str, Transport],
         spool: Spool,
         attempted: Callable[[str, float], None],
+        progressed: Callable[[], object],
     ) -> None:
         self._accounting = accounting
         self._progress = Event()
+        self._progressed = progressed
         self.disk = Disk(spool)
         self.queues = {
-            signal: RetryQueue(signal, accounting, self.disk, self._progress.set, online=signal in transports)
+            signal: RetryQueue(signal, accounting, self.disk, self._progress_made, online=signal in transports)
             for signal in SIGNALS
         }
         self._senders = {
@@ -141,6 +144,10 @@ class Delivery:
         for items in raw:
             self._settle_raw(items, EXIT)
         self.disk.stop()
+
+    def _progress_made(self) -> None:
+        self._progress.set()
+        self._progressed()
 
     def _close(self) -> None:
         try:

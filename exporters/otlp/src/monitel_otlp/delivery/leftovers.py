@@ -44,9 +44,14 @@ class Leftovers:
         self._stopped = False
         self._thread = Thread(target=self._run, name="monitel-otlp-leftovers", daemon=True)
 
+    @property
+    def started(self) -> bool:
+        """True once it has begun, or was stopped before that."""
+        return self._stopped or self._thread.ident is not None
+
     def start(self) -> None:
         """Begin. Idempotent."""
-        if self._thread.ident is None and not self._stopped:
+        if not self.started:
             try:
                 self._thread.start()
             except RuntimeError:  # the process ends
