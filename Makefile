@@ -7,16 +7,19 @@ PACKAGES := -e . -e exporters/otel -e exporters/otlp -e exporters/tensorboard
 STAMP := $(VENV)/.installed
 SOURCES := src exporters/otel/src exporters/otlp/src exporters/tensorboard/src
 
-.PHONY: demo test fuzz lint bench integration stack-up stack-down screenshots clean
+.PHONY: demo test fuzz stress lint bench integration stack-up stack-down screenshots clean
 
 demo: $(STAMP)  ## half a minute of real training, recorded for TensorBoard and OpenTelemetry
 	$(BIN)/python docs/examples/train_char_model.py
 
 test: $(STAMP)  ## all tests that need no other program
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not integration"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not integration and not stress"
 
 fuzz: $(STAMP)  ## the property tests with ten times as many examples, at random
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "hypothesis and not integration" --hypothesis-profile fuzz
+
+stress: $(STAMP)  ## bursts and large queues, one test at a time
+	$(BIN)/python -m pytest -m stress
 
 lint: $(STAMP)  ## ruff and mypy
 	$(BIN)/ruff check .

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .conftest import Run, Start
     from .receiver import Receiver
 
+pytestmark = pytest.mark.stress
 INTERVAL = 0.25
 LATE = 1.5  # seconds between two requests of metrics, on a machine that other tests share
 BURST = 12  # requests of metrics that a burst lasts for

@@ -37,14 +37,14 @@ def refused_port() -> int:
 def test_next_pipeline_delivers_what_an_earlier_one_left(train: Run, start: Start, tmp_path: Path) -> None:
     """Encoded requests and raw items arrive once, with their own resource, and outside the account."""
     port = refused_port()
-    train(LEFT, f"http://127.0.0.1:{port}", 50_000)
+    train(LEFT, f"http://127.0.0.1:{port}", 25_000)
     assert list((tmp_path / "spool").rglob("*.raw"))
     with Receiver(port) as receiver:
         pipeline = start(endpoint=receiver.url, spool_dir=tmp_path / "spool")
         monitel.emit("first")
         assert pipeline.force_flush(DEADLINE)
-        receiver.wait_until(lambda: len(numbers(receiver)) == 50_000 and receiver.values("loss.count"), 60)
-        assert list(range(50_000)) == sorted(numbers(receiver))
+        receiver.wait_until(lambda: len(numbers(receiver)) == 25_000 and receiver.values("loss.count"), 60)
+        assert list(range(25_000)) == sorted(numbers(receiver))
         assert [1] == receiver.values("loss.count")
         assert 1 == pipeline.account()["logs"].recorded
         pipeline.shutdown()
