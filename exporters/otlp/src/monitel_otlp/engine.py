@@ -63,7 +63,7 @@ _AHEAD, _AHEAD_TIMEOUT = 200, 0.05  # windows that are closed, or encoded, in on
 _PATIENCE = 0.3  # seconds, where the code that a signal has interrupted may hold a lock
 _MANY = 20_000  # items; most of them have to go to disk as they are
 # Shares of the time to shut down that have passed when each step ends.
-_ENCODED, _ENCODED_OF_MANY, _STUCK, _SENT, _PREPARED, _STORED = 0.4, 0.05, 0.05, 0.75, 0.85, 0.95
+_ENCODED, _ENCODED_OF_MANY, _STUCK, _SENT, _PREPARED, _STORED = 0.4, 0.05, 0.05, 0.65, 0.8, 0.9
 _PROGRESS = 0.1  # seconds in which windows must come while Stats are flushed
 _LEAST_FOR_DISK = 0.2  # seconds, even where there is no time to shut down
 _LEAST_STUCK = 0.05  # seconds for the step that the encoder has begun
