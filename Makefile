@@ -16,7 +16,7 @@ test: $(STAMP)  ## all tests that need no other program
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not integration and not stress"
 
 fuzz: $(STAMP)  ## the property tests with ten times as many examples, at random
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "hypothesis and not integration" --hypothesis-profile fuzz
+	$(BIN)/python -m pytest -m "hypothesis and not integration" --hypothesis-profile fuzz
 
 stress: $(STAMP)  ## bursts and large queues, one test at a time
 	$(BIN)/python -m pytest -m stress

@@ -125,7 +125,7 @@ stat.flush()
 def test_no_memory_unless_asked_for(monitel: ModuleType, twin: str) -> None:
     """A Stat without a distribution pays nothing for them; one with a histogram pays for two sides of 160 buckets."""
 
-    def bytes_each(aggregations: Any) -> float:
+    def once(aggregations: Any) -> float:
         kept = [None] * 200
         tracemalloc.start()
         for number in range(200):
@@ -133,6 +133,9 @@ def test_no_memory_unless_asked_for(monitel: ModuleType, twin: str) -> None:
         taken = tracemalloc.get_traced_memory()[0]
         tracemalloc.stop()
         return taken / 200
+
+    def bytes_each(aggregations: Any) -> float:
+        return min(once(aggregations) for _ in range(3))  # other threads allocate as well
 
     plain = bytes_each([monitel.MEAN])
     spread = bytes_each([monitel.MEAN, monitel.STDDEV])
