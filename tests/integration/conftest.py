@@ -230,12 +230,12 @@ def stack(backends: Path, tmp_path: Path, receiver: Receiver) -> Iterator[Stack]
 
 @pytest.fixture
 def python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run Python to its end, which must be a good one."""
+    """Run Python to its end, which must be as expected."""
 
-    def python(*arguments: object) -> subprocess.CompletedProcess[str]:
+    def python(*arguments: object, returncode: int = 0) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, *map(str, arguments)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, cwd=tmp_path, check=False)
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == returncode, done.stderr
         return done
 
     return python

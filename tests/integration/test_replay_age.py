@@ -38,26 +38,27 @@ pipeline.shutdown()
 
 
 @pytest.fixture
-def replayed(python: Python, prometheus: Prometheus, tmp_path: Path) -> Callable[[float, str], list[str]]:
+def replayed(python: Python, prometheus: Prometheus, tmp_path: Path) -> Callable[..., list[str]]:
     """Record three windows so many hours ago, replay them into Prometheus, and tell what that prints."""
     (tmp_path / "train.py").write_text(RUN)
 
-    def replayed(hours: float, name: str) -> list[str]:
+    def replayed(hours: float, name: str, status: int = 0) -> list[str]:
         python("train.py", hours, name)
         url = f"{prometheus.url}/api/v1/otlp"
-        return python("-m", "monitel_otlp", "replay", "spool", "--endpoint", url).stdout.splitlines()
+        done = python("-m", "monitel_otlp", "replay", "spool", "--endpoint", url, returncode=status)
+        return done.stdout.splitlines()
 
     return replayed
 
 
 def test_prometheus_takes_nothing_old_by_default(
-    replayed: Callable[[float, str], list[str]], prometheus: Prometheus
+    replayed: Callable[..., list[str]], prometheus: Prometheus
 ) -> None:
     """It has data of the present already: what is older than an hour is refused, foretold, and counted."""
     age, result = replayed(0.1, "fresh")
     assert "6 minutes ago" in age
     assert "delivered 3 items from 1 spool" == result
-    age, advice, result = replayed(3, "old")
+    age, advice, result = replayed(3, "old", 1)
     assert "3 hours ago" in age
     assert "out_of_order_time_window is 5h or more" in advice
     assert "delivered 0 items from 1 spool; refused for their age, and set aside in rejected/: 3" == result
@@ -66,11 +67,11 @@ def test_prometheus_takes_nothing_old_by_default(
 
 @pytest.mark.parametrize("prometheus", ["5h"], indirect=True)
 def test_what_is_older_than_the_window_is_refused(
-    replayed: Callable[[float, str], list[str]], prometheus: Prometheus
+    replayed: Callable[..., list[str]], prometheus: Prometheus
 ) -> None:
     """With the window that was advised the same data is stored; what is beyond it gets a 500, for good."""
     replayed(0.1, "fresh")
     assert "delivered 3 items from 1 spool" == replayed(3, "old")[-1]
-    assert replayed(9, "older")[-1].endswith("refused for their age, and set aside in rejected/: 3")
+    assert replayed(9, "older", 1)[-1].endswith("refused for their age, and set aside in rejected/: 3")
     stored = [len(prometheus.samples(f"{name}_mean", "1d")) for name in ("fresh", "old", "older")]
     assert [3, 3, 0] == stored

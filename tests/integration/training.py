@@ -24,8 +24,8 @@ import json, os, random, sys, threading
 import monitel, monitel_otlp
 
 if "SPOOL_AT_ONCE" in os.environ:  # not after a minute
-    from monitel_otlp import outbox
-    outbox._OLDEST_IN_MEMORY_NS = 0
+    from monitel_otlp.delivery import retry_queue
+    retry_queue._OLDEST_IN_MEMORY = 0
 how_long = sys.argv[1]
 over, pause = threading.Event(), threading.Event()
 windows = []
