@@ -13,7 +13,7 @@ demo: $(STAMP)  ## half a minute of real training, recorded for TensorBoard and 
 	$(BIN)/python docs/examples/train_char_model.py
 
 test: $(STAMP)  ## all tests that need no other program
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not integration and not stress"
+	$(BIN)/python -m pytest -n 4 --dist worksteal -m "not integration and not stress"
 
 fuzz: $(STAMP)  ## the property tests with ten times as many examples, at random
 	$(BIN)/python -m pytest -m "hypothesis and not integration" --hypothesis-profile fuzz

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -117,6 +118,17 @@ def test_retry_after_is_honoured(receiver: Receiver, start: Start) -> None:
     receiver.wait_until(lambda: names(receiver))
     first, second = receiver.of("logs")
     assert 1.0 <= second.arrived - first.arrived < 3.0
+
+
+def test_retries_leave_the_generator_of_the_application_alone(receiver: Receiver, start: Start) -> None:
+    """A seeded run draws the same numbers whether the backend is healthy or not."""
+    pipeline = start()
+    receiver.rule(lambda _request: DOWN)
+    state = random.getstate()
+    monitel.emit("first")
+    assert not pipeline.force_flush(0.2)
+    assert receiver.of("logs")
+    assert state == random.getstate()
 
 
 def test_flush_honours_retry_after(receiver: Receiver, start: Start) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-import random
 import time
 from collections import Counter
+from random import Random
 from threading import Event, Lock
 from typing import TYPE_CHECKING
 
@@ -55,6 +55,7 @@ class Sender:
         self._attempted = attempted
         self._worker = Worker(f"monitel-otlp-{queue.signal}", self._turn, ended=transport.close)
         self._turns = Lock()  # of the thread, and of the caller at the end of the process
+        self._random = Random()  # noqa: S311  no secret; the application's generator stays as it has seeded it
         self._urgent = False
         self._deadline: float | None = None
         self.finished = Event()  # the last attempts were made
@@ -193,7 +194,7 @@ class Sender:
             self._not_before = now + _REFUSED_PAUSE
         else:
             longest = min(_LONGEST_PAUSE, 2.0 ** min(self._failures, 10))
-            self._not_before = now + longest * random.uniform(0.8, 1.2)  # noqa: S311  no secret
+            self._not_before = now + longest * self._random.uniform(0.8, 1.2)
         if answer.retry_after is not None and answer.retry_after <= _SENSELESS:
             self._not_before = self._asked_not_before = now + min(answer.retry_after, _LONGEST_ASKED)
 
