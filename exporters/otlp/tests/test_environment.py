@@ -169,6 +169,7 @@ def trained(variables: Mapping[str, str]) -> tuple[str, list[FrozenRequest]]:
     return said.getvalue(), kept
 
 
+@pytest.mark.stress  # hypothesis takes random numbers that another test's thread draws for the strategies' own
 @fuzzed
 @given(environments)
 @example({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://[::1", "OTEL_METRIC_EXPORT_INTERVAL": "nan"})
