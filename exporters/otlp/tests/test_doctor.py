@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import re
 import shutil
 import ssl
 import subprocess
 import time
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from socket import SHUT_RDWR, create_server, socket
 from threading import Thread
 from typing import TYPE_CHECKING
@@ -21,6 +23,8 @@ import monitel_otlp
 from monitel_otlp.__main__ import main
 from monitel_otlp.commands import doctor
 from monitel_otlp.request import SIGNALS
+from monitel_otlp.spool.raw import encode_block
+from monitel_otlp.spool.spool import Spool
 
 from .grpc_receiver import GrpcAnswer, GrpcReceiver
 from .inbox import DEADLINE, Answer
@@ -400,6 +404,26 @@ def test_what_waits_in_the_spool_is_told(
     capsys.readouterr()
     told = examine(status=1)
     assert f"python -m monitel_otlp replay {tmp_path / 'monitel-runs'}  (default)" in told["all signals"]["spool"]
+
+
+def test_lock_of_the_spool_is_reported(
+    receiver: Receiver, examine: Callable[..., Sections], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system without flock is named, because lock files take its place there."""
+    assert "flock" == examine("--endpoint", receiver.url, status=0)["all signals"]["spool lock"]
+
+    def refuse(*_arguments: object) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    assert examine("--endpoint", receiver.url, status=0)["all signals"]["spool lock"].startswith("lock files")
+
+
+def test_raw_segments_are_reported(examine: Callable[..., Sections], tmp_path: Path) -> None:
+    """Items that an exit had no time to encode wait for replay as well."""
+    with closing(Spool(tmp_path / "monitel-runs" / "ended")) as spool:
+        spool.append_raw("logs", ("events",), encode_block([("event", 1)]))
+    assert "python -m monitel_otlp replay" in examine(status=1)["all signals"]["spool"]
 
 
 def test_a_spool_that_cannot_be_written_is_told(

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 from monitel_otlp.config.environment import GRPC, HTTP, Environment
 from monitel_otlp.config.settings import resolve
 from monitel_otlp.request import REQUESTS, SIGNALS, FrozenRequest
+from monitel_otlp.spool.discovery import find_spools
+from monitel_otlp.spool.lock import lock_support
 from monitel_otlp.transport.answer import Answer, Verdict
 from monitel_otlp.transport.factory import make_transports
 
@@ -144,19 +146,25 @@ def _show_common(settings: Settings) -> None:
     _row("interval", f"{settings.interval:g} s", _INTERVAL if given else "default")
     root = settings.spool_root.absolute()
     from_variable = settings.endpoints and os.environ.get("XDG_STATE_HOME")
-    _row("spool", f"{root}{_spool_state(root)}", "XDG_STATE_HOME" if from_variable else "default")
+    nearest = next(folder for folder in (root, *root.parents) if os.access(folder, os.F_OK))
+    _row("spool", f"{root}{_spool_state(root, nearest)}", "XDG_STATE_HOME" if from_variable else "default")
+    if _is_usable(nearest):
+        _row("spool lock", lock_support(nearest))
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         _row("problem", "OTEL_SDK_DISABLED=true: configure() records and sends nothing")
 
 
-def _spool_state(root: Path) -> str:
+def _spool_state(root: Path, nearest: Path) -> str:
     """Return a remark on the folder: it cannot be used, or telemetry waits there."""
-    nearest = next(folder for folder in (root, *root.parents) if os.access(folder, os.F_OK))
-    if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
+    if not _is_usable(nearest):
         return f": NOT USABLE, {nearest} is not a folder that can be written"
-    if any(root.rglob("*.spool")):
+    if root.is_dir() and not root.is_symlink() and find_spools(root).folders:
         return f"; deliver what ended processes have left there with: python -m monitel_otlp replay {root}"
     return ""
+
+
+def _is_usable(folder: Path) -> bool:
+    return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
 
 
 def _row(name: str, value: str, source: str = "") -> None:
