@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from array import array
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,8 @@ from monitel_otlp.request import REQUESTS, FrozenRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+_log = logging.getLogger("monitel.otlp")
 
 RECORDS_PER_REQUEST = 500
 BYTES_PER_REQUEST = 2**20
@@ -94,3 +97,40 @@ class OpenRequest:
         self._weights = array("I")
         self._synthetic = 0
         self._bytes = 0
+
+
+class Requests:
+    """Puts items of one kind into open requests; for one thread at a time.
+
+    An item that cannot be encoded is lost, and reported to ``lost`` with the reason ``encoding``.
+
+    Args:
+        what: Names an item in a log line.
+        signal: ``"logs"`` or ``"traces"``.
+        open_request: Fills the requests.
+        lost: Receives signal, reason and number of items.
+    """
+
+    def __init__(
+        self, what: str, signal: str, open_request: OpenRequest, lost: Callable[[str, str, int], None]
+    ) -> None:
+        self._what = what
+        self._signal = signal
+        self._open_request = open_request
+        self._lost = lost
+        self._failed = False
+
+    def flush(self) -> None:
+        """Put the items that are not in a request yet."""
+        self._open_request.flush()
+
+    def _add(self, plain: Callable[[], Any], *, synthetic: bool = False) -> None:
+        """Encode the plain values that a function makes; never raises."""
+        try:
+            self._open_request.add(plain(), synthetic=synthetic)
+        except Exception:
+            if not self._failed:
+                self._failed = True
+                _log.exception("%s cannot be encoded and is dropped (further ones are only counted)", self._what)
+            if not synthetic:
+                self._lost(self._signal, "encoding", 1)

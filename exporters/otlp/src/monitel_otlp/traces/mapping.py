@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, SpanFlags
 import monitel
 from monitel_otel import RangeAttributes, of_track
 from monitel_otlp.attributes import key_values, plain_attributes, readable, write_attributes
-from monitel_otlp.open_request import OpenRequest
+from monitel_otlp.open_request import OpenRequest, Requests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from monitel_otlp.attributes import Plain
     from monitel_otlp.request import FrozenRequest
     from monitel_otlp.traces.span_queue import Ended
-
-_log = logging.getLogger("monitel.otlp")
 
 _INTERNAL = Span.SPAN_KIND_INTERNAL
 _LOCAL = int(SpanFlags.SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK)
@@ -104,10 +101,8 @@ class RangeMapping:
             write_attributes(span.attributes, attributes)
 
 
-class SpanRequests:
-    """Puts spans of ranges into requests of at most 500 spans or about 1 MiB; for one thread at a time.
-
-    A range that cannot be encoded is lost, and reported to ``lost`` with the reason ``encoding``.
+class SpanRequests(Requests):
+    """Puts spans of ranges into requests of at most 500 spans or about 1 MiB.
 
     Args:
         put: Receives each finished request.
@@ -122,9 +117,8 @@ class SpanRequests:
         resource: bytes,
     ) -> None:
         self.mapping = RangeMapping()
-        self._open = OpenRequest("traces", resource, ("monitel", monitel.__version__), self.mapping.write, put)
-        self._lost = lost
-        self._failed = False
+        open_request = OpenRequest("traces", resource, ("monitel", monitel.__version__), self.mapping.write, put)
+        super().__init__("a range", "traces", open_request, lost)
 
     def add(self, ended: Ended, attributes: Mapping[str, Any] | None = None) -> None:
         """Encode one range; never raises.
@@ -133,18 +127,7 @@ class SpanRequests:
             ended: The range with the ids of its span.
             attributes: Of a span that the pipeline made itself, a fold or a step: it is not an item.
         """
-        try:
-            self._open.add(self.mapping.plain(ended, attributes), synthetic=attributes is not None)
-        except Exception:
-            if not self._failed:
-                self._failed = True
-                _log.exception("a range cannot be encoded and is dropped (further ones are only counted)")
-            if attributes is None:
-                self._lost("traces", "encoding", 1)
-
-    def flush(self) -> None:
-        """Put the spans that are not in a request yet."""
-        self._open.flush()
+        self._add(lambda: self.mapping.plain(ended, attributes), synthetic=attributes is not None)
 
 
 @lru_cache(maxsize=256)
