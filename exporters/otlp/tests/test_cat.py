@@ -36,7 +36,8 @@ def test_cat_prints_what_the_collector_reads(command: Command, runs: Path) -> No
         document = json.loads(line)
         (kind,) = document
         assert request.signal == kinds[kind]
-        assert request.message() == Parse(json.dumps(_with_base64_ids(document)), REQUESTS[request.signal]())
+        parsed = Parse(json.dumps(_with_base64_ids(document)), REQUESTS[request.signal]())
+        assert request.message().SerializeToString() == parsed.SerializeToString()  # messages with a NaN can be unequal
     text = ended.stdout
     ids = re.findall(r'"(traceId|spanId)":"([^"]*)"', text)
     assert 80 == len(ids)

@@ -56,7 +56,7 @@ _MEANINGS = {
     r"BadStatusLine|RemoteDisconnected|ConnectionReset|not HTTP": f"""
         this looks like a gRPC port: set OTEL_EXPORTER_OTLP_PROTOCOL={GRPC} or use 4318. If it is not, it may expect
         https://, or a proxy on the way closes the connection""",
-    r"http1|Expected SETTINGS|Socket closed|Connection reset": f"""
+    r"http1|Failed parsing HTTP/2|Socket closed|Connection reset": f"""
         this looks like an HTTP port: set OTEL_EXPORTER_OTLP_PROTOCOL={HTTP} or use 4317. If it is not, it may expect
         https://""",
     r"(?i)timed out|no connection in time|DEADLINE_EXCEEDED": """
