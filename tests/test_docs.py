@@ -1,4 +1,4 @@
-"""Every Python block of README and docs runs, in its order, and prints what it says."""
+"""The documentation: its Python blocks run, its links lead somewhere, and its API pages are complete."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import importlib
 import pkgutil
 import re
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,18 +18,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted(
-    page for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("exporters/*/README.md")]
-)
+_PATTERNS = ("*.md", "compose/**/*.md", "docs/**/*.md", "exporters/*/README.md")
+PAGES = sorted(page for pattern in _PATTERNS for page in ROOT.glob(pattern))
+API = ROOT / "docs" / "reference" / "api"
+PACKAGES = ("monitel", "monitel_otel", "monitel_otlp", "monitel_tensorboard")
 NEEDS_TORCH = re.compile(r"^\s*(?:>>> )?(?:import|from) (?:monitel\.)?torch\b", re.MULTILINE)
 USES_TORCH = re.compile(r"^```python\n(?:(?!```).*\n)*?(?:>>> )?import (?:monitel\.)?torch$", re.MULTILINE)
 BLOCK = re.compile(r"^```python( no-run)?\n(.*?)^```", re.MULTILINE | re.DOTALL)
+INDENTED = re.compile(r"^[ \t]+```python", re.MULTILINE)
 OUTPUT = re.compile(r"\A\s*^```text\n(.*?)^```", re.MULTILINE | re.DOTALL)
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
 def blocks(page: Path) -> Iterator[tuple[int, str, str | None]]:
-    """The line, the code, and the text block that follows it at once: what the code must print."""
+    """Yield the line and the code of each block, and its expected output: the text block that follows directly."""
     text = page.read_text()
     for match in BLOCK.finditer(text):
         if match[1]:
@@ -38,7 +41,7 @@ def blocks(page: Path) -> Iterator[tuple[int, str, str | None]]:
 
 
 def marked(subject: Any, name: str, *, torch: bool) -> Any:
-    """A parameter whose test is one of those for torch, where it needs it."""
+    """Return a test parameter, with the mark ``torch`` if it needs torch."""
     return pytest.param(subject, id=name, marks=[pytest.mark.torch] if torch else [])
 
 
@@ -53,10 +56,11 @@ def test_page_runs(
     capsys: pytest.CaptureFixture[str],
     request: pytest.FixtureRequest,
 ) -> None:
-    """A page's blocks run one after another in one namespace and an empty folder; output is compared where shown."""
+    """A page's blocks run in order, in one namespace and an empty folder; the output is compared if it is shown."""
     if request.node.get_closest_marker("torch"):
         pytest.importorskip("torch", reason="the page uses torch: torch is not installed")
     monkeypatch.chdir(tmp_path)
+    assert not INDENTED.search(page.read_text()), "an indented block would not be run"
     namespace: dict[str, object] = {"__name__": "page"}
     for line, code, expected in blocks(page):
         if code.lstrip().startswith(">>>"):
@@ -75,7 +79,7 @@ def test_page_runs(
 
 
 def anchors(page: Path) -> set[str]:
-    """What a link may point to on a page: its headings, as GitHub writes them."""
+    """Return the anchors of a page: its headings, as GitHub writes them."""
     prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     headings = re.findall(r"^#+ (.*)", prose, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
@@ -83,19 +87,32 @@ def anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
-    """Every relative link of a page names a file that is there, and a heading in it."""
+    """Every relative link names an existing file and a heading in it; `make docs` checks headings of API pages."""
     for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
         if "://" not in link:
             path, _, anchor = link.partition("#")
             target = page.parent / path if path else page
             assert target.exists(), link
-            assert not anchor or anchor in anchors(target), link
+            assert not anchor or target.parent == API or anchor in anchors(target), link
+
+
+@pytest.mark.parametrize("page", sorted(API.glob("*.md")), ids=lambda page: page.stem)
+def test_api_page_lists_every_public_name(page: Path) -> None:
+    """Each name of a package's ``__all__`` has an entry on its page, or is mentioned there."""
+    if page.stem == "monitel.torch":
+        pytest.importorskip("torch", reason="the package uses torch: torch is not installed")
+    package, text = importlib.import_module(page.stem), page.read_text()
+    for name in package.__all__:
+        if name.startswith("_") or isinstance(getattr(package, name), ModuleType):
+            continue
+        entries = f"::: {page.stem}.{name}\n", f"`{page.stem}.{name}`", f"`{name}`"
+        assert any(entry in text for entry in entries), name
 
 
 def modules() -> list[str]:
-    """Every module of the four distributions."""
+    """Return the names of all modules of the four distributions."""
     names = []
-    for package in ("monitel", "monitel_otel", "monitel_otlp", "monitel_tensorboard"):
+    for package in PACKAGES:
         found = importlib.import_module(package)
         names += [package, *(info.name for info in pkgutil.walk_packages(found.__path__, f"{package}."))]
     return [name for name in names if not name.endswith(("__main__", "_window_c", "_ranges_c"))]

@@ -1,6 +1,6 @@
 """A character model in plain numpy: the last few characters in, the next one out.
 
-Nothing here knows of telemetry; train_char_model.py is the part to copy from.
+There is no telemetry here; train_char_model.py is the part to copy from.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Train a character model on Python's own source text with PyTorch: alone, or on the ranks that torchrun starts.
 
-Nothing here knows of telemetry. train_torch.py is the same training with it, and the part to copy from; run by
+There is no telemetry here. train_torch.py is the same training with it, and the part to copy from; run by
 ``opentelemetry-instrument``, this script has it without a line more.
 """
 
@@ -62,7 +62,7 @@ def read_passages(parts: Sequence[int]) -> Tensor:
 
 
 def train(model: CharModel, arguments: argparse.Namespace) -> Iterator[Tensor]:
-    """Take steps, and yield the loss of each. Every rank has passages of its own; the gradients are the mean."""
+    """Take steps, and yield the loss of each. Every rank has different passages; the gradients are their mean."""
     if WORLD_SIZE > 1:
         dist.init_process_group("gloo")
     parallel = DistributedDataParallel(model) if WORLD_SIZE > 1 else model
@@ -82,7 +82,7 @@ def train(model: CharModel, arguments: argparse.Namespace) -> Iterator[Tensor]:
         loss.backward()
         optimizer.step()
         if step % 50 == 0:
-            say(f"step {step:5,}  loss {loss.item():.3f}")
+            report(f"step {step:5,}  loss {loss.item():.3f}")
         yield loss
     if WORLD_SIZE > 1:
         dist.destroy_process_group()
@@ -92,11 +92,11 @@ def evaluate(model: CharModel) -> float:
     """Return the loss on every tenth passage of the files that are not trained on."""
     with torch.no_grad():
         held_out = float(loss_of(model, read_passages([0])[::10]))
-    say(f"held-out loss {held_out:.3f}")
+    report(f"held-out loss {held_out:.3f}")
     return held_out
 
 
-def say(line: str) -> None:
+def report(line: str) -> None:
     """Print it, on one rank."""
     if RANK == 0:
         print(line, flush=True)

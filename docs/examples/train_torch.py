@@ -3,7 +3,7 @@
     python docs/examples/train_torch.py
     torchrun --nproc-per-node 2 docs/examples/train_torch.py
 
-What monitel.torch sees of PyTorch, the loss, and the result go by OTLP to the Collector, or to a spool on disk while
+Metrics of PyTorch, the loss, and the result are sent as OTLP to a Collector, or to a spool on disk while
 OTEL_EXPORTER_OTLP_ENDPOINT is not set. Ctrl-C ends the run early, with everything written.
 """
 

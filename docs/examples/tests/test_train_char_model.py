@@ -250,6 +250,6 @@ def test_with_an_endpoint_it_is_sent(tmp_path: Path, collector: tuple[str, set[s
     ],
 )
 def test_wrong_arguments_are_explained(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
-    """What was given and what is allowed, in one line."""
+    """A wrong argument gives one line: the value, and the allowed ones."""
     code, _, errors = finish(start(tmp_path, *arguments))
     assert (code, errors.splitlines()[-1]) == (2, f"train_char_model.py: error: {message}")

@@ -51,7 +51,7 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 
 def spooled(folder: Path) -> Counter[str]:
-    """How many points of each metric, and records of each event, are in the spool."""
+    """Return the number of points of each metric, and of records of each event, in the spool."""
     (spool,) = (folder / "monitel-runs").iterdir()
     command = [sys.executable, "-m", "monitel_otlp", "cat", str(spool)]
     lines = subprocess.run(command, stdout=subprocess.PIPE, timeout=TIMEOUT, check=True).stdout.splitlines()
@@ -96,7 +96,7 @@ def test_telemetry_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_loses_nothing(tmp_path: Path) -> None:
-    """It ends the run, and its data loader, with exit code 130 and everything in the spool."""
+    """Ctrl-C ends the run and its data loader with exit code 130 and everything in the spool."""
     process = start(tmp_path, WITH_TELEMETRY, "--steps", "1000000")
     timer = Timer(TIMEOUT, process.kill)
     timer.start()
@@ -117,6 +117,6 @@ def test_ctrl_c_loses_nothing(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_arguments_are_explained(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
-    """What was given and what is allowed, in one line."""
+    """A wrong argument gives one line: the value, and the allowed ones."""
     code, _, errors = finish(start(tmp_path, WITH_TELEMETRY, *arguments))
     assert (2, f"train_torch.py: error: {message}") == (code, errors.splitlines()[-1])
