@@ -1,22 +1,24 @@
-"""Where the time of a training loop goes: the API of ``torch.profiler``, natively.
+"""Profiler for training loops: the API of ``torch.profiler`` without torch.
 
-``from monitel.profiler import profile, record_function, schedule`` replaces the same from ``torch.profiler``.
+To use it, replace ``from torch.profiler import ...`` by ``from monitel.profiler import ...``. The parts:
+
+* ``ranges``: named stretches of time, and subscriptions to them (:mod:`monitel.profiler.ranges`, public)
+* ``trace``: recordings of ranges, and trace files
+* ``torch_api``: the classes and functions of ``torch.profiler``
 """
 
 from monitel.profiler import itt as itt
 from monitel.profiler import ranges as ranges
-from monitel.profiler.activities import DeviceType, ProfilerActivity, kineto_available, supported_activities
-from monitel.profiler.cycles import _KinetoProfile as _KinetoProfile
-from monitel.profiler.experimental import _ExperimentalConfig as _ExperimentalConfig
-from monitel.profiler.facade import profile
-from monitel.profiler.observer import ExecutionTraceObserver
 from monitel.profiler.ranges import record_function
-from monitel.profiler.scheduling import ProfilerAction, schedule
-from monitel.profiler.steps import KinetoStepTracker, install_optimizer_hook
-from monitel.profiler.steps import _optimizer_post_hook as _optimizer_post_hook
-from monitel.profiler.trace_handler import tensorboard_trace_handler
-
-install_optimizer_hook()
+from monitel.profiler.torch_api.activities import DeviceType, ProfilerActivity, kineto_available, supported_activities
+from monitel.profiler.torch_api.execution_trace import ExecutionTraceObserver
+from monitel.profiler.torch_api.experimental import _ExperimentalConfig as _ExperimentalConfig
+from monitel.profiler.torch_api.kineto_profile import _KinetoProfile as _KinetoProfile
+from monitel.profiler.torch_api.profile import profile
+from monitel.profiler.torch_api.schedule import ProfilerAction, schedule
+from monitel.profiler.torch_api.step_tracker import KinetoStepTracker
+from monitel.profiler.torch_api.step_tracker import _optimizer_post_hook as _optimizer_post_hook
+from monitel.profiler.torch_api.trace_handler import tensorboard_trace_handler
 
 __all__ = [
     "DeviceType",

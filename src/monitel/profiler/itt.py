@@ -1,4 +1,4 @@
-"""Marks for Intel's VTune, by torch's names: without ITT, which monitel does not use, they do nothing."""
+"""Names of ``torch.profiler.itt``, marks for Intel VTune. They have no effect: monitel does not use ITT."""
 
 from __future__ import annotations
 
@@ -12,29 +12,25 @@ __all__ = ["is_available", "mark", "range", "range_pop", "range_push"]
 
 
 def is_available() -> bool:
-    """Whether marks go anywhere: no."""
+    """Return False."""
     return False
 
 
 def range_push(msg: str) -> int:  # noqa: ARG001  torch's signature
-    """Begin a mark. Returns its depth, and -1 where there is no ITT."""
+    """Return -1, as torch does without ITT."""
     return -1
 
 
 def range_pop() -> int:
-    """End a mark. Returns its depth, and -1 where there is no ITT."""
+    """Return -1, as torch does without ITT."""
     return -1
 
 
 def mark(msg: str) -> None:
-    """Mark a moment."""
+    """Do nothing."""
 
 
 @contextmanager
-def range(msg: str, *args: Any, **kwargs: Any) -> Iterator[None]:  # noqa: A001  torch's name
-    """Mark a block or a function; ``args`` and ``kwargs`` are formatted into ``msg``."""
-    range_push(msg.format(*args, **kwargs))
-    try:
-        yield
-    finally:
-        range_pop()
+def range(msg: str, *args: Any, **kwargs: Any) -> Iterator[None]:  # noqa: A001, ARG001  torch's name and signature
+    """Do nothing around a block, or around each call of a function."""
+    yield

@@ -1,7 +1,7 @@
-/* The recording of ranges, in C. Its twin, which says the same in Python, is _ranges_py.py.
+/* Recorder of ranges in C. _ranges_py.py is its twin in Python, with the same behaviour.
  *
- * A Range is one object without a garbage collector's header: a million of them do not slow collections down.
- * It refers to nothing that could refer back: its parent is older, its label is known by its address only.
+ * A Range is not tracked by the garbage collector, so a million of them do not slow collections down. This is safe
+ * because a Range holds no reference that could lead back to it: its parent is older, and its label is only an address.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -12,25 +12,25 @@
 
 typedef struct Range {
     PyObject_HEAD
-    PyObject *name, *args, *track, *told;
+    PyObject *name, *args, *track, *listeners;
     struct Range *parent;
-    const void *label; /* what began it: the address of a record_function; NULL once it has ended */
+    const void *label; /* address of the record_function that began it; NULL after the end */
     int64_t start, end, epoch, step;
 } Range;
 
-/* The module is refused in sub-interpreters, so the process has one of each. */
+/* The module cannot be imported in sub-interpreters, so process-wide state is safe. */
 static PyTypeObject *range_type;
-static PyObject *told_of_beginnings, *told_of_ends; /* tuples of callables */
-static PyObject *injected_clock;                    /* a test's; NULL: the system's */
+static PyObject *began_listeners, *ended_listeners; /* tuples of callables */
+static PyObject *injected_clock;                    /* a test's clock; NULL: the system's */
 static int64_t epoch;
 static PyObject *innermost; /* a ContextVar */
 static PyObject *get_step, *track_of_thread, *track_of_task;
-static PyObject *get_running_loop, *current_task; /* asyncio's, once it is loaded */
+static PyObject *get_running_loop, *current_task; /* functions of asyncio, after it is loaded */
 static PyObject *str_monotonic_ns, *str_runners, *str_track;
 
 /* ---- clock ---- */
 
-/* -1 with an exception set: clocks start at 0. */
+/* Returns -1 with an exception set on error; a clock never returns a negative time. */
 static int64_t
 now(void)
 {
@@ -47,9 +47,9 @@ now(void)
 
 /* ---- tracks ---- */
 
-/* Whether asyncio is loaded as a whole; -1: an error. Its last part says that the others are complete. */
+/* Returns 1 if asyncio is completely loaded (its last module is), 0 if not, -1 on error. */
 static int
-know_asyncio(void)
+load_asyncio(void)
 {
     if (get_running_loop != NULL) {
         return 1;
@@ -67,11 +67,11 @@ know_asyncio(void)
     return get_running_loop == NULL ? -1 : 1;
 }
 
-/* The task that runs in this thread, None without one. */
+/* Returns the task that runs in this thread, or None. */
 static PyObject *
 running_task(void)
 {
-    int asyncio = know_asyncio();
+    int asyncio = load_asyncio();
     if (asyncio <= 0) {
         return asyncio < 0 ? NULL : Py_NewRef(Py_None);
     }
@@ -111,7 +111,7 @@ current_track(void)
 
 /* ---- ranges ---- */
 
-/* The nearest that has not ended: some end while others within them go on. Borrowed; NULL for none. */
+/* Returns the nearest range that has not ended, borrowed, or NULL: a range can end before the ranges within it. */
 static Range *
 running(Range *found)
 {
@@ -121,7 +121,7 @@ running(Range *found)
     return found;
 }
 
-/* A new reference in `found`, NULL for none. -1: an error. */
+/* Stores a new reference, or NULL for none, in `found`. Returns -1 on error. */
 static int
 get_innermost(Range **found)
 {
@@ -165,7 +165,7 @@ new_range(PyObject *name, PyObject *args, int64_t start, const void *label)
     self->args = Py_NewRef(args);
     self->parent = (Range *)Py_XNewRef(running(around));
     self->track = track;
-    self->told = Py_NewRef(told_of_ends);
+    self->listeners = Py_NewRef(ended_listeners);
     self->label = label;
     self->start = start;
     self->end = -1;
@@ -175,9 +175,9 @@ new_range(PyObject *name, PyObject *args, int64_t start, const void *label)
     return self;
 }
 
-/* Calls each with the range. Telemetry's own trouble is reported, not raised; a KeyboardInterrupt passes: -1. */
+/* Calls each listener. Reports an Exception as unraisable; returns -1 for others, such as KeyboardInterrupt. */
 static int
-tell(PyObject *listeners, Range *range)
+notify(PyObject *listeners, Range *range)
 {
     PyObject *kept = Py_NewRef(listeners);
     int outcome = 0;
@@ -209,7 +209,7 @@ finish(Range *range, int64_t end)
     range->label = NULL;
     int failed = current == range ? set_innermost(range->parent) : 0;
     Py_XDECREF(current);
-    return failed < 0 ? -1 : tell(range->told, range);
+    return failed < 0 ? -1 : notify(range->listeners, range);
 }
 
 static PyObject *
@@ -221,7 +221,7 @@ ranges_begin(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t Py_U
         Py_XDECREF(self);
         return NULL;
     }
-    if (tell(told_of_beginnings, self) < 0) { /* the block around which it was to be will not run */
+    if (notify(began_listeners, self) < 0) { /* the block that the range was to enclose will not run */
         PyObject *type, *value, *traceback;
         PyErr_Fetch(&type, &value, &traceback);
         if (finish(self, start) < 0) {
@@ -243,7 +243,7 @@ ranges_end(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t Py_UNU
     }
     for (found = current; found != NULL && found->label != args[0]; found = found->parent) {
     }
-    if (found == NULL && Py_TYPE(args[1]) == range_type) { /* it was entered in another context */
+    if (found == NULL && Py_TYPE(args[1]) == range_type) { /* the range began in another context */
         found = (Range *)args[1];
     }
     Py_XINCREF(found);
@@ -259,7 +259,7 @@ ranges_end(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t Py_UNU
 }
 
 static PyObject *
-ranges_past(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t Py_UNUSED(nargs))
+ranges_record_past(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t Py_UNUSED(nargs))
 {
     int64_t start = PyLong_AsLongLong(args[2]);
     Range *self = start == -1 && PyErr_Occurred() ? NULL : new_range(args[0], args[1], start, NULL);
@@ -267,7 +267,7 @@ ranges_past(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t Py_UN
         return NULL;
     }
     self->end = now();
-    int failed = self->end < 0 || tell(told_of_beginnings, self) < 0 || tell(self->told, self) < 0;
+    int failed = self->end < 0 || notify(began_listeners, self) < 0 || notify(self->listeners, self) < 0;
     Py_DECREF(self);
     return failed ? NULL : Py_NewRef(Py_None);
 }
@@ -306,19 +306,19 @@ ranges_set_clock(PyObject *Py_UNUSED(module), PyObject *args)
 }
 
 static PyObject *
-ranges_tell(PyObject *Py_UNUSED(module), PyObject *args)
+ranges_set_listeners(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *beginnings, *ends;
-    if (!PyArg_ParseTuple(args, "O!O!:tell", &PyTuple_Type, &beginnings, &PyTuple_Type, &ends)) {
+    if (!PyArg_ParseTuple(args, "O!O!:set_listeners", &PyTuple_Type, &beginnings, &PyTuple_Type, &ends)) {
         return NULL;
     }
-    Py_XSETREF(told_of_beginnings, Py_NewRef(beginnings));
-    Py_XSETREF(told_of_ends, Py_NewRef(ends));
+    Py_XSETREF(began_listeners, Py_NewRef(beginnings));
+    Py_XSETREF(ended_listeners, Py_NewRef(ends));
     Py_RETURN_NONE;
 }
 
 static PyObject *
-ranges_forget(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+ranges_forget_track(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
     PyObject *local = PyThreadState_GetDict();
     if (local != NULL && PyDict_Contains(local, str_track) == 1 && PyDict_DelItem(local, str_track) < 0) {
@@ -329,18 +329,20 @@ ranges_forget(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 
 static PyMethodDef ranges_functions[] = {
     {"begin", (PyCFunction)(void (*)(void))ranges_begin, METH_FASTCALL,
-     PyDoc_STR("Begin a range: label, name, args; the Range.")},
+     PyDoc_STR("Begin a range with this label, name and args; return the Range.")},
     {"end", (PyCFunction)(void (*)(void))ranges_end, METH_FASTCALL,
-     PyDoc_STR("End the innermost range of a label; the Range given is it where the context has none.")},
-    {"past", (PyCFunction)(void (*)(void))ranges_past, METH_FASTCALL,
-     PyDoc_STR("Tell of a range that ends now: name, args, monotonic start.")},
-    {"current", ranges_current, METH_NOARGS, PyDoc_STR("The innermost range that runs in this context, or None.")},
-    {"now", ranges_now, METH_NOARGS, PyDoc_STR("The monotonic clock that ranges are on.")},
+     PyDoc_STR("End the innermost range of a label, or the given Range if the context has none of that label.")},
+    {"record_past", (PyCFunction)(void (*)(void))ranges_record_past, METH_FASTCALL,
+     PyDoc_STR("Record a range that ends now, with this name, args and monotonic start.")},
+    {"current", ranges_current, METH_NOARGS,
+     PyDoc_STR("Return the innermost running range of this context, or None.")},
+    {"now", ranges_now, METH_NOARGS, PyDoc_STR("Return the monotonic time in ns by the clock of ranges.")},
     {"set_clock", ranges_set_clock, METH_VARARGS,
-     PyDoc_STR("Read this clock, or the system's for None; and what to add to it for a Unix time.")},
-    {"forget", ranges_forget, METH_NOARGS,
-     PyDoc_STR("Forget the track of this thread: in a forked child, where it has another number.")},
-    {"tell", ranges_tell, METH_VARARGS, PyDoc_STR("Whom to tell of beginnings, and of ends: two tuples.")},
+     PyDoc_STR("Use this clock (None: the system's), and this offset in ns from its monotonic time to Unix time.")},
+    {"forget_track", ranges_forget_track, METH_NOARGS,
+     PyDoc_STR("Forget the track of this thread. Called in a forked child, where the thread has another id.")},
+    {"set_listeners", ranges_set_listeners, METH_VARARGS,
+     PyDoc_STR("Set the callbacks for beginnings and those for ends, two tuples.")},
     {NULL, NULL, 0, NULL},
 };
 
@@ -350,12 +352,12 @@ static void
 range_dealloc(Range *self)
 {
     PyTypeObject *type = Py_TYPE(self);
-    while (self != NULL) { /* not by recursion: tasks that make tasks are long lines of parents */
+    while (self != NULL) { /* not by recursion: tasks that create tasks make long chains of parents */
         Range *parent = self->parent;
         Py_DECREF(self->name);
         Py_DECREF(self->args);
         Py_DECREF(self->track);
-        Py_DECREF(self->told);
+        Py_DECREF(self->listeners);
         PyObject_Free(self);
         Py_DECREF(type);
         if (parent == NULL || Py_REFCNT(parent) > 1) {
@@ -395,25 +397,27 @@ range_repr(Range *self)
 }
 
 static PyMemberDef range_members[] = {
-    {"name", T_OBJECT_EX, offsetof(Range, name), READONLY, PyDoc_STR("What happened.")},
-    {"args", T_OBJECT_EX, offsetof(Range, args), READONLY, PyDoc_STR("What record_function was given, unchecked.")},
+    {"name", T_OBJECT_EX, offsetof(Range, name), READONLY, PyDoc_STR("Name, a str.")},
+    {"args", T_OBJECT_EX, offsetof(Range, args), READONLY,
+     PyDoc_STR("Details as given to record_function, unchecked.")},
     {"parent", T_OBJECT, offsetof(Range, parent), READONLY, PyDoc_STR("The range around it when it began, or None.")},
     {"track", T_OBJECT_EX, offsetof(Range, track), READONLY, PyDoc_STR("Thread and task, a Track.")},
     {"monotonic_start_ns", T_LONGLONG, offsetof(Range, start), READONLY,
-     PyDoc_STR("When it began, on a clock that never goes back.")},
-    {"monotonic_end_ns", T_LONGLONG, offsetof(Range, end), READONLY, PyDoc_STR("When it ended; -1 while it runs.")},
+     PyDoc_STR("Beginning, by the monotonic clock.")},
+    {"monotonic_end_ns", T_LONGLONG, offsetof(Range, end), READONLY,
+     PyDoc_STR("End, by the monotonic clock; -1 while it runs.")},
     {NULL, 0, 0, 0, NULL},
 };
 
 static PyGetSetDef range_properties[] = {
-    {"start_ns", (getter)range_start_ns, NULL, PyDoc_STR("When it began, in Unix ns."), NULL},
-    {"end_ns", (getter)range_end_ns, NULL, PyDoc_STR("When it ended, in Unix ns; None while it runs."), NULL},
+    {"start_ns", (getter)range_start_ns, NULL, PyDoc_STR("Beginning, in Unix ns."), NULL},
+    {"end_ns", (getter)range_end_ns, NULL, PyDoc_STR("End, in Unix ns; None while it runs."), NULL},
     {"step", (getter)range_step, NULL, PyDoc_STR("monitel.get_step() when it began."), NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyType_Slot range_slots[] = {
-    {Py_tp_doc, (void *)PyDoc_STR("A stretch of time with a name, in one thread or task.")},
+    {Py_tp_doc, (void *)PyDoc_STR("A named stretch of time in one thread or asyncio task.")},
     {Py_tp_dealloc, range_dealloc},
     {Py_tp_repr, range_repr},
     {Py_tp_members, range_members},
@@ -422,7 +426,7 @@ static PyType_Slot range_slots[] = {
 };
 
 static PyType_Spec range_spec = {
-    .name = "monitel.profiler._ranges_c.Range",
+    .name = "monitel.profiler.ranges._ranges_c.Range",
     .basicsize = sizeof(Range),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
     .slots = range_slots,
@@ -449,15 +453,15 @@ ranges_exec(PyObject *module)
     str_monotonic_ns = PyUnicode_InternFromString("monotonic_ns");
     str_runners = PyUnicode_InternFromString("asyncio.runners");
     str_track = PyUnicode_InternFromString("monitel.profiler.track");
-    told_of_beginnings = PyTuple_New(0);
-    told_of_ends = PyTuple_New(0);
+    began_listeners = PyTuple_New(0);
+    ended_listeners = PyTuple_New(0);
     innermost = PyContextVar_New("monitel.profiler.range", NULL);
     range_type = (PyTypeObject *)PyType_FromSpec(&range_spec);
     if ((get_step = attribute("monitel._window", "get_step")) == NULL
-        || (track_of_thread = attribute("monitel.profiler.tracks", "track_of_thread")) == NULL
-        || (track_of_task = attribute("monitel.profiler.tracks", "track_of_task")) == NULL
-        || str_monotonic_ns == NULL || str_runners == NULL || str_track == NULL || told_of_beginnings == NULL
-        || told_of_ends == NULL || innermost == NULL || range_type == NULL) {
+        || (track_of_thread = attribute("monitel.profiler.ranges.tracks", "track_of_thread")) == NULL
+        || (track_of_task = attribute("monitel.profiler.ranges.tracks", "track_of_task")) == NULL
+        || str_monotonic_ns == NULL || str_runners == NULL || str_track == NULL || began_listeners == NULL
+        || ended_listeners == NULL || innermost == NULL || range_type == NULL) {
         return -1;
     }
     return PyModule_AddType(module, range_type);
@@ -473,8 +477,8 @@ static PyModuleDef_Slot ranges_slots[] = {
 
 static struct PyModuleDef ranges_module = {
     .m_base = PyModuleDef_HEAD_INIT,
-    .m_name = "monitel.profiler._ranges_c",
-    .m_doc = PyDoc_STR("The recording of ranges, in C."),
+    .m_name = "monitel.profiler.ranges._ranges_c",
+    .m_doc = PyDoc_STR("Recorder of ranges in C."),
     .m_methods = ranges_functions,
     .m_slots = ranges_slots,
 };

@@ -1,4 +1,4 @@
-"""The recording of ranges, in Python. Its twin, which says the same in C, is ``_ranges_c.c``."""
+"""Recorder of ranges in Python. ``_ranges_c.c`` is its twin in C, with the same behaviour."""
 
 from __future__ import annotations
 
@@ -8,40 +8,44 @@ from contextvars import ContextVar
 from sys import modules
 from typing import TYPE_CHECKING, Any
 
-from monitel import _window, unraisable
-from monitel.profiler.tracks import Track, track_of_task, track_of_thread
+from monitel import _window
+from monitel.failures import report_unraisable
+from monitel.profiler.ranges.tracks import Track, track_of_task, track_of_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from monitel.clock import Clock
 
+    Callbacks = tuple[Callable[["Range"], object], ...]
+
 _get_step = _window.get_step
 _local = threading.local()
 _innermost: ContextVar[Range | None] = ContextVar("monitel.profiler.range", default=None)
-_told_of_beginnings: tuple[Callable[[Range], object], ...] = ()
-_told_of_ends: tuple[Callable[[Range], object], ...] = ()
+_began_listeners: Callbacks = ()
+_ended_listeners: Callbacks = ()
 _now: Callable[[], int] = time.monotonic_ns
 _epoch_ns = 0
 
 
 class Range:
-    """A stretch of time with a name, in one thread or task.
+    """A named stretch of time in one thread or asyncio task.
 
     Attributes:
-        name: What happened.
-        args: What :class:`record_function` was given, unchecked.
-        parent: The range around it when it began, which not every listener has heard of; None at the top.
+        name: Name, a str.
+        args: Details as given to :class:`record_function`, unchecked.
+        parent: The range around it when it began, None at the top. A listener that subscribed later than the
+            parent's beginning has not received the parent.
         track: Thread and task, a :class:`Track`.
         step: :func:`monitel.get_step` when it began.
-        monotonic_start_ns: When it began, on a clock that never goes back.
-        monotonic_end_ns: When it ended; -1 while it runs.
+        monotonic_start_ns: Beginning, by the monotonic clock.
+        monotonic_end_ns: End, by the monotonic clock; -1 while it runs.
     """
 
     __slots__ = (
         "_epoch_ns",
         "_label",
-        "_told",
+        "_listeners",
         "args",
         "monotonic_end_ns",
         "monotonic_start_ns",
@@ -58,7 +62,7 @@ class Range:
     monotonic_start_ns: int
     monotonic_end_ns: int
     _epoch_ns: int
-    _told: tuple[Callable[[Range], object], ...]
+    _listeners: Callbacks
     _label: int
 
     def __init__(self) -> None:
@@ -66,12 +70,12 @@ class Range:
 
     @property
     def start_ns(self) -> int:
-        """When it began, in Unix ns."""
+        """Beginning, in Unix ns."""
         return self._epoch_ns + self.monotonic_start_ns
 
     @property
     def end_ns(self) -> int | None:
-        """When it ended, in Unix ns; None while it runs. Never before its start, wherever the wall clock went."""
+        """End, in Unix ns; None while it runs. Never before the beginning, even if the wall clock was set back."""
         return None if self.monotonic_end_ns < 0 else self._epoch_ns + self.monotonic_end_ns
 
     def __repr__(self) -> str:
@@ -80,62 +84,62 @@ class Range:
 
 
 def begin(label: object, name: str, args: Any) -> Range:
-    """Begin a range: label, name, args; the Range."""
+    """Begin a range with this label, name and args; return the Range."""
     self = _new(name, args, _now(), id(label))
     _innermost.set(self)
     try:
-        _tell(_told_of_beginnings, self)
-    except BaseException:  # the block around which it was to be will not run
+        _notify(_began_listeners, self)
+    except BaseException:  # the block that the range was to enclose will not run
         _finish(self, self.monotonic_start_ns)
         raise
     return self
 
 
 def end(label: object, opened: Range | None) -> None:
-    """End the innermost range of a label; the Range given is it where the context has none."""
+    """End the innermost range of a label, or the given Range if the context has none of that label."""
     end_ns = _now()
     found = _innermost.get()
     while found is not None and found._label != id(label):
         found = found.parent
-    if found is None:  # it was entered in another context
+    if found is None:  # the range began in another context
         found = opened
     if found is None or not found._label:
         raise AssertionError("Expected record to be set")
     _finish(found, end_ns)
 
 
-def past(name: str, args: Any, start_ns: int) -> None:
-    """Tell of a range that ends now: name, args, monotonic start."""
+def record_past(name: str, args: Any, start_ns: int) -> None:
+    """Record a range that ends now, with this name, args and monotonic start."""
     self = _new(name, args, start_ns, 0)
     self.monotonic_end_ns = _now()
-    _tell(_told_of_beginnings, self)
-    _tell(self._told, self)
+    _notify(_began_listeners, self)
+    _notify(self._listeners, self)
 
 
 def current() -> Range | None:
-    """The innermost range that runs in this context, or None."""
+    """Return the innermost running range of this context, or None."""
     return _running(_innermost.get())
 
 
 def now() -> int:
-    """The monotonic clock that ranges are on."""
+    """Return the monotonic time in ns by the clock of ranges."""
     return _now()
 
 
 def set_clock(clock: Clock | None, epoch_ns: int) -> None:
-    """Read this clock, or the system's for None; and what to add to it for a Unix time."""
+    """Use this clock (None: the system's), and this offset in ns from its monotonic time to Unix time."""
     global _now, _epoch_ns
     _now, _epoch_ns = (clock or time).monotonic_ns, epoch_ns
 
 
-def tell(beginnings: tuple[Callable[[Range], object], ...], ends: tuple[Callable[[Range], object], ...]) -> None:
-    """Whom to tell of beginnings, and of ends: two tuples."""
-    global _told_of_beginnings, _told_of_ends
-    _told_of_beginnings, _told_of_ends = beginnings, ends
+def set_listeners(beginnings: Callbacks, ends: Callbacks) -> None:
+    """Set the callbacks for beginnings and those for ends, two tuples."""
+    global _began_listeners, _ended_listeners
+    _began_listeners, _ended_listeners = beginnings, ends
 
 
-def forget() -> None:
-    """Forget the track of this thread: in a forked child, where it has another number."""
+def forget_track() -> None:
+    """Forget the track of this thread. Called in a forked child, where the thread has another id."""
     _local.__dict__.clear()
 
 
@@ -149,8 +153,8 @@ def _new(name: str, args: Any, start_ns: int, label: int) -> Range:
     self.monotonic_start_ns = start_ns
     self.monotonic_end_ns = -1
     self._epoch_ns = _epoch_ns
-    self._told = _told_of_ends
-    self._label = label  # an address, as in C: a reference would be a cycle; 0 once it has ended
+    self._listeners = _ended_listeners
+    self._label = label  # an address, as in C, because a reference would be a cycle; 0 after the end
     return self
 
 
@@ -159,27 +163,27 @@ def _finish(self: Range, end_ns: int) -> None:
     self._label = 0
     if _innermost.get() is self:
         _innermost.set(self.parent)
-    _tell(self._told, self)
+    _notify(self._listeners, self)
 
 
 def _running(found: Range | None) -> Range | None:
-    """The nearest that has not ended: some end while others within them go on."""
+    """Return the nearest range that has not ended: a range can end before the ranges within it."""
     while found is not None and not found._label:
         found = found.parent
     return found
 
 
-def _tell(listeners: tuple[Callable[[Range], object], ...], self: Range) -> None:
-    """Call each. Telemetry's own trouble is reported, not raised; a KeyboardInterrupt passes."""
-    for told in listeners:
+def _notify(listeners: Callbacks, self: Range) -> None:
+    """Call each listener. Report an Exception as unraisable; let a KeyboardInterrupt propagate."""
+    for listener in listeners:
         try:
-            told(self)
+            listener(self)
         except Exception as error:
-            unraisable.report(error)
+            report_unraisable(error)
 
 
 def _current_track() -> Track:
-    if "asyncio.runners" in modules:  # asyncio's last part: where it is loaded, the others are complete
+    if "asyncio.runners" in modules:  # asyncio's last module: if it is loaded, the others are complete
         loop = modules["asyncio.events"]._get_running_loop()
         task = None if loop is None else modules["asyncio.tasks"].current_task(loop)
         if task is not None:

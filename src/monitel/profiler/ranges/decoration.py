@@ -1,4 +1,4 @@
-"""A context manager around each call of a function, whatever kind of function it is."""
+"""Decoration of functions of any kind with a context manager around each call."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ _Function = TypeVar("_Function", bound="Callable[..., Any]")
 
 
 def decorated(function: _Function, make: Make) -> _Function:
-    """``function`` within a new context manager for each call; for each run of a generator from yield to yield."""
+    """Return ``function`` with a new context manager around each call.
+
+    For a generator function, it is around each run of the generator from one yield to the next.
+    """
     if inspect.isgeneratorfunction(function):
 
         @wraps(function)

@@ -1,67 +1,40 @@
-"""The recording of ranges: what begins and ends, in which thread and task, and who is told.
-
-This layer knows nothing of profiles, traces or spans. Whoever wants ranges subscribes::
-
-    listening = ranges.listen(began=on_begin, ended=on_end)   # either may be left out
-    ...
-    listening.close()
-
-* Both are called with the same :class:`Range`, in the thread and the context that runs it, with nothing locked. They
-  must be quick and thread-safe: ``list.append`` is both. An Exception from one goes to :func:`sys.unraisablehook`.
-* Who is told of the end is fixed when a range begins: a listener hears of each end whose beginning it could have
-  heard of, also after ``close()``, and of no other.
-* Parents come from the context (:mod:`contextvars`): asyncio tasks that take turns have the right ones. The range in
-  which a task was made is the parent of the task's outermost ranges, and may end before them.
-* When a range begins, its parent has not ended. So a listener that keeps something for each range, a span's ids say,
-  keeps it by the Range (hashable, by identity) from its beginning to its end, and finds the parent's there; where it
-  finds none, the parent began before it listened.
-* While nobody listens, nothing is recorded, and what then begins stays unknown to who listens later.
-* A forked child has no listeners: whoever wants its ranges subscribes there.
-"""
+"""Subscriptions to ranges, and the clock of ranges."""
 
 from __future__ import annotations
 
 import os
 import time
-from sys import modules
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from monitel import clock
-from monitel.profiler import _ranges
-from monitel.profiler._ranges import Range
-from monitel.profiler.decoration import decorated
-from monitel.profiler.tracks import Track
+from monitel.profiler.ranges import _ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
-    Told = Callable[[Range], object]
-    Arguments = str | Mapping[str, Any] | None
+    from monitel.profiler.ranges._ranges import Range
 
-__all__ = ["Listening", "Range", "Track", "current_range", "listen", "now", "record_function", "synchronize"]
+    Callback = Callable[[Range], object]
 
-_Function = TypeVar("_Function", bound="Callable[..., Any]")
-
-_begin, _end = _ranges.begin, _ranges.end
-now = _ranges.now  #: The monotonic clock that ranges are on: a test's, or the system's.
-_lock = RLock()  # held for a moment while the tuple is replaced
-_listeners: tuple[Listening, ...] = ()
+now = _ranges.now  #: Return the monotonic time in ns by the clock of ranges: the system's, or a test's.
+_lock = RLock()  # held briefly, while the listeners are replaced
+active: tuple[Listening, ...] = ()
 
 
 class Listening:
-    """What :func:`listen` returns; leaving ``with listening:`` closes it."""
+    """A subscription, as :func:`listen` returns it. Leaving ``with listening:`` closes it."""
 
     __slots__ = ("began", "ended")
 
-    def __init__(self, began: Told | None, ended: Told | None) -> None:
+    def __init__(self, began: Callback | None, ended: Callback | None) -> None:
         self.began = began
         self.ended = ended
 
     def close(self) -> None:
-        """Be told of no further beginnings; a second time does nothing."""
+        """Stop receiving the beginnings of ranges. Idempotent."""
         with _lock:
-            _tell(tuple(other for other in _listeners if other is not self))
+            _replace(tuple(other for other in active if other is not self))
 
     def __enter__(self) -> Listening:  # noqa: PYI034  typing.Self is 3.11's
         return self
@@ -70,11 +43,11 @@ class Listening:
         self.close()
 
 
-def listen(*, began: Told | None = None, ended: Told | None = None) -> Listening:
-    """Be told of every range that begins from now on, in all threads; the module says how.
+def listen(*, began: Callback | None = None, ended: Callback | None = None) -> Listening:
+    """Call ``began`` and ``ended`` with every range that begins from now on, in all threads.
 
-    The wall clock is compared with the monotonic one here: who listens for days calls :func:`synchronize` now and
-    then, so that times stay exact.
+    The module's docstring states what callbacks can rely on. This call compares the wall clock with the monotonic
+    clock. A listener that runs for days calls :func:`synchronize` from time to time, so that Unix times stay exact.
 
     Example:
         >>> from monitel.profiler import ranges, record_function
@@ -88,20 +61,20 @@ def listen(*, began: Told | None = None, ended: Told | None = None) -> Listening
     listening = Listening(began, ended)
     with _lock:
         synchronize()
-        _tell((*_listeners, listening))
+        _replace((*active, listening))
     return listening
 
 
 def current_range() -> Range | None:
-    """The innermost range that runs in this context; None when none does, or nobody listened as it began."""
+    """Return the innermost running range of this context; None if there is none or it began without listeners."""
     return _ranges.current()
 
 
 def synchronize() -> int:
-    """Take the clock in place, and compare its two readings.
+    """Use the current clock (the system's, or a test's) for ranges, and compare its two readings.
 
     Returns:
-        What to add to a monotonic time to get a Unix time: by the tightest of a few readings of both.
+        Nanoseconds to add to a monotonic time to get a Unix time, from the tightest of five pairs of readings.
     """
     injected = clock.injected()
     source: Any = injected or time
@@ -112,79 +85,21 @@ def synchronize() -> int:
     return epoch_ns
 
 
-class record_function:  # noqa: N801  torch's name
-    """Give a block, or each call of a function, a name that shows in profiles.
-
-    A context manager, and a decorator of functions, coroutine functions (a range from the first await to the result)
-    and generator functions (a range each time the generator runs, none while its consumer does). It records from
-    any thread and asyncio task, costs next to nothing while nobody listens, and does nothing while torch.compile
-    traces. One object can be entered again, also by several threads at once.
-
-    Args:
-        name: What happens, a str; few different names make a readable profile. Anything else shows as ``str(name)``.
-        args: Details: a str, as torch has it, or a mapping of names to values. Read when a trace is written.
-
-    Example:
-        >>> from monitel.profiler import profile, record_function
-        >>> @record_function("square")
-        ... def square(x):
-        ...     return x * x
-        >>> with profile() as prof:
-        ...     with record_function("sum", "of squares"):
-        ...         total = sum(map(square, range(3)))
-        >>> [event.name for event in prof.events()]
-        ['sum', 'square', 'square', 'square']
-    """
-
-    __slots__ = ("__weakref__", "_opened", "args", "name")
-
-    def __init__(self, name: str, args: Arguments = None) -> None:
-        self.name = name
-        self.args = args
-        self._opened: Range | Literal[False] | None = None  # False: nobody listened
-
-    def __enter__(self) -> record_function:  # noqa: PYI034  typing.Self is 3.11's
-        # What compiling() asks, without the call, and before anything that dynamo would guard on: whether somebody
-        # listens must not be a reason to compile anew. Before torch._dynamo is loaded, nothing is traced.
-        if "torch._dynamo" in modules and modules["torch"].compiler.is_dynamo_compiling():
-            return self
-        if not _listeners:
-            self._opened = False
-            return self
-        self._opened = _begin(self, self.name, self.args)
-        return self
-
-    def __exit__(self, kind: object, error: object, traceback: object) -> None:  # not *_, which is slower
-        if self._opened is False:
-            return
-        if "torch._dynamo" in modules and modules["torch"].compiler.is_dynamo_compiling():
-            return
-        _end(self, self._opened)
-
-    def __call__(self, function: _Function) -> _Function:
-        """Record each call of ``function``."""
-        name, args = self.name, self.args
-        return decorated(function, lambda: record_function(name, args))
-
-    def __repr__(self) -> str:
-        return f"record_function({self.name!r}{'' if self.args is None else f', {self.args!r}'})"
-
-
-def _tell(listeners: tuple[Listening, ...]) -> None:
-    global _listeners
-    _ranges.tell(
+def _replace(listeners: tuple[Listening, ...]) -> None:
+    global active
+    _ranges.set_listeners(
         tuple(each.began for each in listeners if each.began is not None),
         tuple(each.ended for each in listeners if each.ended is not None),
     )
-    _listeners = listeners
+    active = listeners
 
 
-def _start_unheard() -> None:
-    """In a forked child: the parent's listeners stay the parent's."""
+def _reset_after_fork() -> None:
+    """Remove the parent's listeners in a forked child."""
     global _lock
     _lock = RLock()
-    _ranges.forget()
-    _tell(())
+    _ranges.forget_track()
+    _replace(())
 
 
-os.register_at_fork(after_in_child=_start_unheard)
+os.register_at_fork(after_in_child=_reset_after_fork)

@@ -1,4 +1,4 @@
-"""What runs one range at a time, so that its ranges nest: a thread, or an asyncio task in it."""
+"""Tracks: the threads and asyncio tasks that ranges run in. Ranges of one track nest."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 
 class Track:
-    """Where a range runs; one object for each thread and each asyncio task.
+    """Thread or asyncio task of a range; there is one object for each.
 
     Attributes:
-        thread_id: The operating system's number of the thread.
-        thread_name: Its name, as of its first range.
-        task_name: The name of the asyncio task; None for what runs in no task.
+        thread_id: Native id of the thread, as the operating system shows it.
+        thread_name: Name of the thread when its first range began.
+        task_name: Name of the asyncio task; None outside of tasks.
     """
 
     __slots__ = ("task_name", "thread_id", "thread_name")
@@ -30,19 +30,19 @@ class Track:
         return self.thread_name if self.task_name is None else f"{self.task_name} ({self.thread_name})"
 
 
-_of_tasks: dict[int, tuple[ref[Any], Track]] = {}  # by the task's id, while it lives
+_of_tasks: dict[int, tuple[ref[Any], Track]] = {}  # by id(task), as long as the task exists
 
 
 def track_of_thread() -> Track:
-    """A track for the thread that calls; the caller keeps it."""
+    """Return a new track for the calling thread. The caller stores it."""
     ident = threading.get_ident()
-    # not current_thread(), which leaves a dummy behind for a thread that threading did not start
+    # Not current_thread(): it registers a dummy for a thread that the threading module did not start.
     names = [thread.name for thread in threading.enumerate() if thread.ident == ident]
     return Track(threading.get_native_id(), names[0] if names else "thread")
 
 
 def track_of_task(task: Any) -> Track:
-    """The track of an asyncio task, which runs in the thread that calls."""
+    """Return the track of an asyncio task that runs in the calling thread."""
     known = _of_tasks.get(id(task))
     if known is not None:
         return known[1]

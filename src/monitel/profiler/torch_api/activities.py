@@ -1,4 +1,4 @@
-"""What a profile records: by torch's names, of which ranges on the CPU are what there is without torch."""
+"""Activities that a profile can record, by torch's names. Without torch these are ranges on the CPU."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import TypeAlias
 
 
 class _Numbered(Enum):
-    """Named numbers, as pybind's enums are: ``int()`` works, ``==`` with an int does not."""
+    """Enum members with numbers, like pybind's: ``int()`` works, ``==`` with an int does not."""
 
     def __index__(self) -> int:
         return int(self.value)
 
 
 class ProfilerActivity(_Numbered):
-    """What can be recorded; the names and numbers are torch's."""
+    """Activities, with torch's names and numbers. Only CPU can be recorded."""
 
     CPU = 0
     XPU = 1
@@ -26,7 +26,7 @@ class ProfilerActivity(_Numbered):
 
 
 class DeviceType(_Numbered):
-    """Where something ran; the names and numbers are torch's. What monitel records ran on the CPU."""
+    """Device types, with torch's names and numbers. Events of monitel have CPU."""
 
     CPU = 0
     CUDA = 1
@@ -55,7 +55,7 @@ Activities: TypeAlias = Iterable["ProfilerActivity | Mapping[ProfilerActivity, I
 
 
 def supported_activities() -> set[ProfilerActivity]:
-    """What a profile can record here: the CPU, on which ranges run.
+    """Return the activities that a profile can record: ``{ProfilerActivity.CPU}``.
 
     Example:
         >>> from monitel.profiler import supported_activities
@@ -66,18 +66,18 @@ def supported_activities() -> set[ProfilerActivity]:
 
 
 def kineto_available() -> bool:
-    """Whether traces can be written: yes. By torch's name; libkineto is not used."""
+    """Return True: traces can be written, without libkineto."""
     return True
 
 
-def parsed(activities: Activities | None) -> tuple[set[ProfilerActivity], dict[ProfilerActivity, set[str]]]:
-    """What is asked for, and which kinds of it where that was said.
+def parse_activities(activities: Activities | None) -> tuple[set[ProfilerActivity], dict[ProfilerActivity, set[str]]]:
+    """Return the requested activities, and for those given in a mapping the requested kinds of events.
 
     Raises:
-        AssertionError: Nothing is asked for.
-        RuntimeError: Something that has no source without torch.
-        TypeError: Neither an activity nor a mapping of activities to names.
-        ValueError: An activity twice.
+        AssertionError: No activity is requested.
+        RuntimeError: An activity cannot be recorded without torch.
+        TypeError: An item is neither an activity nor a mapping of activities to names.
+        ValueError: An activity is given twice.
     """
     wanted: set[ProfilerActivity] = set()
     kinds: dict[ProfilerActivity, set[str]] = {}
@@ -95,7 +95,7 @@ def parsed(activities: Activities | None) -> tuple[set[ProfilerActivity], dict[P
     if missing := wanted - supported_activities():
         names = ", ".join(sorted(f"ProfilerActivity.{activity.name}" for activity in missing))
         raise RuntimeError(
-            f"{names}: monitel.profiler records ranges on the CPU; what runs on a device is recorded by "
-            "torch.profiler.profile, which needs torch and the device"
+            f"{names}: monitel.profiler records only ProfilerActivity.CPU; use torch.profiler.profile for activities "
+            "of devices"
         )
     return wanted, kinds

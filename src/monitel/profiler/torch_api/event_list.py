@@ -1,12 +1,12 @@
-"""Lists of events: averages over them, and tables for people."""
+"""Lists of events, with averages by name, tables and stacks."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from monitel.profiler.function_events import FunctionEvent, Timed, time_text
-from monitel.profiler.json_text import well_formed
-from monitel.profiler.whole_file import whole_file
+from monitel.profiler.torch_api.function_events import FunctionEvent, Timed, time_text
+from monitel.profiler.trace.atomic_file import atomic_file
+from monitel.profiler.trace.json_text import well_formed
 
 if TYPE_CHECKING:
     import os
@@ -21,12 +21,12 @@ _DEVICES = ("cuda", "xpu", "privateuse1")
 _UNITS = {"s": 1e6, "ms": 1e3, "us": 1.0}
 _HEADERS = ("Self CPU %", "Self CPU", "CPU total %", "CPU total", "CPU time avg", "# of Calls")
 _COLUMN = 12
-_UNSAFE = str.maketrans(" ;\t\n\r", "_____")  # in a line of frames
+_SEPARATORS = str.maketrans(" ;\t\n\r", "_____")  # characters that separate frames or lines
 _Event = TypeVar("_Event", bound=Timed)
 
 
 class FunctionEventAvg(Timed):
-    """All events of one name, taken together; ``cpu_time`` is their mean."""
+    """Sums over all events of one name; ``cpu_time`` is the mean."""
 
     __slots__ = ("count", "cpu_parent", "cpu_time_total", "key", "self_cpu_time_total")
 
@@ -35,10 +35,10 @@ class FunctionEventAvg(Timed):
         self.count = 0
         self.cpu_time_total = 0.0
         self.self_cpu_time_total = 0.0
-        self.cpu_parent: FunctionEvent | None = None  # the first event's
+        self.cpu_parent: FunctionEvent | None = None  # of the first event
 
     def add(self, other: Timed) -> FunctionEventAvg:
-        """Take an event, or another average, in."""
+        """Add an event or another average, and return self."""
         if not self.count:
             self.cpu_parent = getattr(other, "cpu_parent", None)
         self.count += other.count
@@ -50,7 +50,7 @@ class FunctionEventAvg(Timed):
 
 
 class EventList(list[_Event]):
-    """A list of events or of averages, by torch's name.
+    """A list of events or of averages.
 
     Example:
         >>> from monitel.profiler import profile, record_function
@@ -70,53 +70,53 @@ class EventList(list[_Event]):
 
     @property
     def self_cpu_time_total(self) -> float:
-        """Microseconds that all events took together, each without what is within it."""
+        """Sum of ``self_cpu_time_total`` of all events, in microseconds."""
         return sum(event.self_cpu_time_total for event in self)
 
     def key_averages(
         self,
-        group_by_input_shapes: bool = False,  # noqa: ARG002  ranges have no shapes
-        group_by_stack_n: int = 0,  # noqa: ARG002  nor stacks
-        group_by_overload_name: bool = False,  # noqa: ARG002  nor overloads
+        group_by_input_shapes: bool = False,  # noqa: ARG002  torch's
+        group_by_stack_n: int = 0,  # noqa: ARG002  torch's
+        group_by_overload_name: bool = False,  # noqa: ARG002  torch's
     ) -> EventList[FunctionEventAvg]:
-        """The events by name, in the order in which names were first seen."""
+        """Return sums over the events of each name, in order of the first event. The arguments have no effect."""
         averages: dict[str, FunctionEventAvg] = {}
         for event in self:
             averages.setdefault(event.key, FunctionEventAvg(event.key)).add(event)
         return EventList(averages.values())
 
     def total_average(self) -> FunctionEventAvg:
-        """All events as one, named ``Total``."""
+        """Return the sums over all events, named ``Total``."""
         total = FunctionEventAvg("Total")
         for event in self:
             total.add(event)
         return total
 
-    def table(  # noqa: PLR0917  torch's parameters may come by position
+    def table(  # noqa: PLR0917  torch accepts them by position
         self,
         sort_by: str | None = None,
         row_limit: int = 100,
-        max_src_column_width: int = 75,  # noqa: ARG002  ranges have no sources
+        max_src_column_width: int = 75,  # noqa: ARG002  torch's
         max_name_column_width: int | None = 55,
-        max_shapes_column_width: int = 80,  # noqa: ARG002  nor shapes
+        max_shapes_column_width: int = 80,  # noqa: ARG002  torch's
         header: str | None = None,
         top_level_events_only: bool = False,
         time_unit: str | None = None,
     ) -> str:
-        """A table as torch prints it.
+        """Return a table in torch's layout.
 
         Args:
-            sort_by: An attribute, largest first; None leaves the order.
-            row_limit: The most rows; -1 for all.
-            max_src_column_width: Without effect.
-            max_name_column_width: Longer names are cut.
-            max_shapes_column_width: Without effect.
-            header: A line above.
-            top_level_events_only: Leave out what has a parent.
-            time_unit: ``"s"``, ``"ms"`` or ``"us"`` for every time; by default whichever is handy.
+            sort_by: Attribute to sort by, in descending order; None keeps the order of the list.
+            row_limit: Maximum number of rows; -1 for all.
+            max_src_column_width: Accepted without effect.
+            max_name_column_width: Maximum length of names, longer ones are cut; None for no limit.
+            max_shapes_column_width: Accepted without effect.
+            header: Line above the table.
+            top_level_events_only: Omit the events that have a parent.
+            time_unit: Unit of all times, ``"s"``, ``"ms"`` or ``"us"``; by default chosen for each time.
 
         Raises:
-            AttributeError: ``sort_by`` is no attribute of the events.
+            AttributeError: The events have no attribute ``sort_by``.
         """
         if not self:
             return ""
@@ -148,14 +148,15 @@ class EventList(list[_Event]):
         return "\n".join([*lines, rule, f"Self CPU time total: {_time(whole, time_unit)}", ""])
 
     def supported_export_stacks_metrics(self) -> list[str]:
-        """What ``export_stacks`` can write."""
+        """Return the metrics that :meth:`export_stacks` accepts."""
         return list(_METRICS)
 
     def export_stacks(self, path: str | os.PathLike[str], metric: str = "self_cpu_time_total") -> None:
-        """Write a line for each path of nested ranges, ``outer;inner microseconds``: what makes a flame graph.
+        """Write one line ``outer;inner microseconds`` for each path of nested ranges, as flame graph tools read it.
 
         Raises:
-            ValueError: No such metric.
+            FileNotFoundError: The folder does not exist.
+            ValueError: The metric is not one of :meth:`supported_export_stacks_metrics`.
         """
         if metric not in _METRICS:
             raise ValueError(f"metric should be one of: {_METRICS}")
@@ -165,9 +166,9 @@ class EventList(list[_Event]):
             while around is not None:
                 frames.append(around.key)
                 around = around.cpu_parent
-            line = ";".join(well_formed(frame).translate(_UNSAFE) for frame in reversed(frames))
+            line = ";".join(well_formed(frame).translate(_SEPARATORS) for frame in reversed(frames))
             totals[line] = totals.get(line, 0.0) + _metric(event, metric)
-        with whole_file(path) as file:
+        with atomic_file(path) as file:
             file.writelines(f"{line} {int(total)}\n" for line, total in totals.items() if int(total) > 0)
 
     def __str__(self) -> str:

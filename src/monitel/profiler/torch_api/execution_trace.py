@@ -1,32 +1,30 @@
-"""torch's ExecutionTraceObserver: what ran and within what, as a graph in a file of its own."""
+"""Execution traces: the recorded ranges as a graph of nodes, in the format of torch's ExecutionTraceObserver."""
 
 from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from warnings import warn
 
-from monitel.profiler import _ranges, ranges
-from monitel.profiler.json_text import json_text
-from monitel.profiler.whole_file import target_of, whole_file
+from monitel.profiler import ranges
+from monitel.profiler.trace.atomic_file import atomic_file, target_of
+from monitel.profiler.trace.json_text import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from monitel.profiler.ranges import Listening, Range
 
-_SCHEMA = "1.1.1-chakra.0.0.4"  # the form that torch 2.13 writes
+_SCHEMA = "1.1.1-chakra.0.0.4"  # as written by torch 2.13
 _PROCESS, _FIRST_THREAD = 1, 2
-_NOTHING: dict[str, list[Any]] = {"values": [], "shapes": [], "types": [], "strides": []}
+_NO_VALUES: dict[str, list[Any]] = {"values": [], "shapes": [], "types": [], "strides": []}
 
 
 class ExecutionTraceObserver:
-    """Writes the ranges that end while it runs as a graph of nodes; a profile starts and stops it.
+    """Writes the ranges that begin while it runs to a file, as a graph. A profile starts and stops it.
 
-    Unlike torch's, any number of them can be registered at once. The file is written as a whole by
-    :meth:`unregister_callback`, compressed where its name ends with ``.gz``.
+    Unlike in torch, any number of observers can be registered at the same time. :meth:`unregister_callback` writes the
+    file atomically, compressed if its name ends with ``.gz``. Neither operators nor resources are recorded.
 
     Example:
         >>> import json
@@ -45,109 +43,79 @@ class ExecutionTraceObserver:
         self._began: list[Range] = []
         self._listening: Listening | None = None
         self._start_ns = 0
-        self.extra_resources_collection = False
-        self.resources_dir = ""
 
     def __del__(self) -> None:
         self.unregister_callback()
 
     @staticmethod
     def build_execution_trace_obs_from_env() -> ExecutionTraceObserver | None:
-        """An observer that writes to a temporary file if ENABLE_PYTORCH_EXECUTION_TRACE is 1, else None.
-
-        With ENABLE_PYTORCH_EXECUTION_TRACE_EXTRAS=1 it has a folder for resources.
-        """
-        if os.environ.get("ENABLE_PYTORCH_EXECUTION_TRACE", "0") != "1":
-            return None
-        import tempfile  # here, because nobody else needs it
-
-        try:
-            handle, path = tempfile.mkstemp(suffix=".et.json")
-        except OSError as error:
-            what = "Exception on creating default temporary file"
-            warn(f"Execution trace will not be recorded. {what}: {error}", stacklevel=2)
-            return None
-        os.close(handle)
-        observer = ExecutionTraceObserver().register_callback(path)
-        observer.set_extra_resource_collection(os.environ.get("ENABLE_PYTORCH_EXECUTION_TRACE_EXTRAS", "0") == "1")
-        return observer
+        """Return None: environment variables do not create observers."""
+        return None
 
     def set_extra_resource_collection(self, val: bool) -> None:
-        """Whether there is a folder beside the file, for resources that its reader needs."""
-        self.extra_resources_collection = val
-        if val:
-            self.get_resources_dir(can_create=True)
+        """Do nothing: there are no resources to collect."""
 
     def register_callback(self, output_file_path: str | os.PathLike[str]) -> ExecutionTraceObserver:
-        """Choose the file, once; the observer itself is returned.
+        """Set the file, and return the observer. No effect if a file is already set.
 
         Raises:
-            FileNotFoundError: Its folder is not there.
+            FileNotFoundError: The folder of the file does not exist.
         """
         if not self._registered:
             self._path = str(target_of(output_file_path))
             self._registered = True
-            self._start_ns = _ranges.now()
+            self._start_ns = ranges.now()
             self._began = []
         return self
 
     def unregister_callback(self) -> None:
-        """Stop, and write the file; a second time does nothing."""
+        """Stop, and write the file. Idempotent."""
         if not self._registered:
             return
         self.stop()
         self._registered = False
-        with whole_file(self._path) as file:
+        with atomic_file(self._path) as file:
             file.writelines(self._lines())
 
     @property
     def is_registered(self) -> bool:
-        """Whether a file was chosen and is not written yet."""
+        """True if a file is set and not written yet."""
         return self._registered
 
     def is_running(self) -> bool:
-        """Whether ranges are taken in."""
+        """Return whether ranges are being recorded."""
         return self._listening is not None
 
     def start(self) -> None:
-        """Take in ranges from now on, if a file was chosen."""
+        """Start recording ranges. No effect unless a file is set."""
         if self._registered and self._listening is None:
             self._listening = ranges.listen(began=self._began.append)
 
     def stop(self) -> None:
-        """Take in no more."""
+        """Stop recording ranges."""
         if self._listening is not None:
             self._listening.close()
             self._listening = None
 
     def cleanup(self) -> None:
-        """Write the file: what a profile calls when it is left."""
+        """Write the file. A profile calls this when its ``with`` block ends."""
         self.unregister_callback()
 
     def get_output_file_path(self) -> str | None:
-        """The file, None before one was chosen."""
+        """Return the path of the file, None if no file was set."""
         return self._path or None
 
-    def get_resources_dir(self, can_create: bool = False) -> str | None:
-        """The folder for resources; None if it was not asked for, or is not there."""
-        if self.extra_resources_collection and not self.resources_dir:
-            self.resources_dir = self.get_resources_dir_for_et_path(self._path, create_dir=can_create) or ""
-        return self.resources_dir or None if self.extra_resources_collection else None
+    def get_resources_dir(self, can_create: bool = False) -> str | None:  # noqa: ARG002  torch's signature
+        """Return None: there are no resources to collect."""
+        return None
 
     @staticmethod
-    def get_resources_dir_for_et_path(trace_path: str | os.PathLike[str], create_dir: bool = False) -> str | None:
-        """The folder for resources of a trace: its name without suffix, and ``_resources``."""
-        folder = Path(trace_path).with_suffix("")
-        folder = folder.with_name(f"{folder.name}_resources")
-        if not folder.exists():
-            if not create_dir:
-                return None
-            try:
-                folder.mkdir()
-            except OSError as error:
-                warn(f"Execution trace exception when creating {folder}: {error}", stacklevel=2)
-                return None
-        return str(folder)
+    def get_resources_dir_for_et_path(
+        trace_path: str | os.PathLike[str],  # noqa: ARG004  torch's signature
+        create_dir: bool = False,  # noqa: ARG004  torch's signature
+    ) -> str | None:
+        """Return None: there are no resources to collect."""
+        return None
 
     def _lines(self) -> Iterator[str]:
         head = {"schema": _SCHEMA, "pid": os.getpid(), "time": time.strftime("%Y-%m-%d %H:%M:%S")}
@@ -163,17 +131,17 @@ class ExecutionTraceObserver:
         for each in self._began:
             around = numbers.get(id(each.parent), lines[id(each.track)])
             yield f",\n{json_text(_node(numbers[id(each)], each.name, around, each.track.thread_id, each.args))}"
-        yield f'\n],"finish_ts":{_ranges.now() // 1000}}}\n'
+        yield f'\n],"finish_ts":{ranges.now() // 1000}}}\n'
 
 
-def _node(number: int, name: str, around: int, thread_id: int, given: Any = None) -> dict[str, Any]:
-    inputs = _NOTHING if given is None else {"values": [given], "shapes": [[]], "types": ["String"], "strides": [[]]}
+def _node(number: int, name: str, around: int, thread_id: int, args: Any = None) -> dict[str, Any]:
+    inputs = _NO_VALUES if args is None else {"values": [args], "shapes": [[]], "types": ["String"], "strides": [[]]}
     attributes = [("rf_id", "uint64", number), ("scope", "uint64", 7), ("tid", "uint64", thread_id)]
     return {
         "id": number,
         "name": name,
         "ctrl_deps": around,
         "inputs": inputs,
-        "outputs": _NOTHING,
+        "outputs": _NO_VALUES,
         "attrs": [{"name": key, "type": kind, "value": value} for key, kind, value in attributes],
     }

@@ -1,4 +1,4 @@
-"""torch's experimental settings."""
+"""Experimental settings of a profile, by torch's names."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class _ExperimentalConfig:
-    """What ``profile(experimental_config=...)`` takes: torch's ``_ExperimentalConfig``, with the same parameters.
+    """Settings for ``profile(experimental_config=...)``, with the parameters of torch's ``_ExperimentalConfig``.
 
     Args:
         record_python_gc_info: Record the pauses of Python's garbage collector as ranges named ``Python GC``.
-        trace_only: For traces only: ``events()`` raises.
-        profiler_metrics: This one and all others have no source without torch, and no effect. Ranges of all
-            threads are always recorded.
+        profiler_metrics: Accepted without effect, like all other settings. Ranges of all threads are always recorded.
     """
 
     profiler_metrics: Sequence[str] = field(default_factory=list)

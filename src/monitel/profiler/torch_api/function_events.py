@@ -1,38 +1,39 @@
-"""Recorded ranges as torch's FunctionEvents: times in microseconds, with parents and children."""
+"""Events: recorded ranges with times in microseconds, parents and children, by torch's names."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from monitel.profiler.activities import DeviceType
+from monitel.profiler.torch_api.activities import DeviceType
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from monitel.profiler.ranges import Arguments, Range
-    from monitel.profiler.recording import Recorded
+    from monitel.profiler.ranges import Range
+    from monitel.profiler.ranges.annotation import Arguments
+    from monitel.profiler.trace.recording import Recorded
 
 STEP_NAME = "ProfilerStep"
 
 
 class Interval(NamedTuple):
-    """From when to when, in microseconds since the recording began."""
+    """Start and end in microseconds since the recording began."""
 
     start: float
     end: float
 
     def elapsed_us(self) -> float:
-        """How long."""
+        """Return the duration in microseconds."""
         return self.end - self.start
 
 
 class Timed:
-    """What an event and an average have in common; of a device, memory and operators there is nothing to tell.
+    """Attributes that events and averages share. Those of devices, memory and operators are constants.
 
     Attributes:
-        count: How often.
-        cpu_time_total: Microseconds, in all.
-        self_cpu_time_total: The same without what ranges within took.
+        count: Number of events.
+        cpu_time_total: Total time in microseconds.
+        self_cpu_time_total: Total time in microseconds, excluding the ranges within.
     """
 
     __slots__ = ()
@@ -64,22 +65,22 @@ class Timed:
 
     @property
     def cpu_time(self) -> float:
-        """Microseconds each time, in the mean."""
+        """Mean time in microseconds."""
         return self.cpu_time_total / self.count if self.count else 0.0
 
     @property
     def cpu_time_str(self) -> str:
-        """``cpu_time`` for people."""
+        """``cpu_time`` as text with a unit."""
         return time_text(self.cpu_time)
 
     @property
     def cpu_time_total_str(self) -> str:
-        """``cpu_time_total`` for people."""
+        """``cpu_time_total`` as text with a unit."""
         return time_text(self.cpu_time_total)
 
     @property
     def self_cpu_time_total_str(self) -> str:
-        """``self_cpu_time_total`` for people."""
+        """``self_cpu_time_total`` as text with a unit."""
         return time_text(self.self_cpu_time_total)
 
     def __repr__(self) -> str:
@@ -90,19 +91,19 @@ class Timed:
 
 
 class FunctionEvent(Timed):
-    """A range, as ``profile.events()`` gives it.
+    """A range, as ``profile.events()`` returns it.
 
     Attributes:
-        id: Its place among the events.
-        name: What happened; ``ProfilerStep*`` for every step.
-        trace_name: The same with the step's number.
-        args: What ``record_function`` was given.
+        id: Index among the events.
+        name: Name; ``ProfilerStep*`` for every step.
+        trace_name: Name, with the step's number for steps.
+        args: Details as given to ``record_function``.
         step: ``monitel.get_step()`` when it began.
         time_range: Start, end and ``elapsed_us()``, in microseconds since the recording began.
-        thread: The operating system's number of its thread.
-        finished: False for what still ran when the recording stopped: it ends there.
-        cpu_parent: The innermost event of the same thread or task around it, or None.
-        cpu_children: The events that it is the parent of.
+        thread: Native id of its thread.
+        finished: False if it still ran when the recording stopped; its end is the stop.
+        cpu_parent: Innermost event of the same thread or task that contains it, or None.
+        cpu_children: Events whose ``cpu_parent`` is this event.
     """
 
     __slots__ = (
@@ -133,38 +134,38 @@ class FunctionEvent(Timed):
         self.cpu_children: list[FunctionEvent] = []
 
     @property
-    def key(self) -> str:  # type: ignore[override]  # an average has its own
-        """What averages are made by: the name."""
+    def key(self) -> str:  # type: ignore[override]  # a variable in Timed
+        """Name by which averages group events."""
         return self.name
 
     @property
-    def cpu_time_total(self) -> float:  # type: ignore[override]  # likewise
-        """Microseconds."""
+    def cpu_time_total(self) -> float:  # type: ignore[override]  # a variable in Timed
+        """Duration in microseconds."""
         return self.time_range.elapsed_us()
 
     @property
-    def self_cpu_time_total(self) -> float:  # type: ignore[override]  # likewise
-        """Microseconds without what ranges within took."""
+    def self_cpu_time_total(self) -> float:  # type: ignore[override]  # a variable in Timed
+        """Duration in microseconds, excluding the ranges within."""
         return self.cpu_time_total - sum(child.cpu_time_total for child in self.cpu_children)
 
 
 def function_events(recorded: Iterable[Recorded], origin_ns: int, first: int = 0) -> list[FunctionEvent]:
-    """The events of a recording by start, each with its parent: the nearest around it that contains it.
+    """Return the events of a recording, with parents and children.
 
     Args:
-        recorded: By start.
-        origin_ns: The monotonic time that is 0.
-        first: The number of the first one.
+        recorded: Ranges by start.
+        origin_ns: Monotonic time that becomes 0.
+        first: Index of the first event.
     """
     events: list[FunctionEvent] = []
-    known: dict[Range, FunctionEvent] = {}
+    by_range: dict[Range, FunctionEvent] = {}
     for number, each in enumerate(recorded, first):
-        event = known[each.range] = FunctionEvent(number, each, origin_ns)
+        event = by_range[each.range] = FunctionEvent(number, each, origin_ns)
         around = each.range.parent
-        while around is not None and not _contains(known.get(around), around, event, each):
+        while around is not None and not _contains(by_range.get(around), around, event, each):
             around = around.parent
         if around is not None:
-            event.cpu_parent = known[around]
+            event.cpu_parent = by_range[around]
             event.cpu_parent.cpu_children.append(event)
         events.append(event)
     return events
@@ -179,7 +180,7 @@ def _contains(outer: FunctionEvent | None, around: Range, inner: FunctionEvent, 
 
 
 def time_text(microseconds: float) -> str:
-    """A time for people, in s, ms or us."""
+    """Return a time as text, in s, ms or us."""
     if microseconds >= 1e6:  # noqa: PLR2004  a second
         return f"{microseconds / 1e6:.3f}s"
     if microseconds >= 1e3:  # noqa: PLR2004  a millisecond

@@ -1,47 +1,46 @@
-"""Recording in cycles, and what can be had of the last one: torch's low-level profile."""
+"""Profiles without a schedule: cycles of recording, and the results of the last one."""
 
 from __future__ import annotations
 
 import os
 import time
-from copy import copy
 from typing import TYPE_CHECKING, NoReturn, Protocol
 from warnings import warn
 
-from monitel.profiler.activities import ProfilerActivity, parsed
-from monitel.profiler.chrome_trace import OWN_KEYS, write_chrome_trace
-from monitel.profiler.event_list import EventList, FunctionEventAvg
-from monitel.profiler.function_events import FunctionEvent, function_events
-from monitel.profiler.json_text import checked, json_text
-from monitel.profiler.recording import Recording
+from monitel.profiler.torch_api.activities import ProfilerActivity, parse_activities
+from monitel.profiler.torch_api.event_list import EventList, FunctionEventAvg
+from monitel.profiler.torch_api.function_events import FunctionEvent, function_events
+from monitel.profiler.trace.chrome_trace import RESERVED_KEYS, write_chrome_trace
+from monitel.profiler.trace.json_text import compact_json, json_text
+from monitel.profiler.trace.recording import Recording
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from monitel.profiler.activities import Activities
-    from monitel.profiler.experimental import _ExperimentalConfig
-    from monitel.profiler.recording import Recorded
+    from monitel.profiler.torch_api.activities import Activities
+    from monitel.profiler.torch_api.experimental import _ExperimentalConfig
+    from monitel.profiler.trace.recording import Recorded
 
-_LABELS = "USER_ANNOTATION"  # what libkineto calls ranges
-_AT_ONCE = 256  # ranges between two looks at the clock
+_USER_ANNOTATION = "USER_ANNOTATION"  # libkineto's name for ranges
+_RANGES_PER_CHECK = 256  # ranges between two checks of the timeout
 _warned: set[str] = set()
 
 
 class TraceObserver(Protocol):
-    """What ``execution_trace_observer`` may be: :class:`ExecutionTraceObserver`, or anything with its methods."""
+    """Interface of ``execution_trace_observer``, which :class:`ExecutionTraceObserver` implements."""
 
     def start(self) -> None:
-        """A cycle begins to be recorded."""
+        """Called when the recording of a cycle starts."""
 
     def stop(self) -> None:
-        """It was recorded."""
+        """Called when the recording of a cycle stops."""
 
     def cleanup(self) -> None:
-        """The profile is left."""
+        """Called when the ``with`` block of the profile ends."""
 
 
 class _KinetoProfile:
-    """Records without a schedule: :class:`profile` is this with steps, by torch's name. Its arguments are the same."""
+    """Records without a schedule. :class:`profile` adds the schedule and describes the arguments."""
 
     def __init__(
         self,
@@ -58,13 +57,13 @@ class _KinetoProfile:
         custom_trace_id_callback: Callable[[], str] | None = None,
         post_processing_timeout_s: float | None = None,
     ) -> None:
-        self.activities, self.activity_filters = parsed(activities)
+        self.activities, self.activity_filters = parse_activities(activities)
         self.record_shapes = record_shapes
         self.profile_memory = profile_memory
         self.with_stack = with_stack
         self.with_flops = with_flops
         self.with_modules = with_modules
-        self.experimental_config = _settled(experimental_config, with_stack=with_stack)
+        self.experimental_config = experimental_config
         self.execution_trace_observer = execution_trace_observer
         self.acc_events = acc_events
         self.custom_trace_id_callback = custom_trace_id_callback
@@ -73,27 +72,27 @@ class _KinetoProfile:
         self.preset_metadata: dict[str, str] = {}
         self._early_metadata: dict[str, str] = {}
         self._prepared: Recording | None = None
-        self._cycles: list[Recording] = []  # the last one; with acc_events all of them
+        self._cycles: list[Recording] = []  # only the last one, unless acc_events is set
         self._events: EventList[FunctionEvent] | None = None
         for option in self._options():
-            _warn_once(f"{option} has no source without torch: the trace notes it, and nothing is recorded for it")
+            _warn_once(f"{option}=True records nothing without torch; the option is only noted in the trace")
 
     def start(self) -> None:
-        """Begin to record; once more, a warning and no change."""
+        """Start recording. If the profile is already running, warn and change nothing."""
         if not self._running():
             self.prepare_trace()
         self.start_trace()
 
     def stop(self) -> None:
-        """Record no more."""
+        """Stop recording."""
         self.stop_trace()
 
     def prepare_trace(self) -> None:
-        """Make the next cycle's trace id. What was recorded before is kept until :meth:`start_trace`.
+        """Create the trace id of the next cycle. The last cycle is kept until :meth:`start_trace`.
 
         Raises:
-            TypeError: The callback for trace ids gave no str.
-            ValueError: A negative ``post_processing_timeout_s``.
+            TypeError: ``custom_trace_id_callback`` did not return a str.
+            ValueError: ``post_processing_timeout_s`` is negative.
         """
         if self.post_processing_timeout_s is not None and self.post_processing_timeout_s < 0:
             raise ValueError("post_processing_timeout_s must be non-negative")
@@ -109,9 +108,13 @@ class _KinetoProfile:
         self._prepared = Recording(trace_id, gc_pauses=config is not None and config.record_python_gc_info)
 
     def start_trace(self) -> None:
-        """Begin to record; the cycle before is forgotten, unless ``acc_events`` keeps it."""
+        """Start recording a cycle, and discard the last cycle unless ``acc_events`` is set.
+
+        Raises:
+            AssertionError: Nothing was prepared or started before.
+        """
         if self._running():
-            warn("Profiler is already running: it goes on", stacklevel=2)
+            warn("Profiler is already running: the call has no effect", stacklevel=2)
             return
         if self._prepared is None:
             if not self._cycles:
@@ -125,54 +128,60 @@ class _KinetoProfile:
         self._early_metadata = {}
         self._cycles = [*(self._cycles if self.acc_events else ()), recording]
         recording.start()
-        if _LABELS not in self.activity_filters.get(ProfilerActivity.CPU, {_LABELS}):
+        if _USER_ANNOTATION not in self.activity_filters.get(ProfilerActivity.CPU, {_USER_ANNOTATION}):
             recording.toggle(on=False)
 
     def stop_trace(self) -> None:
-        """Record no more. What still runs in any thread is recorded up to now."""
+        """Stop recording the cycle. Ranges that still run, in any thread, are recorded up to now.
+
+        Raises:
+            AssertionError: Nothing was prepared or started before.
+        """
         if self.execution_trace_observer:
             self.execution_trace_observer.stop()
         if not self._cycles and self._prepared is None:
             raise AssertionError("Profiler must be initialized before stopping trace")
         if not self._running():
-            warn("Profiler is not running: there is nothing to stop", stacklevel=2)
+            warn("Profiler is not running: the call has no effect", stacklevel=2)
             return
         self._cycles[-1].stop()
 
-    def export_chrome_trace(self, path: str | os.PathLike[str], use_python_export: bool = False) -> None:  # noqa: ARG002  there is one way
-        """Write the trace of the last cycle, for Perfetto, chrome://tracing and TensorBoard; as often as wanted.
+    def export_chrome_trace(self, path: str | os.PathLike[str], use_python_export: bool = False) -> None:  # noqa: ARG002  torch's
+        """Write the trace of the last cycle, for Perfetto, chrome://tracing and TensorBoard.
 
-        The file is there as a whole or not at all. While it is recorded, the trace is what there is so far. A
-        million ranges take some seconds, and say how far they are where standard error is a terminal.
+        The file is written atomically, and can be written any number of times. While the profile is running, the trace
+        has the ranges so far. A million ranges take some seconds; if standard error is a terminal, it shows the
+        progress.
 
         Args:
-            path: The file; compressed where it ends with ``.gz``.
-            use_python_export: Without effect: there is one way to write a trace.
+            path: File; compressed if the path ends with ``.gz``.
+            use_python_export: Accepted without effect.
 
         Raises:
             AssertionError: Nothing was started.
-            OSError: It cannot be written; FileNotFoundError where the folder is not there.
+            FileNotFoundError: The folder does not exist.
+            OSError: The file cannot be written.
         """
-        write_chrome_trace(self._last("exporting chrome trace"), path)
+        write_chrome_trace(self._last_recording("exporting chrome trace"), path)
 
     def export_stacks(self, path: str | os.PathLike[str], metric: str = "self_cpu_time_total") -> None:
-        """Write ``outer;inner microseconds`` for each path of nested ranges: what makes a flame graph.
+        """Write one line ``outer;inner microseconds`` for each path of nested ranges, as flame graph tools read it.
 
         Raises:
             AssertionError: Nothing was started, or ``with_stack`` is not set.
-            ValueError: Another metric than ``self_{cpu,cuda,xpu,privateuse1}_time_total``.
+            ValueError: The metric is not ``self_{cpu,cuda,xpu,privateuse1}_time_total``.
         """
-        self._last("exporting stacks")
+        self._last_recording("exporting stacks")
         if not self.with_stack:
             raise AssertionError("export_stacks() requires with_stack=True")
         self.events().export_stacks(path, metric)
 
     def toggle_collection_dynamic(self, enable: bool, activities: Iterable[ProfilerActivity]) -> None:
-        """Leave out the ranges that begin from now on, or take them in again; only while it records.
+        """Include or omit the ranges that begin from now on. No effect unless the profile is running.
 
         Args:
-            enable: Take them in.
-            activities: Without ``ProfilerActivity.CPU`` nothing changes.
+            enable: True to include them, False to omit them.
+            activities: Activities to switch; only ``ProfilerActivity.CPU`` has an effect.
         """
         if self._running() and ProfilerActivity.CPU in set(activities):
             self._cycles[-1].toggle(on=enable)
@@ -180,76 +189,72 @@ class _KinetoProfile:
     def key_averages(
         self, group_by_input_shape: bool = False, group_by_stack_n: int = 0, group_by_overload_name: bool = False
     ) -> EventList[FunctionEventAvg]:
-        """The events by name: how often, and how long together. The grouping by anything else has no effect."""
-        self._last("getting key averages")
-        return self.events().key_averages(group_by_input_shape, group_by_stack_n, group_by_overload_name)
-
-    def events(self) -> EventList[FunctionEvent]:
-        """The ranges of the last cycle by start, with ``acc_events`` of all cycles; those so far while it records.
+        """Return count and total times of the events by name. The arguments have no effect.
 
         Raises:
             AssertionError: Nothing was started.
-            RuntimeError: ``trace_only`` is set.
         """
-        self._last("accessing events")
-        if self.experimental_config is not None and self.experimental_config.trace_only:
-            raise RuntimeError(
-                "events() is not available when trace_only=True in ExperimentalConfig. "
-                "Use export_chrome_trace() instead."
-            )
+        self._last_recording("getting key averages")
+        return self.events().key_averages(group_by_input_shape, group_by_stack_n, group_by_overload_name)
+
+    def events(self) -> EventList[FunctionEvent]:
+        """Return the ranges of the last cycle, or with ``acc_events`` of all cycles, by start.
+
+        While the profile is running, these are the ranges so far.
+
+        Raises:
+            AssertionError: Nothing was started.
+        """
+        self._last_recording("accessing events")
         if self._events is not None:
             return self._events
         events: EventList[FunctionEvent] = EventList()
         for cycle in self._cycles:
-            events += function_events(self._in_time(cycle), self._cycles[0].start_ns, len(events))
+            events += function_events(self._within_timeout(cycle), self._cycles[0].start_ns, len(events))
         if not self._running():
             self._events = events
         return events
 
     def add_metadata(self, key: str, value: str) -> None:
-        """Put a text at the top of the trace; before the start, of the next one.
+        """Add a text to the top level of the last trace, or before the start to the next one.
 
         Raises:
-            ValueError: A key that the trace has of its own, such as ``traceEvents``.
+            ValueError: The key is a reserved key of the trace, such as ``traceEvents``.
         """
         self._add(key, json_text(str(value)))
 
     def add_metadata_json(self, key: str, value: str) -> None:
-        """Put a value at the top of the trace, given as JSON; before the start, of the next one.
+        """Add a value in JSON to the top level of the last trace, or before the start to the next one.
 
         Raises:
-            ValueError: It is no JSON; or a key that the trace has of its own.
+            ValueError: The value is not valid JSON, or the key is a reserved key of the trace.
         """
-        self._add(key, _checked(key, value))
+        self._add(key, _valid_json(key, value))
 
     def preset_metadata_json(self, key: str, value: str) -> None:
-        """Put a value at the top of every trace that is started from now on, given as JSON.
+        """Add a value in JSON to the top level of every trace that is started from now on.
 
         Raises:
-            ValueError: As :meth:`add_metadata_json`.
+            ValueError: The value is not valid JSON, or the key is a reserved key of the trace.
         """
-        self.preset_metadata[_free(key)] = _checked(key, value)
+        self.preset_metadata[_allowed(key)] = _valid_json(key, value)
 
     def set_custom_trace_id_callback(self, callback: Callable[[], str] | None) -> None:
-        """Ask ``callback()`` for the id of the next cycle's trace, and of those after it."""
+        """Take the ids of the next traces from ``callback()``; None restores random ids."""
         self.custom_trace_id_callback = callback
 
     def get_trace_id(self) -> str | None:
-        """The id of the trace that is prepared, or else of the last one; None before there was any."""
+        """Return the id of the prepared trace, or else of the last one; None if there is none."""
         known = [*self._cycles, self._prepared]
         return next((each.trace_id for each in reversed(known) if each is not None), None)
 
     def export_memory_timeline(self, path: str, device: str | None = None) -> NoReturn:  # noqa: ARG002  torch's signature
-        """Raise: allocations have no source without torch, and torch has deprecated this."""
-        warn("`export_memory_timeline` is deprecated", FutureWarning, stacklevel=2)
-        missing = [name for name in ("record_shapes", "profile_memory", "with_stack") if not getattr(self, name)]
-        if missing:
-            raise ValueError(f"{', '.join(f'{name}=True' for name in missing)} required for memory profiling.")
-        raise RuntimeError("allocations have no source without torch: use torch.profiler.profile")
+        """Raise ValueError: memory allocations are not recorded without torch."""
+        raise ValueError("monitel.profiler records no memory allocations; use torch.profiler.profile")
 
     def _add(self, key: str, text: str) -> None:
         target = self._cycles[-1].metadata if self._cycles and self._prepared is None else self._early_metadata
-        target[_free(key)] = text
+        target[_allowed(key)] = text
 
     def _options(self) -> list[str]:
         names = ("record_shapes", "profile_memory", "with_stack", "with_flops", "with_modules")
@@ -258,44 +263,31 @@ class _KinetoProfile:
     def _running(self) -> bool:
         return bool(self._cycles) and self._cycles[-1].running
 
-    def _last(self, doing: str) -> Recording:
+    def _last_recording(self, action: str) -> Recording:
         recording = self._cycles[-1] if self._cycles else self._prepared
         if recording is None:
-            raise AssertionError(f"Profiler must be initialized before {doing}")
+            raise AssertionError(f"Profiler must be initialized before {action}")
         return recording
 
-    def _in_time(self, recording: Recording) -> Iterator[Recorded]:
+    def _within_timeout(self, recording: Recording) -> Iterator[Recorded]:
         limit = self.post_processing_timeout_s
         deadline = None if limit is None else time.monotonic() + limit
         for done, each in enumerate(recording):
-            if deadline is not None and done % _AT_ONCE == 0 and time.monotonic() >= deadline:
-                warn(f"events() has {done} of {len(recording)} ranges: it took {limit} s", stacklevel=3)
+            if deadline is not None and done % _RANGES_PER_CHECK == 0 and time.monotonic() >= deadline:
+                warn(f"events() returns {done} of {len(recording)} ranges: timeout after {limit} s", stacklevel=3)
                 return
             yield each
 
 
-def _settled(config: _ExperimentalConfig | None, *, with_stack: bool) -> _ExperimentalConfig | None:
-    if config is None or not config.trace_only or not with_stack:
-        return config
-    warn(
-        "trace_only=True is incompatible with with_stack=True (stack traces require event post-processing). "
-        "Disabling trace_only.",
-        stacklevel=4,
-    )
-    config = copy(config)
-    config.trace_only = False
-    return config
-
-
-def _free(key: str) -> str:
-    if key in OWN_KEYS:
-        raise ValueError(f"metadata must not be named {key!r}: the trace has it of its own")
+def _allowed(key: str) -> str:
+    if key in RESERVED_KEYS:
+        raise ValueError(f"metadata key {key!r} is reserved for the trace")
     return key
 
 
-def _checked(key: str, value: str) -> str:
+def _valid_json(key: str, value: str) -> str:
     try:
-        return checked(value)
+        return compact_json(value)
     except ValueError as error:
         raise ValueError(f"metadata {key!r} must be valid JSON, got {value!r:.80}: {error}") from None
 

@@ -1,23 +1,21 @@
-"""torch.profiler's facade: a context manager that records some steps of a training loop."""
+"""Profiles with a schedule: the context manager that records some steps of a training loop."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 from warnings import warn
 
-from monitel.profiler.cycles import _KinetoProfile
-from monitel.profiler.function_events import STEP_NAME
-from monitel.profiler.observer import ExecutionTraceObserver
 from monitel.profiler.ranges import record_function
-from monitel.profiler.scheduling import ProfilerAction, always
-from monitel.profiler.steps import KinetoStepTracker, daemon
+from monitel.profiler.torch_api.function_events import STEP_NAME
+from monitel.profiler.torch_api.kineto_profile import _KinetoProfile
+from monitel.profiler.torch_api.schedule import ProfilerAction, always
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from monitel.profiler.activities import Activities
-    from monitel.profiler.cycles import TraceObserver
-    from monitel.profiler.experimental import _ExperimentalConfig
+    from monitel.profiler.torch_api.activities import Activities
+    from monitel.profiler.torch_api.experimental import _ExperimentalConfig
+    from monitel.profiler.torch_api.kineto_profile import TraceObserver
 
 _NONE, _WARMUP, _RECORD, _SAVE = list(ProfilerAction)[:4]
 _RECORDING = (_RECORD, _SAVE)
@@ -25,33 +23,34 @@ _INCORRECT = {(_WARMUP, _NONE), (_RECORD, _NONE), (_RECORD, _WARMUP)}
 
 
 class profile(_KinetoProfile):  # noqa: N801  torch's name
-    """Record ranges: all the time, or by a schedule; with the lifecycle and the signature of torch.profiler.profile.
+    """Records ranges continuously or by a schedule, with the signature and lifecycle of torch.profiler.profile.
 
-    Ranges come from :class:`record_function`, in every thread and asyncio task. Profiles can be nested and can
-    overlap: each has all ranges that begin while it records. Call the methods from one thread.
+    It records the ranges of :class:`record_function` in every thread and asyncio task. Profiles can be nested and can
+    overlap: each records all ranges that begin while it is running. Call the methods from one thread.
 
     Args:
-        activities: What to record: ``[ProfilerActivity.CPU]``, which is the default, is all there is without torch.
-        schedule: Gives the :class:`ProfilerAction` of each step, as :func:`schedule` makes one; without it
-            everything is recorded from start to stop, and there are no ``ProfilerStep#`` ranges.
-        on_trace_ready: Called with the profile after the last step of each cycle. What it raises comes out of
-            :meth:`step` or of leaving the profile; the next cycle is recorded all the same.
-        record_shapes: Noted in the trace; without torch there is nothing to record. So are the next four.
-        profile_memory: Noted.
-        with_stack: Noted.
-        with_flops: Noted.
-        with_modules: Noted.
-        experimental_config: torch's ``_ExperimentalConfig``, for ``record_python_gc_info``.
-        execution_trace_observer: Started and stopped with each cycle, cleaned up at the end.
-        acc_events: Let :meth:`events` keep the cycles before the last.
-        use_cuda: Deprecated in torch, and without effect.
-        custom_trace_id_callback: Gives the id of each trace, a str.
-        post_processing_timeout_s: Seconds after which :meth:`events` gives what it has.
+        activities: Activities to record. Without torch only ``[ProfilerActivity.CPU]`` is possible, the default.
+        schedule: Function that returns the :class:`ProfilerAction` of a step, such as :func:`schedule` returns.
+            Without it, everything is recorded from start to stop, and there are no ``ProfilerStep#`` ranges.
+        on_trace_ready: Called with the profile after the last step of each cycle. An exception from it is raised from
+            :meth:`step`, :meth:`stop` or the end of the ``with`` block; the next cycle is recorded nevertheless.
+        record_shapes: Noted in the trace, but nothing is recorded for it.
+        profile_memory: Noted in the trace, but nothing is recorded for it.
+        with_stack: Noted in the trace. :meth:`export_stacks` requires it.
+        with_flops: Noted in the trace, but nothing is recorded for it.
+        with_modules: Noted in the trace, but nothing is recorded for it.
+        experimental_config: An ``_ExperimentalConfig``, for ``record_python_gc_info``.
+        execution_trace_observer: Observer that is started and stopped with each cycle, and cleaned up at the end.
+        acc_events: Keep the events of all cycles for :meth:`events`, not only of the last one.
+        use_cuda: Deprecated in torch; accepted without effect.
+        custom_trace_id_callback: Returns the id of each trace, a str.
+        post_processing_timeout_s: Timeout of :meth:`events` in seconds; after it, the events so far are returned.
 
     Raises:
-        AssertionError: No activity.
-        RuntimeError: An activity that has no source without torch, such as ``ProfilerActivity.CUDA``.
-        ValueError: An activity twice; a schedule that gives DEVICE_STOPPED.
+        AssertionError: ``activities`` is empty.
+        RuntimeError: An activity cannot be recorded without torch, such as ``ProfilerActivity.CUDA``.
+        TypeError: ``schedule`` returned something other than a ProfilerAction.
+        ValueError: An activity is given twice, or ``schedule`` returned DEVICE_STOPPED.
 
     Example:
         >>> from monitel.profiler import profile, record_function, schedule
@@ -92,8 +91,7 @@ class profile(_KinetoProfile):  # noqa: N801  torch's name
             with_flops=with_flops,
             with_modules=with_modules,
             experimental_config=experimental_config,
-            execution_trace_observer=execution_trace_observer
-            or ExecutionTraceObserver.build_execution_trace_obs_from_env(),
+            execution_trace_observer=execution_trace_observer,
             acc_events=acc_events,
             custom_trace_id_callback=custom_trace_id_callback,
             post_processing_timeout_s=post_processing_timeout_s,
@@ -104,7 +102,6 @@ class profile(_KinetoProfile):  # noqa: N801  torch's name
         self.step_num = 0
         self.step_rec_fn: record_function | None = None
         self.current_action = self._scheduled(0)
-        KinetoStepTracker.init_step_count(STEP_NAME)
 
     def __enter__(self) -> profile:  # noqa: PYI034  typing.Self is 3.11's
         self.start()
@@ -114,34 +111,33 @@ class profile(_KinetoProfile):  # noqa: N801  torch's name
         try:
             self.stop()
         finally:
-            KinetoStepTracker.erase_step_count(STEP_NAME)
             if self.execution_trace_observer:
                 self.execution_trace_observer.cleanup()
 
     def start(self) -> None:
-        """Begin with the current step; ``with`` does. Once more, a warning and no change."""
+        """Start with the current step, as entering ``with`` does. If already running, warn and change nothing."""
         if self._running():
-            self.start_trace()  # says so
+            self.start_trace()  # warns
             return
         self._close_step()
         self._transit(_NONE, self.current_action)
         self._open_step()
 
     def stop(self) -> None:
-        """End; leaving ``with`` does. What was being recorded is ready: ``on_trace_ready`` is called.
+        """Stop, as leaving ``with`` does. If a cycle was being recorded, call ``on_trace_ready``.
 
         Raises:
-            AssertionError: It should be recording, and was never started.
+            AssertionError: The schedule records the current step, but the profile was never started.
         """
         self._close_step()
         self._transit(self.current_action, None)
 
     def step(self) -> None:
-        """Say that the next step begins.
+        """Begin the next step.
 
         Raises:
-            TypeError: The schedule gives no ProfilerAction; nothing has changed then.
-            ValueError: It gives DEVICE_STOPPED; likewise.
+            TypeError: The schedule returned something other than a ProfilerAction. The step is unchanged.
+            ValueError: The schedule returned DEVICE_STOPPED. The step is unchanged.
         """
         self._close_step()
         action = self._scheduled(self.step_num + 1)
@@ -149,9 +145,7 @@ class profile(_KinetoProfile):  # noqa: N801  torch's name
         self.step_num += 1
         try:
             self._transit(before, action)
-        finally:  # a callback that raises leaves the next cycle whole
-            if daemon():
-                KinetoStepTracker.increment_step(STEP_NAME)
+        finally:  # if a callback raises, the next cycle is still complete
             self._open_step()
 
     def _scheduled(self, step: int) -> ProfilerAction:
@@ -166,11 +160,11 @@ class profile(_KinetoProfile):  # noqa: N801  torch's name
         return action
 
     def _transit(self, before: ProfilerAction, after: ProfilerAction | None) -> None:
-        """From one step to the next; None is the end. No order of actions is a reason to fail."""
+        """Go from one step's action to the next one's; None is the end. Every order of actions is possible."""
         if after is not None and (before, after) in _INCORRECT:
             warn(f"Incorrect schedule: {before.name} followed by {after.name}", stacklevel=3)
         if before is _WARMUP and after in {None, _NONE} and self.execution_trace_observer:
-            self.execution_trace_observer.start()  # a recording of no length, as in torch: the cycle before is kept
+            self.execution_trace_observer.start()  # an empty cycle, as in torch; the last cycle is kept
             self.execution_trace_observer.stop()
         ends = before is _SAVE or (before is _RECORD and after not in _RECORDING)
         ready = before is _SAVE or (before is _RECORD and after is None)

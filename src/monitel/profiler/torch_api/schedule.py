@@ -1,4 +1,4 @@
-"""Which steps of a training loop are profiled."""
+"""Schedules: the steps of a training loop that a profile records."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ if TYPE_CHECKING:
 
 
 class ProfilerAction(Enum):
-    """What a profile does at a step; the names and numbers are torch's (``torch/profiler/profiler.py``).
+    """Action of a profile at a step, with torch's names and numbers.
 
-    A schedule gives any but DEVICE_STOPPED, which torch keeps for a device whose collection stopped early.
+    A schedule can return any action except DEVICE_STOPPED, which torch sets when a device stops collecting early.
     """
 
-    NONE = 0  #: nothing is recorded
-    WARMUP = 1  #: about to record
-    RECORD = 2  #: recording
-    RECORD_AND_SAVE = 3  #: recording; the trace is ready after this step
-    DEVICE_STOPPED = 4  #: torch's own
+    NONE = 0  #: do not record
+    WARMUP = 1  #: prepare to record
+    RECORD = 2  #: record
+    RECORD_AND_SAVE = 3  #: record; the trace is ready after this step
+    DEVICE_STOPPED = 4  #: set only by torch
 
 
 def schedule(
     *, wait: int, warmup: int, active: int, repeat: int = 0, skip_first: int = 0, skip_first_wait: int = 0
 ) -> Callable[[int], ProfilerAction]:
-    """Make a schedule of cycles: so many steps of waiting, of warming up, of recording, and again.
+    """Return a schedule of cycles. A cycle has ``wait`` idle, ``warmup`` preparing and ``active`` recorded steps.
 
     Args:
-        wait: Steps at the beginning of a cycle in which nothing happens.
-        warmup: Steps before the recorded ones.
-        active: Recorded steps; the trace is ready after the last of them.
-        repeat: How many cycles; 0 is without end.
+        wait: Idle steps at the beginning of a cycle.
+        warmup: Steps between the idle and the recorded ones.
+        active: Recorded steps; the trace is ready after the last one.
+        repeat: Number of cycles; 0 means no limit.
         skip_first: Steps before the first cycle.
-        skip_first_wait: Anything but 0 leaves out the waiting of the first cycle.
+        skip_first_wait: If not 0, the first cycle has no idle steps.
 
     Returns:
-        A function of the step's number, for ``profile(schedule=...)``.
+        A function of the step number, for ``profile(schedule=...)``. It raises AssertionError for a negative step.
 
     Raises:
-        AssertionError: A negative number, or nothing that is recorded; by the schedule, a negative step.
+        AssertionError: A number is negative, or ``active`` is 0.
 
     Example:
         >>> from monitel.profiler import schedule
@@ -63,16 +63,16 @@ def schedule(
             raise AssertionError(f"Step must be non-negative. Got {step}.")
         if step < skip_first:
             return ProfilerAction.NONE
-        done, place = divmod(step + offset, cycle)
-        if place < wait or 0 < repeat <= done:
+        done, position = divmod(step + offset, cycle)
+        if position < wait or 0 < repeat <= done:
             return ProfilerAction.NONE
-        if place < wait + warmup:
+        if position < wait + warmup:
             return ProfilerAction.WARMUP
-        return ProfilerAction.RECORD if place < cycle - 1 else ProfilerAction.RECORD_AND_SAVE
+        return ProfilerAction.RECORD if position < cycle - 1 else ProfilerAction.RECORD_AND_SAVE
 
     return action
 
 
 def always(_step: int) -> ProfilerAction:
-    """Record from start to stop: a profile without a schedule."""
+    """Return RECORD for every step: the schedule of a profile without one."""
     return ProfilerAction.RECORD

@@ -1,18 +1,16 @@
-"""The step that the whole process is at, as the maximum over who counts."""
+"""Step counts of a process, as the maximum over those who count."""
 
 from __future__ import annotations
 
-import os
-import sys
 from collections import defaultdict
 from typing import Any, ClassVar
 from warnings import warn
 
 
 class KinetoStepTracker:
-    """Counts steps by requester: torch's class of this name, which has no other state than the process's.
+    """Counts steps by requester, with process-wide state. No part of monitel reads the counts.
 
-    The step is the largest count of any requester, and never falls. A profile counts as "ProfilerStep".
+    The current step is the largest count of any requester, and never decreases.
 
     Example:
         >>> from monitel.profiler import KinetoStepTracker
@@ -28,17 +26,17 @@ class KinetoStepTracker:
 
     @classmethod
     def init_step_count(cls, requester: str) -> None:
-        """Let a requester count, from the current step on."""
+        """Start the count of a requester at the current step."""
         cls._step_dict[requester] = cls._current_step
 
     @classmethod
     def erase_step_count(cls, requester: str) -> bool:
-        """Forget a requester; whether it was known. The step stays."""
+        """Delete the count of a requester, and return whether there was one. The current step is unchanged."""
         return cls._step_dict.pop(requester, None) is not None
 
     @classmethod
     def increment_step(cls, requester: str) -> int:
-        """Count one step of a requester; the current step."""
+        """Count one step of a requester, and return the current step."""
         if requester not in cls._step_dict:
             cls.init_step_count(requester)
         cls._step_dict[requester] += 1
@@ -54,22 +52,10 @@ class KinetoStepTracker:
 
     @classmethod
     def current_step(cls) -> int:
-        """The largest count that there was."""
+        """Return the largest count so far."""
         return cls._current_step
 
 
 def _optimizer_post_hook(optimizer: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG001  torch calls it so
-    """Count a step of any optimizer, as torch's hook of this name does: two optimizers count twice."""
+    """Count a step of the requester "Optimizer". The hook is not registered with torch."""
     KinetoStepTracker.increment_step("Optimizer")
-
-
-def install_optimizer_hook() -> None:
-    """Count optimizer steps where KINETO_USE_DAEMON is set and torch is loaded, as torch.profiler does on import."""
-    optimizer = sys.modules.get("torch.optim.optimizer")
-    if daemon() and optimizer is not None:
-        optimizer.register_optimizer_step_post_hook(_optimizer_post_hook)
-
-
-def daemon() -> bool:
-    """Whether the environment asks for steps to be counted (KINETO_USE_DAEMON)."""
-    return bool(os.environ.get("KINETO_USE_DAEMON"))

@@ -1,4 +1,4 @@
-"""A callback that writes each trace where TensorBoard finds it."""
+"""Callback that writes each trace for TensorBoard."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from monitel.profiler.cycles import _KinetoProfile
+    from monitel.profiler.torch_api.kineto_profile import _KinetoProfile
 
 
 def tensorboard_trace_handler(
@@ -19,16 +19,15 @@ def tensorboard_trace_handler(
     use_gzip: bool = False,
     use_python_export: bool = False,
 ) -> Callable[[_KinetoProfile], None]:
-    """Write each trace into a folder, for ``profile(on_trace_ready=...)``.
+    """Return a callback for ``profile(on_trace_ready=...)`` that writes each trace to a file in a folder.
+
+    The callback raises RuntimeError if the folder cannot be created.
 
     Args:
-        dir_name: The folder; it is made when the first trace is ready.
-        worker_name: The beginning of the file's name, unique in a distributed job; ``<host>_<pid>`` by default.
-        use_gzip: Compress.
-        use_python_export: Without effect: there is one way to write a trace.
-
-    Raises:
-        RuntimeError: By the callback, where the folder cannot be made.
+        dir_name: Folder, created when the first trace is ready.
+        worker_name: Beginning of the file name, unique in a distributed job; by default ``<host>_<pid>``.
+        use_gzip: Compress the files.
+        use_python_export: Accepted without effect.
     """
 
     def handler(prof: _KinetoProfile) -> None:

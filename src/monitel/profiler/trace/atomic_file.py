@@ -1,4 +1,4 @@
-"""A file that is there as a whole or not at all."""
+"""Atomic writing of a file: it is complete or does not exist."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def whole_file(path: str | os.PathLike[str]) -> Iterator[IO[str]]:
-    """Write a text file beside ``path`` and put it in its place at the end; compressed where it ends with ``.gz``.
+def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[str]]:
+    """Write a text file under a temporary name, and rename it to ``path`` at the end.
 
-    What was there stays until then, and for good if the block raises.
+    Until then, and if the block raises, an existing file is unchanged. The file is compressed if the path ends with
+    ``.gz``. A path that is not a regular file, such as a pipe or ``/dev/null``, is written to directly.
 
     Raises:
-        FileNotFoundError: The folder is not there.
+        FileNotFoundError: The folder does not exist.
     """
     target = target_of(path)
-    if target.exists() and not target.is_file():  # a pipe or /dev/null is written to, not replaced
+    if target.exists() and not target.is_file():
         with _open(target, "wt", target) as file:
             yield file
         return
@@ -38,10 +39,10 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[IO[str]]:
 
 
 def target_of(path: str | os.PathLike[str]) -> Path:
-    """The path, if it can be written to later.
+    """Return ``path`` as a Path after checking that its folder exists.
 
     Raises:
-        FileNotFoundError: The folder is not there.
+        FileNotFoundError: The folder does not exist.
     """
     target = Path(os.fspath(path))
     if not target.parent.is_dir():
@@ -51,7 +52,7 @@ def target_of(path: str | os.PathLike[str]) -> Path:
 
 def _open(path: Path, mode: str, target: Path) -> IO[str]:
     if target.name.endswith(".gz"):
-        import gzip  # here, because most traces do without
+        import gzip  # here, because most traces do not need it
 
         return cast("IO[str]", gzip.open(path, mode, compresslevel=6, encoding="utf-8"))
     return cast("IO[str]", path.open(mode.replace("t", ""), encoding="utf-8"))

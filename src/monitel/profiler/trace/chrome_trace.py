@@ -1,4 +1,4 @@
-"""A recording as a file for Perfetto, chrome://tracing and TensorBoard's trace viewer."""
+"""Trace files for Perfetto, chrome://tracing and TensorBoard's trace viewer."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from monitel.profiler.json_text import json_text, quoted
-from monitel.profiler.lanes import Lanes
-from monitel.profiler.progress import with_progress
-from monitel.profiler.whole_file import whole_file
+from monitel.profiler.trace.atomic_file import atomic_file
+from monitel.profiler.trace.json_text import json_text, quoted
+from monitel.profiler.trace.lanes import Lanes
+from monitel.profiler.trace.progress import with_progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from monitel.profiler.recording import Recorded, Recording
+    from monitel.profiler.trace.recording import Recorded, Recording
 
 _SECOND_NS = 1_000_000_000
-#: The keys that a trace has of its own.
-OWN_KEYS = frozenset(
+#: Keys that every trace has, so that metadata cannot use them.
+RESERVED_KEYS = frozenset(
     {
         *("schemaVersion", "deviceProperties", "trace_id", "host_name", "displayTimeUnit"),
         *("baseTimeNanoseconds", "traceEvents", "traceName"),
@@ -27,9 +27,9 @@ OWN_KEYS = frozenset(
 
 
 def write_chrome_trace(recording: Recording, path: str | os.PathLike[str]) -> None:
-    """Write the trace, in the form that torch.profiler writes: times are microseconds since baseTimeNanoseconds."""
+    """Write a recording in torch.profiler's format; times are microseconds since baseTimeNanoseconds."""
     name = os.fspath(path)
-    with whole_file(name) as file:
+    with atomic_file(name) as file:
         file.writelines(_lines(recording, name))
 
 
@@ -43,7 +43,7 @@ def _lines(recording: Recording, path: str) -> Iterator[str]:
     for key, text in recording.metadata.items():
         yield f"{quoted(key)}: {text},\n"
     yield f'"displayTimeUnit": "ms",\n"baseTimeNanoseconds": {base_ns},\n"traceEvents": [\n'
-    yield _about("process_name", pid, 0, "name", "python")
+    yield _metadata_event("process_name", pid, 0, "name", "python")
     total = len(recording)
     for index, each in enumerate(with_progress(recording, total, f"writing {path}")):
         start_ns, end_ns = each.start_ns + offset_ns, each.end_ns + offset_ns
@@ -53,13 +53,13 @@ def _lines(recording: Recording, path: str) -> Iterator[str]:
             f'"ts":{_microseconds(start_ns)},"dur":{_microseconds(end_ns - start_ns)},"args":{_args(index, each)}}}'
         )
     for order, (tid, name) in enumerate(lanes.names()):
-        yield ",\n" + _about("thread_name", pid, tid, "name", name)
-        yield ",\n" + _about("thread_sort_index", pid, tid, "sort_index", order)
+        yield ",\n" + _metadata_event("thread_name", pid, tid, "name", name)
+        yield ",\n" + _metadata_event("thread_sort_index", pid, tid, "sort_index", order)
     yield f'\n],\n"traceName": {quoted(path)}\n}}\n'
 
 
-def _about(what: str, pid: int, tid: int, key: str, value: str | int) -> str:
-    return f'{{"ph":"M","name":"{what}","pid":{pid},"tid":{tid},"args":{{"{key}":{json_text(value)}}}}}'
+def _metadata_event(kind: str, pid: int, tid: int, key: str, value: str | int) -> str:
+    return f'{{"ph":"M","name":"{kind}","pid":{pid},"tid":{tid},"args":{{"{key}":{json_text(value)}}}}}'
 
 
 def _microseconds(ns: int) -> str:

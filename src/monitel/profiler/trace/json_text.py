@@ -1,4 +1,4 @@
-"""JSON that every reader takes, from values of any kind."""
+"""JSON that every reader accepts, from values of any type."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-_LARGEST = 2**1000  # beyond it, readers do not take it for a number
-_DEEPEST = 8  # what is nested deeper is shown as text
+_LARGEST = 2**1000  # readers do not accept larger numbers
+_MAX_DEPTH = 8  # values nested deeper are converted to text
 
 
 def json_text(value: Any) -> str:
-    """``value`` as JSON: what JSON has no word for, such as NaN or a tensor, as text."""
-    return json.dumps(_plain(value, _DEEPEST), separators=(",", ":"))
+    """Return ``value`` as JSON. A value that JSON cannot represent, such as NaN or a tensor, becomes text."""
+    return json.dumps(_plain(value, _MAX_DEPTH), separators=(",", ":"))
 
 
 @lru_cache(maxsize=4096)
 def quoted(text: str) -> str:
-    """A str as JSON."""
+    """Return a str as JSON."""
     return json.dumps(well_formed(text))
 
 
-def checked(text: str) -> str:
-    """Text that is JSON, on one line.
+def compact_json(text: str) -> str:
+    """Return JSON text on one line.
 
     Raises:
-        ValueError: It is not; NaN and Infinity, which Python reads, are not either.
+        ValueError: The text is not valid JSON. NaN and Infinity, which Python accepts, are not valid either.
     """
     return json.dumps(json.loads(text, parse_constant=_refuse), separators=(",", ":"))
 
 
 def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not valid JSON")
 
 
 def well_formed(text: str) -> str:
-    """Text that can be encoded: halves of surrogate pairs become U+FFFD."""
+    """Return text that can be encoded: unpaired surrogates become U+FFFD."""
     return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -46,7 +46,7 @@ def _plain(value: Any, depth: int) -> Any:
     if depth and isinstance(value, (list, tuple, set, frozenset)):
         return [_plain(each, depth - 1) for each in value]
     if value is None or type(value) is bool or (type(value) in {int, float} and abs(value) < _LARGEST):
-        return value  # a NaN is not less than anything
+        return value  # not a NaN: comparisons with it are false
     try:
         return well_formed(str(value))
     except Exception as error:

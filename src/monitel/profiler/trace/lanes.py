@@ -1,4 +1,4 @@
-"""Where a trace shows each range, so that what one line shows nests."""
+"""Assignment of ranges to the lines of a trace, such that the ranges of a line nest."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from monitel.profiler.tracks import Track
+    from monitel.profiler.ranges.tracks import Track
 
-_FIRST_MADE_UP = 1 << 22  # Linux gives threads smaller numbers
+_FIRST_EXTRA_TID = 1 << 22  # thread ids of Linux are smaller
 
 
 class Lanes:
-    """Gives every range a line (a ``tid`` of the trace), by its track and by what is on that line already.
+    """Assigns a line (a ``tid`` of the trace) to each range. Ranges must be passed in order of their start.
 
-    A thread's line has the thread's number. A task has a line of its own, and so has what overlaps in one track
-    without being nested, as ranges in generators do. Ranges come by their start.
+    The line of a thread has the thread's id. Each task has a separate line. A range that overlaps others of its track
+    without nesting, as ranges in generators can, goes to an additional line of the track.
     """
 
     def __init__(self) -> None:
-        self._lines: dict[Track, list[tuple[int, list[int]]]] = {}  # of each: the tid, and where what is open ends
-        self._made_up = _FIRST_MADE_UP
+        self._lines: dict[Track, list[tuple[int, list[int]]]] = {}  # tid, and the ends of open ranges, of each line
+        self._last_extra_tid = _FIRST_EXTRA_TID
         self._threads: set[int] = set()
 
     def tid(self, track: Track, start_ns: int, end_ns: int) -> int:
-        """The line of a range."""
+        """Return the line of a range."""
         lines = self._lines.setdefault(track, [])
         for tid, ends in lines:
             while ends and ends[-1] <= start_ns:
@@ -38,7 +38,7 @@ class Lanes:
         return tid
 
     def names(self) -> Iterator[tuple[int, str]]:
-        """Every line there is, with what it shows."""
+        """Yield each line and its name."""
         for track, lines in self._lines.items():
             for number, (tid, _) in enumerate(lines, 1):
                 yield tid, f"{track}" if number == 1 else f"{track}, {number}"
@@ -47,5 +47,5 @@ class Lanes:
         if track.task_name is None and track.thread_id not in self._threads:
             self._threads.add(track.thread_id)
             return track.thread_id
-        self._made_up += 1
-        return self._made_up
+        self._last_extra_tid += 1
+        return self._last_extra_tid

@@ -1,29 +1,30 @@
-"""The ranges of one cycle, from its start to its stop."""
+"""Recording: the ranges of one profiling cycle."""
 
 from __future__ import annotations
 
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from monitel.profiler import _ranges, gc_pauses, ranges
+from monitel.profiler import ranges
+from monitel.profiler.ranges import gc_pauses
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from monitel.profiler.ranges import Listening, Range
 
-_OUT_OF_ORDER = 1 << 15  # ranges that other threads may have begun before one that began earlier is in the list
+_MAX_DISORDER = 1 << 15  # positions by which a range can be out of order, because threads append concurrently
 _start = attrgetter("monotonic_start_ns")
 
 
 class Recorded(NamedTuple):
-    """A range as a recording knows it: what still runs at the stop ends there.
+    """A range of a recording. A range that still runs when the recording stops ends at the stop.
 
     Attributes:
         range: The range.
-        start_ns: Monotonic.
-        end_ns: Monotonic, and not after the stop.
-        finished: False for what still ran.
+        start_ns: Beginning, monotonic ns.
+        end_ns: End, monotonic ns, at the latest the stop.
+        finished: False if the range still ran at the stop.
     """
 
     range: Range
@@ -35,17 +36,17 @@ class Recorded(NamedTuple):
 class Recording:
     """Collects every range that begins between :meth:`start` and :meth:`stop`, in all threads.
 
-    A list takes each range as it begins: ``append`` needs no lock, and ranges of one track are in order. Nothing is
-    dropped; a million ranges take about 110 MB. In a forked child a recording goes no further.
+    Each range is appended to a list when it begins. ``append`` needs no lock, and the ranges of one track are in order.
+    Nothing is dropped; a million ranges take about 110 MB. A forked child does not continue the recording.
 
     Args:
-        trace_id: What the trace is known by.
-        gc_pauses: Record garbage collections too.
+        trace_id: Id of the trace.
+        gc_pauses: Record the pauses of Python's garbage collector too.
     """
 
     def __init__(self, trace_id: str, *, gc_pauses: bool = False) -> None:
         self.trace_id = trace_id
-        self.metadata: dict[str, str] = {}  # JSON texts, by key
+        self.metadata: dict[str, str] = {}  # JSON text by key
         self.epoch_ns = 0
         self.start_ns = -1
         self.stop_ns: int | None = None
@@ -55,19 +56,19 @@ class Recording:
 
     @property
     def running(self) -> bool:
-        """Whether it was started and not stopped yet."""
+        """True between :meth:`start` and :meth:`stop`."""
         return self.start_ns >= 0 and self.stop_ns is None
 
     def start(self) -> None:
         """Record from now on."""
         self.epoch_ns = ranges.synchronize()
-        self.start_ns = _ranges.now()
+        self.start_ns = ranges.now()
         self.toggle(on=True)
         if self._gc_pauses:
             gc_pauses.record()
 
     def toggle(self, *, on: bool) -> None:
-        """Leave out what begins from now on, or take it in again."""
+        """Omit the ranges that begin from now on, or include them again."""
         if on and self._listening is None:
             self._listening = ranges.listen(began=self._began.append)
         elif not on and self._listening is not None:
@@ -75,9 +76,9 @@ class Recording:
             self._listening = None
 
     def stop(self) -> None:
-        """Record no more."""
+        """Stop recording."""
         self.toggle(on=False)
-        self.stop_ns = _ranges.now()
+        self.stop_ns = ranges.now()
         if self._gc_pauses:
             gc_pauses.stop()
 
@@ -85,19 +86,19 @@ class Recording:
         return len(self._began)
 
     def __iter__(self) -> Iterator[Recorded]:
-        """What was recorded so far, by start; of what starts at once, the outer one first."""
-        stop_ns = _ranges.now() if self.stop_ns is None else self.stop_ns
+        """Yield the ranges recorded so far by start, outer ranges first if the start is the same."""
+        stop_ns = ranges.now() if self.stop_ns is None else self.stop_ns
         for each in self._by_start():
             end_ns = each.monotonic_end_ns
             finished = 0 <= end_ns <= stop_ns
             yield Recorded(each, each.monotonic_start_ns, end_ns if finished else stop_ns, finished)
 
     def _by_start(self) -> Iterator[Range]:
-        """In memory that does not grow: threads hand their ranges over a little out of order, not arbitrarily."""
+        """Yield the ranges by start, sorting a bounded part of the list at a time: they are almost in order."""
         waiting: list[Range] = []
-        for place in range(0, len(self._began), _OUT_OF_ORDER):
-            waiting += self._began[place : place + _OUT_OF_ORDER]
+        for first in range(0, len(self._began), _MAX_DISORDER):
+            waiting += self._began[first : first + _MAX_DISORDER]
             waiting.sort(key=_start)
-            yield from waiting[:-_OUT_OF_ORDER]
-            del waiting[:-_OUT_OF_ORDER]
+            yield from waiting[:-_MAX_DISORDER]
+            del waiting[:-_MAX_DISORDER]
         yield from waiting

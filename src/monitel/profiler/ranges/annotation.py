@@ -1,0 +1,80 @@
+"""Named ranges around blocks and calls of functions."""
+
+from __future__ import annotations
+
+from sys import modules
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from monitel.profiler.ranges import _ranges, listeners
+from monitel.profiler.ranges.decoration import decorated
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from monitel.profiler.ranges._ranges import Range
+
+    Arguments = str | Mapping[str, Any] | None
+
+_Function = TypeVar("_Function", bound="Callable[..., Any]")
+
+_begin, _end = _ranges.begin, _ranges.end
+
+
+class record_function:  # noqa: N801  torch's name
+    """Record a block, or each call of a function, as a range with a name.
+
+    It is a context manager and a decorator. Decorated functions can be plain functions, coroutine functions (one range
+    from the first await to the result) and generator functions (one range each time the generator runs, none while its
+    consumer runs). It records from any thread and asyncio task, costs next to nothing without listeners, and has no
+    effect while torch.compile traces. An object can be entered again, by several threads at once too.
+
+    Args:
+        name: Name of the range, a str; any other object is recorded as ``str(name)``. Profiles group by name, so use
+            few different ones.
+        args: Details: a str, as in torch, or a mapping of names to values. They are read when a trace is written.
+
+    Example:
+        >>> from monitel.profiler import profile, record_function
+        >>> @record_function("square")
+        ... def square(x):
+        ...     return x * x
+        >>> with profile() as prof:
+        ...     with record_function("sum", "of squares"):
+        ...         total = sum(map(square, range(3)))
+        >>> [event.name for event in prof.events()]
+        ['sum', 'square', 'square', 'square']
+    """
+
+    __slots__ = ("__weakref__", "_opened", "args", "name")
+
+    def __init__(self, name: str, args: Arguments = None) -> None:
+        self.name = name
+        self.args = args
+        self._opened: Range | Literal[False] | None = None  # False: there were no listeners
+
+    def __enter__(self) -> record_function:  # noqa: PYI034  typing.Self is 3.11's
+        # compiling() inlined, and before anything that dynamo would guard on: a new listener must not cause
+        # recompilation. Before torch._dynamo is loaded, nothing is traced.
+        if "torch._dynamo" in modules and modules["torch"].compiler.is_dynamo_compiling():
+            return self
+        if not listeners.active:
+            self._opened = False
+            return self
+        self._opened = _begin(self, self.name, self.args)
+        return self
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:  # not *_, which is slower
+        if self._opened is False:
+            return
+        if "torch._dynamo" in modules and modules["torch"].compiler.is_dynamo_compiling():
+            return
+        _end(self, self._opened)
+
+    def __call__(self, function: _Function) -> _Function:
+        """Return ``function`` with a range around each call."""
+        name, args = self.name, self.args
+        return decorated(function, lambda: record_function(name, args))
+
+    def __repr__(self) -> str:
+        args = "" if self.args is None else f", {self.args!r}"
+        return f"record_function({self.name!r}{args})"

@@ -1,0 +1,1 @@
+"""The classes and functions of ``torch.profiler``, on top of recordings."""

@@ -1,0 +1,1 @@
+"""Recordings of ranges, and trace files of recordings."""
