@@ -1,9 +1,9 @@
-"""The bridge to PyTorch: what torch measures and nobody reads, as Stats, wait counters and events.
+"""Instrumentation of PyTorch jobs: steps, data loading, waits, compilations and failures as Stats and events.
 
-``import monitel`` never imports torch; this package does.
+``import monitel`` does not import torch; this package does. It requires torch 2.10 or later.
 """
 
 from monitel.torch.instrumentation import Instrumentation, instrument
-from monitel.torch.replacement import Replacement, replace
+from monitel.torch.monkeypatch import Replacement, replace
 
 __all__ = ["Instrumentation", "Replacement", "instrument", "replace"]

@@ -1,6 +1,7 @@
-"""Every name of torch that begins with an underscore, each looked up here and nowhere else.
+"""The private names of torch that monitel uses. No other module looks one up.
 
-What a version of torch does not have is a :class:`Missing`: the source that needs it stays off, and that is said once.
+A name that a version of torch lacks raises :class:`Missing`. The source that needs it is then not installed, and a
+warning is logged once.
 """
 
 from __future__ import annotations
@@ -18,8 +19,7 @@ from monitel.wait_counter import WaitReading
 
 if TYPE_CHECKING:
     import logging
-    from collections.abc import Callable, Iterable
-    from types import ModuleType
+    from collections.abc import Callable
 
     from torch import Tensor
 
@@ -28,24 +28,24 @@ _US_PER_S = 1_000_000
 COMPILER = "torch._dynamo"  #: The module of torch.compile that traces; torch.optim loads it too.
 
 
-class Missing(Exception):  # noqa: N818  no error of the user's
-    """This torch does not have what a source needs."""
+class Missing(Exception):  # noqa: N818  instrument() handles it; users never see it
+    """This version of torch lacks a name that a source needs."""
 
 
 def untraced(function: _Function) -> _Function:
-    """Have torch.compile call a hook where it would trace it, by the mark that ``torch.compiler.disable`` sets.
+    """Mark a hook so that torch.compile calls it instead of tracing it, as ``torch.compiler.disable`` does.
 
-    That function itself would load the compiler. Where the mark means nothing, the graph breaks within the hook.
+    That function itself would load the compiler. A version of torch that ignores the mark breaks the graph at the hook.
     """
     function._torchdynamo_disable = True  # type: ignore[attr-defined]
     return function
 
 
 def compile_only_below(function: Callable[..., Any]) -> None:
-    """Have torch.compile begin with what the function calls, as with nn.Module's own ``__call__``.
+    """Have torch.compile skip the frame of a function and compile the functions it calls, as for nn.Module.__call__.
 
-    Where the function is called in code that is compiled, it is compiled as part of that; and by a torch that has no
-    such order, in any case.
+    Inside code that is compiled already, the function is compiled with that code. A version of torch without this
+    feature compiles the function in any case.
     """
     module = "torch._C._dynamo.eval_frame"
     with suppress(Missing):
@@ -55,30 +55,30 @@ def compile_only_below(function: Callable[..., Any]) -> None:
 
 
 def loader_iterator() -> Any:
-    """The class whose ``__next__`` gives a DataLoader's batches."""
+    """Return the base class of DataLoader iterators, whose ``__next__`` returns a batch."""
     return _find("torch.utils.data.dataloader", "_BaseDataLoaderIter")
 
 
 def backward_under_way() -> Callable[[], bool]:
-    """What tells whether this thread runs a backward: one that begins within it is part of it."""
+    """Return a function that returns whether this thread is running a backward pass."""
     graph: Callable[[], int] = _find("torch._C", "_current_graph_task_id")
     return lambda: graph() != -1
 
 
 def collective_logger() -> logging.Logger:
-    """The logger that failed collectives are written to, and that nobody listens to.
+    """Return the logger to which torch.distributed writes failed collectives.
 
-    Its handler is a NullHandler, so that what it is told goes nowhere (torch/distributed/c10d_logger.py).
+    Its only handler is a NullHandler, so the records are otherwise discarded (torch/distributed/c10d_logger.py).
     """
     logger: logging.Logger = _find("torch.distributed.c10d_logger", "_c10d_logger")
     return logger
 
 
 def wait_totals() -> Callable[[], dict[str, WaitReading]]:
-    """What reads torch's own wait counters, of C++ too, by key.
+    """Return a function that reads torch's wait counters, including those of C++, by key.
 
-    torch has a handler for its debug server that writes them as JSON. It is called here without a server, with a
-    request and an answer of our own.
+    torch's debug server has a handler that writes the counters as JSON (torch 2.10 and later). The function calls it
+    without a server, with a request and a response defined here.
     """
     handler = _find("torch._C._distributed_c10d", "_get_handler")
     request_class: Any = _find("torch._C._distributed_c10d", "_Request")
@@ -91,7 +91,7 @@ def wait_totals() -> Callable[[], dict[str, WaitReading]]:
             self.content = content
 
         def set_status(self, status: int) -> None:
-            """Nothing else than the content is looked at."""
+            """Ignore the status; only the content is used."""
 
     class Request(request_class):  # type: ignore[misc]
         def body(self) -> bytes:
@@ -121,70 +121,29 @@ def wait_totals() -> Callable[[], dict[str, WaitReading]]:
     try:
         read()
     except Exception as error:
-        raise Missing(f"the handler wait_counter_values answers otherwise than it did: {error!r}") from error
+        raise Missing(f"the handler wait_counter_values returns another format: {error!r}") from error
     return read
 
 
-def torchs_wait_counter() -> Any:
-    """torch.monitor's class of this name, whatever has been put into its place."""
-    return _find("torch._C._monitor", "_WaitCounter")
-
-
-def modules_with(name: str, value: object) -> Iterable[ModuleType]:
-    """The modules of torch that have bound ``name`` to ``value`` already; others will take it from torch.monitor."""
-    return [
-        module
-        for path, module in list(sys.modules.items())
-        if path.partition(".")[0] == "torch" and getattr(module, "__dict__", {}).get(name) is value
-    ]
-
-
-def wait_counter_in_both() -> type:
-    """A class to put into the place of torch's ``_WaitCounter``, which counts here as well."""
-    import monitel
-
-    theirs: Any = torchs_wait_counter()
-
-    class Guard:
-        def __init__(self, guards: tuple[Any, ...]) -> None:
-            self._guards = guards
-
-        def __enter__(self) -> None:
-            for guard in self._guards:
-                guard.__enter__()
-
-        def __exit__(self, *exception: object) -> None:
-            for guard in self._guards:
-                guard.__exit__(*exception)
-
-    class WaitCounter:
-        """Counts for torch and for monitel."""
-
-        def __init__(self, key: str) -> None:
-            self._counters = theirs(key), monitel.WaitCounter(key)
-
-        def guard(self) -> Guard:
-            return Guard(tuple(counter.guard() for counter in self._counters))
-
-    return WaitCounter
-
-
 def plainness() -> Callable[[Tensor], bool]:
-    """What tells whether a tensor holds its numbers itself.
+    """Return a function that returns whether a tensor holds its numbers itself.
 
-    Those of a subclass with ``__torch_dispatch__`` may be anywhere. Within a transform of torch.func, such as vmap, one
-    tensor may stand for several, and none can be copied into what is outside.
+    The numbers of a subclass with ``__torch_dispatch__`` may be anywhere. Within a transform of torch.func, such as
+    vmap, one tensor may stand for several, and none of them can be copied to the outside.
     """
-    own = torch.Tensor.__torch_dispatch__
+    default = torch.Tensor.__torch_dispatch__
     try:
         transform = _find("torch._C._functorch", "peek_interpreter_stack")
     except Missing:
-        return lambda tensor: type(tensor).__torch_dispatch__ is own
-    return lambda tensor: type(tensor).__torch_dispatch__ is own and transform() is None
+        return lambda tensor: type(tensor).__torch_dispatch__ is default
+    return lambda tensor: type(tensor).__torch_dispatch__ is default and transform() is None
 
 
 def compilations() -> Callable[[], list[Any]] | None:
-    """What lists the latest compilations; None before anything of torch.compile was loaded, which takes a second."""
+    """Return the function that lists the latest compilations, or None while the compiler is not loaded.
+
+    Loading it takes a second.
+    """
     if "torch._dynamo.utils" not in sys.modules:
         return None
     listing: Callable[[], list[Any]] = _find("torch._dynamo.utils", "get_compilation_metrics")
@@ -192,7 +151,7 @@ def compilations() -> Callable[[], list[Any]] | None:
 
 
 def compilation_callbacks() -> tuple[list[Callable[..., None]], list[Callable[..., None]]]:
-    """What the compiler calls when a compilation begins, and when it has ended: its own lists."""
+    """Return the compiler's lists of callbacks for the start and for the end of a compilation."""
     handler = _find(f"{COMPILER}.callback", "callback_handler")
     try:
         return handler.start_callbacks, handler.end_callbacks
@@ -200,24 +159,26 @@ def compilation_callbacks() -> tuple[list[Callable[..., None]], list[Callable[..
         raise Missing(f"{COMPILER}.callback: {error}") from error
 
 
-def when_cuda_is_initialized(then: Callable[[], None]) -> None:
-    """Call it as soon as the job initialises CUDA, in that thread; now where it has."""
-    _find("torch.cuda", "_lazy_call")(then)
+def when_cuda_is_initialized(function: Callable[[], None]) -> None:
+    """Call a function when the job initializes CUDA, in the initializing thread; now if that has happened already."""
+    _find("torch.cuda", "_lazy_call")(function)
 
 
 def attach_out_of_memory_observer(observe: Callable[..., None]) -> None:
-    """Have the CUDA allocator call it before it raises, for good: device, bytes asked for, at most, and free.
+    """Have the CUDA allocator call a function before it raises, with device, requested bytes, limit and free bytes.
 
-    It is called with the GIL and without the allocator's lock (torch/csrc/cuda/Module.cpp, CUDACachingAllocator.cpp).
+    The observer cannot be detached. It is called with the GIL held and without the allocator's lock
+    (torch/csrc/cuda/Module.cpp, CUDACachingAllocator.cpp).
     """
     _find("torch._C", "_cuda_attach_out_of_memory_observer")(observe)
 
 
 def trace_instead(method: Callable[..., Any], substitute: Callable[..., None]) -> None:
-    """Have the compiler trace ``substitute`` where a method is called, one in Python or in C; for good.
+    """Have the compiler trace ``substitute`` where a method, in Python or C, is called. This cannot be undone.
 
-    For one in C there is a public function. That has no effect on one in Python, whose calls are caught where the
-    compiler begins to trace them; the mark ``_torchdynamo_inline`` would lose ``self`` where a graph is broken.
+    For a method in C, torch has a public function, which has no effect on a method in Python. Calls of the latter are
+    intercepted where the compiler starts to trace them. The mark ``_torchdynamo_inline`` would lose ``self`` at a graph
+    break.
     """
     if not isinstance(method, FunctionType):
         torch.compiler.substitute_in_graph(method, skip_signature_check=True)(substitute)
@@ -234,19 +195,24 @@ def trace_instead(method: Callable[..., Any], substitute: Callable[..., None]) -
 
 
 def compile_time() -> Callable[[Callable[[Any], None]], None]:
-    """What a traced function calls to have a function called while it is traced, with a context of the compiler's."""
+    """Return ``comptime``, which a traced function calls to run a function during tracing, with a compiler context."""
     comptime: Callable[[Callable[[Any], None]], None] = _find(f"{COMPILER}.comptime", "comptime")
     return comptime
 
 
 def call_after_graph(context: Any, function: str, *arguments: str) -> bool:
-    """Have the compiled code call a function when its graph has run: the names of locals of the one that is traced.
+    """Have the compiled code call a function after its graph has run.
 
-    It is what torch.compile does with a ``print`` that is among ``reorderable_logging_functions``. It forgets that for
-    a function which is called by the compiled one, so it is the outermost one's list that this goes into.
+    This is how torch.compile treats a ``print`` among the ``reorderable_logging_functions``. It drops such calls for
+    functions that the compiled function calls, so the call is added to the outermost function's list.
+
+    Args:
+        context: The compiler context.
+        function: The name of a local of the traced function that holds the function to call.
+        arguments: The names of locals that hold the arguments.
 
     Returns:
-        Whether that can be: not where another graph within this one is traced.
+        Whether the call was scheduled. It cannot be while a graph within this one is traced.
     """
     tracing = context._i_will_not_complain_if_bc_breaks_InstructionTranslator()
     if tracing.output.current_tracer.parent is not None:
@@ -260,4 +226,4 @@ def _find(module: str, name: str) -> Any:
     try:
         return getattr(import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise Missing(f"{module}.{name} is not there: {error}") from error
+        raise Missing(f"{module}.{name} does not exist: {error}") from error

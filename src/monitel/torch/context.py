@@ -1,4 +1,4 @@
-"""Where something happens: the rank of this process, and the step that it is at."""
+"""The rank of this process and the training step, as attributes of events."""
 
 from __future__ import annotations
 
@@ -8,23 +8,26 @@ from torch import distributed
 
 from monitel.step import get_step
 
-_TOO_LONG = 19  # digits: it might not go into 64 bits
+_MAX_DIGITS = 18  # a longer number might not fit into 64 bits
 
 
 def rank() -> int | None:
-    """This process's rank: torch.distributed's, and before that is initialised what torchrun says; else None."""
+    """Return the rank of this process, or None if it is unknown.
+
+    It is torch.distributed's rank, or the value of ``RANK`` before torch.distributed is initialized.
+    """
     if distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_rank())
-    said = os.environ.get("RANK", "").strip()
-    return int(said) if said.isdecimal() and len(said) < _TOO_LONG else None
+    value = os.environ.get("RANK", "").strip()
+    return int(value) if value.isdecimal() and len(value) <= _MAX_DIGITS else None
 
 
-def place() -> dict[str, str | int | float | bool]:
-    """``training.rank`` and ``training.step``, each where it is known: for the data of an event."""
-    return place_at(get_step())
+def current_context() -> dict[str, str | int | float | bool]:
+    """Return the event attributes ``training.rank`` and ``training.step``, each if it is known."""
+    return context_at(get_step())
 
 
-def place_at(step: int | None) -> dict[str, str | int | float | bool]:
-    """The same of what has happened in that step."""
+def context_at(step: int | None) -> dict[str, str | int | float | bool]:
+    """Return the same attributes for an event that happened in an earlier step."""
     known = {"training.rank": rank(), "training.step": step}
     return {key: value for key, value in known.items() if value is not None}

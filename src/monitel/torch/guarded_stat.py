@@ -1,4 +1,4 @@
-"""The Stats that the bridge itself adds to."""
+"""Stats that are updated from inside torch calls."""
 
 from __future__ import annotations
 
@@ -6,29 +6,41 @@ import logging
 from typing import TYPE_CHECKING
 
 from monitel._window import own_add
+from monitel.aggregation import COUNT, MAX, MEAN, MIN, SUM
 from monitel.stats import Stat
 
 if TYPE_CHECKING:
     from monitel.window import Window
 
 _log = logging.getLogger("monitel.torch")
-_said = False
+_warned = False
 
 
 @own_add
-class OwnStat(Stat):
-    """One whose samples come from within torch's calls: there a handler that fails must not be heard of.
+class GuardedStat(Stat):
+    """A Stat updated from inside torch calls. Exceptions of event handlers are logged, never raised into the caller.
 
-    It would come out of ``optimizer.step()`` or ``next(batches)``, of which nobody expects it. It is logged, once.
+    Otherwise they would be raised by ``optimizer.step()`` or ``next(batches)``. Only the first one is logged.
     """
 
     __slots__ = ()
 
     def _log_window(self, window: Window) -> None:
-        global _said
+        global _warned
         try:
             super()._log_window(window)
         except Exception:
-            if not _said:
-                _said = True
-                _log.warning("a handler fails with windows of %s, and perhaps of others", self.name, exc_info=True)
+            if not _warned:
+                _warned = True
+                _log.warning(
+                    "an event handler raised while processing a window of %s (further failures are not logged)",
+                    self.name,
+                    exc_info=True,
+                )
+
+
+def duration_stat(name: str, description: str, window_size: float) -> GuardedStat:
+    """Return a Stat of durations in seconds."""
+    return GuardedStat(
+        name, [MEAN, COUNT, SUM, MAX, MIN], window_size, unit="s", description=description, monotonic=True
+    )

@@ -1,4 +1,7 @@
-"""A call as soon as a module has been imported, for one that takes long and that many jobs never need."""
+"""A callback that runs when a module is first imported.
+
+It serves modules that take long to import and that many jobs never need, such as the compiler.
+"""
 
 from __future__ import annotations
 
@@ -18,44 +21,44 @@ _lock = Lock()
 
 
 class AfterImport(MetaPathFinder):
-    """Calls a function once a module is there: now, or right after its first import, in the thread that imports it.
+    """Calls a function once a module is loaded: now, or right after its first import, in the importing thread.
 
-    Whoever only looks for the module, or fails to import it, leaves it to the next. What the function raises later is
-    logged, and the import goes on.
+    If the module is only looked up, or fails to import, the function runs after the next import. Exceptions of the
+    function are raised if it runs now; later they are logged, and the import continues.
 
     Args:
-        module: Its name.
-        then: What to call.
+        module: The name of the module.
+        function: The function.
     """
 
-    def __init__(self, module: str, then: Callable[[], None]) -> None:
+    def __init__(self, module: str, function: Callable[[], None]) -> None:
         self._module = module
-        self._then = then
+        self._function = function
         sys.meta_path.insert(0, self)
-        if module in sys.modules and self.cancel():  # looked up after insert(): else an import between is not heard of
-            then()
+        if module in sys.modules and self.cancel():  # after insert(): otherwise a concurrent import would be missed
+            function()
 
     def cancel(self) -> bool:
-        """Wait for it no more, and say whether it did."""
+        """Stop waiting for the module, and return whether it was still awaited."""
         with _lock:
-            waited = self in sys.meta_path
-            if waited:  # by another list: an import in another thread, which goes through this one, would skip a finder
+            waiting = self in sys.meta_path
+            if waiting:  # a new list, because an import that iterates over the old one would skip a finder
                 sys.meta_path = [finder for finder in sys.meta_path if finder is not self]
-        return waited
+        return waiting
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Have the finders behind this one find the module, and its loader call the function."""
+        """Find the module through the finders behind this one, and wrap its loader to call the function."""
         finders = list(sys.meta_path)
         if fullname != self._module or self not in finders:
             return None
         for finder in finders[finders.index(self) + 1 :]:
-            find = getattr(finder, "find_spec", None)  # without: of before Python 3.4, which imports skip as well
+            find = getattr(finder, "find_spec", None)  # finders older than Python 3.4 lack it; imports skip them too
             spec: ModuleSpec | None = find and find(fullname, path, target)
             if spec is not None:
                 if spec.loader is not None:
-                    spec.loader = _Executing(spec, spec.loader, self._executed)
+                    spec.loader = _CallbackLoader(spec, spec.loader, self._executed)
                 return spec
         return None
 
@@ -63,15 +66,15 @@ class AfterImport(MetaPathFinder):
         if not self.cancel():
             return
         try:
-            self._then()
+            self._function()
         except Exception:
-            _log.warning("what waited for the import of %s has failed", self._module, exc_info=True)
+            _log.warning("the callback after the import of %s failed", self._module, exc_info=True)
 
 
-class _Executing(Loader):
-    """A loader that says when it has executed its module, which then has its own again.
+class _CallbackLoader(Loader):
+    """Executes a module through its original loader, restores that loader, and calls the callback.
 
-    That one is not changed: it may be the loader of other modules too, as a zip file's is.
+    The original loader itself is not changed: it may load other modules too, as a zip file's does.
     """
 
     def __init__(self, spec: ModuleSpec, loader: Loader, executed: Callable[[], None]) -> None:

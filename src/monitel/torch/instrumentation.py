@@ -1,67 +1,67 @@
-"""instrument() and what it gives back."""
+"""The function instrument() and its result."""
 
 from __future__ import annotations
 
 import atexit
 import logging
 import os
+from inspect import signature
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from monitel.handlers import raise_first
+from monitel.failures import call_each
 from monitel.torch._compat import Missing
-from monitel.torch.compilation import Compilation
-from monitel.torch.compiled_adds import CompiledAdds
-from monitel.torch.failures import Failures
-from monitel.torch.loading import Loading
-from monitel.torch.monitor import Monitor
-from monitel.torch.phases import Phases
-from monitel.torch.steps import Steps
-from monitel.torch.stuck import Stuck
-from monitel.torch.tensors import Tensors
-from monitel.torch.ticking import Ticking
-from monitel.torch.waits import Waits
-from monitel.torch.work import Work
+from monitel.torch.options import InstrumentOptions, takes_options
+from monitel.torch.poller import Poller
+from monitel.torch.scalars.compiled_adds import CompiledAdds
+from monitel.torch.scalars.hooks import ScalarHooks
+from monitel.torch.sources.compilation import Compilation
+from monitel.torch.sources.data_loading import DataLoading
+from monitel.torch.sources.failures import Failures
+from monitel.torch.sources.phases import Phases
+from monitel.torch.sources.rates import Rates
+from monitel.torch.sources.steps import Steps
+from monitel.torch.sources.stuck_waits import StuckWaits
+from monitel.torch.sources.torch_monitor import TorchMonitor
+from monitel.torch.sources.wait_counters import WaitCounters
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from torch import nn
+    from collections.abc import Callable
 
 _log = logging.getLogger("monitel.torch")
 _lock = RLock()
 _running: Instrumentation | None = None
-_said: set[str] = set()
+_warned: set[str] = set()
 
 
 class Source(Protocol):
-    """One socket of torch's."""
+    """A source of telemetry in torch."""
 
     def install(self) -> None:
-        """Plug it in; raises Missing where this torch does not have it."""
+        """Install hooks; raise Missing if this version of torch lacks them."""
 
     def remove(self) -> None:
-        """Unplug it."""
+        """Remove the hooks and flush."""
 
 
 @runtime_checkable
-class Ticked(Source, Protocol):
-    """One that wants to be called every second."""
+class PolledSource(Source, Protocol):
+    """A source that is polled every second."""
 
-    def tick(self) -> None:
-        """Do what is to be done."""
+    def poll(self) -> None:
+        """Log what has happened since the last poll."""
 
 
 class Instrumentation:
-    """What :func:`monitel.torch.instrument` returns; leaving ``with instrumentation:`` ends it.
+    """The result of :func:`monitel.torch.instrument`; leaving ``with instrumentation:`` calls ``uninstrument()``.
 
     Attributes:
-        sources: The names of the sources that run, as ``instrument()`` calls them.
-        missing: Those that were asked for and that this torch does not have, with what was not found.
+        sources: The names of the installed sources, as in the arguments of ``instrument()``.
+        missing: The sources that this version of torch does not support, each with the name that torch lacks.
     """
 
-    def __init__(self, choices: Mapping[str, Any], sources: Mapping[str, Source]) -> None:
-        self._choices = dict(choices)
+    def __init__(self, options: InstrumentOptions, sources: dict[str, Source]) -> None:
+        self._options = options
         self._sources: dict[str, Source] = {}
         self.missing: dict[str, str] = {}
         for name, source in sources.items():
@@ -69,41 +69,33 @@ class Instrumentation:
                 source.install()
             except Missing as missing:
                 self.missing[name] = str(missing)
-                if name not in _said:
-                    _said.add(name)
-                    _log.warning("instrument(%s=...) does nothing with this torch: %s", name, missing)
+                if name not in _warned:
+                    _warned.add(name)
+                    _log.warning("instrument(%s=...) has no effect with this torch version: %s", name, missing)
             else:
                 self._sources[name] = source
-        self._ticking = Ticking([source.tick for source in self._sources.values() if isinstance(source, Ticked)])
+        self._poller = Poller([each.poll for each in self._sources.values() if isinstance(each, PolledSource)])
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The names of the sources that run."""
+        """The names of the installed sources."""
         return tuple(self._sources)
 
     def uninstrument(self) -> None:
-        """Leave torch as it was, and log what was collected; a second time does nothing.
+        """Remove all hooks from torch and flush all Stats. Idempotent.
 
-        All of it is done, also where a handler raises; then the first exception propagates.
+        If event handlers raise, the first exception propagates after all sources are removed.
         """
         global _running
         with _lock:
             if _running is self:
                 _running = None
             sources, self._sources = self._sources, {}
-        if not sources:
-            return
-        self._ticking.close()
-        failures: list[BaseException] = []
-        for source in reversed(sources.values()):
-            try:
-                source.remove()
-            except Exception as error:
-                failures.append(error)
-        if failures:
-            raise_first(failures)
+        if sources:
+            self._poller.close()
+            call_each(lambda source: source.remove(), reversed(sources.values()))
 
-    def __enter__(self) -> Instrumentation:  # noqa: PYI034  typing.Self is 3.11's
+    def __enter__(self) -> Instrumentation:  # noqa: PYI034  typing.Self requires Python 3.11
         return self
 
     def __exit__(self, *_exception: object) -> None:
@@ -113,51 +105,22 @@ class Instrumentation:
         return f"<Instrumentation of {', '.join(self._sources) or 'nothing'}>"
 
 
-def instrument(
-    *,
-    steps: bool = True,
-    loading: bool = True,
-    waits: bool = True,
-    stuck_after: float | None = 300.0,
-    monitor: bool = True,
-    compilation: bool = True,
-    failures: bool = True,
-    tensors: bool = True,
-    compiled_adds: bool = True,
-    phases: bool = False,
-    model: nn.Module | None = None,
-    samples_per_step: float | None = None,
-    tokens_per_step: float | None = None,
-    flops_per_step: float | None = None,
-    peak_flops: float | None = None,
-    window_size: float = 60.0,
-) -> Instrumentation:
-    """Make a PyTorch job visible: each source can be switched on and off, ``docs/torch.md`` says what it gives.
+@takes_options(InstrumentOptions)
+def instrument(**options: Any) -> Instrumentation:
+    """Record what a PyTorch job does: steps, data loading, waits, compilations, failures and more.
 
-    Called again with the same choices, it returns what runs already; with others, that is ended first.
+    A second call with the same options returns the running instrumentation. A call with other options ends it first.
 
     Args:
-        steps: Optimizer steps: ``training.steps``, ``training.step.duration``, and the process's step.
-        loading: Waiting for batches: ``training.data.duration``.
-        waits: torch's own wait counters, in :func:`monitel.wait_counters` and all exporters.
-        stuck_after: Seconds after which a wait in flight, torch's or monitel's, is a ``wait.stuck`` event; None: never.
-        monitor: Events and Stats that torch code logs by torch.monitor, for monitel's handlers.
-        compilation: A range and events of what torch.compile compiles, and why again.
-        failures: Events of uncaught exceptions, of memory that a GPU does not have, and of failed collectives.
-        tensors: ``Stat.add(tensor)`` and ``emit(..., loss=tensor)`` that never wait for a device.
-        compiled_adds: ``Stat.add`` in code that torch.compile compiles, which it leaves in one graph.
-        phases: Time in backward and in the optimizer, and in forward of ``model``.
-        model: Whose forward ``phases`` times.
-        samples_per_step: For ``training.samples.rate``.
-        tokens_per_step: For ``training.tokens.rate``.
-        flops_per_step: The model's floating point operations in a step of this process, for ``training.mfu``.
-        peak_flops: Operations a second that its device could do.
-        window_size: Of all Stats, seconds.
+        **options: The fields of :class:`monitel.torch.options.InstrumentOptions`, which has their types, defaults and
+            documentation. Each source can be switched on and off.
+
+    Returns:
+        The running instrumentation, to end it and to look up the installed sources.
 
     Raises:
-        TypeError: A window_size that is no float, a model that is no module.
-        ValueError: A number that is not positive; one of flops_per_step and peak_flops without the other; a model
-            without phases.
+        TypeError: An argument is unknown or has the wrong type.
+        ValueError: A number is out of range, or an argument lacks another one that it requires.
 
     Example:
         >>> import monitel.torch
@@ -166,88 +129,74 @@ def instrument(
         ('steps', 'loading', 'waits', 'stuck_after', 'monitor', 'tensors', 'compiled_adds')
     """
     global _running
-    choices = dict(locals())
+    try:
+        signature(instrument).bind(**options)
+    except TypeError as error:
+        raise TypeError(f"instrument() {error}") from None
+    wanted = InstrumentOptions(**options)
     with _lock:
-        if _running is not None and _running._choices == choices:
+        if _running is not None and _running._options == wanted:
             return _running
-        wanted = _sources(**choices)  # all are made, and so all arguments checked, before anything is changed
+        sources = _create_sources(wanted)
         if _running is not None:
             _running.uninstrument()
-        _running = Instrumentation(choices, wanted)
+        _running = Instrumentation(wanted, sources)
         atexit.unregister(_end)
-        atexit.register(_end)  # now, so that it is called before what the exporter has registered
+        atexit.register(_end)  # registered last, so that it runs before the exit functions of exporters
         return _running
 
 
-def _sources(
-    *,
-    steps: bool,
-    loading: bool,
-    waits: bool,
-    stuck_after: float | None,
-    monitor: bool,
-    compilation: bool,
-    failures: bool,
-    tensors: bool,
-    compiled_adds: bool,
-    phases: bool,
-    model: nn.Module | None,
-    samples_per_step: float | None,
-    tokens_per_step: float | None,
-    flops_per_step: float | None,
-    peak_flops: float | None,
-    window_size: float,
-) -> dict[str, Source]:
-    work = Work(
-        window_size,
-        samples=samples_per_step,
-        tokens=tokens_per_step,
-        flops=flops_per_step,
-        peak_flops=peak_flops,
+def _create_sources(options: InstrumentOptions) -> dict[str, Source]:
+    """Create the sources that are switched on, by the names of their options. Changes nothing in torch."""
+    size = options.window_size
+    rates = Rates(
+        size,
+        samples=options.samples_per_step,
+        tokens=options.tokens_per_step,
+        flops=options.flops_per_step,
+        peak_flops=options.peak_flops,
     )
-    if work and not steps:
-        raise ValueError("rates are of steps: leave steps=True")
-    if model is not None and not phases:
-        raise ValueError("model is for phases=True, which times its forward")
-    made: dict[str, tuple[bool, Callable[[], Source]]] = {
-        "steps": (steps, lambda: Steps(window_size, work or None)),
-        "loading": (loading, lambda: Loading(window_size)),
-        "waits": (waits, Waits),
-        "stuck_after": (stuck_after is not None, lambda: Stuck(stuck_after or 0.0)),
-        "monitor": (monitor, Monitor),
-        "compilation": (compilation, Compilation),
-        "failures": (failures, Failures),
-        "tensors": (tensors, lambda: Tensors(window_size)),
-        "compiled_adds": (compiled_adds, CompiledAdds),
-        "phases": (phases, lambda: Phases(window_size, model)),
+    stuck_after = options.stuck_after
+    factories: dict[str, Callable[[], Source] | None] = {
+        "steps": (lambda: Steps(size, rates or None)) if options.steps else None,
+        "loading": (lambda: DataLoading(size)) if options.loading else None,
+        "waits": WaitCounters if options.waits else None,
+        "stuck_after": (lambda: StuckWaits(stuck_after)) if stuck_after is not None else None,
+        "monitor": TorchMonitor if options.monitor else None,
+        "compilation": Compilation if options.compilation else None,
+        "failures": Failures if options.failures else None,
+        "tensors": (lambda: ScalarHooks(size)) if options.tensors else None,
+        "compiled_adds": CompiledAdds if options.compiled_adds else None,
+        "phases": (lambda: Phases(size, options.model)) if options.phases else None,
     }
-    return {name: make() for name, (on, make) in made.items() if on}
+    return {name: create() for name, create in factories.items() if create is not None}
 
 
 def _end() -> None:
-    """At exit: end the thread, and what torch would crash with; what is still on a device is waited for.
+    """End the polling thread at exit, and remove the sources that must not outlive it.
 
-    The rest stays, for the last look of exporters.
+    torch would crash with a handler of torch.monitor, and pending tensors are waited for. The other sources stay, for
+    the final collection of exporters.
     """
     if _running is not None:
-        _running._ticking.close()
+        _running._poller.close()
         for source in _running._sources.values():
-            if isinstance(source, (Monitor, Tensors)):
+            if isinstance(source, (TorchMonitor, ScalarHooks)):
                 try:
                     source.remove()
-                except Exception:  # of a handler
-                    _log.warning("a handler has failed at exit", exc_info=True)
+                except Exception:
+                    _log.warning("an event handler raised at exit", exc_info=True)
 
 
-def _go_on_without_thread() -> None:
-    """In a forked child: hooks stay, the thread does not, and whose lock it held is not known."""
+def _reset_in_child() -> None:
+    """Reset threads and locks in a forked child. Hooks stay; the polling thread does not run there."""
     global _lock
     _lock = RLock()
     if _running is not None:
-        _running._ticking = Ticking([])
+        _running._poller = Poller([])
         for source in _running._sources.values():
-            if isinstance(source, Tensors):
-                source.forget()
+            if isinstance(source, ScalarHooks):
+                source.reset()
 
 
-os.register_at_fork(after_in_child=_go_on_without_thread)
+os.register_at_fork(after_in_child=_reset_in_child)

@@ -1,4 +1,4 @@
-"""torch.monitor with monitel inside."""
+"""Replacement of the names in ``torch.monitor`` by monitel's."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ _NAMES = (
     *("EventHandlerHandle", "register_event_handler", "unregister_event_handler", "log_event"),
     *("TensorboardEventHandler", "_WaitCounter", "_WaitCounterTracker"),
 )
-_theirs: dict[str, object] = {}
+_originals: dict[str, object] = {}
 
 
 class Replacement:
-    """What :func:`monitel.torch.replace` returns; leaving ``with replacement:`` restores torch's names."""
+    """The result of :func:`monitel.torch.replace`; leaving ``with replacement:`` restores torch's names."""
 
     def restore(self) -> None:
-        """Put torch's own names back; a second time does nothing."""
-        while _theirs:
-            name, value = _theirs.popitem()
+        """Restore torch's names. Idempotent."""
+        while _originals:
+            name, value = _originals.popitem()
             setattr(monitor, name, value)
 
-    def __enter__(self) -> Replacement:  # noqa: PYI034  typing.Self is 3.11's
+    def __enter__(self) -> Replacement:  # noqa: PYI034  typing.Self requires Python 3.11
         return self
 
     def __exit__(self, *_exception: object) -> None:
@@ -32,10 +32,10 @@ class Replacement:
 
 
 def replace() -> Replacement:
-    """Put monitel's names into the module ``torch.monitor``, so that code written for it runs unchanged on monitel.
+    """Replace the names in the module ``torch.monitor`` by monitel's, so that code written for it runs on monitel.
 
-    Call it before that code is imported: what has bound a name by ``from torch.monitor import Stat`` keeps torch's. A
-    second call changes nothing.
+    Call it before that code is imported: a module that has already run ``from torch.monitor import Stat`` keeps torch's
+    Stat. Idempotent.
 
     Example:
         >>> import monitel.torch
@@ -44,9 +44,9 @@ def replace() -> Replacement:
         ...     monitor.Stat is monitel.Stat
         True
     """
-    if not _theirs:
+    if not _originals:
         for name in _NAMES:
             if hasattr(monitor, name):
-                _theirs[name] = getattr(monitor, name)
+                _originals[name] = getattr(monitor, name)
                 setattr(monitor, name, getattr(monitel, name))
     return Replacement()

@@ -1,4 +1,4 @@
-"""The one thread of the bridge."""
+"""The thread that polls the sources."""
 
 from __future__ import annotations
 
@@ -10,45 +10,46 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _log = logging.getLogger("monitel.torch")
-_SECONDS = 1.0
-_PATIENCE = 2.0  # seconds, for the thread to end
+_INTERVAL_S = 1.0
+_JOIN_TIMEOUT_S = 2.0
 
 
-class Ticking:
-    """Calls some functions every second, in a daemon thread, until it is closed.
+class Poller:
+    """Calls functions at a fixed interval in a daemon thread, until it is closed.
 
-    They log events, and what a handler raises ends up here: that is said once for each function.
+    The functions log events, so exceptions of event handlers end up here. They are logged, once for each function, and
+    polling continues.
 
     Args:
-        actions: What to call.
-        seconds: How often.
+        functions: The functions. Without any, no thread is started.
+        seconds: The interval.
     """
 
-    def __init__(self, actions: Sequence[Callable[[], None]], seconds: float = _SECONDS) -> None:
-        self._actions = actions
-        self._said: set[Callable[[], None]] = set()
+    def __init__(self, functions: Sequence[Callable[[], None]], seconds: float = _INTERVAL_S) -> None:
+        self._functions = functions
+        self._failed: set[Callable[[], None]] = set()
         self._seconds = seconds
-        self._over = Event()
+        self._closed = Event()
         self._thread = Thread(target=self._run, name="monitel-torch", daemon=True)
-        if self._actions:
+        if self._functions:
             self._thread.start()
 
     def close(self) -> None:
-        """End the thread, and call each function once more, here."""
-        self._over.set()
+        """End the thread, then call each function once more in the calling thread."""
+        self._closed.set()
         if self._thread.is_alive():  # not in a forked child
-            self._thread.join(_PATIENCE)
-        self._tick()
+            self._thread.join(_JOIN_TIMEOUT_S)
+        self._poll()
 
     def _run(self) -> None:
-        while not self._over.wait(self._seconds):
-            self._tick()
+        while not self._closed.wait(self._seconds):
+            self._poll()
 
-    def _tick(self) -> None:
-        for action in self._actions:
+    def _poll(self) -> None:
+        for function in self._functions:
             try:
-                action()
+                function()
             except Exception:
-                if action not in self._said:
-                    self._said.add(action)
-                    _log.warning("the thread of monitel.torch goes on after a failure", exc_info=True)
+                if function not in self._failed:
+                    self._failed.add(function)
+                    _log.warning("polling in the thread monitel-torch failed and continues", exc_info=True)

@@ -16,65 +16,65 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("monitel.torch")
 _on = False
-_said = False
-_taught = False
-_at_compile_time: Callable[[Callable[[Any], None]], None] | None = None  # both are there once the compiler is
+_warned = False
+_hooked = False
+#: Both are set once the compiler is loaded.
+_at_compile_time: Callable[[Callable[[Any], None]], None] | None = None
 _outside: Callable[[Stat, Any], None] | None = None
 
 
 class CompiledAdds:
-    """Has a compiled function add its samples right after its graph, each time that it runs.
+    """Lets compiled functions add their samples right after their graph, each time they run.
 
-    The compiler traces :func:`_traced` where it meets ``Stat.add``: nothing of that comes into the graph, whose
-    operations stay as they were, and ``Stat.add`` itself is what it was. What is added is read when the graph has
-    run. In the body of an operation that is a graph of its own, such as a checkpoint or a branch of ``torch.cond``,
-    samples are left out, which is said once.
+    Where the compiler meets ``Stat.add`` it traces :func:`_traced` instead. The operations of the graph stay the same,
+    and ``Stat.add`` itself is unchanged. The sample is read after the graph has run. In the body of an operation with a
+    separate graph, such as a checkpoint or a branch of ``torch.cond``, samples are not recorded; that is logged once.
 
-    The compiler is not loaded for this. It has no way to forget; while no source is installed, ``add`` breaks the graph
-    as it did before.
+    Installing does not load the compiler. The hook cannot be removed from the compiler. After ``remove()``, ``add()``
+    causes a graph break again.
     """
 
     def install(self) -> None:
-        """Tell the compiler once it is there."""
+        """Set the hook once the compiler is loaded."""
         global _on
         _on = True
-        self._compiler = AfterImport(COMPILER, _teach)
+        self._compiler = AfterImport(COMPILER, _hook_compiler)
 
     def remove(self) -> None:
-        """Compile no further ``add``; what is compiled goes on to add."""
+        """Stop compiling ``add``. Functions that are compiled already continue to add."""
         global _on
         _on = False
         self._compiler.cancel()
 
 
-def _teach() -> None:
-    global _at_compile_time, _outside, _taught
-    if not _taught:
+def _hook_compiler() -> None:
+    global _at_compile_time, _outside, _hooked
+    if not _hooked:
         _at_compile_time = compile_time()
-        # disable(): what adding runs, handlers too, is nothing to compile
+        # disable(): neither add() nor the event handlers it runs are to be compiled
         _outside = torch.compiler.disable(lambda stat, v: stat.add(v))
         trace_instead(Stat.add, _traced)
-        _taught = True
+        _hooked = True
 
 
-def _traced(self: Stat, v: Any) -> None:  # noqa: ARG001  they are looked up by name
-    """What is traced in the place of ``Stat.add``, and what its names say is what _plan() finds."""
+def _traced(self: Stat, v: Any) -> None:  # noqa: ARG001  _plan() looks them up by name
+    """Stand in for ``Stat.add`` in tracing; ``_plan()`` finds the arguments by the names of these locals."""
     outside = _outside  # noqa: F841
-    _at_compile_time(_plan)  # type: ignore[misc]  # it is traced once it is there
+    _at_compile_time(_plan)  # type: ignore[misc]  # it is set before anything is traced
 
 
 def _plan(context: Any) -> None:
-    """Have the call made after the graph; runs while the compiler is at ``_traced``."""
-    global _said
+    """Schedule the call of ``add`` after the graph. Runs while the compiler traces ``_traced``."""
+    global _warned
     if not _on:
-        context.graph_break("Stat.add() in compiled code is of monitel.torch.instrument()")
+        context.graph_break("Stat.add() in compiled code requires monitel.torch.instrument(compiled_adds=True)")
     try:
         planned = call_after_graph(context, "outside", "self", "v")
     except Exception:
         planned = False
-        reason = "this torch does not do what it takes"
+        reason = "this torch version lacks the required compiler hooks"
     else:
-        reason = "it is in the body of an operation, such as a checkpoint"
-    if not planned and not _said:
-        _said = True
-        _log.warning("a Stat.add() in compiled code adds nothing: %s", reason)
+        reason = "it is inside an operation with a separate graph, such as a checkpoint"
+    if not planned and not _warned:
+        _warned = True
+        _log.warning("Stat.add() in compiled code records nothing: %s", reason)

@@ -1,4 +1,4 @@
-"""The devices whose numbers nobody waits for, and the thread that fetches them."""
+"""The thread that fetches numbers from devices."""
 
 from __future__ import annotations
 
@@ -11,130 +11,138 @@ import torch
 
 from monitel.aggregation import COUNT
 from monitel.torch._compat import plainness
-from monitel.torch.captures import Captures
-from monitel.torch.own_stat import OwnStat
-from monitel.torch.ring import Ring
+from monitel.torch.guarded_stat import GuardedStat
+from monitel.torch.scalars.graph_capture import CaptureGuard
+from monitel.torch.scalars.staging_ring import StagingRing
 
 _log = logging.getLogger("monitel.torch")
-_SECONDS = 1.0  # how often the thread looks
-_SOON_S = 0.001  # the same while somebody waits, or a ring fills
-_PATIENCE_S = 2.0  # for how long a flush waits
-_NEEDED = ("Event", "Stream", "current_stream", "stream")
+_POLL_S = 1.0
+_FAST_POLL_S = 0.001  # while a caller waits, or pages fill quickly
+_WAIT_S = 2.0  # how long a flush waits for pending numbers
+_REQUIRED = ("Event", "Stream", "current_stream", "stream")  # names in the module of a device
 _REASONS = {
-    "capture": "they were added while a graph was captured; add the graph's output after replay()",
-    "full": "the device is far behind",
-    "failed": "the device has failed",
-    "silent": "the device has not answered for minutes",
-    "late": "the device had not come to them at the end",
+    "capture": "they were added during a graph capture; add the graph's output after replay() instead",
+    "full": "the device is too far behind",
+    "failed": "the device failed",
+    "timeout": "the device has not delivered them for 5 minutes",
+    "exit": "the device had not delivered them when instrumentation ended",
 }
 
-#: Rings of the process that this one was forked from: to free what CUDA uses would abort.
-_parents: list[dict[torch.device, Ring | None]] = []
+#: Rings of the parent process, in a forked child. They are never freed: freeing memory that CUDA uses would abort.
+_parent_rings: list[dict[torch.device, StagingRing | None]] = []
 
 
-class Devices:
-    """A ring for each device, and the thread, made when the first number comes.
+class Fetcher:
+    """The staging rings, one per device, and the daemon thread that serves them. Both are created on first use.
 
-    Stat: ``training.tensors.lost`` (COUNT), from the first loss on. Each reason is logged once.
+    Stat: ``training.tensors.lost`` (COUNT), which exists from the first loss on. Each reason is logged once.
 
     Args:
-        window_size: Of this Stat, seconds.
+        window_size: Window size of that Stat in seconds.
     """
 
     def __init__(self, window_size: float) -> None:
         self._window_size = window_size
-        self._captures = Captures()
+        self._captures = CaptureGuard()
         self._is_plain = plainness()
-        self._lost: OwnStat | None = None
-        self._said: set[str] = set()
-        self._begin()
+        self._lost: GuardedStat | None = None
+        self._warned: set[str] = set()
+        self._start_empty()
 
-    def forget(self) -> None:
-        """Drop all rings, in a forked child: what is in them, the parent fetches."""
-        _parents.append(self._rings)
-        self._captures.forget()
-        self._begin()
+    def reset(self) -> None:
+        """Drop all rings. For a forked child: the parent fetches the numbers in them."""
+        _parent_rings.append(self._rings)
+        self._captures.reset()
+        self._start_empty()
 
-    def _begin(self) -> None:
-        self._rings: dict[torch.device, Ring | None] = {}
+    def _start_empty(self) -> None:
+        self._rings: dict[torch.device, StagingRing | None] = {}
         self._lock = RLock()
-        self._turning = Lock()
+        self._advancing = Lock()
         self._thread: Thread | None = None
         self._due = Event()
-        self._over = False
-        self._soon_until = 0.0
-        self._patient = True
+        self._closed = False
+        self._fast_until = 0.0
+        self._responsive = True  # False after wait() has timed out, until a device delivers again
 
     def open(self) -> None:
-        """Be told of captures."""
+        """Start to track graph captures."""
         self._captures.install()
 
     def close(self) -> None:
-        """Wait for the rest, as a flush does; what does not come is lost."""
-        self.fetch()
-        self._over = True
+        """Wait for pending numbers as a flush does, give up the rest, and end the thread."""
+        self.wait()
+        self._closed = True
         self._due.set()
         if self._thread is not None and self._thread is not current_thread():
-            self._thread.join(_PATIENCE_S)
-        for ring in self._each():
-            ring.give_up()
+            self._thread.join(_WAIT_S)
+        for ring in self.rings():
+            ring.abandon()
         self._rings = {}
         self._captures.remove()
         if self._lost is not None:
             self._lost.flush()
 
-    def ring(self, tensor: torch.Tensor) -> Ring | None:
-        """The ring for a tensor of one element; None where its value is to be asked for at once, as ever.
+    def ring(self, tensor: torch.Tensor) -> StagingRing | None:
+        """Return the ring for a tensor, or None if the caller must read its value synchronously.
 
-        That is so on the CPU, on a device without streams, and for a tensor that does not hold its number itself.
+        The latter applies on the CPU, on a device without streams, to a tensor of several elements or of complex
+        numbers, and to a tensor that does not hold its number itself.
         """
         device = tensor.device
         try:
             ring = self._rings[device]
         except KeyError:
-            ring = self._made(device)
+            ring = self._create_ring(device)
         if ring is None or tensor.numel() != 1 or tensor.is_complex() or not self._is_plain(tensor):
             return None
         return ring
 
-    def skips(self, ring: Ring) -> bool:
-        """Whether a graph is captured here, into which nothing must be put; the tensor is counted as lost."""
-        capturing = ring.capturing()
+    def rings(self) -> list[StagingRing]:
+        """Return the rings of all devices that have one."""
+        return [ring for ring in list(self._rings.values()) if ring is not None]
+
+    def lost_to_capture(self, ring: StagingRing) -> bool:
+        """Return whether the current stream is being captured, and if so count one lost tensor.
+
+        Nothing may be put then: the copy would become part of the graph.
+        """
+        capturing = ring.is_capturing()
         if capturing:
-            self.lose(1, "capture")
+            self.count_lost(1, "capture")
         return capturing
 
-    def fetch(self) -> None:
-        """Wait for what was put so far, for a bounded time; not while a graph is captured.
+    def wait(self) -> None:
+        """Wait at most 2 s until all numbers that were put so far have arrived. Returns at once during a graph capture.
 
-        Where that was not enough, nobody waits again before a device has answered.
+        After a timeout, no call waits again until a device has delivered a number.
         """
-        goals = [(ring, ring.begun) for ring in self._each()]
-        deadline = time.monotonic() + (_PATIENCE_S if self._patient else 0.0)
+        goals = [(ring, ring.opened) for ring in self.rings()]
+        deadline = time.monotonic() + (_WAIT_S if self._responsive else 0.0)
         pause = Event()
-        while any(ring.holds(begun) for ring, begun in goals):
-            if self._captures.running:  # nothing comes before it ends
+        while any(ring.has_pending(opened) for ring, opened in goals):
+            if self._captures.is_capturing:  # nothing arrives before it ends
                 return
             if time.monotonic() >= deadline:
-                self._patient = False
+                self._responsive = False
                 return
-            self.hurry()
-            pause.wait(_SOON_S)
+            self.wake()
+            pause.wait(_FAST_POLL_S)
 
-    def hurry(self) -> None:
-        """Have the thread look at once, and often for a while."""
-        self._soon_until = time.monotonic() + _SECONDS
+    def wake(self) -> None:
+        """Have the thread poll now, and frequently for a second."""
+        self._fast_until = time.monotonic() + _POLL_S
         self._due.set()
 
-    def lose(self, numbers: int, reason: str, details: object = None) -> None:
-        """Count numbers that are lost."""
-        if reason not in self._said:
-            self._said.add(reason)
+    def count_lost(self, numbers: int, reason: str, details: object = None) -> None:
+        """Count lost numbers, and log the first loss for each reason."""
+        if reason not in self._warned:
+            self._warned.add(reason)
             why = _REASONS[reason] if details is None else f"{_REASONS[reason]}: {details}"
-            _log.warning("values of tensors are lost: %s; training.tensors.lost counts them", why)
+            _log.warning("tensor values are lost: %s (counted in training.tensors.lost)", why)
         with self._lock:
             if self._lost is None:
-                self._lost = OwnStat(
+                self._lost = GuardedStat(
                     "training.tensors.lost",
                     [COUNT],
                     self._window_size,
@@ -145,43 +153,40 @@ class Devices:
         for _ in range(numbers):
             self._lost.add(1.0)
 
-    def turn(self) -> bool:
-        """Fetch what there is, once; tells whether anything is still to come."""
-        rings = self._each()
-        with self._turning:
+    def advance(self) -> bool:
+        """Advance every ring once; return whether any numbers are still pending."""
+        rings = self.rings()
+        with self._advancing:
             for ring in rings:
                 try:
-                    self._patient = ring.turn() or self._patient
-                except Exception:  # of a handler
-                    if "handler" not in self._said:
-                        self._said.add("handler")
-                        _log.warning("the thread of monitel.torch goes on after a failure", exc_info=True)
-        return any(ring.holds(ring.begun) for ring in rings)
+                    self._responsive = ring.advance() or self._responsive
+                except Exception:  # raised by an event handler
+                    if "handler" not in self._warned:
+                        self._warned.add("handler")
+                        _log.warning("an event handler raised in the thread that fetches tensors", exc_info=True)
+        return any(ring.has_pending(ring.opened) for ring in rings)
 
     def _run(self) -> None:
-        coming = False
-        while not self._over:
-            soon = coming and time.monotonic() < self._soon_until
-            self._due.wait(_SOON_S if soon else _SECONDS)
+        pending = False
+        while not self._closed:
+            fast = pending and time.monotonic() < self._fast_until
+            self._due.wait(_FAST_POLL_S if fast else _POLL_S)
             self._due.clear()
-            coming = self.turn()
+            pending = self.advance()
 
-    def _made(self, device: torch.device) -> Ring | None:
-        """A ring for a device that was not seen before; no memory of it is taken yet."""
-        made = None
+    def _create_ring(self, device: torch.device) -> StagingRing | None:
+        """Create the ring of a device, which allocates no device memory yet; None if the device cannot have one."""
+        created = None
         if device.type not in {"cpu", "meta"}:
             module: Any = torch.get_device_module(device)
-            if all(hasattr(module, name) for name in _NEEDED):
-                made = Ring(device, self._captures, self.hurry, self.lose)
+            if all(hasattr(module, name) for name in _REQUIRED):
+                created = StagingRing(device, self._captures, self.wake, self.count_lost)
         with self._lock:
-            if made is not None and self._thread is None:
+            if created is not None and self._thread is None:
                 thread = Thread(target=self._run, name="monitel-torch-devices", daemon=True)
                 try:
                     thread.start()
-                except RuntimeError:  # Python ends, and starts no thread any more
+                except RuntimeError:  # the interpreter is shutting down and starts no more threads
                     return None
                 self._thread = thread
-            return self._rings.setdefault(device, made)
-
-    def _each(self) -> list[Ring]:
-        return [ring for ring in list(self._rings.values()) if ring is not None]
+            return self._rings.setdefault(device, created)

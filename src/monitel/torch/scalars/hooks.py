@@ -1,4 +1,4 @@
-"""Tensors as samples, and as details of events."""
+"""Tensors as samples of Stats and as details of events."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor
 
 from monitel._window import set_value_hook
 from monitel.handlers import set_details_hook
-from monitel.torch.devices import Devices
-from monitel.torch.held_event import HeldEvent, LateDetail
+from monitel.torch.scalars.fetcher import Fetcher
+from monitel.torch.scalars.pending_event import PendingDetail, PendingEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,87 +21,90 @@ if TYPE_CHECKING:
     from monitel.event import Event
     from monitel.handlers import DetailsHook, Log
     from monitel.stats import Stat
-    from monitel.torch.ring import Ring
+    from monitel.torch.scalars.staging_ring import StagingRing
 
 
-class Tensors:
-    """Has ``Stat.add`` and ``emit`` take tensors of one element, and never wait for the device that one is on.
+class ScalarHooks:
+    """Lets ``Stat.add`` and ``emit`` take tensors of one element without waiting for their device.
 
-    A number on the CPU is read at once, and without torch's warning where it needs a gradient. One on a device is
-    copied there, and fetched later (:class:`monitel.torch.ring.Ring`): its sample counts at once, and its window, or
-    the event, is logged when the number is there.
+    A number on the CPU is read immediately, without torch's warning for tensors that require a gradient. A number on a
+    device is copied there and fetched later (:class:`monitel.torch.scalars.staging_ring.StagingRing`). Its sample
+    counts immediately; its window, or the event, is logged once the number has arrived.
 
-    While torch.export runs a model with tensors that have no numbers, nothing is added.
+    While torch.export runs a model with tensors that hold no numbers, nothing is added.
 
-    A DTensor is refused: to read one is a collective operation, in which a rank that adds alone would wait for ever.
+    A DTensor raises TypeError: reading one is a collective operation, and a rank that adds alone would wait forever.
 
     Args:
-        window_size: Of the Stat that counts what is lost, seconds.
+        window_size: Window size in seconds of the Stat that counts lost tensors.
     """
 
     def __init__(self, window_size: float) -> None:
-        self._devices = Devices(window_size)
+        self._fetcher = Fetcher(window_size)
 
     def install(self) -> None:
-        """Put the hooks before those that are there."""
+        """Set the hooks of ``Stat.add`` and ``emit``. The previous hooks run for all other values."""
         self._on = True
-        self._devices.open()
+        self._fetcher.open()
         self._value_hook: Callable[[Any, Any], float | None] = set_value_hook(self._to_float)
         self._details_hook: DetailsHook = set_details_hook(self._to_details)
 
     def remove(self) -> None:
-        """Put those back, and wait for what is to come; where somebody has put others before, ours only pass on."""
+        """Restore the previous hooks and wait for pending numbers.
+
+        Hooks that somebody else has set since stay; ours then only pass calls on.
+        """
         self._on = False
         if (current := set_value_hook(self._value_hook)) != self._to_float:
             set_value_hook(current)
         if (others := set_details_hook(self._details_hook)) != self._to_details:
             set_details_hook(others)
-        self._devices.close()
+        self._fetcher.close()
 
-    def forget(self) -> None:
-        """In a forked child."""
-        self._devices.forget()
+    def reset(self) -> None:
+        """Drop pending numbers. For a forked child."""
+        self._fetcher.reset()
 
     def _to_float(self, stat: Stat, value: object) -> float | None:
         if not self._on or not isinstance(value, Tensor):
             return self._value_hook(stat, value)
         _refuse_dtensor("add()", value)
-        ring = self._devices.ring(value)
+        ring = self._fetcher.ring(value)
         if ring is None:
             return None if torch.compiler.is_exporting() else self._value_hook(stat, value.detach())
-        if not self._devices.skips(ring):
-            stat._add_late(partial(ring.put, value), self._devices.fetch)
+        if not self._fetcher.lost_to_capture(ring):
+            stat._add_pending(partial(ring.put, value), self._fetcher.wait)
         return None
 
     def _to_details(self, data: Mapping[str, Any], attributes: Mapping[str, Any]) -> tuple[Mapping[str, Any], Log]:
         given, log = self._details_hook(data, attributes)
         if not self._on or not isinstance(given, Mapping):
             return given, log
-        details, late = dict(given), {}
+        details, pending = dict(given), {}
         for key, value in given.items():
-            if isinstance(value, Tensor) and value.numel() == 1:  # of others the event itself says what is wrong
+            if isinstance(value, Tensor) and value.numel() == 1:  # Event refuses other tensors, with a message
                 _refuse_dtensor("emit()", value)
-                if (ring := self._devices.ring(value)) is None:
+                if (ring := self._fetcher.ring(value)) is None:
                     details[key] = value.item()
                 else:
                     del details[key]
-                    if not self._devices.skips(ring):
-                        late[key] = ring, value
-        return details, partial(_hold, late) if late else log
+                    if not self._fetcher.lost_to_capture(ring):
+                        pending[key] = ring, value
+        return details, partial(_hold, pending) if pending else log
 
 
-def _hold(late: dict[str, tuple[Ring, Tensor]], event: Event) -> None:
-    held = HeldEvent(event, late)
-    for key, (ring, value) in late.items():
+def _hold(pending: dict[str, tuple[StagingRing, Tensor]], event: Event) -> None:
+    held = PendingEvent(event, pending)
+    for key, (ring, value) in pending.items():
         kind = bool if value.dtype == torch.bool else float if value.is_floating_point() else int
-        ring.put(value, LateDetail(held, key, kind))
-    held._log_held()  # where all are lost already
+        ring.put(value, PendingDetail(held, key, kind))
+    held._log_resolved()  # if all numbers are lost already
 
 
 def _refuse_dtensor(call: str, value: Tensor) -> None:
     distributed = sys.modules.get("torch.distributed.tensor")
     if distributed is not None and isinstance(value, distributed.DTensor):
         raise TypeError(
-            f"{call} takes no DTensor, whose value all ranks must ask for together: "
-            "loss.to_local() is this rank's part, loss.full_tensor() on all ranks the whole"
+            f"{call} does not take a DTensor, because reading its value is a collective operation: "
+            "pass loss.to_local() for the part of this rank, or call loss.full_tensor() on all ranks"
         )

@@ -1,4 +1,4 @@
-"""An event with numbers that are still on a device."""
+"""Events with numbers that are still on a device."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from monitel.event import Event
 
 
-class HeldEvent:
-    """Logs an event when its last number has come, as it would have been logged when it was made.
+class PendingEvent:
+    """Holds an event until its last number has arrived, then logs it as if it had been logged immediately.
 
-    It keeps its time and its step, and handlers run in a copy of the context, so that an exporter finds OpenTelemetry's
-    span; a range of monitel's has ended by then.
+    The event keeps its timestamp and step. Handlers run in a copy of the context in which the event was created, so an
+    exporter finds the OpenTelemetry span that was current then. The monitel range of that time has ended.
 
     Args:
-        event: With all other details.
-        keys: Of the details that are to come. Those that are lost are left out.
+        event: The event, with all details that are known already.
+        keys: The keys of the details that are pending. Lost details are left out.
     """
 
     def __init__(self, event: Event, keys: Iterable[str]) -> None:
@@ -29,31 +29,38 @@ class HeldEvent:
         self._context = copy_context()
         self._missing = set(keys)
 
-    def settle(self, key: str, value: float | None) -> None:
-        """Take a number, once, None where it is lost."""
+    def resolve(self, key: str, value: float | None) -> None:
+        """Set a pending detail; None drops it, because its value is lost. Idempotent."""
         if key in self._missing and self._event is not None:
             self._missing.remove(key)
             if value is not None:
                 self._event.data[key] = value
 
-    def _log_held(self) -> None:
-        """Log the event, once, if it is complete."""
+    def _log_resolved(self) -> None:
+        """Log the event if it is complete. Logs it at most once."""
         if not self._missing and self._event is not None:
             event, self._event = self._event, None
             self._context.run(log_event, event)
 
 
-class LateDetail:
-    """One of its numbers: ``kind`` makes of the float what the tensor's ``item()`` is, up to 2**53."""
+class PendingDetail:
+    """One pending detail of an event.
+
+    Args:
+        event: The event.
+        key: The key of the detail.
+        kind: Converts the number from a float to the type that the tensor's ``item()`` returns. Integers are exact up
+            to 2**53.
+    """
 
     __slots__ = ("_event", "_key", "_kind")
 
-    def __init__(self, event: HeldEvent, key: str, kind: Callable[[float], float]) -> None:
+    def __init__(self, event: PendingEvent, key: str, kind: Callable[[float], float]) -> None:
         self._event = event
         self._key = key
         self._kind = kind
 
-    def settle(self, value: float | None) -> HeldEvent:
-        """Take it, or None where it is lost; gives the event, whose ``_log_held()`` is to be called."""
-        self._event.settle(self._key, None if value is None else self._kind(value))
+    def resolve(self, value: float | None) -> PendingEvent:
+        """Set the number, None if it is lost, and return the event. The caller then calls its ``_log_resolved()``."""
+        self._event.resolve(self._key, None if value is None else self._kind(value))
         return self._event

@@ -1,4 +1,4 @@
-"""What torch.compile has compiled, and why again."""
+"""Compilations by torch.compile, and the reasons for recompilations."""
 
 from __future__ import annotations
 
@@ -8,35 +8,46 @@ from typing import TYPE_CHECKING, Any
 from monitel.event import Severity
 from monitel.handlers import emit
 from monitel.torch._compat import compilations
-from monitel.torch.compilation_range import CompilationRange
-from monitel.torch.place import place
+from monitel.torch.context import current_context
+from monitel.torch.sources.compilation_range import CompilationRange
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_FIELDS = {
+    "compile.id": "compile_id",
+    "compile.function": "co_name",
+    "compile.file": "co_filename",
+    "compile.line": "co_firstlineno",
+    "compile.reason": "recompile_reason",
+    "compile.graph_breaks": "num_graph_breaks",
+    "compile.failure": "fail_type",
+    "compile.failure.reason": "fail_reason",
+}
+
 
 class Compilation:
-    """Logs an event for each compilation, at most a second after it has ended; :class:`CompilationRange` has its start.
+    """Logs an event for each compilation at most a second after its end. :class:`CompilationRange` reports the start.
 
-    ``torch.compile``, and ``torch.recompile`` (WARN) where the same code was compiled before, with the guard that has
-    failed; ERROR where it failed. torch keeps the latest 64 compilations, which are looked at each second: nothing is
-    added to the compiler, and torch.compile is not loaded where the job does not use it.
+    The event is ``torch.compile`` (INFO), or ``torch.recompile`` (WARN) with the failed guard if the same code was
+    compiled before; ERROR if the compilation failed. torch keeps the latest 64 compilations, which are polled each
+    second: nothing is added to the compiler, and torch.compile is not loaded if the job does not use it.
     """
 
     def install(self) -> None:
-        """What was compiled before stays unsaid."""
+        """Start to report. Earlier compilations are not reported."""
         self._list: Callable[[], list[Any]] | None = compilations()
         self._last = self._latest()[-1:]
         self._range = CompilationRange()
         self._range.install()
 
     def remove(self) -> None:
-        """Hear of no further beginnings."""
+        """Stop reporting starts of compilations."""
         self._range.remove()
 
-    def tick(self) -> None:
-        """Log what has come since."""
-        self._range.tick()
+    def poll(self) -> None:
+        """Log the compilations that have ended since the last poll."""
+        self._range.poll()
         known = self._latest()
         new = known
         for number, each in enumerate(known):
@@ -44,7 +55,7 @@ class Compilation:
                 new = known[number + 1 :]
         self._last = known[-1:] or self._last
         for each in new:
-            _say(each)
+            _report(each)
 
     def _latest(self) -> list[Any]:
         if self._list is None:
@@ -52,26 +63,16 @@ class Compilation:
         return [] if self._list is None else self._list()
 
 
-def _say(metrics: Any) -> None:
-    attributes = {
-        "compile.id": "compile_id",
-        "compile.function": "co_name",
-        "compile.file": "co_filename",
-        "compile.line": "co_firstlineno",
-        "compile.reason": "recompile_reason",
-        "compile.graph_breaks": "num_graph_breaks",
-        "compile.failure": "fail_type",
-        "compile.failure.reason": "fail_reason",
-    }
-    data: dict[str, Any] = {key: getattr(metrics, field, None) for key, field in attributes.items()}
-    said = {key: value for key, value in data.items() if isinstance(value, (str, int, float))}
+def _report(metrics: Any) -> None:
+    values: dict[str, Any] = {key: getattr(metrics, field, None) for key, field in _FIELDS.items()}
+    data = {key: value for key, value in values.items() if isinstance(value, (str, int, float))}
     if (duration_us := getattr(metrics, "duration_us", None)) is not None:
-        said["compile.duration"] = duration_us / 1e6
+        data["compile.duration"] = duration_us / 1e6
     end_us = getattr(metrics, "end_time_us", None)
-    again = "compile.reason" in said
+    again = "compile.reason" in data
     emit(
         "torch.recompile" if again else "torch.compile",
-        {**said, **place()},
-        severity=Severity.ERROR if "compile.failure" in said else Severity.WARN if again else Severity.INFO,
+        {**data, **current_context()},
+        severity=Severity.ERROR if "compile.failure" in data else Severity.WARN if again else Severity.INFO,
         timestamp=None if end_us is None else datetime.fromtimestamp(end_us / 1e6),  # noqa: DTZ006  naive, as torch's
     )

@@ -1,4 +1,4 @@
-"""A compilation while it lasts: a range, and an event that it has begun."""
+"""Compilations in progress: a range, and an event for the start."""
 
 from __future__ import annotations
 
@@ -10,66 +10,66 @@ from monitel.handlers import emit
 from monitel.profiler import record_function
 from monitel.step import get_step
 from monitel.torch._compat import COMPILER, compilation_callbacks
+from monitel.torch.context import context_at
 from monitel.torch.import_hook import AfterImport
-from monitel.torch.place import place_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-_MOST = 64  # as many as torch keeps of those that have ended
+_MAX_STARTED = 64  # as many as the finished compilations that torch keeps
 
 
 class CompilationRange:
-    """Has the compiler say when it begins and ends: the range ``torch.compile``, and ``torch.compile.started``.
+    """Reports compilations through the compiler's callbacks: range ``torch.compile``, event ``torch.compile.started``.
 
-    The range is in the thread that compiles; compilations within one, or beside it in another thread, are part of it.
-    The event is logged at most a second later, with its own time, by the thread of the bridge: also while the
-    compilation hangs, unless it keeps the GIL.
+    The range is in the compiling thread. Compilations that start while another one runs, within it or in another
+    thread, are part of its range. The polling thread logs the event at most a second later, with the time of the start,
+    even if the compilation hangs, unless it holds the GIL.
 
-    The compiler is not loaded for this.
+    Installing does not load the compiler.
     """
 
     def install(self) -> None:
-        """Listen once the compiler is there."""
-        self._begun: deque[tuple[datetime, int | None, dict[str, str]]] = deque(maxlen=_MOST)
+        """Register the callbacks once the compiler is loaded."""
+        self._started: deque[tuple[datetime, int | None, dict[str, str]]] = deque(maxlen=_MAX_STARTED)
         self._range: record_function | None = None
-        self._listening: list[tuple[list[Callable[..., None]], Callable[..., None]]] = []
-        self._compiler = AfterImport(COMPILER, self._listen)
+        self._callbacks: list[tuple[list[Callable[..., None]], Callable[..., None]]] = []
+        self._compiler = AfterImport(COMPILER, self._register)
 
     def remove(self) -> None:
-        """Listen no more."""
+        """Unregister the callbacks."""
         self._compiler.cancel()
-        for callbacks, ours in self._listening:
-            if ours in callbacks:
-                callbacks.remove(ours)
+        for registered, callback in self._callbacks:
+            if callback in registered:
+                registered.remove(callback)
 
-    def tick(self) -> None:
-        """Log what has begun since."""
-        if self._listening:
-            self._listen()  # again, where torch.compiler.reset() has cleared the lists
-        while self._begun:
-            timestamp, step, said = self._begun.popleft()
-            emit("torch.compile.started", {**said, **place_at(step)}, timestamp=timestamp)
+    def poll(self) -> None:
+        """Log the compilations that have started since the last poll."""
+        if self._callbacks:
+            self._register()  # again, in case torch.compiler.reset() has cleared the lists
+        while self._started:
+            timestamp, step, data = self._started.popleft()
+            emit("torch.compile.started", {**data, **context_at(step)}, timestamp=timestamp)
 
-    def _listen(self) -> None:
+    def _register(self) -> None:
         starts, ends = compilation_callbacks()
-        self._listening = [(starts, self._on_start), (ends, self._on_end)]
-        for callbacks, ours in self._listening:
-            if ours not in callbacks:
-                callbacks.append(ours)
+        self._callbacks = [(starts, self._on_start), (ends, self._on_end)]
+        for registered, callback in self._callbacks:
+            if callback not in registered:
+                registered.append(callback)
 
-    def _on_start(self, about: Any) -> None:
-        """Run with a lock of the compiler's held: whoever hears of ranges is quick, handlers of events may not be."""
-        said = {
-            "compile.id": str(getattr(about, "compile_id", None)),
-            "compile.trigger": str(getattr(getattr(about, "callback_trigger", None), "name", None)).lower(),
+    def _on_start(self, args: Any) -> None:
+        """Enter the range. Runs with a compiler lock held: range listeners are fast, event handlers may not be."""
+        data = {
+            "compile.id": str(getattr(args, "compile_id", None)),
+            "compile.trigger": str(getattr(getattr(args, "callback_trigger", None), "name", None)).lower(),
         }
-        self._begun.append((clock.now(), get_step(), said))
-        self._range = record_function("torch.compile", said)
+        self._started.append((clock.now(), get_step(), data))
+        self._range = record_function("torch.compile", data)
         self._range.__enter__()
 
-    def _on_end(self, _about: Any) -> None:
-        begun, self._range = self._range, None
-        if begun is not None:  # None: it began before anybody listened
-            begun.__exit__(None, None, None)
+    def _on_end(self, _args: Any) -> None:
+        entered, self._range = self._range, None
+        if entered is not None:  # None: the compilation started before the callbacks were registered
+            entered.__exit__(None, None, None)

@@ -1,4 +1,4 @@
-"""How long the loop waits for each batch of a DataLoader."""
+"""Time that the training loop waits for batches of a DataLoader."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from typing import Any
 
 from monitel import clock
 from monitel.torch._compat import loader_iterator
-from monitel.torch.work import duration_stat
+from monitel.torch.guarded_stat import duration_stat
 
 
-class Loading:
-    """Times ``next()`` of every DataLoader's iterator, of those under way too.
+class DataLoading:
+    """Measures ``next()`` of every DataLoader iterator, including iterators that exist already.
 
-    Stat: ``training.data.duration``, in seconds.
-    The end of an epoch, and a batch that fails, are no samples. To start the workers is not in it.
+    Stat: ``training.data.duration`` in seconds. Neither the end of an epoch nor a batch that raises is a sample, and
+    the time to start the workers is not included.
 
     Args:
-        window_size: Of the Stat, seconds.
+        window_size: Window size of the Stat in seconds.
     """
 
     def __init__(self, window_size: float) -> None:
@@ -24,7 +24,7 @@ class Loading:
         self._on = False
 
     def install(self) -> None:
-        """Wrap the method of the class."""
+        """Wrap ``__next__`` of the base class of the iterators."""
         self._class = loader_iterator()
         self._original = original = self._class.__next__
         self._on = True
@@ -40,7 +40,7 @@ class Loading:
         self._timed = self._class.__next__ = timed_next
 
     def remove(self) -> None:
-        """Put the method back, unless somebody has wrapped ours: then it only passes on."""
+        """Restore the method and flush. If somebody else has wrapped it since, it stays and only passes calls on."""
         self._on = False
         if self._class.__next__ is self._timed:
             self._class.__next__ = self._original

@@ -1,4 +1,4 @@
-"""What has gone wrong, said before the process ends."""
+"""Uncaught exceptions and failed collectives, reported before the process ends."""
 
 from __future__ import annotations
 
@@ -13,96 +13,97 @@ import torch
 from monitel.event import Severity
 from monitel.handlers import emit
 from monitel.torch._compat import collective_logger
-from monitel.torch.out_of_memory import OutOfMemory
-from monitel.torch.place import place
+from monitel.torch.context import current_context
+from monitel.torch.sources.out_of_memory import OutOfMemory
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-_LONGEST = 20_000  # characters of a stack trace: its end says where
+_MAX_STACKTRACE = 20_000  # characters, from the end, which has the innermost frames
 _OUT_OF_MEMORY = (torch.OutOfMemoryError, MemoryError)
-_HOST_ALLOCATOR = "DefaultCPUAllocator"  # which raises a RuntimeError (c10/core/impl/alloc_cpu.cpp)
+_HOST_ALLOCATOR = "DefaultCPUAllocator"  # raises a RuntimeError (c10/core/impl/alloc_cpu.cpp)
 
 
 class Failures:
-    """Logs what ends the process or a thread, and failed collectives.
+    """Logs exceptions that end the process or a thread, and failed collectives.
 
-    ``exception``, or ``out_of_memory`` where it is torch's OutOfMemoryError, a MemoryError or what torch's allocator of
-    host memory raises: FATAL where nobody has caught it in the main thread, ERROR in another one. A GPU's is an ERROR
-    also where somebody catches it: see :class:`OutOfMemory`. ``collective.failed`` (ERROR): an exception of a
-    collective operation, also when somebody catches it. What an exporter has to deliver then, it delivers when Python
-    ends: a process that is killed or aborts says nothing.
+    * ``exception``: FATAL if uncaught in the main thread, ERROR if uncaught in another thread.
+    * ``out_of_memory`` instead, if the exception is torch's OutOfMemoryError, a MemoryError, or that of torch's
+      allocator of host memory. GPU memory errors are logged as ERROR even if caught, see :class:`OutOfMemory`.
+    * ``collective.failed`` (ERROR): an exception in a collective operation, even if caught.
+
+    Exporters deliver these events when Python exits. A process that is killed or aborts reports nothing.
     """
 
     def install(self) -> None:
-        """Put hooks before those that are there, which run afterwards."""
+        """Set exception hooks, which call the previous ones afterwards, and attach to torch's loggers."""
         self._on = True
         self._logger = collective_logger()
         self._memory = OutOfMemory()
         self._memory.install()
-        self._handler = _Collectives()
+        self._handler = _CollectiveHandler()
         self._logger.addHandler(self._handler)
-        self._before = sys.excepthook, threading.excepthook
-        then, then_of_threads = self._before
+        self._previous = sys.excepthook, threading.excepthook
+        previous, previous_in_thread = self._previous
 
-        def of_process(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
             if self._on:
-                _say(error, Severity.FATAL)
-            then(kind, error, trace)
+                _report(error, Severity.FATAL)
+            previous(kind, error, trace)
 
-        def of_thread(arguments: threading.ExceptHookArgs, /) -> None:
+        def excepthook_in_thread(arguments: threading.ExceptHookArgs, /) -> None:
             if self._on and arguments.exc_value is not None:
-                _say(arguments.exc_value, Severity.ERROR)
-            then_of_threads(arguments)
+                _report(arguments.exc_value, Severity.ERROR)
+            previous_in_thread(arguments)
 
-        self._ours = of_process, of_thread
-        sys.excepthook, threading.excepthook = self._ours
+        self._hooks = excepthook, excepthook_in_thread
+        sys.excepthook, threading.excepthook = self._hooks
 
     def remove(self) -> None:
-        """Take the hooks back; one that somebody has put another before only passes on."""
+        """Restore the previous hooks. If somebody else has wrapped a hook since, it stays and only passes calls on."""
         self._on = False
         self._memory.remove()
         self._logger.removeHandler(self._handler)
-        if sys.excepthook is self._ours[0]:
-            sys.excepthook = self._before[0]
-        if threading.excepthook is self._ours[1]:
-            threading.excepthook = self._before[1]
+        if sys.excepthook is self._hooks[0]:
+            sys.excepthook = self._previous[0]
+        if threading.excepthook is self._hooks[1]:
+            threading.excepthook = self._previous[1]
 
-    def tick(self) -> None:
-        """Log the GPU's, which its allocator's thread leaves to this one."""
-        self._memory.tick()
+    def poll(self) -> None:
+        """Log the GPU memory errors since the last poll."""
+        self._memory.poll()
 
 
-class _Collectives(logging.Handler):
-    """Takes what torch logs of a failed collective: a dict."""
+class _CollectiveHandler(logging.Handler):
+    """Logs an event for each failed collective, which torch logs as a dict."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        said: Any = record.msg
-        if isinstance(said, dict) and "error" in said:
-            data = {f"collective.{key}": str(value) for key, value in said.items()}
-            _log_quietly("collective.failed", data, Severity.ERROR)
+        fields: Any = record.msg
+        if isinstance(fields, dict) and "error" in fields:
+            data = {f"collective.{key}": str(value) for key, value in fields.items()}
+            _emit_safely("collective.failed", data, Severity.ERROR)
 
 
-def _say(error: BaseException, severity: Severity) -> None:
+def _report(error: BaseException, severity: Severity) -> None:
     if not isinstance(error, Exception):
-        return  # KeyboardInterrupt: somebody wanted it
+        return  # such as KeyboardInterrupt: the user asked for it
     kind = type(error)
     data = {
         "exception.type": f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."),
         "exception.message": str(error),
-        "exception.stacktrace": "".join(traceback.format_exception(error))[-_LONGEST:],
+        "exception.stacktrace": "".join(traceback.format_exception(error))[-_MAX_STACKTRACE:],
     }
-    _log_quietly("out_of_memory" if _is_out_of_memory(error) else "exception", data, severity)
+    _emit_safely("out_of_memory" if _is_out_of_memory(error) else "exception", data, severity)
 
 
 def _is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, _OUT_OF_MEMORY) or (isinstance(error, RuntimeError) and _HOST_ALLOCATOR in str(error))
 
 
-def _log_quietly(name: str, data: dict[str, str], severity: Severity) -> None:
-    """Log an event; what a handler raises must not hide what has happened."""
+def _emit_safely(name: str, data: dict[str, str], severity: Severity) -> None:
+    """Log an event. Exceptions of event handlers are logged, so that they do not hide the failure itself."""
     readable = {key: value.encode(errors="backslashreplace").decode() for key, value in data.items()}
     try:
-        emit(name, {**readable, **place()}, severity=severity)
+        emit(name, {**readable, **current_context()}, severity=severity)
     except Exception:
-        logging.getLogger("monitel.torch").warning("an event %r could not be handled", name, exc_info=True)
+        logging.getLogger("monitel.torch").warning("an event handler raised while processing %r", name, exc_info=True)

@@ -1,4 +1,4 @@
-"""How long a model's forward takes."""
+"""Duration of a model's forward."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class Forward:
-    """Times calls of one model where gradients are on, so not in evaluation; one within another is part of it.
+    """Measures calls of one model with gradients enabled, so not in evaluation. A nested call is part of the outer one.
 
-    Nothing is put into the model, as a hook would be, so that it can be copied, pickled and scripted: its class gets a
-    ``__call__``.
+    The model's class gets a ``__call__``. Nothing is added to the model itself, as a hook would be, so it can still be
+    copied, pickled and scripted.
 
     Args:
-        stat: What the seconds are added to.
-        model: The one.
+        stat: The Stat to which the durations are added, in seconds.
+        model: The model.
     """
 
     def __init__(self, stat: Stat, model: nn.Module) -> None:
@@ -33,15 +33,15 @@ class Forward:
         self._model = model
 
     def install(self) -> None:
-        """Put the method into the class; the one it stands before is looked up with each call."""
+        """Add ``__call__`` to the class. If the class had none, each call looks up the inherited method."""
         self._on = True
         self._class: Any = type(self._model)
-        self._own = own = vars(self._class).get("__call__")
+        self._original = original = vars(self._class).get("__call__")
         thread = _Thread()
         model, above, add, now = self._model, self._class, self._stat.add, clock.reading()
 
         def timed_call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            call = super(above, module).__call__ if own is None else own.__get__(module)  # type: ignore[misc]
+            call = super(above, module).__call__ if original is None else original.__get__(module)  # type: ignore[misc]
             if (
                 is_dynamo_compiling()
                 or module is not model
@@ -61,14 +61,14 @@ class Forward:
         self._timed = self._class.__call__ = timed_call
 
     def remove(self) -> None:
-        """Take it out, unless somebody has wrapped it: then it only passes on."""
+        """Restore the class. If somebody else has wrapped the method since, it stays and only passes calls on."""
         self._on = False
         if vars(self._class).get("__call__") is not self._timed:
             return
-        if self._own is None:
+        if self._original is None:
             del self._class.__call__
         else:
-            self._class.__call__ = self._own
+            self._class.__call__ = self._original
 
 
 class _Thread(local):

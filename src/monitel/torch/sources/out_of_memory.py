@@ -1,4 +1,4 @@
-"""What a GPU's memory did not suffice for, also where somebody catches the error."""
+"""CUDA out-of-memory errors, including those the program catches."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from monitel.event import Severity
 from monitel.handlers import emit
 from monitel.step import get_step
 from monitel.torch._compat import Missing, attach_out_of_memory_observer, when_cuda_is_initialized
-from monitel.torch.place import place_at
+from monitel.torch.context import context_at
 
 if TYPE_CHECKING:
     from datetime import datetime
 
 _log = logging.getLogger("monitel.torch")
-_MOST = 1000
-_seen: deque[tuple[datetime, int | None, tuple[int, ...]]] = deque(maxlen=_MOST)  # at most a second's
+_MAX_QUEUED = 1000
+_queue: deque[tuple[datetime, int | None, tuple[int, ...]]] = deque(maxlen=_MAX_QUEUED)
 _on = False
 _attached = False
 
 
 class OutOfMemory:
-    """Logs ``out_of_memory`` (ERROR) for each allocation that torch's CUDA allocator gives up, at most a second later.
+    """Logs ``out_of_memory`` (ERROR) for each failed allocation of torch's CUDA allocator, at most a second later.
 
-    The allocator calls an observer in the thread that asked for memory. There only the numbers are taken down;
-    the bridge's thread logs them, so that no handler runs, and no memory is asked for, where there is none. Of more
-    than 1000 in a second the first are lost.
+    The allocator calls an observer in the allocating thread. The observer only queues the numbers, and the polling
+    thread logs them, so that no handler runs and no memory is allocated where there is none. If more than 1000
+    allocations fail in a second, the oldest are lost.
 
-    To attach the observer would initialise CUDA, so that waits until the job does it. torch cannot take it off: once
-    removed, it hears nothing. Where torch was built without CUDA there is nothing to observe.
+    Attaching the observer would initialize CUDA, so it waits until the job does that. torch cannot detach it: after
+    ``remove()`` it does nothing. With a torch that was built without CUDA, nothing is attached.
     """
 
     def install(self) -> None:
-        """Observe from when CUDA is initialised; once a process."""
+        """Attach the observer when CUDA is initialized, once per process."""
         global _on, _attached
         _on = True
         if not _attached and backends.cuda.is_built():
@@ -45,21 +45,21 @@ class OutOfMemory:
             try:
                 when_cuda_is_initialized(_attach)
             except Missing as missing:
-                _log.warning("out-of-memory errors that are caught stay unsaid with this torch: %s", missing)
+                _log.warning("cannot observe caught out-of-memory errors with this torch version: %s", missing)
 
     def remove(self) -> None:
-        """Hear no more; what was heard is logged by the last tick, before this."""
+        """Stop recording, and discard the queue, which the last poll before this call has logged."""
         global _on
         _on = False
-        _seen.clear()
+        _queue.clear()
 
-    def tick(self) -> None:
-        """Log what has come since."""
-        while _seen:
-            timestamp, step, (device, requested, limit, free) = _seen.popleft()
-            message = f"out of memory on cuda:{device}: {requested} bytes asked for, {free} free, {limit} at most"
+    def poll(self) -> None:
+        """Log the failed allocations since the last poll."""
+        while _queue:
+            timestamp, step, (device, requested, limit, free) = _queue.popleft()
+            message = f"out of memory on cuda:{device}: {requested} bytes requested, {free} free, limit {limit}"
             data = {
-                **place_at(step),
+                **context_at(step),
                 "message": message,
                 "memory.device": f"cuda:{device}",
                 "memory.requested": requested,
@@ -70,14 +70,14 @@ class OutOfMemory:
 
 
 def _attach() -> None:
-    """Run by torch as it initialises CUDA, which an error would end."""
+    """Attach the observer. torch runs this while it initializes CUDA, which an exception would abort."""
     try:
         attach_out_of_memory_observer(_observe)
-    except Exception:  # an allocator that is not torch's own has none
-        _log.warning("out-of-memory errors that are caught stay unsaid", exc_info=True)
+    except Exception:  # an allocator other than torch's has no observer
+        _log.warning("cannot observe caught out-of-memory errors with this CUDA allocator", exc_info=True)
 
 
 def _observe(*numbers: int) -> None:
-    """Run by the allocator: device, bytes asked for, bytes that the process may have, bytes free on the device."""
+    """Queue a failed allocation: device, requested bytes, limit of this process, free bytes of the device."""
     if _on:
-        _seen.append((clock.now(), get_step(), numbers))
+        _queue.append((clock.now(), get_step(), numbers))

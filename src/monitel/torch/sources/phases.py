@@ -1,4 +1,4 @@
-"""How long forward, backward and the optimizer take, as the host sees it."""
+"""Durations of forward, backward and optimizer on the host."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from torch import autograd
 from torch.compiler import is_dynamo_compiling
 
 from monitel import clock
-from monitel.registry import _each
+from monitel.failures import call_each
 from monitel.stats import Stat
 from monitel.torch._compat import backward_under_way, compile_only_below, untraced
-from monitel.torch.forward import Forward
-from monitel.torch.steps import hook_optimizers
-from monitel.torch.work import duration_stat
+from monitel.torch.guarded_stat import duration_stat
+from monitel.torch.sources.forward import Forward
+from monitel.torch.sources.steps import hook_optimizers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,16 +23,18 @@ if TYPE_CHECKING:
 
 
 class Phases:
-    """Stats of seconds: ``training.backward.duration``, ``training.optimizer.duration``, ``training.forward.duration``.
+    """Measures the phases of a training step on the host.
 
-    These are times of the host: on a GPU, where work is queued, they are what the queuing takes, and the waiting where
-    the queue is full. A backward within another, as a checkpoint may have it, is part of that. Of an optimizer's
-    ``step()`` that calls another, the innermost is timed, without its closure, which is forward and backward. Forward
-    is measured of the model that was given; torch's hooks for all modules would run for each layer.
+    Stats in seconds: ``training.forward.duration``, ``training.backward.duration``, ``training.optimizer.duration``.
+
+    On a GPU, where work is queued, these durations are the time to queue it, plus the time to wait if the queue is
+    full. A backward within another one, as in a checkpoint, is part of the outer one. If an optimizer's ``step()``
+    calls another ``step()``, the innermost call is measured. Its closure, which runs forward and backward, is not
+    included. Forward is measured for one model only, because torch's global module hooks would run for each layer.
 
     Args:
-        window_size: Of the Stats, seconds.
-        model: Whose forward is timed; None: none is.
+        window_size: Window size of the Stats in seconds.
+        model: The model whose forward is measured, or None.
     """
 
     def __init__(self, window_size: float, model: nn.Module | None) -> None:
@@ -45,7 +47,7 @@ class Phases:
         self._thread = _Thread()
 
     def install(self) -> None:
-        """Hook optimizers, wrap ``torch.autograd.backward``, which ``Tensor.backward`` calls, and time the model."""
+        """Hook optimizers, wrap ``torch.autograd.backward``, which ``Tensor.backward`` calls, and wrap the model."""
         is_within = backward_under_way()
         self._hooks = hook_optimizers(self._before_optimizer, self._after_optimizer)
         if self._forward is not None:
@@ -67,7 +69,7 @@ class Phases:
         autograd.backward = timed_backward
 
     def remove(self) -> None:
-        """Undo it; where somebody has wrapped our backward, it only passes on."""
+        """Remove hooks and wrappers, and flush. If somebody else has wrapped a wrapper since, it stays."""
         self._on = False
         for hook in self._hooks:
             hook.remove()
@@ -75,13 +77,13 @@ class Phases:
             autograd.backward = self._original
         if self._forward is not None:
             self._forward.remove()
-        _each(Stat.flush, [self._forward_stat, self._backward, self._optimizer])
+        call_each(Stat.flush, [self._forward_stat, self._backward, self._optimizer])
 
     @untraced
     def _before_optimizer(self, _optimizer: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         thread = self._thread
-        thread.closures_ns, thread.optimizer_ns = 0, self._now()
-        if len(args) > 1:  # the first is the optimizer
+        thread.closures_ns, thread.since_ns = 0, self._now()
+        if len(args) > 1:  # args[0] is the optimizer
             return (args[0], self._timed_closure(args[1]), *args[2:]), kwargs
         if "closure" in kwargs:
             return args, {**kwargs, "closure": self._timed_closure(kwargs["closure"])}
@@ -90,20 +92,20 @@ class Phases:
     @untraced
     def _after_optimizer(self, *_call: object) -> None:
         thread = self._thread
-        if thread.optimizer_ns is not None:
-            self._optimizer.add((self._now() - thread.optimizer_ns - thread.closures_ns) / 1e9)
-            thread.optimizer_ns = None
+        if thread.since_ns is not None:
+            self._optimizer.add((self._now() - thread.since_ns - thread.closures_ns) / 1e9)
+            thread.since_ns = None
 
     def _timed_closure(self, closure: Any) -> Any:
-        """A closure whose time is known; one that a step() around this has got already stays."""
+        """Wrap a closure to measure it, unless an enclosing ``step()`` has done so already."""
         if not callable(closure) or isinstance(closure, _Closure):
             return closure
         return _Closure(closure, self._now, self._thread)
 
 
 class _Thread(local):
-    optimizer_ns: int | None = None  # since when
-    closures_ns = 0  # how long
+    since_ns: int | None = None  # start of the optimizer step in progress
+    closures_ns = 0  # time spent in its closures
 
 
 class _Closure:

@@ -1,4 +1,4 @@
-"""Optimizer steps: how many, how long from one to the next, and how much work that is a second."""
+"""Optimizer steps: their number, the time between them, and rates of work."""
 
 from __future__ import annotations
 
@@ -11,79 +11,81 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, 
 from monitel import clock
 from monitel._window import get_step, set_step
 from monitel.aggregation import COUNT
-from monitel.registry import _each
+from monitel.failures import call_each
 from monitel.torch._compat import compile_only_below, untraced
-from monitel.torch.own_stat import OwnStat
-from monitel.torch.work import Work, duration_stat
+from monitel.torch.guarded_stat import GuardedStat, duration_stat
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch.utils.hooks import RemovableHandle
 
+    from monitel.torch.sources.rates import Rates
+
 
 class Steps:
-    """Counts training steps by torch's global hooks, which run around each ``optimizer.step()``.
+    """Counts training steps through torch's global hooks, which run around each ``optimizer.step()``.
 
-    A step is counted when an optimizer is the first of its step; the next one begins when one of them steps again. So
-    two optimizers that take turns, or one for each parameter, are one step, and one that steps five times while the
-    other steps once makes five. One that steps for the first time begins a step, unless the one under way has begun
-    like that: it is another run's, and what was between the two is no step's duration.
+    A training step starts with the first optimizer that steps, and the next one starts when an optimizer of the current
+    step steps again. So two optimizers that take turns, or one optimizer per parameter, make one step; five steps of
+    one optimizer for each step of another make five. An optimizer that steps for the first time starts a new training
+    step, unless the current one was started that way too: it belongs to another run, and the time between the two runs
+    is not recorded as a duration.
 
-    Of a ``step()`` that calls another, as a subclass or a wrapper does, the innermost counts: torch runs its hooks for
-    each.
+    If a ``step()`` calls another ``step()``, as in a subclass or a wrapper, torch runs its hooks for both, and only the
+    innermost call is counted.
 
-    Stats: ``training.steps`` (COUNT) and ``training.step.duration`` in seconds, from one counted step to the next,
-    so from the second on. The process's step (:func:`monitel.set_step`) goes up by one with each.
+    Stats: ``training.steps`` (COUNT), and ``training.step.duration`` in seconds, from one counted step to the next, so
+    from the second step on. Each counted step increments the process's step (:func:`monitel.set_step`).
 
     Args:
-        window_size: Of the Stats, seconds.
-        work: What one step does, for rates; None where nobody asked.
+        window_size: Window size of the Stats in seconds.
+        rates: Records the work of each step; None if the user gave no numbers.
     """
 
-    def __init__(self, window_size: float, work: Work | None) -> None:
-        self._count = OwnStat(
+    def __init__(self, window_size: float, rates: Rates | None) -> None:
+        self._count = GuardedStat(
             "training.steps", [COUNT], window_size, unit="{step}", description="Optimizer steps", monotonic=True
         )
         self._duration = duration_stat("training.step.duration", "From one optimizer step to the next", window_size)
-        self._work = work
+        self._rates = rates
         self._now = clock.reading()
         self._thread = _Thread()
-        self._stepped: set[int] = set()  # the optimizers of the step under way
-        self._known: WeakValueDictionary[int, Any] = WeakValueDictionary()  # those that have stepped
-        self._first = False  # whether the step under way has begun with one that had not
+        self._stepped: set[int] = set()  # ids of the optimizers of the current step
+        self._known: WeakValueDictionary[int, Any] = WeakValueDictionary()  # optimizers that have stepped before
+        self._is_first = False  # whether an optimizer's first step started the current step
         self._since_ns: int | None = None
 
     def install(self) -> None:
-        """Hook all optimizers, those that will be made too."""
+        """Hook all optimizers, including those created later."""
         self._hooks = hook_optimizers(self._before, self._after)
 
     def remove(self) -> None:
-        """Hook them no more, and log what was collected."""
+        """Remove the hooks and flush the Stats."""
         for hook in self._hooks:
             hook.remove()
-        rates = [] if self._work is None else self._work.stats
-        _each(OwnStat.flush, [self._count, self._duration, *rates])
+        rates = [] if self._rates is None else self._rates.stats
+        call_each(GuardedStat.flush, [self._count, self._duration, *rates])
 
     @untraced
     def _before(self, optimizer: object, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
-        self._thread.begun = id(optimizer)
+        self._thread.entered = id(optimizer)
 
     @untraced
     def _after(self, optimizer: object, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
         stepped, thread, key = self._stepped, self._thread, id(optimizer)
-        if key != thread.begun:  # it has called another one, which has counted
+        if key != thread.entered:  # its step() has called that of another optimizer, which was counted
             return
-        thread.begun = None
+        thread.entered = None
         new = key not in stepped and self._known.get(key) is not optimizer
         if new:
             self._known[key] = optimizer
-        if key not in stepped and stepped and (self._first or not new):
+        if key not in stepped and stepped and (self._is_first or not new):
             stepped.add(key)
             return
         stepped.clear()
         stepped.add(key)
-        self._first = new
+        self._is_first = new
         now_ns, since_ns = self._now(), None if new else self._since_ns
         self._since_ns = now_ns
         set_step((get_step() or 0) + 1)
@@ -91,19 +93,19 @@ class Steps:
         if since_ns is not None:
             seconds = (now_ns - since_ns) / 1e9
             self._duration.add(seconds)
-            if self._work is not None and seconds:
-                self._work.done_in(seconds)
+            if self._rates is not None and seconds:
+                self._rates.record_step(seconds)
 
 
 class _Thread(local):
-    begun: int | None = None  # the optimizer whose step() was entered last
+    entered: int | None = None  # id of the optimizer whose step() was entered last
 
 
 def hook_optimizers(before: Callable[..., Any], after: Callable[..., None]) -> list[RemovableHandle]:
-    """Have both called around each ``step()`` of all optimizers, those that will be made too.
+    """Call ``before`` and ``after`` around each ``step()`` of all optimizers, including those created later.
 
-    What calls them is torch's wrapper of ``step()``. The compiler, which must not trace them, would fail at it, say so,
-    and go on with the step itself; so it is told to begin there. That is for good.
+    torch's wrapper of ``step()`` calls the hooks. The compiler cannot trace them: it would fail at the wrapper, log
+    that, and continue with ``step()`` itself. So it is configured to start there, which cannot be undone.
     """
     compile_only_below(Optimizer.profile_hook_step(lambda: None))
     return [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]

@@ -1,4 +1,4 @@
-"""A word about waits that do not end."""
+"""Detection of waits that exceed a time limit."""
 
 from __future__ import annotations
 
@@ -7,59 +7,54 @@ from dataclasses import dataclass
 from monitel import clock
 from monitel.event import Severity
 from monitel.handlers import emit
-from monitel.torch.place import place
+from monitel.torch.context import current_context
 from monitel.wait_counter import wait_counters
 
 _POOL = "pytorch.wait_counter.subproc_pool"
-_NO_WAITS = {f"{_POOL}.running", f"{_POOL}.quiesced"}  # states of the compiler's workers, for as long as they are there
+_STATES = {f"{_POOL}.running", f"{_POOL}.quiesced"}  # states of the compiler's worker pool, counted while they last
 
 
 @dataclass
 class _InFlight:
     count: int
     since_ns: int
-    said: bool = False
+    reported: bool = False
 
 
-class Stuck:
+class StuckWaits:
     """Logs ``wait.stuck``, a WARN event, once for each wait that is in flight for too long.
 
-    A wait counter tells how many are in flight, not since when. So the time is taken from the first look that found a
-    wait of the key in flight with no other one ended since: a wait that hangs while others of its key come and go is
-    not seen.
+    A wait counter has the number of waits in flight, but not their start times. So the duration is measured from the
+    first poll that found a wait of the key in flight, and restarts when any wait of the key ends: a stuck wait is not
+    detected while other waits of its key come and go.
 
     Args:
-        after: Seconds.
-
-    Raises:
-        ValueError: Not positive.
+        seconds: The time limit.
     """
 
-    def __init__(self, after: float) -> None:
-        if not after > 0:
-            raise ValueError(f"stuck_after must be seconds, more than 0, or None for never; got {after!r}")
-        self._after = after
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
         self._in_flight: dict[str, _InFlight] = {}
 
     def install(self) -> None:
-        """Nothing is plugged in: it looks at each tick."""
+        """Do nothing: the counters are only polled."""
 
     def remove(self) -> None:
-        """Nothing is to be undone."""
+        """Do nothing: there is nothing to undo."""
 
-    def tick(self) -> None:
-        """Look."""
+    def poll(self) -> None:
+        """Log the waits that have exceeded the limit since the last poll."""
         now_ns, before, self._in_flight = clock.monotonic_ns(), self._in_flight, {}
         for key, reading in wait_counters().items():
-            if reading.active <= 0 or key in _NO_WAITS:
+            if reading.active <= 0 or key in _STATES:
                 continue
             wait = before.get(key)
             if wait is None or wait.count != reading.count:
                 wait = _InFlight(reading.count, now_ns)
             self._in_flight[key] = wait
             seconds = (now_ns - wait.since_ns) / 1e9
-            if seconds >= self._after and not wait.said:
-                wait.said = True
+            if seconds >= self._seconds and not wait.reported:
+                wait.reported = True
                 message = f"stuck in {key} for {seconds:.0f} s"
-                what = {"message": message, "wait.key": key, "wait.duration": seconds, **place()}
-                emit("wait.stuck", what, severity=Severity.WARN)
+                data = {"message": message, "wait.key": key, "wait.duration": seconds, **current_context()}
+                emit("wait.stuck", data, severity=Severity.WARN)

@@ -1,4 +1,4 @@
-"""What torch code logs by torch.monitor, as monitel's events and windows."""
+"""Events and Stats that torch code logs through torch.monitor, as monitel's events and windows."""
 
 from __future__ import annotations
 
@@ -12,78 +12,73 @@ from torch.monitor import register_event_handler, unregister_event_handler
 from monitel import clock
 from monitel.aggregation import Aggregation
 from monitel.event import STAT_EVENT, Event
-from monitel.handlers import log_event, raise_first
+from monitel.failures import call_each
+from monitel.handlers import log_event
 from monitel.window import StatDefinition, Window
 
 if TYPE_CHECKING:
     from datetime import datetime
 
 _log = logging.getLogger("monitel.torch")
-_MOST = 100_000
+_MAX_QUEUED = 100_000
 _BY_SUFFIX = {aggregation.suffix: aggregation for aggregation in Aggregation}
-_queue: deque[Any] = deque(maxlen=_MOST)
+_queue: deque[Any] = deque(maxlen=_MAX_QUEUED)
 
 
-class Monitor:
-    """Has monitel's handlers hear of torch.monitor's events, at most a second later; a Stat's come as windows.
+class TorchMonitor:
+    """Forwards torch.monitor's events to monitel's handlers, at most a second later. Stat events become windows.
 
-    torch calls handlers with a lock held, and a thread that waits for that lock keeps the GIL: a handler in Python,
-    which may let the GIL go at any line, can hang the process. So the handler is ``deque.append``, and what it has
-    taken is logged by the bridge's thread. Of more than 100,000 events in a second the first are lost, and that is
-    said.
+    torch calls handlers with a lock held, and a thread that waits for that lock keeps the GIL. A handler in Python,
+    which may release the GIL at any line, can therefore hang the process. So the handler is ``deque.append``, and the
+    polling thread logs the queued events. If torch logs more than 100,000 events in a second, the oldest are lost, and
+    a warning is logged once.
 
-    A window knows what torch's event tells: numbers that the Stat was not asked for are made from the others where
-    that can be (the sum from mean and count), and else are the one that is there. It begins where the one before has
-    ended.
+    A window has the numbers of torch's event. Aggregations that the Stat lacks are computed from the others if possible
+    (the sum from mean and count), and otherwise set to one of the others. A window starts where the previous one ended.
     """
 
     def install(self) -> None:
         """Register the handler."""
-        self._lost_is_said = False
+        self._warned = False
         self._ended_ns: dict[str, int] = {}
         self._since_ns = _unix_ns(clock.now())
         self._handle = register_event_handler(_queue.append)
 
     def remove(self) -> None:
-        """Unregister it, which torch needs before the process ends, and log what it has taken."""
+        """Unregister the handler, which torch requires before the process ends, and log the queued events."""
         unregister_event_handler(self._handle)
-        self.tick()
+        self.poll()
 
-    def tick(self) -> None:
-        """Log what has come since: all of it, also where a handler raises."""
-        if len(_queue) == _MOST and not self._lost_is_said:
-            self._lost_is_said = True
-            _log.warning("torch.monitor has logged more than %d events in a second: some were lost", _MOST)
-        failures: list[BaseException] = []
-        for _ in range(len(_queue)):
-            theirs = _queue.popleft()
-            try:
-                log_event(self._window(theirs) if theirs.name == STAT_EVENT else _event(theirs))
-            except Exception as error:
-                failures.append(error)
-        if failures:
-            raise_first(failures)
+    def poll(self) -> None:
+        """Log all queued events. If handlers raise, the first exception propagates at the end."""
+        if len(_queue) == _MAX_QUEUED and not self._warned:
+            self._warned = True
+            _log.warning("torch.monitor logged more than %d events in a second: the oldest were lost", _MAX_QUEUED)
+        call_each(self._forward, [_queue.popleft() for _ in range(len(_queue))])
 
-    def _window(self, theirs: Any) -> Event:
-        data = theirs.data
-        names = {key.rpartition(".")[0] for key in data}
-        asked = {_BY_SUFFIX.get(key.rpartition(".")[2]): value for key, value in data.items()}
-        if len(names) != 1 or None in asked:  # no Stat's: somebody has used the name
-            return _event(theirs)
+    def _forward(self, event: Any) -> None:
+        log_event(self._window_event(event) if event.name == STAT_EVENT else _copy(event))
+
+    def _window_event(self, event: Any) -> Event:
+        """Convert a Stat event of torch."""
+        names = {key.rpartition(".")[0] for key in event.data}
+        values = {_BY_SUFFIX.get(key.rpartition(".")[2]): value for key, value in event.data.items()}
+        if len(names) != 1 or None in values:  # some other event with the name of Stat events
+            return _copy(event)
         name = names.pop()
-        known = {aggregation.suffix: float(value) for aggregation, value in asked.items() if aggregation is not None}
+        known = {aggregation.suffix: float(value) for aggregation, value in values.items() if aggregation is not None}
         count = int(known.get("count", 1))
         if "sum" in known:
             typical = known["sum"] / count
         else:
             typical = next((known[suffix] for suffix in ("mean", "value", "max", "min") if suffix in known), 0.0)
-        end_ns = _unix_ns(theirs.timestamp)
+        end_ns = _unix_ns(event.timestamp)
         start_ns = min(self._ended_ns.get(name, self._since_ns), end_ns - 1)
         self._ended_ns[name] = end_ns
         definition = StatDefinition(
-            name, tuple(member for member in Aggregation if member in asked), "", "", {}, monotonic=False
+            name, tuple(member for member in Aggregation if member in values), "", "", {}, monotonic=False
         )
-        event = Event.of_window(
+        converted = Event.of_window(
             Window(
                 definition,
                 start_ns,
@@ -98,16 +93,16 @@ class Monitor:
                 None,
             )
         )
-        event.timestamp, event.data = theirs.timestamp, data
-        return event
+        converted.timestamp, converted.data = event.timestamp, event.data
+        return converted
 
 
-def _event(theirs: Any) -> Event:
-    return Event(theirs.name, theirs.timestamp, theirs.data)
+def _copy(event: Any) -> Event:
+    return Event(event.name, event.timestamp, event.data)
 
 
 def _unix_ns(timestamp: datetime) -> int:
     return int(timestamp.timestamp() * 1e6) * 1000
 
 
-os.register_at_fork(after_in_child=_queue.clear)  # what the parent has taken, the parent logs
+os.register_at_fork(after_in_child=_queue.clear)  # the parent logs the events queued before the fork

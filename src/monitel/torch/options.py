@@ -1,0 +1,117 @@
+"""Options of :func:`monitel.torch.instrument`: their defaults, checks and documentation."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from inspect import signature
+from numbers import Real
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+from torch import nn
+
+from monitel.stat_arguments import window_length_ns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_Options = ParamSpec("_Options")
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstrumentOptions:
+    """The keyword arguments of :func:`monitel.torch.instrument`. A bad value raises an error that names the argument.
+
+    Attributes:
+        steps: Optimizer steps: ``training.steps``, ``training.step.duration``, and the process's step.
+        loading: Time that the loop waits for batches of a DataLoader: ``training.data.duration``.
+        waits: torch's wait counters, in :func:`monitel.wait_counters` and in all exporters.
+        stuck_after: Seconds after which a wait in flight, torch's or monitel's, is logged as a ``wait.stuck`` event;
+            None for never.
+        monitor: Events and Stats that torch code logs through torch.monitor, forwarded to monitel's handlers.
+        compilation: A range and events for compilations by torch.compile, with the reasons for recompilations.
+        failures: Events for uncaught exceptions, GPU memory errors and failed collectives.
+        tensors: ``Stat.add(tensor)`` and ``emit(..., loss=tensor)`` without waiting for the device.
+        compiled_adds: ``Stat.add`` in code that torch.compile compiles, without a graph break.
+        phases: Durations of backward and of the optimizer, and of the forward of ``model``.
+        model: The module whose forward is measured. Requires ``phases``.
+        samples_per_step: Samples per step of this process, for ``training.samples.rate``. Requires ``steps``.
+        tokens_per_step: Tokens per step of this process, for ``training.tokens.rate``. Requires ``steps``.
+        flops_per_step: The model's floating point operations per step of this process, for ``training.mfu``. Requires
+            ``steps`` and ``peak_flops``.
+        peak_flops: Peak floating point operations per second of the device. Requires ``flops_per_step``.
+        window_size: Window size of all Stats in seconds, at least 0.001.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: A number is out of range, or an argument lacks another one that it requires.
+    """
+
+    steps: bool = True
+    loading: bool = True
+    waits: bool = True
+    stuck_after: float | None = 300.0
+    monitor: bool = True
+    compilation: bool = True
+    failures: bool = True
+    tensors: bool = True
+    compiled_adds: bool = True
+    phases: bool = False
+    model: nn.Module | None = None
+    samples_per_step: float | None = None
+    tokens_per_step: float | None = None
+    flops_per_step: float | None = None
+    peak_flops: float | None = None
+    window_size: float = 60.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if isinstance(field.default, bool):
+                _check_bool(field.name, getattr(self, field.name))
+        _check_positive("stuck_after", self.stuck_after, "None or a positive number of seconds")
+        for name in ("samples_per_step", "tokens_per_step", "flops_per_step", "peak_flops"):
+            _check_positive(name, getattr(self, name), "a positive and finite number", below=math.inf)
+        window_length_ns(self.window_size)
+        if self.model is not None and not isinstance(self.model, nn.Module):
+            raise TypeError(f"model must be a torch.nn.Module, got {type(self.model).__qualname__}")
+        if self.model is not None and not self.phases:
+            raise ValueError("model requires phases=True, which measures its forward")
+        if (self.flops_per_step is None) != (self.peak_flops is None):
+            raise ValueError("flops_per_step and peak_flops must be given together (MFU is their ratio)")
+        rates = (self.samples_per_step, self.tokens_per_step, self.flops_per_step)
+        if not self.steps and any(number is not None for number in rates):
+            raise ValueError("samples_per_step, tokens_per_step and flops_per_step require steps=True")
+
+
+def _check_bool(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, got {value!r}")
+
+
+def _check_positive(name: str, value: object, allowed: str, *, below: float | None = None) -> None:
+    """Raise an error unless a value is a positive number below a limit. None passes."""
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name} must be {allowed}, got {value!r}")
+    number = float(value)
+    if not number > 0 or (below is not None and number >= below):
+        raise ValueError(f"{name} must be {allowed}, got {value!r}")
+
+
+def takes_options(
+    options: Callable[_Options, InstrumentOptions],
+) -> Callable[[Callable[..., _Result]], Callable[_Options, _Result]]:
+    """Give a function the keyword arguments of InstrumentOptions, with their types and defaults, as its signature.
+
+    Type checkers and editors take the signature from the type; ``help()`` and ``inspect.signature()`` from the
+    attribute. So no list of the arguments is written twice.
+    """
+
+    def decorate(function: Callable[..., _Result]) -> Callable[_Options, _Result]:
+        arguments = signature(options).parameters.values()
+        function.__signature__ = signature(function).replace(parameters=list(arguments))  # type: ignore[attr-defined]
+        return function
+
+    return decorate

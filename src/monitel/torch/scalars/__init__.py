@@ -1,0 +1,1 @@
+"""Tensors as samples and event details, recorded without waiting for their device."""
