@@ -1,7 +1,8 @@
-"""For every test of the repository: no test sees what another one left behind in the process."""
+"""Fixtures for all tests of the repository: every test starts with a fresh state."""
 
 from __future__ import annotations
 
+import signal
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 # The time of an example depends on the load of the machine.
 settings.register_profile("monitel", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-# In `make test` every run has the same examples: a failure belongs to the change, not to chance.
+# In `make test` every run has the same examples, so that a failure is caused by the change.
 settings.register_profile("test", settings.get_profile("monitel"), derandomize=True, database=None)
 settings.register_profile("fuzz", settings.get_profile("monitel"), print_blob=True)
 settings.load_profile("test")
@@ -24,8 +25,14 @@ settings.load_profile("test")
 _FUZZ_FACTOR = 10
 
 
+def pytest_configure() -> None:
+    """Let Ctrl-C reach the programs that tests start, even if a shell has started pytest in the background."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # programs inherit that
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With ``--hypothesis-profile fuzz`` run ten times as many examples, at random, whatever a test asks for."""
+    """With ``--hypothesis-profile fuzz``, run ten times as many examples of each test, at random."""
     if config.getoption("--hypothesis-profile") != "fuzz":
         return
     tests: dict[int, Any] = {id(each.obj): each.obj for each in items if isinstance(each, pytest.Function)}
@@ -38,7 +45,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @contextmanager
 def _left_as_found(package: ModuleType) -> Iterator[None]:
-    """Remove the handlers, Stats by name, wait counters and the step that are new at the end."""
+    """Remove new handlers, named Stats and wait counters, and the step, at the end."""
     state = package._window, package.handlers, package.registry._stats, package.wait_counter
     window, handlers, stats, wait_counter = state
     found = {*handlers._handlers}, {*stats}, {*wait_counter._waits}
@@ -56,13 +63,13 @@ def _left_as_found(package: ModuleType) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def packages() -> Callable[[], list[ModuleType]]:
-    """Return the copies of the package in this process; the core's tests have two."""
+    """Return the copies of the package in this process; the core's tests use two."""
     return lambda: [monitel]
 
 
 @pytest.fixture(autouse=True)
 def fresh_state(packages: Callable[[], list[ModuleType]]) -> Iterator[None]:
-    """Begin and end each test without handlers, Stats, wait counters and a step of other tests."""
+    """Start each test without the handlers, Stats, wait counters and step of other tests."""
     with ExitStack() as stack:
         for package in packages():
             stack.enter_context(_left_as_found(package))

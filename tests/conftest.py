@@ -1,7 +1,8 @@
-"""Every test of the core runs over both twins: the C window (``c``) and the Python window (``py``)."""
+"""Fixtures of the core's tests, which run with both twins: in C (``c``) and in Python (``py``)."""
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 _SWITCH = "MONITEL_NO_EXTENSIONS"
 _PURE_ONLY = os.environ.get(_SWITCH, "0") not in {"", "0"}
 _ACCUMULATORS = {"monitel._window_c": "c", "monitel._window_py": "py"}
-_DEADLINE = 30.0  # seconds, for what takes a fraction of one
+_DEADLINE = 30.0  # seconds, for actions that take a fraction of one
 
 
 def _twin_of(module: ModuleType) -> str:
@@ -36,13 +37,13 @@ def _own_modules() -> dict[str, ModuleType]:
     return {name: module for name, module in sys.modules.items() if name.split(".")[0] == "monitel"}
 
 
-# The C module has process-wide state, so it is loaded once: by the import above.
+# The C module has process-wide state, so it is loaded only once: by the import above.
 _copies = {_twin_of(installed): _own_modules()}
 
 
 @contextmanager
 def _in_place(modules: dict[str, ModuleType]) -> Iterator[None]:
-    """Make one copy of the package the one that ``import`` finds."""
+    """Let ``import`` find one copy of the package."""
     previous = _own_modules()
     if previous.get("monitel") is modules.get("monitel"):
         yield
@@ -76,7 +77,7 @@ def _copy(twin: str) -> dict[str, ModuleType]:
 
 
 def pytest_report_header() -> str:
-    """Say which twins run."""
+    """Report the twins under test."""
     if _PURE_ONLY:
         return f"monitel twins: py ({_SWITCH} is set)"
     if "c" not in _copies:
@@ -88,21 +89,21 @@ def pytest_report_header() -> str:
     params=[pytest.param(twin, marks=pytest.mark.twins) for twin in (["py"] if _PURE_ONLY else ["c", "py"])]
 )
 def twin(request: pytest.FixtureRequest) -> str:
-    """Name the twin under test: ``c`` or ``py``."""
-    _copy(request.param)  # skips or fails where it is missing
+    """Return the twin under test: ``c`` or ``py``."""
+    _copy(request.param)  # skips or fails if the twin is missing
     return str(request.param)
 
 
 @pytest.fixture(scope="session")
 def packages() -> Callable[[], list[ModuleType]]:
-    """Return the copies of the package in this process: every test begins and ends with a fresh state of both."""
+    """Return the copies of the package in this process; every test starts with a fresh state of both."""
     _copy("py")
     return lambda: [modules["monitel"] for modules in _copies.values()]
 
 
 @pytest.fixture
 def monitel(twin: str) -> Iterator[ModuleType]:
-    """Give the package over one twin, and leave neither handlers nor samples behind."""
+    """Yield the package with one twin; remove handlers and samples afterwards."""
     modules = _copy(twin)
     package = modules["monitel"]
     with _in_place(modules):
@@ -114,7 +115,7 @@ def monitel(twin: str) -> Iterator[ModuleType]:
 
 @pytest.fixture
 def clock(monitel: ModuleType) -> Iterator[Any]:
-    """Give the clock that the Stats of the test read: it stands at monotonic 0 until advanced."""
+    """Yield the clock of the test's Stats: it stays at monotonic time 0 until advanced."""
     with monitel.testing.ManualClock() as clock:
         yield clock
 
@@ -128,7 +129,7 @@ def events(monitel: ModuleType) -> Iterator[list[Any]]:
 
 @pytest.fixture
 def make_stat(monitel: ModuleType) -> Callable[..., Any]:
-    """Make a Stat with all aggregations and a window of 60 s, unless told otherwise."""
+    """Return a function that creates a Stat, by default with all aggregations and a window of 60 s."""
 
     def make(
         name: str = "x", aggregations: Sequence[Any] | None = None, window_size: Any = 60.0, *args: Any, **kwargs: Any
@@ -141,7 +142,7 @@ def make_stat(monitel: ModuleType) -> Callable[..., Any]:
 
 @pytest.fixture
 def make_queue(monitel: ModuleType, twin: str) -> Callable[..., Any]:
-    """Make a queue of the twin under test, large unless limits are given."""
+    """Return a function that creates a queue of the twin under test, by default a large one."""
     queue_type = monitel.bounded_queue.BoundedQueue
     assert f"monitel._bounded_queue_{twin}" == queue_type.__module__
 
@@ -151,9 +152,60 @@ def make_queue(monitel: ModuleType, twin: str) -> Callable[..., Any]:
     return make
 
 
+@pytest.fixture
+def ranges(monitel: ModuleType, twin: str) -> Any:
+    """Return monitel.profiler.ranges over the twin under test, without listeners."""
+    ranges = monitel.profiler.ranges
+    assert f"monitel.profiler.ranges._ranges_{twin}" == ranges.Range.__module__
+    assert not _listened(ranges)
+    return ranges
+
+
+@pytest.fixture
+def record(ranges: Any) -> Any:
+    """Return record_function over the twin under test."""
+    return ranges.record_function
+
+
+@pytest.fixture
+def received(ranges: Any) -> Iterator[list[tuple[str, Any]]]:
+    """Collect ("began" or "ended", range) of each call of a listener."""
+    calls: list[Any] = []
+    with ranges.listen(
+        began=lambda each: calls.append(("began", each)), ended=lambda each: calls.append(("ended", each))
+    ):
+        yield calls
+    assert not _listened(ranges)
+
+
+@pytest.fixture
+def manual_clock() -> Iterator[Any]:
+    """Return a clock of the installed package that moves only by advance()."""
+    with installed.testing.ManualClock() as clock:
+        yield clock
+
+
+@pytest.fixture
+def clean_profiler() -> Iterator[None]:
+    """Forget warnings and steps of other tests, and check that the test leaves no listeners."""
+    profiler = installed.profiler
+    import_module("monitel.profiler.torch_api.kineto_profile")._warned.clear()
+    yield
+    assert not _listened(profiler.ranges)
+    assert [] == [each for each in gc.callbacks if each.__module__.startswith("monitel")]
+    profiler.KinetoStepTracker._step_dict.clear()
+    profiler.KinetoStepTracker._current_step = 0
+
+
+def _listened(ranges: Any) -> bool:
+    """Return whether ranges are being recorded."""
+    with ranges.record_function("probe"):
+        return ranges.current_range() is not None
+
+
 @pytest.fixture(scope="session")
 def both_twins() -> dict[str, ModuleType]:
-    """Give the package over each twin, by name, to compare them."""
+    """Return the package with each twin, by name, to compare them."""
     if _PURE_ONLY:
         pytest.skip(f"{_SWITCH} is set")
     return {twin: _copy(twin)["monitel"] for twin in ("c", "py")}
@@ -168,15 +220,15 @@ def unraisable(monkeypatch: pytest.MonkeyPatch) -> list[BaseException | None]:
 
 
 class RunThreads(Protocol):
-    """What the fixture ``run_threads`` gives."""
+    """The type of the fixture ``run_threads``."""
 
     def __call__(self, *functions: Callable[[], object]) -> None:
-        """Run each function in a thread of its own."""
+        """Run each function in a separate thread."""
 
 
 @pytest.fixture
 def run_threads() -> RunThreads:
-    """Run functions at the same time, with a deadline; what one raises fails the test."""
+    """Return a function that runs functions concurrently, with a deadline; an exception fails the test."""
 
     def run(*functions: Callable[[], object]) -> None:
         failures: list[BaseException] = []
@@ -202,14 +254,14 @@ def run_threads() -> RunThreads:
 
 @dataclass
 class Ended:
-    """What a script has said."""
+    """The output of a script."""
 
     lines: list[str]
     stderr: str
 
 
 class RunScript(Protocol):
-    """What the fixture ``run_script`` gives."""
+    """The type of the fixture ``run_script``."""
 
     def __call__(self, source: str, *, returncode: int = 0) -> Ended:
         """Run a script to its end."""
@@ -236,12 +288,12 @@ def within(seconds, function):  # where it may hang: SIGALRM ends the process
 
 @pytest.fixture
 def run_script(twin: str, tmp_path: Path) -> RunScript:
-    """Run a script in a process of its own, over the twin under test, with a hard timeout."""
+    """Return a function that runs a script in a separate process, with the twin under test and a hard timeout."""
     accumulator = next(module for module, name in _ACCUMULATORS.items() if name == twin)
     environment = {**os.environ, _SWITCH: "1" if twin == "py" else "0", "PYTHONWARNINGS": "default"}
 
     def run(source: str, *, returncode: int = 0) -> Ended:
-        script = tmp_path / "script.py"  # a file, because spawn imports the main module again
+        script = tmp_path / "script.py"  # a file, because a spawned process imports the main module again
         script.write_text(_PRELUDE.format(accumulator=accumulator) + source, encoding="utf-8")
         process = subprocess.Popen(
             [sys.executable, "-X", "faulthandler", script],
@@ -255,7 +307,7 @@ def run_script(twin: str, tmp_path: Path) -> RunScript:
         try:
             stdout, stderr = process.communicate(timeout=_DEADLINE)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)  # its children too: they hold the pipes
+            os.killpg(process.pid, signal.SIGKILL)  # including its children, which hold the pipes
             stdout, stderr = process.communicate()
             pytest.fail(f"the script hangs after saying {stdout!r}, {stderr!r}")
         assert returncode == process.returncode, stderr

@@ -1,8 +1,8 @@
-"""A device for torch that does nothing before it is told to: what waits for it is seen, and counted.
+"""A torch device that executes nothing before a test asks for it, and counts every call that waits.
 
-It is torch's own extension point, a PrivateUse1 backend in Python, so that the code under test meets real tensors, of
-``device="later"``, with streams and events as CUDA has them. Each operation is put at the end of the current stream.
-Call :func:`start` first.
+The device is a PrivateUse1 backend in Python, torch's extension point, so the code under test gets real tensors with
+``device="later"``, and streams and events like those of CUDA. Each operation is queued in the current stream. Call
+:func:`start` first.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ _numbers = count()
 _PRIVATE_USE_1 = 20  # c10::DeviceType
 
 
-class Stream(torch.Stream):  # type: ignore[misc]  # torch is not there for mypy
-    """Operations in the order in which they are to be done."""
+class Stream(torch.Stream):  # type: ignore[misc]  # torch is untyped for mypy
+    """A queue of operations, executed in order."""
 
-    def __new__(cls, _device: object = None) -> Stream:  # noqa: D102, PYI034  the class says it
+    def __new__(cls, _device: object = None) -> Stream:  # noqa: D102, PYI034  documented in the class
         made: Stream = super().__new__(cls, stream_id=next(_numbers), device_index=0, device_type=_PRIVATE_USE_1)
         return made
 
     def __init__(self, _device: object = None) -> None:
-        self.operations: deque[Callable[[], bool]] = deque()  # each says whether it is done
+        self.operations: deque[Callable[[], bool]] = deque()  # each returns whether it is complete
         later.streams.append(self)
 
     def put(self, operation: Callable[[], object]) -> None:
-        """Do this when all before it is done."""
+        """Queue an operation."""
 
         def done() -> bool:
             operation()
@@ -45,12 +45,12 @@ class Stream(torch.Stream):  # type: ignore[misc]  # torch is not there for mypy
         self.operations.append(done)
 
     def wait_event(self, event: Event) -> None:
-        """What comes after this waits for the event, as it is recorded now."""
+        """Have later operations wait for the latest recording of an event."""
         number = event.number
         self.operations.append(lambda: number in event.reached)
 
     def run(self) -> bool:
-        """Do what can be done; tells whether that was anything."""
+        """Execute operations until one waits; return whether any was executed."""
         before = len(self.operations)
         while self.operations and self.operations[0]():
             self.operations.popleft()
@@ -58,19 +58,19 @@ class Stream(torch.Stream):  # type: ignore[misc]  # torch is not there for mypy
 
 
 class Event:
-    """A place in a stream."""
+    """A marker in a stream."""
 
     def __init__(self) -> None:
         self.number = -1  # of the latest record()
         self.reached = {-1}
 
     def record(self, stream: Stream) -> None:
-        """Be at the end of a stream."""
+        """Put the marker at the end of a stream."""
         number = self.number = next(_numbers)
         stream.put(lambda: self.reached.add(number))
 
     def query(self) -> bool:
-        """Whether the stream has come there."""
+        """Return whether the stream has reached the marker."""
         later.queries += 1
         if later.answers:
             later.run()
@@ -89,23 +89,23 @@ class Later:
         self.reset()
 
     def reset(self) -> None:
-        """Forget what was put, and all counts."""
+        """Discard all operations, and reset all counts."""
         self.syncs = self.queries = self.launches = 0
         self.capturing = False
         self.failure: Exception | None = None
-        self.recorded: list[tuple[int, Any]] = []  # whose memory a stream uses
-        self.answers = False  # whether all is done by the time somebody asks
+        self.recorded: list[tuple[int, Any]] = []  # addresses of memory that a stream uses, with the stream
+        self.answers = False  # whether a query executes all operations first
         for stream in self.streams:
             stream.operations.clear()
 
     def run(self) -> None:
-        """Have the device do all that it was given."""
+        """Execute all operations."""
         with self._lock:
-            while sum(stream.run() for stream in reversed(self.streams)):  # each is ahead of those it does not wait for
+            while sum(stream.run() for stream in reversed(self.streams)):  # in reverse, to run a stream ahead of others
                 pass
 
     def launch(self, operation: Callable[[], object]) -> None:
-        """Put an operation into the current stream."""
+        """Queue an operation in the current stream."""
         if self.failure is not None:
             raise self.failure
         self.launches += 1
@@ -113,16 +113,16 @@ class Later:
 
     @property
     def current(self) -> Any:
-        """The stream that this thread's operations go into; at first all threads' is the same."""
+        """The current stream of this thread; by default all threads have the same one."""
         return getattr(self._current, "stream", self.streams[0])
 
     def current_stream(self, _device: object = None) -> Any:
-        """The same, as torch's modules call it."""
+        """Return the current stream, under the name in torch's modules."""
         return self.current
 
     @contextmanager
     def stream(self, stream: Stream) -> Iterator[None]:
-        """Make it the current one."""
+        """Make a stream the current one within a block."""
         previous = self.current
         self._current.stream = stream
         try:
@@ -131,52 +131,52 @@ class Later:
             self._current.stream = previous
 
     def is_current_stream_capturing(self) -> bool:
-        """Whether a graph is being captured."""
+        """Return whether a graph is being captured."""
         return self.capturing
 
     def is_available(self) -> bool:
-        """It is there: torch asks."""
+        """Return True; torch calls this."""
         return True
 
     def is_initialized(self) -> bool:
-        """It is ready: torch asks."""
+        """Return True; torch calls this."""
         return True
 
     def current_device(self) -> int:
-        """There is one: torch asks."""
+        """Return the index of the only device; torch calls this."""
         return 0
 
     def device_count(self) -> int:
-        """There is one: torch asks."""
+        """Return 1; torch calls this."""
         return 1
 
     def _is_in_bad_fork(self) -> bool:
         return False
 
     def manual_seed_all(self, seed: int) -> None:
-        """It has no random numbers: torch tells."""
+        """Do nothing: the device has no random numbers. torch calls this."""
 
 
 later = Later()
-later.Stream, later.Event = Stream, Event  # type: ignore[attr-defined]  # in the class they would hide the names
+later.Stream, later.Event = Stream, Event  # type: ignore[attr-defined]  # as class attributes they would hide the classes
 Stream()
 
 
 @cache
 def start() -> None:
-    """Make it known to torch, for the rest of the process: some of torch's own listings show it then."""
+    """Register the device with torch for the rest of the process. Some of torch's listings then include it."""
     _setup_privateuseone_for_python_backend("later", later)
 
 
 class LaterTensor(torch.Tensor):  # type: ignore[misc]
-    """A tensor whose numbers are on the device, which is where ``host`` is."""
+    """A tensor on the device. Its numbers are in ``host``."""
 
     host: torch.Tensor
-    __torch_function__ = torch._C._disabled_torch_function_impl  # as Parameter: what Python sees is the device's alone
+    __torch_function__ = torch._C._disabled_torch_function_impl  # as for Parameter
 
     @staticmethod
-    def __new__(cls, host: torch.Tensor) -> LaterTensor:  # noqa: D102, PYI034  the class says it
-        with torch.inference_mode(host.is_inference()):  # a view is what its base is
+    def __new__(cls, host: torch.Tensor) -> LaterTensor:  # noqa: D102, PYI034  documented in the class
+        with torch.inference_mode(host.is_inference()):  # a view is an inference tensor if its base is
             made: LaterTensor = torch._C._acc.create_empty_tensor(list(host.shape), host.dtype)
         made.__class__ = LaterTensor
         return made
@@ -186,7 +186,7 @@ class LaterTensor(torch.Tensor):  # type: ignore[misc]
 
 
 def on_later(value: Any, dtype: Any = None) -> LaterTensor:
-    """A tensor on the device, with this value already."""
+    """Return a tensor on the device with this value, without a queued operation."""
     return LaterTensor(torch.tensor(value, dtype=dtype))
 
 
@@ -211,8 +211,8 @@ def _select(tensor: LaterTensor, dim: int, index: int) -> LaterTensor:
 
 
 @_implements("slice.Tensor")
-def _slice(tensor: LaterTensor, *place: Any) -> LaterTensor:
-    return LaterTensor(torch.ops.aten.slice(tensor.host, *place))
+def _slice(tensor: LaterTensor, *bounds: Any) -> LaterTensor:
+    return LaterTensor(torch.ops.aten.slice(tensor.host, *bounds))
 
 
 @_implements("view")
@@ -233,7 +233,7 @@ def _record_stream(tensor: LaterTensor, stream: Any) -> None:
 
 @_implements("_copy_from")
 def _copy_from(source: Any, target: Any, non_blocking: bool = False) -> Any:
-    """Copy within the device, or between it and the host."""
+    """Copy within the device, or between the device and the host."""
     there, here = (each.host if isinstance(each, LaterTensor) else each for each in (source, target))
     later.launch(lambda: here.copy_(there))
     if not non_blocking:
@@ -248,6 +248,6 @@ def _item(tensor: LaterTensor) -> Any:
 
 
 def _wait() -> None:
-    """What telemetry must never do."""
+    """Wait for the device, which telemetry must never do."""
     later.syncs += 1
     later.run()

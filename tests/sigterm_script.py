@@ -1,4 +1,4 @@
-"""Scripts that install a handler for SIGTERM, and are sent the signal."""
+"""Scripts that install a handler for SIGTERM and receive the signal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _pure = os.environ.get(_SWITCH, "0") not in {"", "0"}
 _built = find_spec("monitel._sigterm_c") is not None or os.environ.get("MONITEL_REQUIRE_EXTENSIONS") == "1"
 needs_c = pytest.mark.skipif(_pure or not _built, reason=f"monitel._sigterm_c is not built, or {_SWITCH} is set")
 
-#: What a script starts with; ``end`` and ``flush`` print the thread in which they are called.
+#: Start of each script; ``end`` and ``flush`` print the thread in which they are called.
 PRELUDE = """\
 import asyncio, ctypes, faulthandler, os, signal, sys, threading, time
 from monitel import sigterm
@@ -66,7 +66,7 @@ signal.signal(signal.SIGTERM, later)
 
 @dataclass(frozen=True)
 class Ended:
-    """How a script ended: its exit status, its lines, and the seconds from SIGTERM to its end."""
+    """The end of a script: its exit status, its lines, and the seconds from SIGTERM to its end."""
 
     status: int
     lines: list[str]
@@ -97,7 +97,7 @@ def terminate(folder: Path, twin: str, script: str, *, signals: int = 1) -> Ende
         seconds = time.monotonic() - begin
     finally:
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # the sleeping children too
+            os.killpg(process.pid, signal.SIGKILL)  # including sleeping children
         process.wait()
     assert "ready\n" == first, stderr
     return Ended(process.returncode, stdout.splitlines(), seconds, stderr)

@@ -1,4 +1,4 @@
-"""Aggregation: torch's names and numbers on a real enum."""
+"""Aggregation: torch's names and numbers, as a real enum."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NUMBERS = {**TORCHS_NUMBERS, "HISTOGRAM": 100, "STDDEV": 101}
 
 
 def test_names_and_numbers_are_torchs() -> None:
-    """The members come in torch's order, with torch's numbers; after them monitel's own, with others."""
+    """The members have torch's order and numbers; monitel's extensions follow, with other numbers."""
     assert list(TORCHS_NUMBERS) == [member.name for member in monitel.aggregation.TORCHS]
     assert list(NUMBERS.items()) == [(member.name, member.value) for member in Aggregation]
     assert list(NUMBERS) == list(Aggregation.__members__)
@@ -32,7 +32,7 @@ def test_is_a_real_enum() -> None:
 
 @pytest.mark.parametrize(("name", "number"), NUMBERS.items())
 def test_member(name: str, number: int) -> None:
-    """A member is one object by name, by number and at module level, is true, and reads as in torch."""
+    """A member is the same object by name, by number and in the package; it is true, and prints as in torch."""
     member = getattr(monitel, name)
     assert member is Aggregation[name]
     assert member is Aggregation(number)
@@ -47,7 +47,7 @@ def test_member(name: str, number: int) -> None:
 
 
 def test_numpy_number() -> None:
-    """A NumPy integer looks a member up as an int does."""
+    """A NumPy integer selects a member, as an int does."""
     numpy = pytest.importorskip("numpy", reason="numpy is not installed")
     assert Aggregation(numpy.int64(4)) is Aggregation.SUM
     with pytest.raises(ValueError, match="got np"):
@@ -56,14 +56,14 @@ def test_numpy_number() -> None:
 
 @pytest.mark.parametrize("number", [1, 7, 99, -1, True, 2**40])
 def test_unknown_number(number: int) -> None:
-    """Row "Aggregation": Aggregation(99) is a ValueError that lists what is allowed; torch accepts it."""
+    """Row "Aggregation": Aggregation(99) is a ValueError that lists the allowed numbers; torch accepts it."""
     with pytest.raises(ValueError, match=r"takes one of 0 \(VALUE\), 2 \(MEAN\), .*, got ") as caught:
         Aggregation(number)
     assert str(caught.value).endswith(f"got {number!r}")
 
 
 @pytest.mark.parametrize("given", ["SUM", "", b"4", None, 4.5, float("nan"), object()])
-def test_what_is_no_number(given: object) -> None:
+def test_value_of_another_type(given: object) -> None:
     """Anything but a number is a TypeError, as in torch."""
     with pytest.raises(TypeError, match="takes one of"):
         Aggregation(given)
@@ -75,7 +75,7 @@ def test_no_argument() -> None:
         Aggregation()  # type: ignore[call-arg]  # that is the point
 
 
-def test_is_no_number() -> None:
+def test_member_is_not_a_number() -> None:
     """As in torch a member does not equal its number, has no order, and does not combine."""
     number: Any = 4
     assert number != Aggregation.SUM
@@ -104,7 +104,7 @@ def test_pickle_gives_the_member(protocol: int) -> None:
 
 
 def test_copy_gives_the_member() -> None:
-    """There is one object for each aggregation, copied or not."""
+    """A copy is the same object."""
     for member in Aggregation:
         assert member is copy.copy(member)
         assert member is copy.deepcopy(member)

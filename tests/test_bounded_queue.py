@@ -40,7 +40,7 @@ def test_counts_have_names(make_queue: MakeQueue, monitel: ModuleType) -> None:
 
 
 def test_oldest_items_are_dropped_first(make_queue: MakeQueue) -> None:
-    """A queue that is full of items drops the oldest one for each new one, and counts it."""
+    """A full queue drops and counts the oldest item for each new one."""
     evicted: list[int] = []
     queue = make_queue(3, evicted=evicted.append)
     for item in range(10):
@@ -51,7 +51,7 @@ def test_oldest_items_are_dropped_first(make_queue: MakeQueue) -> None:
 
 
 def test_queue_is_bounded_by_bytes(make_queue: MakeQueue) -> None:
-    """A queue that is full of bytes drops as many of the oldest items as the new one takes room."""
+    """At the byte limit, the queue drops as many of the oldest items as the new one needs."""
     evicted: list[str] = []
     queue = make_queue(max_bytes=1000, evicted=evicted.append)
     for item in "abcd":
@@ -66,7 +66,7 @@ def test_queue_is_bounded_by_bytes(make_queue: MakeQueue) -> None:
     assert 0 == queue.weight_bytes
 
 
-def test_one_item_may_take_the_room_of_hundreds(make_queue: MakeQueue) -> None:
+def test_one_large_item_replaces_hundreds(make_queue: MakeQueue) -> None:
     """An item that is as large as the queue replaces all others."""
     evicted: list[int] = []
     queue = make_queue(max_bytes=1000, evicted=evicted.append)
@@ -91,7 +91,7 @@ def test_item_larger_than_the_queue_is_dropped_itself(make_queue: MakeQueue) -> 
 
 
 class _Text(str):
-    """A str that is longer than it says."""
+    """A str whose __len__ is too small."""
 
     __slots__ = ()
 
@@ -100,16 +100,16 @@ class _Text(str):
 
 
 class _Dict(dict[Any, Any]):
-    """A dict that cannot be read by its methods."""
+    """A dict whose methods all raise."""
 
-    def _refuse(self, *_: Any) -> Any:
+    def _raise(self, *_: Any) -> Any:
         raise ValueError
 
-    __iter__ = __len__ = keys = values = items = copy = _refuse
+    __iter__ = __len__ = keys = values = items = copy = _raise
 
 
 class _Disguised:
-    """An object that cannot be asked for its class."""
+    """An object whose __class__ raises."""
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
@@ -153,7 +153,7 @@ def test_size_is_estimated_from_the_payload(make_queue: MakeQueue, payload: obje
 
 
 def test_payload_that_contains_itself_has_a_size(make_queue: MakeQueue) -> None:
-    """Estimates end at a depth and at the limit, so that a payload without an end has one."""
+    """Estimates stop at a depth and at the limit, so that a recursive payload has a size."""
     lonely: list[Any] = []
     lonely.append(lonely)
     wide: list[Any] = []
@@ -166,7 +166,7 @@ def test_payload_that_contains_itself_has_a_size(make_queue: MakeQueue) -> None:
 
 
 def test_wake_is_called_at_half(make_queue: MakeQueue) -> None:
-    """wake() is called when half of the items are there, and again only after a take() that left less than half."""
+    """wake() is called when the queue is half full, and again only after a take() that left less than half."""
     woken: list[int] = []
     queue: Any = make_queue(10, wake=lambda: woken.append(len(queue)))
     for item in range(20):
@@ -183,7 +183,7 @@ def test_wake_is_called_at_half(make_queue: MakeQueue) -> None:
 
 
 def test_wake_is_called_at_half_of_the_bytes(make_queue: MakeQueue) -> None:
-    """wake() is called when half of the bytes are there, also if one item brings all of them."""
+    """wake() is called when half of the bytes are used, even if one item has all of them."""
     woken: list[int] = []
     queue: Any = make_queue(max_bytes=1001, wake=lambda: woken.append(queue.weight_bytes))
     queue.put("a", 500)
@@ -197,7 +197,7 @@ def test_wake_is_called_at_half_of_the_bytes(make_queue: MakeQueue) -> None:
 
 
 def test_smallest_queue_wakes_for_each_item(make_queue: MakeQueue) -> None:
-    """A queue of one item is half full with it."""
+    """A queue with a limit of one item is half full with it."""
     woken: list[None] = []
     queue = make_queue(1, wake=lambda: woken.append(None))
     queue.put(1)
@@ -208,7 +208,7 @@ def test_smallest_queue_wakes_for_each_item(make_queue: MakeQueue) -> None:
 
 
 def test_callbacks_may_use_the_queue(make_queue: MakeQueue) -> None:
-    """Callbacks run after the step: they see the queue complete, and may put and take."""
+    """Callbacks run after the step: the queue is consistent, and they may put and take."""
     seen: list[Any] = []
 
     def evicted(item: int) -> None:
@@ -235,7 +235,7 @@ def test_callbacks_may_use_the_queue(make_queue: MakeQueue) -> None:
 def test_failing_callbacks_do_not_reach_the_caller(
     make_queue: MakeQueue, unraisable: list[BaseException | None], kind: type[BaseException]
 ) -> None:
-    """What a callback raises goes to sys.unraisablehook, and each item has its callback all the same."""
+    """An exception of a callback goes to sys.unraisablehook, and the callback is still called for each item."""
     failed: list[object] = []
 
     def fail(*item: object) -> None:
@@ -252,13 +252,13 @@ def test_failing_callbacks_do_not_reach_the_caller(
 
 @pytest.mark.parametrize("limits", [(0, 1), (1, 0), (-1, 1)])
 def test_limits_are_at_least_one(make_queue: MakeQueue, limits: tuple[int, int]) -> None:
-    """A queue that could hold nothing is refused."""
+    """A limit below 1 is a ValueError."""
     with pytest.raises(ValueError, match=f"must be at least 1, got {limits[0]} and {limits[1]}"):
         make_queue(*limits)
 
 
 def test_wrong_arguments_are_type_errors(make_queue: MakeQueue) -> None:
-    """put() names a wrong argument, as Python functions do."""
+    """Errors of put() name the wrong argument, as those of Python functions do."""
     queue = make_queue()
     calls: list[tuple[Callable[[], object], str]] = [
         (queue.put, "missing 1 required positional argument: 'item'"),
@@ -268,8 +268,8 @@ def test_wrong_arguments_are_type_errors(make_queue: MakeQueue) -> None:
         (lambda: queue.take("1"), "'str' object cannot be interpreted as an integer"),
         (lambda: make_queue(1.5), "'float' object cannot be interpreted as an integer"),
     ]
-    for call, said in calls:
-        with pytest.raises(TypeError, match=said):
+    for call, output in calls:
+        with pytest.raises(TypeError, match=output):
             call()
     queue.put(payload=5, item="by keyword")
     assert (5, ["by keyword"]) == (queue.weight_bytes, queue.take(1))
@@ -281,7 +281,7 @@ def test_type_takes_parameters(make_queue: MakeQueue) -> None:
 
 
 def test_missing_extension_leaves_the_python_twin(run_script: Any) -> None:
-    """Where the extension was not built, the Python twin is used."""
+    """Without the extension, the Python twin is used."""
     ended = run_script(
         'sys.modules["monitel._bounded_queue_c"] = None\n'
         "from monitel.bounded_queue import BoundedQueue\n"

@@ -1,4 +1,4 @@
-"""The bounded queue under interruptions and threads, its memory, and both twins beside each other."""
+"""The bounded queue with interruptions and threads, its memory, and both twins compared."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DEADLINE = 60.0  # seconds
 
 @pytest.fixture
 def switch_often() -> Iterator[None]:
-    """Let threads take turns as often as possible."""
+    """Switch between threads as often as possible."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -46,7 +46,7 @@ class _Phoenix:
 
 
 def test_destructor_of_a_dropped_item_may_put(make_queue: MakeQueue) -> None:
-    """A dropped item is destructed after the step, and may put another one."""
+    """A dropped item is destructed after the step, and its destructor may put another one."""
     queue = make_queue(10)
     for number in range(10):
         queue.put(_Phoenix(queue, number))
@@ -80,7 +80,7 @@ def test_garbage_collection_may_put(make_queue: MakeQueue) -> None:
 
 
 class _Observer:
-    """Uses a queue wherever something interrupts it, and keeps account of it."""
+    """Uses a queue in interruptions, and counts the items."""
 
     def __init__(self, make_queue: MakeQueue) -> None:
         self.uses = 0
@@ -91,7 +91,7 @@ class _Observer:
         self.queue = make_queue(7, 7 * 1000, evicted=self.evicted.append)
 
     def use(self, number: int) -> None:
-        """Put, take, and look at the counts in turn."""
+        """Put, take, and check the counts in turn."""
         self.uses += 1
         if number % 4 < 2:
             self.put += 1
@@ -104,7 +104,7 @@ class _Observer:
         self.check()
 
     def check(self) -> None:
-        """Compare the counts with each other, and with what was taken."""
+        """Compare the counts with each other, and with the taken items."""
         uses, taken = self.uses, len(self.taken)
         recorded, dropped, waiting = self.queue.counts()
         if uses == self.uses and not self.taking:
@@ -114,7 +114,7 @@ class _Observer:
         assert 0 <= self.queue.weight_bytes
 
     def check_at_the_end(self) -> None:
-        """Compare the counts with what came out: each item once."""
+        """Compare the counts with the taken and dropped items: each item occurs once."""
         recorded, dropped, waiting = self.queue.counts()
         assert (self.put, len(self.evicted)) == (recorded, dropped)
         left = self.queue.take(100)
@@ -123,7 +123,7 @@ class _Observer:
 
 
 def test_signal_handlers_may_use_the_queue(make_queue: MakeQueue) -> None:
-    """A signal handler that puts, takes and counts at any instant loses nothing and counts nothing twice."""
+    """If a signal handler puts, takes and counts at any moment, each item is counted once."""
     observer = _Observer(make_queue)
     handled = 0
 
@@ -168,13 +168,13 @@ def _interrupted(source: str, interruption: Callable[[], object], action: Callab
 
 
 def _use_sometimes(observer: _Observer, chance: random.Random) -> None:
-    """Not always: an interruption drops what the interrupted step would drop next."""
+    """Use the queue in some interruptions only: an interruption drops the item that the interrupted step would drop."""
     while chance.random() < 0.5:
         observer.use(chance.randrange(100))
 
 
 def test_python_twin_may_be_interrupted_after_each_call(both_twins: dict[str, ModuleType]) -> None:
-    """Wherever a handler can run within a step of the Python twin, the counts are right and each item is there once."""
+    """If a handler runs anywhere within a step of the Python twin, the counts are right and each item occurs once."""
     module = both_twins["py"].bounded_queue
     source = sys.modules[module.BoundedQueue.__module__].__file__
     assert source
@@ -210,7 +210,7 @@ def test_interrupted_step_holds_no_lock_in_callbacks(both_twins: dict[str, Modul
 
 
 def test_counts_add_up_at_every_moment(make_queue: MakeQueue, run_threads: Any, switch_often: None) -> None:
-    """Four threads put and one takes, and a reader finds each item either taken, dropped or waiting."""
+    """While four threads put and one takes, a reader finds each item either taken, dropped or waiting."""
     queue = make_queue(500)
     moving = threading.Lock()
     taken = 0
@@ -258,7 +258,7 @@ def test_takes_of_several_threads_get_each_item_once(
     assert list(range(20_000)) == sorted(taken)
 
 
-def test_wake_is_not_jumped_over(make_queue: MakeQueue, run_threads: Any, switch_often: None) -> None:
+def test_wake_is_called_once_by_several_threads(make_queue: MakeQueue, run_threads: Any, switch_often: None) -> None:
     """Threads that pass half at the same time cause one call of wake(), neither none nor two."""
     woken: list[None] = []
     queue = make_queue(8, wake=lambda: woken.append(None))
@@ -268,8 +268,8 @@ def test_wake_is_not_jumped_over(make_queue: MakeQueue, run_threads: Any, switch
         queue.take(8)
 
 
-def test_queue_releases_what_it_holds(make_queue: MakeQueue) -> None:
-    """Items die with their queue, including in a cycle with it."""
+def test_queue_releases_its_items(make_queue: MakeQueue) -> None:
+    """Items are released with their queue, even in a reference cycle with it."""
 
     class Item:
         queue: Any = None
@@ -287,7 +287,7 @@ def test_queue_releases_what_it_holds(make_queue: MakeQueue) -> None:
 
 
 def test_taken_and_dropped_items_are_released(make_queue: MakeQueue) -> None:
-    """The queue keeps no reference to an item that has left it."""
+    """The queue keeps no reference to removed items."""
 
     class Item:
         """Something large."""
@@ -302,8 +302,8 @@ def test_taken_and_dropped_items_are_released(make_queue: MakeQueue) -> None:
     assert alive[2]() is None
 
 
-def test_empty_queue_gives_its_memory_back(make_queue: MakeQueue) -> None:
-    """The memory of a queue that was full of items is free when it is empty."""
+def test_empty_queue_releases_its_memory(make_queue: MakeQueue) -> None:
+    """An empty queue has released the memory that it used when it was full."""
     queue = make_queue()
     tracemalloc.start()
     try:

@@ -1,4 +1,4 @@
-"""torch.compile: guards and timers leave the captured graph as it is, and record nothing while it is traced."""
+"""torch.compile: guards, timers and ranges do not change the captured graph, and record nothing while tracing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def plain(x: Any) -> Any:
 
 
 def guarded(x: Any) -> Any:
-    """Compute within a wait counter's guard."""
+    """Compute within the guard of a wait counter."""
     with COUNTER.guard():
         y = x + 1
         y = y * 2
@@ -38,7 +38,7 @@ def guarded(x: Any) -> Any:
 
 
 def timed(x: Any) -> Any:
-    """Compute within a Stat's timer."""
+    """Compute within the timer of a Stat."""
     with STAT.time():
         y = x + 1
         y = y * 2
@@ -64,19 +64,19 @@ def ranged(x: Any) -> Any:
 
 @record_function("decorated")
 def range_decorated(x: Any) -> Any:
-    """Compute in a function that is a range."""
+    """Compute in a function decorated with a range."""
     y = x + 1
     y = y * 2
     return y.sin()
 
 
 def nested(x: Any) -> Any:
-    """Compute within all, around a timed function."""
+    """Compute within a timer, a guard and a range, in a timed function."""
     with STAT.time(), COUNTER.guard(), record_function("nested"):
         return decorated(x)
 
 
-#: Each step, with the samples, waits and ranges of one eager call.
+#: Each step, and the numbers of samples, waits and ranges of one eager call.
 STEPS: dict[str, tuple[Step, tuple[int, int, int]]] = {
     "plain": (plain, (0, 0, 0)),
     "guard": (guarded, (0, 1, 0)),
@@ -90,7 +90,7 @@ BEGAN: list[ranges.Range] = []
 
 
 @pytest.fixture(autouse=True)
-def _compile_anew() -> Iterator[None]:
+def _recompile() -> Iterator[None]:
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
@@ -103,14 +103,14 @@ def _listening() -> Iterator[None]:
 
 
 def recorded() -> tuple[int, int, int]:
-    """Give the samples, the waits and the ranges so far."""
+    """Return the numbers of samples, waits and ranges so far."""
     reading = monitel.wait_counters()[COUNTER.key]
     assert 0 == reading.active
     return STAT.count, reading.count, len(BEGAN)
 
 
 def captured(step: Step, *, fullgraph: bool) -> tuple[list[list[str]], Any]:
-    """Give the ops of each graph that torch.compile captures, and what two compiled calls return."""
+    """Return the ops of each graph that torch.compile captures, and the results of two compiled calls."""
     graphs: list[list[str]] = []
 
     def backend(module: Any, _inputs: Any) -> Any:
@@ -124,8 +124,8 @@ def captured(step: Step, *, fullgraph: bool) -> tuple[list[list[str]], Any]:
 @pytest.mark.usefixtures("_listening")
 @pytest.mark.parametrize("fullgraph", [True, False])
 @pytest.mark.parametrize("step", [step for step, _ in STEPS.values()], ids=STEPS)
-def test_captures_the_same_ops(step: Step, fullgraph: bool) -> None:
-    """A step with telemetry is one graph of the plain step's ops; a plain ``with`` would leave no graph at all."""
+def test_telemetry_does_not_change_the_graph(step: Step, fullgraph: bool) -> None:
+    """A step with telemetry is captured as one graph, with the ops of the plain step."""
     before = recorded()
     graphs, results = captured(plain, fullgraph=fullgraph)
     assert [3] == [len(ops) for ops in graphs]
@@ -135,8 +135,8 @@ def test_captures_the_same_ops(step: Step, fullgraph: bool) -> None:
 
 @pytest.mark.usefixtures("_listening")
 @pytest.mark.parametrize(("step", "once"), STEPS.values(), ids=STEPS)
-def test_records_when_run_eagerly(step: Step, once: tuple[int, int, int]) -> None:
-    """The same step, run eagerly before and after it was compiled, records each call."""
+def test_eager_calls_are_recorded(step: Step, once: tuple[int, int, int]) -> None:
+    """A step that runs eagerly, before and after compilation, records each call."""
     before = recorded()
     expected = plain(torch.ones(3)).tolist()
     for calls in (1, 2):
@@ -145,8 +145,8 @@ def test_records_when_run_eagerly(step: Step, once: tuple[int, int, int]) -> Non
         captured(step, fullgraph=True)
 
 
-def test_a_profile_is_no_reason_to_compile_anew() -> None:
-    """Compiled code stays as it is when somebody begins or ceases to listen to its ranges."""
+def test_listeners_do_not_recompile() -> None:
+    """Adding or removing a listener of ranges does not recompile compiled code."""
     graphs: list[Any] = []
 
     def backend(module: Any, _inputs: Any) -> Any:
@@ -156,24 +156,24 @@ def test_a_profile_is_no_reason_to_compile_anew() -> None:
     compiled = torch.compile(ranged, backend=backend, fullgraph=True)
     for listener in (None, BEGAN.append, None):
         with ranges.listen(began=listener):
-            ranged(torch.ones(3))  # eagerly: its labels have been used by then
+            ranged(torch.ones(3))  # eagerly, so that the labels have been used
             compiled(torch.ones(3))
         compiled(torch.ones(3))
     assert 1 == len(graphs)
 
 
 @pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace:UserWarning")
-def test_a_plain_context_manager_would_not_do() -> None:
-    """What the guards avoid is seen here: a context manager that reads a clock breaks the graph."""
+def test_context_manager_without_the_check_breaks_the_graph() -> None:
+    """A context manager that reads a clock without the check breaks the graph, so the other tests are meaningful."""
 
     class Clocked:
-        """What monitel's guards would be without the check."""
+        """A timer without the check for torch.compile."""
 
         def __enter__(self) -> None:
             monitel.clock.monotonic_ns()
 
         def __exit__(self, *_exception: object) -> None:
-            """End."""
+            """Do nothing."""
 
     def step(x: Any) -> Any:
         with Clocked():

@@ -1,4 +1,4 @@
-"""The twins do the same: random operations give equal events, readings, errors and messages in C and in Python."""
+"""Differential tests: random operations give equal events, readings, errors and messages in C and in Python."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def readings(window: Any) -> list[Any]:
 
 
 class Side:
-    """One twin, with two Stats, a clock, and a handler that notes and does things."""
+    """One twin, with two Stats, a clock, and a handler that records events and runs planned operations."""
 
     def __init__(self, package: ModuleType, kinds: list[tuple[float, int]]) -> None:
         self.package, self.kinds = package, kinds
@@ -97,8 +97,8 @@ class Side:
         self.planned = ""
 
     def run(self, operations: list[Operation]) -> None:
-        """Do it all, and note what there is to see after each operation."""
-        self.package.flush()  # what other tests left
+        """Run all operations, and record all visible state after each."""
+        self.package.flush()  # left by other tests
         self.package._window.set_step(None)
         with ExitStack() as stack:
             stack.enter_context(
@@ -116,7 +116,7 @@ class Side:
             self.note("end", self.flush_all)
 
     def note(self, operation: str, action: Callable[..., object], *arguments: Any) -> None:
-        """Do one thing."""
+        """Run one operation."""
         try:
             outcome = repr(action(*arguments))
         except BaseException as error:
@@ -127,7 +127,7 @@ class Side:
             self.log.append(f"{stat!r} {stat.count} {stat.discarded} {got}")
 
     def handle(self, event: Any) -> None:
-        """Note an event, and do what was planned."""
+        """Record an event, and run the planned operation."""
         self.log.append(f"{event!r} {readings(event.window)}")
         self.windows.append(event.window)
         planned, self.planned = self.planned, ""
@@ -141,7 +141,7 @@ class Side:
             getattr(self, planned)(*[60] * (planned == "advance"))
 
     def add(self, which: int, args: list[Any], kwargs: dict[str, Any]) -> None:
-        """Add to one of the Stats; a handler's failure comes after the sample is in."""
+        """Add to one of the Stats; a handler fails after the sample was added."""
         stat = self.stats[which]
         try:
             stat.add(*args, **kwargs)
@@ -151,7 +151,7 @@ class Side:
         self.accepted += 1
 
     def advance(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance the clock."""
         self.clock.advance(seconds)
 
     def set_wall_clock(self, seconds: float) -> None:
@@ -163,20 +163,20 @@ class Side:
         self.stats[which].flush()
 
     def flush_all(self) -> None:
-        """Flush both."""
+        """Flush both Stats."""
         self.package.flush()
 
     def expire(self) -> int:
-        """Close what is over."""
+        """Close expired windows."""
         return self.package.close_expired_windows()  # type: ignore[no-any-return]
 
     def set_step(self, step: Any) -> int | None:
-        """Set the step, and read it."""
+        """Set the step, and return it."""
         self.package.set_step(step)
         return self.package.get_step()  # type: ignore[no-any-return]
 
     def handler(self, planned: str) -> None:
-        """Have the handler do something at the next event."""
+        """Plan an operation of the handler for the next event."""
         self.planned = planned
 
 
@@ -185,7 +185,7 @@ class Side:
 def test_twins_agree(
     both_twins: dict[str, ModuleType], kinds: list[tuple[float, int]], operations: list[Operation]
 ) -> None:
-    """Any operations give equal events and readings, and nothing is lost but what max_samples discards."""
+    """Any operations give equal events and readings, and no sample is lost unless max_samples discards it."""
     sides = [Side(package, kinds) for package in both_twins.values()]
     for side in sides:
         side.run(operations)
@@ -206,7 +206,7 @@ def test_twins_agree(
 def test_twins_agree_on_the_systems_clock(
     both_twins: dict[str, ModuleType], samples: list[float], max_samples: int
 ) -> None:
-    """Plain floats at the system's time, the fast path of C, fill windows alike."""
+    """Plain floats with the system's clock, the short path in C, fill equal windows."""
     seen = []
     for package in both_twins.values():
         stat = package.Stat("x", list(package.Aggregation), math.inf, max_samples)
@@ -229,34 +229,34 @@ def end(window: Any) -> int:
 @pytest.mark.parametrize("args", [(), (1,), (1, 2), (1, 2, 3)])
 @pytest.mark.parametrize("kwargs", [{}, {"v": 1}, {"x": 1}, {"v": 1, "x": 1}, {"x": 1, "v": 1}, {"ü": 1}])
 def test_wrong_calls(both_twins: dict[str, ModuleType], args: tuple[int, ...], kwargs: dict[str, int]) -> None:
-    """A call of add() with other arguments than one says the same in both twins, in Python's words."""
-    said = []
+    """A call of add() without exactly one argument raises the same error as a Python function, in both twins."""
+    output = []
     for package in both_twins.values():
         stat = package.Stat("x", [], 60.0)
         if len(args) + len(kwargs) == 1 and "x" not in kwargs and "ü" not in kwargs:
             stat.add(*args, **kwargs)
-            said.append(str(stat.count))
+            output.append(str(stat.count))
         else:
             with pytest.raises(TypeError, match=r"^Stat\.add\(\) ") as caught:
                 stat.add(*args, **kwargs)
-            said.append(str(caught.value))
+            output.append(str(caught.value))
             assert 0 == stat.count
-    assert said[0] == said[1]
+    assert output[0] == output[1]
 
 
 @pytest.mark.parametrize("value", [1, 1.0, "1", pytest.param(Mock(spec=float), id="mock")])
 def test_add_without_init(both_twins: dict[str, ModuleType], value: Any) -> None:
-    """A Stat without __init__ complains in the same words, whatever is added."""
-    said = []
+    """A Stat without __init__ raises the same error in both twins, for any value."""
+    output = []
     for package in both_twins.values():
         with pytest.raises((RuntimeError, TypeError)) as caught:
             package.Stat.__new__(package.Stat).add(value)
-        said.append(repr(caught.value))
-    assert said[0] == said[1]
+        output.append(repr(caught.value))
+    assert output[0] == output[1]
 
 
 def test_twins_have_one_interface(both_twins: dict[str, ModuleType]) -> None:
-    """What one window has, the other has, and the public part with the same documentation."""
+    """Both twins have the same attributes, and the public ones the same documentation."""
     c, py = (package.Stat for package in both_twins.values())
     names = {name for name in vars(c.__mro__[1]) if not name.startswith("__")} | {"add"}
     assert names == {name for name in names if hasattr(py, name)}
@@ -265,15 +265,15 @@ def test_twins_have_one_interface(both_twins: dict[str, ModuleType]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("extension", "said"),
+    ("extension", "output"),
     [
-        ("None", "monitel._window_py"),  # what import makes of a module that is not there
+        ("None", "monitel._window_py"),  # as for a missing module
         ("types.ModuleType('broken')", "ImportError"),
     ],
     ids=["missing", "broken"],
 )
-def test_without_the_c_module(run_script: Any, extension: str, said: str) -> None:
-    """Where the C module was not built, the Python twin does the work; a broken one is an ImportError."""
+def test_without_the_c_module(run_script: Any, extension: str, output: str) -> None:
+    """Without the C module the Python twin is used; a broken C module is an ImportError."""
     ended = run_script(
         f"""
 import subprocess
@@ -291,4 +291,4 @@ environment = dict(os.environ, MONITEL_NO_EXTENSIONS="")
 subprocess.run([sys.executable, "-c", child], env=environment, check=True)
 """
     )
-    assert [said] == ended.lines
+    assert [output] == ended.lines

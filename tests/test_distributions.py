@@ -1,4 +1,4 @@
-"""HISTOGRAM and STDDEV of a Stat: what windows, events and readings say, and what is paid by whom."""
+"""HISTOGRAM and STDDEV of a Stat: windows, events, readings, and memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def test_event_carries_percentiles_and_stddev(monitel: ModuleType, make_stat: MakeStat, events: list[Any]) -> None:
-    """HISTOGRAM gives four keys, STDDEV one, after torch's."""
+    """HISTOGRAM adds four keys, STDDEV one, after torch's keys."""
     stat = make_stat("step.time")
     for sample in range(1, 101):
         stat.add(sample)
@@ -39,7 +39,7 @@ def test_event_carries_percentiles_and_stddev(monitel: ModuleType, make_stat: Ma
     )
 
 
-def test_only_what_was_asked_for(monitel: ModuleType, make_stat: MakeStat, events: list[Any]) -> None:
+def test_only_requested_aggregations(monitel: ModuleType, make_stat: MakeStat, events: list[Any]) -> None:
     """Without HISTOGRAM there is no distribution and no quantile, without STDDEV no standard deviation."""
     stat = make_stat("x", [monitel.MEAN])
     stat.add(1)
@@ -47,28 +47,30 @@ def test_only_what_was_asked_for(monitel: ModuleType, make_stat: MakeStat, event
     window = events[0].window
     assert (None, None, {"mean": 1.0}) == (window.histogram, window.stddev, window.values())
     for ask in (stat.quantile, window.quantile):
-        with pytest.raises(ValueError, match=r"'x' collects no HISTOGRAM: put monitel\.HISTOGRAM into"):
+        with pytest.raises(ValueError, match=r"'x' does not collect HISTOGRAM: add monitel\.HISTOGRAM to"):
             ask(0.5)
-    with pytest.raises(ValueError, match=r"'x' collects no STDDEV: put monitel\.STDDEV"):
+    with pytest.raises(ValueError, match=r"'x' does not collect STDDEV: add monitel\.STDDEV"):
         window.value(monitel.STDDEV)
-    with pytest.raises(ValueError, match="HISTOGRAM is no number"):
+    with pytest.raises(ValueError, match="HISTOGRAM is not a number"):
         window.value(monitel.HISTOGRAM)
 
 
 def test_quantile_is_of_the_last_closed_window(monitel: ModuleType, make_stat: MakeStat) -> None:
-    """As get(): 0.0 before a window was closed, never of the open one."""
+    """As with get(), it is 0.0 before a window was closed, and never of the open window."""
     stat = make_stat("x", [monitel.HISTOGRAM])
     stat.add(5)
     assert 0.0 == stat.quantile(0.5)
-    with pytest.raises(ValueError, match="q must be from 0 to 1"):
+    with pytest.raises(ValueError, match="q must be between 0 and 1"):
         stat.quantile(2)
     stat.flush()
     stat.add(7)
     assert (5.0, 5.0, {}) == (stat.quantile(0.5), stat.quantile(1), stat.get())
 
 
-def test_each_window_has_its_own(monitel: ModuleType, make_stat: MakeStat, clock: Any, events: list[Any]) -> None:
-    """A window starts empty and as fine as the first, whatever was in the one before."""
+def test_windows_have_separate_distributions(
+    monitel: ModuleType, make_stat: MakeStat, clock: Any, events: list[Any]
+) -> None:
+    """A window starts empty, at the largest scale, whatever the previous window had."""
     stat = make_stat("x", [monitel.HISTOGRAM, monitel.STDDEV], 60.0, 3)
     for samples in ([1e-9, -4.0, 1e9], [2.0], [0.0, 3.0]):
         for sample in samples:
@@ -82,8 +84,8 @@ def test_each_window_has_its_own(monitel: ModuleType, make_stat: MakeStat, clock
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_what_is_not_finite(make_stat: MakeStat, events: list[Any], bad: float) -> None:
-    """It counts in the window, and makes mean and stddev NaN; the distribution is that of the others."""
+def test_samples_that_are_not_finite(make_stat: MakeStat, events: list[Any], bad: float) -> None:
+    """Such samples count in the window, and mean and stddev are NaN; the distribution has the finite samples only."""
     stat = make_stat()
     for sample in (1.0, bad, 3.0):
         stat.add(sample)
@@ -95,7 +97,7 @@ def test_what_is_not_finite(make_stat: MakeStat, events: list[Any], bad: float) 
 
 
 def test_stddev_of_large_numbers_that_differ_little(make_stat: MakeStat, events: list[Any]) -> None:
-    """Welford's way keeps its digits where the sum of squares loses them all."""
+    """Welford's algorithm is precise where the sum of squares is not."""
     stat = make_stat()
     for sample in (1e9 + 4, 1e9 + 7, 1e9 + 13, 1e9 + 16):
         stat.add(sample)
@@ -104,7 +106,7 @@ def test_stddev_of_large_numbers_that_differ_little(make_stat: MakeStat, events:
 
 
 def test_a_forked_child_starts_empty(run_script: Any) -> None:
-    """What the parent has collected is in the parent's distribution only."""
+    """The parent's samples are in the parent's distribution only."""
     ended = run_script(
         """
 stat = Stat("x", [monitel.HISTOGRAM, monitel.STDDEV], 60.0)
@@ -123,11 +125,11 @@ stat.flush()
     assert ["1 1 8.0 0.0", "1 1 1.0 0.0"] == ended.lines
 
 
-def test_no_memory_unless_asked_for(monitel: ModuleType, twin: str) -> None:
-    """A Stat without a distribution pays nothing for them; one with a histogram pays for two sides of 160 buckets."""
+def test_no_memory_unless_requested(monitel: ModuleType, twin: str) -> None:
+    """Distributions take no memory in other Stats; a histogram takes two sides of 160 buckets."""
 
     def bytes_each(aggregations: Any) -> float:
-        """Return what one Stat allocates: the median, since some make a table grow, and other threads allocate."""
+        """Return the bytes that one Stat allocates: the median, because tables grow and other threads allocate."""
         kept = [None] * 200
         taken = []
         tracemalloc.start()
@@ -139,9 +141,9 @@ def test_no_memory_unless_asked_for(monitel: ModuleType, twin: str) -> None:
         return statistics.median(taken)
 
     plain = bytes_each([monitel.MEAN])
-    spread = bytes_each([monitel.MEAN, monitel.STDDEV])
+    stddev = bytes_each([monitel.MEAN, monitel.STDDEV])
     histogram = bytes_each([monitel.MEAN, monitel.HISTOGRAM])
-    assert spread - plain < 100
+    assert stddev - plain < 250  # the allocator's free lists are not traced
     assert histogram - plain < 3000
     if twin == "c":
         assert histogram - plain > 160 * 8 * 2
@@ -151,9 +153,9 @@ def test_no_memory_unless_asked_for(monitel: ModuleType, twin: str) -> None:
 def test_signal_handler_adds_where_buckets_change(
     make_stat: MakeStat, monitel: ModuleType, events: list[Any], max_samples: int
 ) -> None:
-    """A signal handler that adds and flushes, while samples make the buckets coarser, leaves windows that are whole."""
+    """If a signal handler adds and flushes while the buckets change, all windows are consistent."""
     if sys.version_info < (3, 11) and monitel._window.Accumulator.__module__.endswith("_py"):
-        pytest.skip("CPython 3.10 runs signal handlers between any two lines; docs/stats.md says what that means")
+        pytest.skip("CPython 3.10 runs signal handlers between any two lines: see docs/reference/stats.md")
     stat = make_stat("x", [monitel.COUNT, monitel.SUM, monitel.HISTOGRAM, monitel.STDDEV], 0.001, max_samples)
     random_number = random.Random(11).getrandbits
     interrupts = 0
@@ -171,7 +173,7 @@ def test_signal_handler_adds_where_buckets_change(
         deadline = time.monotonic() + 60
         while interrupts < 1000:
             assert time.monotonic() < deadline
-            stat.add(float(random_number(2 + random_number(4) % 13)))  # up to 2**15: sums are exact
+            stat.add(float(random_number(2 + random_number(4) % 13)))  # at most 2**15, so that sums are exact
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
@@ -187,7 +189,7 @@ def test_signal_handler_adds_where_buckets_change(
 
 
 def test_threads(make_stat: MakeStat, events: list[Any], run_threads: Any) -> None:
-    """No sample is lost between threads, in the buckets neither."""
+    """No sample of several threads is lost, neither in the count nor in the buckets."""
     stat = make_stat(window_size=math.inf)
 
     def add() -> None:

@@ -1,4 +1,4 @@
-"""Event: what it takes, keeps, equals and refuses."""
+"""Event: arguments, attributes, comparison, copies and errors."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ EAST = dt.timezone(dt.timedelta(hours=5))
 
 
 class Text(str):
-    """A str that is not exactly one."""
+    """A subclass of str."""
 
     __slots__ = ()
 
 
 class Whole(int):
-    """An int whose number is not what its int() says."""
+    """A subclass of int with another __int__."""
 
     def __int__(self) -> int:
         return 9
 
 
 class Real(float):
-    """A float whose number is not what its float() says."""
+    """A subclass of float with another __float__."""
 
     def __float__(self) -> float:
         return 9.0
 
 
 class Moment(dt.datetime):
-    """A datetime of a class of its own, as pandas.Timestamp is."""
+    """A subclass of datetime, such as pandas.Timestamp."""
 
 
 class Level(IntEnum):
@@ -63,7 +63,7 @@ class Word(str, Enum):
 
 
 class Indexable:
-    """No int, though it can stand for one."""
+    """An object that converts to an int but is not one."""
 
     def __index__(self) -> int:
         return 1
@@ -78,12 +78,12 @@ def make(**changes: Any) -> Event:
 
 
 def plain(value: object) -> tuple[type, str]:
-    """Tell 1 from 1.0 from True, and NaN from nothing else."""
+    """Distinguish 1, 1.0 and True, and treat NaN as equal to NaN."""
     return type(value), repr(value)
 
 
-def test_keeps_what_it_is_given() -> None:
-    """Name, timestamp and data come back; severity is INFO unless given by keyword."""
+def test_keeps_its_arguments() -> None:
+    """Name, timestamp and data are kept; severity is INFO unless given by keyword."""
     event = Event("epoch", MOMENT, {"epoch": 3})
     assert ("epoch", MOMENT, {"epoch": 3}) == (event.name, event.timestamp, event.data)
     assert Severity.INFO is event.severity
@@ -93,7 +93,7 @@ def test_keeps_what_it_is_given() -> None:
 
 @pytest.mark.parametrize("arguments", [(), ("a",), ("a", MOMENT), ("a", MOMENT, {}, Severity.INFO)])
 def test_takes_three_arguments(arguments: tuple[Any, ...]) -> None:
-    """All three are required, and a severity goes by keyword only."""
+    """All three are required; severity is keyword-only."""
     with pytest.raises(TypeError):
         Event(*arguments)
 
@@ -119,12 +119,12 @@ def test_values(given: Any, kept: object) -> None:
 
 @pytest.mark.parametrize("value", [True, False])
 def test_bool_stays_bool(value: bool) -> None:
-    """Row "bool in Event data": it stays bool; in torch it becomes 1.0 or 0.0."""
+    """Row "bool in Event data": it remains a bool; in torch it becomes 1.0 or 0.0."""
     assert make(data={"a": value}).data["a"] is value
 
 
 def test_numpy_values() -> None:
-    """NumPy's scalars are kept as the plain value they hold; arrays and dates are refused."""
+    """NumPy scalars become Python numbers; arrays and dates are errors."""
     numpy = pytest.importorskip("numpy", reason="numpy is not installed")
     for given, kept in (
         (numpy.bool_(True), True),
@@ -154,15 +154,15 @@ def test_numpy_values() -> None:
     "value",
     [None, [], {}, (1,), 1j, bytearray(b"a"), memoryview(b"a"), Indexable(), MOMENT, Decimal(1), monitel.SUM, int],
 )
-def test_refused_values(value: Any) -> None:
-    """Any other value is a TypeError that names its key."""
+def test_values_of_other_types(value: Any) -> None:
+    """A value of another type is a TypeError that names its key."""
     with pytest.raises(TypeError, match=r"'loss'.*must be a str, int, float or bool, got"):
         make(data={"loss": value})
 
 
 @pytest.mark.parametrize("value", [2**63, -(2**63) - 1, 10**400])
 def test_int_beyond_64_bits(value: int) -> None:
-    """An int that OTLP could not carry is a ValueError, as in torch."""
+    """An int that OTLP cannot represent is a ValueError, as in torch."""
     with pytest.raises(ValueError, match=r"'a'.*64 bits"):
         make(data={"a": value})
 
@@ -170,20 +170,20 @@ def test_int_beyond_64_bits(value: int) -> None:
 @pytest.mark.parametrize("where", ["name", "key", "value"])
 @pytest.mark.parametrize(("given", "error"), [("\ud800", TypeError), (b"\xff", UnicodeDecodeError)])
 def test_text_that_utf8_cannot_hold(where: str, given: Any, error: type[Exception]) -> None:
-    """A lone surrogate and bytes that are no UTF-8 are refused at once."""
+    """A lone surrogate, or bytes that are not UTF-8, are errors."""
     with pytest.raises(error):
         make(**{"name": {"name": given}, "key": {"data": {given: 1}}, "value": {"data": {"a": given}}}[where])
 
 
 @pytest.mark.parametrize("given", ["loss", Text("loss"), b"loss"])
 def test_names_and_keys(given: Any) -> None:
-    """A name and a key are kept as plain str, bytes decoded."""
+    """Names and keys become exact str; bytes are decoded."""
     event = make(name=given, data={given: 1})
     assert [(str, "'loss'")] * 2 == [plain(event.name), *map(plain, event.data)]
 
 
 @pytest.mark.parametrize("given", [None, 1, 1.0, True, ("a",)])
-def test_refused_names_and_keys(given: Any) -> None:
+def test_names_and_keys_of_other_types(given: Any) -> None:
     """A name or key of another type is a TypeError."""
     with pytest.raises(TypeError, match="name must be a str"):
         make(name=given)
@@ -193,15 +193,15 @@ def test_refused_names_and_keys(given: Any) -> None:
 
 @pytest.mark.parametrize("kind", [dict, OrderedDict, MappingProxyType, ChainMap, UserDict, Counter])
 def test_mappings(kind: Callable[[dict[str, int]], Any]) -> None:
-    """Every mapping is copied into a dict of the Event's own, in its order."""
+    """Every mapping is copied into a new dict, in the same order."""
     event = make(data=kind({"b": 1, "a": 2}))
     assert [("b", 1), ("a", 2)] == list(event.data.items())
     assert dict is type(event.data)
 
 
 @pytest.mark.parametrize("data", [None, [("a", 1)], (), set(), "", 0, object()])
-def test_refused_data(data: Any) -> None:
-    """Data that is no mapping is a TypeError."""
+def test_data_of_another_type(data: Any) -> None:
+    """Data that is not a mapping is a TypeError."""
     with pytest.raises(TypeError, match="must be a mapping"):
         make(data=data)
 
@@ -216,7 +216,7 @@ def test_refused_data(data: Any) -> None:
     ],
 )
 def test_timestamps(given: Any, kept: dt.datetime) -> None:
-    """A timestamp is kept as a plain datetime; a date is its midnight, a time that of 1970-01-01, as in torch."""
+    """A timestamp becomes an exact datetime; a date means midnight, a time means 1970-01-01, as in torch."""
     assert plain(kept) == plain(make(timestamp=given).timestamp)
 
 
@@ -238,14 +238,14 @@ def test_zone_and_fold_are_kept(given: Any) -> None:
 
 
 @pytest.mark.parametrize("given", [None, 0, 1.5, "2026-01-02", dt.timedelta(1), object()])
-def test_refused_timestamps(given: Any) -> None:
-    """A timestamp that is no date and no time is a TypeError."""
+def test_timestamps_of_other_types(given: Any) -> None:
+    """A timestamp that is neither a date nor a time is a TypeError."""
     with pytest.raises(TypeError, match="must be a datetime"):
         make(timestamp=given)
 
 
 def test_numpy_date_is_no_timestamp() -> None:
-    """numpy.datetime64 is refused, as in torch."""
+    """numpy.datetime64 is a TypeError, as in torch."""
     numpy = pytest.importorskip("numpy", reason="numpy is not installed")
     with pytest.raises(TypeError, match="must be a datetime"):
         make(timestamp=numpy.datetime64("2026-01-02"))
@@ -261,7 +261,7 @@ def test_numpy_date_is_no_timestamp() -> None:
     ],
 )
 def test_assignment(attribute: str, value: object, kept: object) -> None:
-    """What is assigned is checked and made plain as by the constructor."""
+    """Assigned values are checked and converted as by the constructor."""
     event = make()
     setattr(event, attribute, value)
     assert plain(kept) == plain(getattr(event, attribute))
@@ -282,8 +282,8 @@ def test_assignment(attribute: str, value: object, kept: object) -> None:
         ("other", 1, AttributeError),
     ],
 )
-def test_refused_assignment(attribute: str, value: object, error: type[Exception]) -> None:
-    """What is refused leaves the Event as it was; there are no other attributes."""
+def test_wrong_assignment(attribute: str, value: object, error: type[Exception]) -> None:
+    """After an error the Event is unchanged; other attributes cannot be set."""
     event = make()
     with pytest.raises(error):
         setattr(event, attribute, value)
@@ -297,8 +297,8 @@ def test_nothing_can_be_deleted(attribute: str) -> None:
         delattr(make(), attribute)
 
 
-def test_what_is_put_into_data_stays() -> None:
-    """Row "event.data[k] = v": it sticks, where torch loses it; the mapping handed in is copied."""
+def test_items_added_to_data_are_kept() -> None:
+    """Row "event.data[k] = v": the item is kept, which torch loses; the given mapping is copied."""
     given = {"a": 1}
     event = make(data=given)
     event.data["b"] = 2
@@ -319,13 +319,13 @@ def test_what_is_put_into_data_stays() -> None:
     ],
 )
 def test_equality(change: dict[str, Any]) -> None:
-    """Row "Event ==, hash": by value; the severity counts too, the order of data does not."""
+    """Row "Event ==, hash": equality compares values, including the severity, but not the order of data."""
     assert make(data={"loss": 0.25, "epoch": 3}) == make()
     assert make(**change) != make()
 
 
 def test_equality_with_others() -> None:
-    """An Event equals no other object, and a subclass' Event by value."""
+    """An Event does not equal other objects; an Event of a subclass is compared by value."""
     subclass = type("Special", (Event,), {})
     assert subclass("epoch", MOMENT, {"epoch": 3, "loss": 0.25}) == make()
     assert make() != ("epoch", MOMENT, {"epoch": 3, "loss": 0.25})
@@ -333,7 +333,7 @@ def test_equality_with_others() -> None:
 
 
 def test_hash_is_of_name_and_timestamp() -> None:
-    """Row "Event ==, hash": equal Events are one key, and data put in later does not move it."""
+    """Row "Event ==, hash": equal Events are one key, and data that is added later does not change the hash."""
     event = make()
     known = {event}
     event.data["later"] = 1
@@ -343,14 +343,14 @@ def test_hash_is_of_name_and_timestamp() -> None:
 
 
 @pytest.mark.parametrize("changes", [{}, {"severity": Severity.ERROR}, {"timestamp": MOMENT.replace(tzinfo=EAST)}])
-def test_repr_makes_the_event_again(changes: dict[str, Any]) -> None:
-    """Row "Event repr": it shows everything, and Python reads it back."""
+def test_repr_can_be_evaluated(changes: dict[str, Any]) -> None:
+    """Row "Event repr": it shows everything, and eval() restores the Event."""
     event = make(**changes)
     assert event == eval(repr(event), {"Event": Event, "Severity": Severity, "datetime": dt})
 
 
 def pickled(event: Any, protocol: int) -> Any:
-    """Send an Event through pickle."""
+    """Return an Event pickled and unpickled."""
     return pickle.loads(pickle.dumps(event, protocol))
 
 
@@ -362,14 +362,14 @@ each_copy = pytest.mark.parametrize(
 
 
 class Checkpoint(Event):
-    """An Event with an attribute more."""
+    """An Event with an additional attribute."""
 
     path = ""
 
 
 @each_copy
 def test_copies_are_equal(duplicate: Callable[[Event], Event]) -> None:
-    """Row "Event copy, pickle": every protocol; torch raises, and aborts on protocol 0."""
+    """Row "Event copy, pickle": every protocol works; torch raises, and aborts on protocol 0."""
     event = Checkpoint("saved", MOMENT.replace(tzinfo=EAST, fold=1), {"ok": True}, severity=Severity.WARN)
     event.path = "/a"
     again = duplicate(event)
@@ -380,7 +380,7 @@ def test_copies_are_equal(duplicate: Callable[[Event], Event]) -> None:
 
 @each_copy
 def test_copies_of_a_stats_event_keep_the_window(duplicate: Callable[[Event], Event]) -> None:
-    """A Stat's Event goes through copy and every pickle protocol too, its window with it."""
+    """A Stat's Event can be copied and pickled with every protocol, including its window."""
     with monitel.testing.capture_events() as events:
         stat = monitel.Stat("loss", [monitel.SUM], 60.0, 1, unit="s", attributes={"split": "val"})
         stat.add(0.5)
@@ -398,7 +398,7 @@ def test_copies_of_a_stats_event_keep_the_window(duplicate: Callable[[Event], Ev
 
 
 def test_takes_weak_references() -> None:
-    """An Event can be referred to weakly, as in torch."""
+    """An Event can be weakly referenced, as in torch."""
     event = make()
     assert event is weakref.ref(event)()
 
@@ -411,14 +411,14 @@ def test_severity_has_opentelemetrys_numbers() -> None:
 
 
 @pytest.mark.parametrize("severity", [0, 10, -1, "INFO", None])
-def test_refused_severity(severity: Any) -> None:
-    """Another severity is a ValueError that lists the members."""
+def test_unknown_severity(severity: Any) -> None:
+    """An unknown severity is a ValueError that lists the members."""
     with pytest.raises(ValueError, match=r"must be one of Severity.TRACE, .*Severity.FATAL, got"):
         make(severity=severity)
 
 
-def test_of_a_stat() -> None:
-    """A Stat's Event has torch's name and keys, floats only, and a naive local time: that of the logging."""
+def test_event_of_a_stat() -> None:
+    """A Stat's Event has torch's name and keys, floats only, and the naive local time of logging."""
     with monitel.testing.ManualClock(epoch_ns=1_767_225_600_250_000_000) as clock:
         stat = monitel.Stat("train.loss", monitel.aggregation.TORCHS, dt.timedelta(hours=100), 3)
         with monitel.testing.capture_events() as events:

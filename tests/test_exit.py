@@ -1,4 +1,4 @@
-"""What a process that ends does with what its Stats hold: it logs all of it, once, and ends as it would have."""
+"""Exit of the process: all open windows are logged once, and the exit status is unchanged."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ stat.add(2)
     [("", 0), ("sys.exit()", 0), ("sys.exit(3)", 3), ("1 / 0", 1), ("raise KeyboardInterrupt", -2)],
 )
 def test_live_stats_are_logged_at_exit(run_script: RunScript, end: str, returncode: int) -> None:
-    """Every live Stat is flushed however the interpreter ends; the exit code stays (torch: SIGSEGV, or not logged)."""
+    """Every live Stat is flushed however the interpreter exits, with the same exit code (torch: SIGSEGV, or no log)."""
     ended = run_script(SAY + end, returncode=returncode)
     assert ["x 3"] == ended.lines
     assert ("Error" in end or "1 / 0" in end or "raise" in end) == bool(ended.stderr)
 
 
-def test_window_that_the_exit_closes_ends_then(run_script: RunScript) -> None:
-    """The end of a window closed by the exit is now."""
+def test_window_closed_by_the_exit(run_script: RunScript) -> None:
+    """A window that the exit closes ends at that time."""
     ended = run_script(
         SAY
         + """
@@ -41,21 +41,21 @@ monitel.register_event_handler(lambda event: say(before_ns <= event.window.end_n
 
 
 def test_os_exit_logs_nothing(run_script: RunScript) -> None:
-    """Nothing runs after os._exit(): nothing is logged."""
+    """os._exit() skips the flush."""
     assert [] == run_script(SAY + "os._exit(0)").lines
 
 
 @pytest.mark.parametrize("handle", ["", "handle = "])
 @pytest.mark.parametrize("handler", ["print", "lambda event: print(event)"])
 def test_exit_with_handlers_registered(run_script: RunScript, handle: str, handler: str) -> None:
-    """The exit code is 0 with handlers still registered, their handle kept or not (torch: SIGSEGV)."""
+    """The exit code is 0 with registered handlers, whether their handles are kept or not (torch: SIGSEGV)."""
     ended = run_script(f"{handle}monitel.register_event_handler({handler})\nmonitel.emit('said')")
     assert ("", 1) == (ended.stderr, len(ended.lines))
     assert "said" in ended.lines[0]
 
 
 def test_stat_and_handler_in_two_modules(run_script: RunScript) -> None:
-    """A Stat of one module is logged through the handler of another, also when their globals are gone by then."""
+    """A Stat of one module is logged by the handler of another, even if their globals are cleared by then."""
     ended = run_script(
         """
 import types
@@ -77,14 +77,14 @@ del other
     assert ["kept 4", "registered 5"] == ended.lines
 
 
-def test_stats_that_only_a_cycle_holds(run_script: RunScript) -> None:
-    """A Stat in a cycle that was never collected is logged at exit."""
+def test_stats_in_a_reference_cycle(run_script: RunScript) -> None:
+    """A Stat in a reference cycle that was never collected is logged at exit."""
     ended = run_script(SAY + "import gc; gc.disable(); cycle = [stat]; cycle.append(cycle); del cycle, stat")
     assert ["x 3"] == ended.lines
 
 
 def test_handler_that_fails_at_exit(run_script: RunScript) -> None:
-    """A handler that raises at exit keeps no other Stat from being logged, is reported, and leaves the exit code."""
+    """If a handler raises at exit, this is reported, other Stats are still logged, and the exit code is unchanged."""
     ended = run_script(
         SAY
         + """
@@ -103,7 +103,7 @@ monitel.register_event_handler(fail)
 
 
 def test_handler_that_logs_at_exit(run_script: RunScript) -> None:
-    """A handler may log, register and use Stats at exit as at any time."""
+    """A handler may log, register and use Stats at exit."""
     ended = run_script(
         """
 late = Stat("late", [SUM], 3600.0, 1)
@@ -128,8 +128,8 @@ stat.add(3)
     ] == ended.lines
 
 
-def test_what_runs_at_exit_comes_before_the_flush(run_script: RunScript) -> None:
-    """What was registered with atexit after the import runs first: its samples are in, and an exporter misses none."""
+def test_exit_functions_run_before_the_flush(run_script: RunScript) -> None:
+    """Functions that were registered with atexit after the import run first, so that their samples are logged."""
     ended = run_script(
         SAY
         + """
@@ -149,7 +149,7 @@ atexit.register(stat.add, 100)
 
 
 def test_threads_that_outlive_the_main_thread(run_script: RunScript) -> None:
-    """Samples of a thread that the interpreter waits for are logged too."""
+    """Samples of a thread that the interpreter joins are logged, too."""
     ended = run_script(
         SAY
         + """
@@ -164,7 +164,7 @@ threading.Thread(target=work).start()
 
 
 def test_daemon_thread_that_never_stops_adding(run_script: RunScript) -> None:
-    """A daemon thread that adds until the end disturbs neither the flush nor the exit."""
+    """A daemon thread that adds until the end does not disturb the flush or the exit."""
     ended = run_script(
         """
 monitel.register_event_handler(lambda event: say(event.window.sum == event.window.count > 0))
@@ -183,7 +183,7 @@ assert started.wait(30)
 
 
 def test_sub_interpreters_are_refused(run_script: RunScript, twin: str) -> None:
-    """Importing the C window in a sub-interpreter is an ImportError, and the main one goes on."""
+    """Importing the C module in a sub-interpreter is an ImportError, and the main interpreter continues."""
     if twin == "py":
         pytest.skip("only the C module has state that interpreters would share")
     ended = run_script(

@@ -1,4 +1,4 @@
-"""Forks and multiprocessing: samples count once, children work, and log what they have at their end."""
+"""Forks and multiprocessing: samples count once, children work, and log their windows at exit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ monitel.register_event_handler(
 
 
 def test_child_starts_with_empty_windows(run_script: RunScript) -> None:
-    """In a forked child open windows are empty and handlers stay; the samples count once, in the parent."""
+    """In a forked child open windows are empty and handlers remain; samples count once, in the parent."""
     ended = run_script(
         SAY
         + """
@@ -71,7 +71,7 @@ os.wait()
 
 
 def test_os_exit_in_a_child_logs_nothing(run_script: RunScript) -> None:
-    """A child that leaves with os._exit() logs nothing; the parent goes on."""
+    """A child that ends with os._exit() logs nothing; the parent continues."""
     ended = run_script(
         SAY
         + """
@@ -87,7 +87,7 @@ stat.add(2)
 
 
 def test_child_of_a_child(run_script: RunScript) -> None:
-    """Each generation logs what it has itself."""
+    """Each process logs its own samples."""
     ended = run_script(
         SAY
         + """
@@ -128,7 +128,7 @@ def fork_meanwhile(function, in_child):
 
 
 def test_fork_while_a_handler_runs(run_script: RunScript) -> None:
-    """A child forked while another thread is in a handler logs at once (torch: it hangs)."""
+    """A child that is forked while another thread runs a handler can log (torch: it hangs)."""
     ended = run_script(
         SAY
         + FORK_MEANWHILE
@@ -154,7 +154,7 @@ fork_meanwhile(full, in_child)
 
 
 def test_fork_within_an_add(run_script: RunScript) -> None:
-    """A child forked while another thread is in the middle of an add has new locks: it adds to the same Stat."""
+    """A child that is forked while another thread is inside add() has new locks and can add to the same Stat."""
     ended = run_script(
         SAY
         + FORK_MEANWHILE
@@ -184,7 +184,7 @@ fork_meanwhile(lambda: stat.add(2), in_child)
 
 @pytest.mark.parametrize("lock", ["handlers", "registry", "wait_counter"])
 def test_locks_are_new_in_a_child(run_script: RunScript, lock: str) -> None:
-    """A lock that another thread holds at the fork is free in the child."""
+    """A lock that another thread holds during the fork is free in the child."""
     ended = run_script(
         SAY
         + FORK_MEANWHILE
@@ -243,7 +243,7 @@ def test_multiprocessing_children_log_at_their_end(run_script: RunScript, method
 
 @pytest.mark.parametrize("method", METHODS)
 def test_multiprocessing_queue_takes_the_last_windows(run_script: RunScript, method: str) -> None:
-    """What a child's handler puts on a multiprocessing.Queue at its end still goes through it."""
+    """Items that a child's handler puts on a multiprocessing.Queue at exit still arrive."""
     ended = run_script(
         f"""
 import multiprocessing
@@ -269,7 +269,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("order", ["import multiprocessing.util, monitel", "import monitel, multiprocessing"])
 def test_multiprocessing_is_found_whenever_imported(run_script: RunScript, order: str) -> None:
-    """Children flush whichever of monitel and multiprocessing was imported first, and children of theirs."""
+    """Children and their children flush, whichever of monitel and multiprocessing was imported first."""
     ended = run_script(
         f"""
 import subprocess

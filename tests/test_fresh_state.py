@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("time", ["first", "second"])
 def test_nothing_is_left_by_other_tests(both_twins: dict[str, ModuleType], time: str) -> None:
-    """A test finds no step, handler, named Stat or wait counter of another one in either twin, and may leave some."""
+    """A test finds no step, handler, named Stat or wait counter of another test, in either twin, and may leave some."""
     for package in both_twins.values():
         assert package.get_step() is None
         assert () == package.handlers._handlers

@@ -1,4 +1,4 @@
-"""Handlers: who is called, in which order, and what becomes of exceptions; emit() and capture_events()."""
+"""Handlers: order of calls and exceptions; emit() and capture_events()."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MOMENT = dt.datetime(2026, 1, 2, 3, 4, 5)  # noqa: DTZ001  torch's events are naive
-DEADLINE = 60.0  # seconds, for what takes a fraction of one
+DEADLINE = 60.0  # seconds, for actions that take a fraction of one
 
 
 def event(name: str = "epoch") -> Event:
-    """Make an Event."""
+    """Return an Event."""
     return Event(name, MOMENT, {})
 
 
 def raising(error: BaseException) -> Callable[[Event], None]:
-    """Make a handler that raises ``error``."""
+    """Return a handler that raises ``error``."""
 
     def handler(_event: Event) -> None:
         raise error
@@ -38,13 +38,13 @@ def raising(error: BaseException) -> Callable[[Event], None]:
     return handler
 
 
-def test_nobody_listens() -> None:
-    """An event without handlers is logged to nobody; log_event returns None."""
+def test_event_without_handlers() -> None:
+    """An event can be logged without handlers; log_event returns None."""
     assert log_event(event=event()) is None  # type: ignore[func-returns-value]  # that is the point
 
 
-def test_handlers_are_called_in_order_here_and_now() -> None:
-    """Handlers get the very object, in the order of registration, in the thread that logs."""
+def test_handlers_are_called_in_order_in_the_logging_thread() -> None:
+    """Handlers receive the same object, in registration order, in the thread that logs."""
     calls: list[tuple[str, Event, int]] = []
 
     def handler(name: str) -> Callable[[Event], str]:
@@ -66,40 +66,40 @@ def test_handlers_are_called_in_order_here_and_now() -> None:
 
 def test_one_callable_twice() -> None:
     """A callable registered twice has two handles, and is called once for each."""
-    heard: list[Event] = []
-    callback = heard.append
+    received: list[Event] = []
+    callback = received.append
     with register_event_handler(callback=callback) as first, register_event_handler(callback) as second:
         log_event(event())
-        assert 2 == len(heard)
+        assert 2 == len(received)
         unregister_event_handler(handler=first)
         log_event(event())
     assert first is not second
-    assert 3 == len(heard)
+    assert 3 == len(received)
 
 
 def test_changes_reach_later_handlers() -> None:
-    """All handlers share the Event: what one puts in, the next and the caller see."""
+    """All handlers share the Event: the next handler and the caller see a change."""
     logged = event()
-    heard: list[dict[str, Any]] = []
+    received: list[dict[str, Any]] = []
     with (
         register_event_handler(lambda event: event.data.update(rank=3)),
-        register_event_handler(lambda event: heard.append(dict(event.data))),
+        register_event_handler(lambda event: received.append(dict(event.data))),
     ):
         log_event(logged)
-    assert [{"rank": 3}] == heard
+    assert [{"rank": 3}] == received
     assert {"rank": 3} == logged.data
 
 
 @pytest.mark.parametrize("callback", [None, 1, "print", [], object()])
 def test_register_takes_callables(callback: Any) -> None:
-    """Row "register None": TypeError, as for whatever cannot be called."""
+    """Row "register None": TypeError, as for any object that cannot be called."""
     with pytest.raises(TypeError, match="takes a callable, got"):
         register_event_handler(callback)
 
 
 @pytest.mark.parametrize("handler", [None, 1, print, EventHandlerHandle, object()])
 def test_unregister_takes_handles(handler: Any) -> None:
-    """Row "unregister twice": None or a foreign object is a TypeError, and nobody is unregistered."""
+    """Row "unregister twice": None or another object is a TypeError, and no handler is unregistered."""
     with capture_events() as events:
         with pytest.raises(TypeError, match="takes the handle"):
             unregister_event_handler(handler)
@@ -108,7 +108,7 @@ def test_unregister_takes_handles(handler: Any) -> None:
 
 
 def test_unregister_twice() -> None:
-    """Row "unregister twice": the second time is a no-op, where torch removes another handler or crashes."""
+    """Row "unregister twice": unregistering is idempotent; torch removes another handler or crashes."""
     handle = register_event_handler(print)
     with capture_events() as events:
         for _ in range(3):
@@ -119,26 +119,26 @@ def test_unregister_twice() -> None:
 
 
 def test_handle_is_a_context_manager() -> None:
-    """Row "handle": leaving the block unregisters, also by an exception, which passes."""
-    heard: list[Event] = []
-    with register_event_handler(heard.append) as handle:
+    """Row "handle": leaving the block unregisters, even with an exception, which is not suppressed."""
+    received: list[Event] = []
+    with register_event_handler(received.append) as handle:
         assert type(handle) is EventHandlerHandle
         log_event(event())
     log_event(event())
-    with suppress(ValueError), register_event_handler(heard.append):
+    with suppress(ValueError), register_event_handler(received.append):
         raise ValueError
     log_event(event())
-    assert [event()] == heard
+    assert [event()] == received
     with pytest.raises(ValueError, match="from the block"), handle:
         raise ValueError("from the block")
 
 
 def test_handle_dropped() -> None:
-    """Dropping a handle unregisters nothing; the callable lives as long as either."""
-    heard: list[Event] = []
+    """A handler stays registered if its handle is garbage-collected; handle and registry keep the callable alive."""
+    received: list[Event] = []
 
     def handler(event: Event) -> None:
-        heard.append(event)
+        received.append(event)
         unregister_event_handler(monitel.handlers._handlers[-1])
 
     alive = weakref.ref(handler)
@@ -146,12 +146,12 @@ def test_handle_dropped() -> None:
     del handler
     gc.collect()
     log_event(event())
-    assert [event()] == heard
+    assert [event()] == received
     assert alive() is None
 
 
 def test_handle_is_opaque() -> None:
-    """A handle cannot be made, copied or pickled; it can be referred to weakly, and shows its callable."""
+    """A handle cannot be constructed, copied or pickled; it can be weakly referenced, and shows its callable."""
     with pytest.raises(TypeError, match=r"register_event_handler\(callback\) returns one"):
         EventHandlerHandle()
     with register_event_handler(print) as handle:
@@ -164,7 +164,7 @@ def test_handle_is_opaque() -> None:
 
 @pytest.mark.parametrize("given", [None, 1, "epoch", {"name": "epoch"}, Event])
 def test_log_event_takes_events(given: Any) -> None:
-    """Whatever is no Event is a TypeError, and reaches nobody."""
+    """Another object is a TypeError, and no handler is called."""
     with capture_events() as events, pytest.raises(TypeError, match="takes an Event, got"):
         log_event(given)
     assert [] == events
@@ -176,7 +176,7 @@ GRAVE = [KeyboardInterrupt(), SystemExit(3)]
 
 @pytest.mark.parametrize("error", [*ORDINARY, *GRAVE], ids=repr)
 def test_handler_raises(error: BaseException, unraisable: list[BaseException | None]) -> None:
-    """Row "a handler raises": later handlers hear of the event all the same, then the same exception comes out."""
+    """Row "a handler raises": later handlers are still called, then the same exception is raised."""
     with register_event_handler(raising(error)), capture_events() as events:
         for _ in range(2):
             with pytest.raises(type(error)) as caught:
@@ -197,7 +197,7 @@ def test_handler_raises(error: BaseException, unraisable: list[BaseException | N
 def test_several_handlers_raise(
     errors: list[BaseException], first: BaseException, unraisable: list[BaseException | None]
 ) -> None:
-    """Row "a handler raises": the first comes out, KeyboardInterrupt and SystemExit before others; none is lost."""
+    """Row "a handler raises": one exception is raised, KeyboardInterrupt and SystemExit before others; none is lost."""
     handles = [register_event_handler(raising(error)) for error in errors]
     try:
         with pytest.raises(type(first)) as caught:
@@ -210,7 +210,7 @@ def test_several_handlers_raise(
 
 
 def test_one_exception_from_two_handlers(unraisable: list[BaseException | None]) -> None:
-    """An exception that two handlers raise comes out once and is reported once."""
+    """An exception that two handlers raise is raised once and reported once."""
     error = ValueError("shared")
     with (
         register_event_handler(raising(error)),
@@ -222,11 +222,11 @@ def test_one_exception_from_two_handlers(unraisable: list[BaseException | None])
 
 
 @pytest.mark.parametrize("failing", [1, 2])
-def test_nothing_outlives_a_failure(failing: int, unraisable: list[BaseException | None]) -> None:
-    """What a failing handler held is freed with the exception, without the garbage collector."""
+def test_failing_handler_leaves_no_garbage(failing: int, unraisable: list[BaseException | None]) -> None:
+    """The objects of a failing handler are released with the exception, without a garbage collection."""
 
     class Batch:
-        """Something large."""
+        """A large object."""
 
     alive = []
 
@@ -250,50 +250,50 @@ def test_nothing_outlives_a_failure(failing: int, unraisable: list[BaseException
 
 def test_handler_logs() -> None:
     """Row "handler logs": an event logged by a handler is handled within it; torch deadlocks."""
-    heard: list[str] = []
+    received: list[str] = []
 
     def echo(event: Event) -> None:
         if event.name == "epoch":
             log_event(Event("echo", MOMENT, {}))
 
-    with register_event_handler(echo), register_event_handler(lambda event: heard.append(event.name)):
+    with register_event_handler(echo), register_event_handler(lambda event: received.append(event.name)):
         log_event(event())
-    assert ["echo", "epoch"] == heard
+    assert ["echo", "epoch"] == received
 
 
 def test_handler_registers() -> None:
-    """Row "handler registers": the new handler hears of the next event; torch deadlocks."""
-    heard: list[str] = []
+    """Row "handler registers": the new handler receives the next event; torch deadlocks."""
+    received: list[str] = []
     handles: list[EventHandlerHandle] = []
 
     def register(_event: Event) -> None:
-        handles.append(register_event_handler(lambda event: heard.append(event.name)))
+        handles.append(register_event_handler(lambda event: received.append(event.name)))
 
     with register_event_handler(register):
         log_event(event("first"))
     log_event(event("second"))
     for handle in handles:
         unregister_event_handler(handle)
-    assert ["second"] == heard
+    assert ["second"] == received
 
 
 def test_handler_unregisters() -> None:
     """Row "handler unregisters": a handler may unregister itself or another; torch deadlocks."""
-    heard: list[str] = []
+    received: list[str] = []
 
     def once(event: Event) -> None:
-        heard.append(f"once {event.name}")
+        received.append(f"once {event.name}")
         unregister_event_handler(own)
         unregister_event_handler(other)
 
     own = register_event_handler(once)
-    other = register_event_handler(lambda event: heard.append(f"other {event.name}"))
+    other = register_event_handler(lambda event: received.append(f"other {event.name}"))
     log_event(event("first"))
     log_event(event("second"))
-    assert ["once first", "other first"] == heard
+    assert ["once first", "other first"] == received
 
 
-def test_slow_handler_stops_no_other_thread(run_threads: Callable[..., None]) -> None:
+def test_slow_handler_does_not_block_other_threads(run_threads: Callable[..., None]) -> None:
     """Row "two threads with a slow handler": others log and register meanwhile; torch deadlocks."""
     entered, others_done = threading.Event(), threading.Event()
     in_time: list[bool] = []
@@ -316,7 +316,7 @@ def test_slow_handler_stops_no_other_thread(run_threads: Callable[..., None]) ->
 
 
 def test_threads_lose_no_event_and_no_handler(run_threads: Callable[..., None]) -> None:
-    """Threads that log, register and unregister at once: every event is heard, no handler stays behind."""
+    """Threads log, register and unregister at the same time: each event is handled, and no handler remains."""
     before = monitel.handlers._handlers
 
     def log() -> None:
@@ -336,7 +336,7 @@ def test_threads_lose_no_event_and_no_handler(run_threads: Callable[..., None]) 
 
 
 def test_emit() -> None:
-    """Emit() logs an Event of data and keywords; the keywords win, and may have any name."""
+    """emit() logs an Event of data and keywords; keywords replace data, and may have any name."""
     with capture_events() as events:
         monitel.emit("saved", {"file.size": 1, "step": 1}, step=7, name="n", data="d")
         monitel.emit("failed", severity=Severity.ERROR, timestamp=MOMENT)
@@ -345,8 +345,8 @@ def test_emit() -> None:
     assert Event("failed", MOMENT, {}, severity=Severity.ERROR) == events[1]
 
 
-def test_emit_is_stamped_now() -> None:
-    """Without a timestamp it is now, a naive local time, as torch's Stats have it."""
+def test_emit_uses_the_current_time() -> None:
+    """The default timestamp is the current naive local time, as in torch's Stats."""
     with capture_events() as events:
         before = dt.datetime.now()  # noqa: DTZ005  naive on purpose
         monitel.emit("a")
@@ -372,15 +372,15 @@ def test_emit_is_stamped_now() -> None:
         *((("a",), {"timestamp": timestamp}, TypeError) for timestamp in (0, "", 1.5)),
     ],
 )
-def test_emit_refuses(arguments: Any, keywords: Any, error: type[Exception]) -> None:
-    """What an Event refuses, emit() refuses, and nothing is logged."""
+def test_emit_checks_its_arguments(arguments: Any, keywords: Any, error: type[Exception]) -> None:
+    """emit() raises the errors of Event, and nothing is logged."""
     with capture_events() as events, pytest.raises(error):
         monitel.emit(*arguments, **keywords)
     assert [] == events
 
 
 def test_capture_events() -> None:
-    """It collects what is logged inside, a Stat's events too, and stops when the block raises."""
+    """Events that are logged inside the block are collected, including those of Stats, even if the block raises."""
     log_event(event("before"))
     with suppress(ValueError), capture_events() as events:
         log_event(event("inside"))

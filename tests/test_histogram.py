@@ -1,4 +1,4 @@
-"""Histogram: merging is exact, quantiles keep their bound, and the buckets are those of the OpenTelemetry SDK."""
+"""Histogram: exact merging, error bound of quantiles, and buckets equal to those of the OpenTelemetry SDK."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ anything = st.lists(st.floats())
 
 
 def exact(histogram: Histogram) -> list[Any]:
-    """Everything but the sum, whose last digits depend on the order of addition."""
+    """Return all fields except the sum, whose last digits depend on the order of addition."""
     return [value for name, value in dataclasses.asdict(histogram).items() if name != "sum"]
 
 
 @given(anything, anything)
-def test_merge_gives_what_all_samples_give(one: list[float], other: list[float]) -> None:
+def test_merged_histogram_has_all_samples(one: list[float], other: list[float]) -> None:
     """Two merged histograms have the buckets, counts and extremes of one histogram of all samples."""
     merged, all_at_once = Histogram.of(one).merge(Histogram.of(other)), Histogram.of(one + other)
     assert exact(all_at_once) == exact(merged)
@@ -49,7 +49,7 @@ def test_merge_gives_what_all_samples_give(one: list[float], other: list[float])
 
 @given(numbers, numbers, numbers)
 def test_merge_is_associative_and_commutative(a: list[float], b: list[float], c: list[float]) -> None:
-    """In whatever order ranks or windows are merged, the result is the same."""
+    """The order of merging does not change the result."""
     one, two, three = map(Histogram.of, (a, b, c))
     assert exact(one.merge(two)) == exact(two.merge(one))
     assert exact(one.merge(two).merge(three)) == exact(one.merge(two.merge(three)))
@@ -68,8 +68,8 @@ def test_merge_with_an_empty_one_changes_nothing(samples: list[float]) -> None:
 @example([-sys.float_info.max, 3.0, sys.float_info.max], 1.0)
 @example([0.1] * 7, 0.3)
 @example([0.0, 1.0, 1.0], 0.5)
-def test_a_quantile_is_within_its_bound(samples: list[float], q: float) -> None:
-    """The sample of rank ``ceil(q * count)`` is missed by ``relative_error`` of it at most; extremes are exact."""
+def test_quantile_is_within_its_error_bound(samples: list[float], q: float) -> None:
+    """The sample of rank ``ceil(q * count)`` is within ``relative_error``; the extremes are exact."""
     histogram, ordered = Histogram.of(samples), sorted(samples)
     expected = ordered[max(1, math.ceil(q * len(samples))) - 1]
     found = histogram.quantile(q)
@@ -83,7 +83,7 @@ def test_a_quantile_is_within_its_bound(samples: list[float], q: float) -> None:
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("spread", [0.001, 0.1, 1.0, 4.0])
 def test_percentiles_are_numpys(seed: int, spread: float) -> None:
-    """Within the bound of NumPy's exact percentiles of 10,000 samples, which shrinks with the samples' spread."""
+    """Percentiles of 10,000 samples are within the error bound of NumPy's exact percentiles."""
     numpy = pytest.importorskip("numpy", reason="numpy is not installed")
     samples = numpy.random.default_rng(seed).lognormal(0, spread, 10_000)
     histogram = Histogram.of(samples)
@@ -97,14 +97,14 @@ def test_percentiles_are_numpys(seed: int, spread: float) -> None:
 
 @pytest.mark.parametrize("value", [3.0, -0.3, 0.0, -0.0, 5e-324, sys.float_info.max])
 def test_all_equal(value: float) -> None:
-    """A single value is answered exactly, at the finest scale."""
+    """A single value gives exact quantiles, at the largest scale."""
     histogram = Histogram.of([value] * 1000)
     assert {value} == {histogram.quantile(q) for q in (0, 0.01, 0.5, 0.99, 1)}
     assert (1000, 20, value, value) == (histogram.count, histogram.scale, histogram.min, histogram.max)
 
 
 def test_no_samples() -> None:
-    """Nothing has no quantile; sums and counts are 0."""
+    """Without samples, quantiles are NaN; sums and counts are 0."""
     histogram = Histogram.of([])
     assert math.isnan(histogram.quantile(0.5))
     assert [True] * 4 == [math.isnan(value) for value in histogram.percentiles().values()]
@@ -113,8 +113,8 @@ def test_no_samples() -> None:
     )
 
 
-def test_what_is_not_finite_is_apart() -> None:
-    """NaN and infinities are counted, and are in no bucket, sum, minimum, maximum or quantile."""
+def test_samples_that_are_not_finite_are_counted_separately() -> None:
+    """NaN and infinities are counted, and do not affect buckets, sum, minimum, maximum or quantiles."""
     histogram = Histogram.of([math.nan, 1.0, math.inf, 2.0, -math.inf, 4.0])
     assert exact(dataclasses.replace(Histogram.of([1.0, 2.0, 4.0]), nonfinite=3)) == exact(histogram)
     assert (3, 7.0, 2.0) == (histogram.count, histogram.sum, round(histogram.quantile(0.5), 1))
@@ -122,8 +122,8 @@ def test_what_is_not_finite_is_apart() -> None:
 
 @pytest.mark.parametrize("q", [-0.1, 1.1, 50, math.nan, math.inf])
 def test_q_is_a_fraction(q: float) -> None:
-    """A percentage is told what to write."""
-    with pytest.raises(ValueError, match=r"q must be from 0 to 1, such as 0\.5 for the median, got"):
+    """The error for a percentage shows a valid value."""
+    with pytest.raises(ValueError, match=r"q must be between 0 and 1, such as 0\.5 for the median, got"):
         Histogram.of([1.0]).quantile(q)
 
 
@@ -138,7 +138,7 @@ def test_a_power_of_two_belongs_to_the_bucket_below(scale: int, exponent: int) -
 
 @pytest.mark.parametrize("exponent", [-1021, -8, -1, 0, 1, 52, 1023])
 def test_the_neighbours_of_a_power_of_two(exponent: int) -> None:
-    """The number just below it is in its bucket, the one just above in the next."""
+    """The number just below a power of two is in the same bucket, the one just above in the next."""
     power = math.ldexp(1, exponent)
     below, above = (Histogram.of([math.nextafter(power, to)]).positive_offset for to in (0, math.inf))
     assert ((exponent << 20) - 1, exponent << 20) == (below, above)
@@ -146,7 +146,7 @@ def test_the_neighbours_of_a_power_of_two(exponent: int) -> None:
 
 @given(numbers)
 def test_bounds_hold_the_samples(samples: list[float]) -> None:
-    """Buckets come in order, do not overlap, stay within the extremes, and count what lies in them."""
+    """Buckets are in order, do not overlap, stay within the extremes, and count their samples."""
     buckets = list(Histogram.of(samples).buckets())
     assert len(samples) == sum(count for *_, count in buckets)
     assert all(earlier[1] <= later[0] for earlier, later in pairwise(buckets))
@@ -157,8 +157,8 @@ def test_bounds_hold_the_samples(samples: list[float]) -> None:
 
 
 @given(anything)
-def test_it_is_a_plain_value(samples: list[float]) -> None:
-    """Pickle and JSON give the same one, equal and with the same hash."""
+def test_histogram_is_a_plain_value(samples: list[float]) -> None:
+    """Pickle and JSON restore an equal histogram with the same hash."""
     histogram = Histogram.of([sample for sample in samples if abs(sample) < 1e300])
     copies = pickle.loads(pickle.dumps(histogram)), Histogram(**json.loads(json.dumps(dataclasses.asdict(histogram))))
     assert (histogram, histogram) == copies
@@ -166,7 +166,7 @@ def test_it_is_a_plain_value(samples: list[float]) -> None:
 
 
 def of_sdk(samples: Sequence[float]) -> list[Any]:
-    """What the SDK's own aggregation makes of the samples, in the order of our fields, without the sum."""
+    """Return the SDK's aggregation of the samples, in the order of monitel's fields, without the sum."""
     metrics = pytest.importorskip("opentelemetry.sdk.metrics", reason="the OpenTelemetry SDK is not installed")
     from opentelemetry.sdk.metrics.export import InMemoryMetricReader
     from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation
@@ -187,15 +187,15 @@ def of_sdk(samples: Sequence[float]) -> list[Any]:
 
 
 def of_ours(samples: Sequence[float]) -> list[Any]:
-    """The same fields of ours."""
+    """Return the same fields of monitel's histogram."""
     ours = Histogram.of(samples)
     return [ours.scale, ours.zero_count, ours.positive_offset, ours.positive, ours.min, ours.max]
 
 
 def at_an_end(sample: float) -> bool:
-    """Whether it is so near the end of a bucket that rounding may take it over: the SDK takes one logarithm of it all.
+    """Return True if a sample is so close to a bound that the SDK's rounding may choose the next bucket.
 
-    That is off by some units in its last place, which are the more of a bucket the further the sample is from 1.
+    The SDK takes one logarithm of the whole number, whose error grows with the distance of the sample from 1.
     """
     place = math.log2(sample) * 2**20
     return abs(place - round(place)) <= abs(place) * 2**-50 and math.frexp(sample)[0] != 0.5
@@ -204,9 +204,9 @@ def at_an_end(sample: float) -> bool:
 @given(st.lists(st.floats(sys.float_info.min, sys.float_info.max), min_size=1) | narrow.filter(bool))
 @example([0.003906249999999999])  # below 2 ** -8, and above it for the SDK
 def test_buckets_are_those_of_the_sdk(samples: list[float]) -> None:
-    """The same samples give the same scale, offset and counts as the OpenTelemetry SDK's own aggregation.
+    """Scale, offset and counts are equal to those of the OpenTelemetry SDK's aggregation.
 
-    Powers of two too; of other samples that are at the end of a bucket each may be in the one beside.
+    This includes powers of two. Other samples at the bound of a bucket may be in the neighbouring one.
     """
     clear = [sample for sample in samples if not at_an_end(sample)]
     if clear:
@@ -217,16 +217,16 @@ def test_buckets_are_those_of_the_sdk(samples: list[float]) -> None:
         assert [scale, zeros, ours, *rest] == of_ours([sample])
 
 
-def test_many_samples_are_those_of_the_sdk() -> None:
-    """So do 20,000 samples over many orders of magnitude, with zeros."""
+def test_many_samples_give_the_buckets_of_the_sdk() -> None:
+    """20,000 samples over many orders of magnitude, with zeros, give the same buckets."""
     rng = random.Random(7)
     samples = [rng.choice([0.0, math.exp(rng.gauss(0, 5))]) for _ in range(20_000)]
     assert of_sdk(samples) == of_ours(samples)
 
 
 @given(samples=anything)
-def test_both_windows_collect_the_same(both_twins: dict[str, ModuleType], samples: list[float]) -> None:
-    """The C window and the Python window end with the histogram of the samples, and with one standard deviation."""
+def test_twins_collect_the_same(both_twins: dict[str, ModuleType], samples: list[float]) -> None:
+    """Both twins give the histogram of the samples, and the same standard deviation."""
     found = []
     for package in both_twins.values():
         stat = package.Stat("x", [package.HISTOGRAM, package.STDDEV], math.inf)
@@ -243,7 +243,7 @@ def test_both_windows_collect_the_same(both_twins: dict[str, ModuleType], sample
 
 @pytest.mark.parametrize("scale", [3, 8, 11, 12, 13, 20])
 def test_samples_at_the_ends_of_buckets(both_twins: dict[str, ModuleType], scale: int) -> None:
-    """Numbers right at the ends of buckets, and one ulp beside, fall alike in both windows, by table or logarithm."""
+    """Numbers at the bounds of buckets, and one ulp beside, are in the same buckets in both twins."""
     per_octave = 2**scale
     at_once = min(per_octave, 100)  # that many buckets have their own scale
     for first in range(0, per_octave, at_once if scale < 13 else per_octave // 40):

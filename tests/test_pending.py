@@ -1,4 +1,4 @@
-"""Samples whose values come later: their places are taken at once, their windows are logged when they are complete."""
+"""Pending samples: they count immediately, and their windows are logged when all values are known."""
 
 from __future__ import annotations
 
@@ -20,40 +20,40 @@ FIELDS = ["start_ns", "end_ns", "count", "min", "max", "last", "discarded", "fir
 
 
 class Device:
-    """Has values that it gives when it is asked to."""
+    """A device that provides values on request."""
 
     def __init__(self) -> None:
         self.waiting: list[tuple[Any, float | None]] = []
         self.fetched = 0
 
     def add(self, stat: Any, value: float | None) -> None:
-        """Add a sample whose value it has."""
-        stat._add_late(lambda late: self.waiting.append((late, value)), self.fetch)
+        """Add a pending sample with this value on the device."""
+        stat._add_pending(lambda sample: self.waiting.append((sample, value)), self.fetch)
 
     def give(self, number: int = 1_000_000) -> None:
-        """Give some of the values, the oldest first."""
+        """Resolve some of the values, the oldest first."""
         given, self.waiting = self.waiting[:number], self.waiting[number:]
-        for stat in {late.settle(value) for late, value in given}:
-            stat._log_held()
+        for stat in {sample.resolve(value) for sample, value in given}:
+            stat._log_resolved()
 
     def fetch(self) -> None:
-        """Be asked by a flush, and give nothing."""
+        """Count the calls by a flush, and resolve nothing."""
         self.fetched += 1
 
 
 @pytest.fixture
 def device() -> Device:
-    """Give one that keeps its values until told otherwise."""
+    """Return a device that keeps its values."""
     return Device()
 
 
 def windows(events: list[Any]) -> list[Any]:
-    """Give the windows that were logged."""
+    """Return the windows that were logged."""
     return [event.window for event in events if event.window is not None]
 
 
 def test_a_window_waits_for_its_values(make_stat: MakeStat, clock: Any, events: list[Any], device: Device) -> None:
-    """It closes when its time is over, and is logged, with the times of then, when the last value has come."""
+    """A window closes on time, and is logged with the time of its end when the last value has arrived."""
     stat = make_stat()
     for value in (3.0, 1.0, 2.0):
         device.add(stat, value)
@@ -74,7 +74,7 @@ def test_a_window_waits_for_its_values(make_stat: MakeStat, clock: Any, events: 
 
 
 def test_windows_come_in_order(make_stat: MakeStat, clock: Any, events: list[Any], device: Device) -> None:
-    """One that is complete waits for those before it."""
+    """A complete window waits for earlier ones."""
     stat = make_stat()
     device.add(stat, 1.0)
     clock.advance(60)
@@ -90,10 +90,10 @@ def test_windows_come_in_order(make_stat: MakeStat, clock: Any, events: list[Any
     assert [1.0, 2.0, 3.0, 4.0] == [window.sum for window in windows(events)]
 
 
-def test_steps_are_those_of_adding(
+def test_steps_are_those_of_the_samples(
     make_stat: MakeStat, monitel: ModuleType, events: list[Any], device: Device
 ) -> None:
-    """Not those at which the values come."""
+    """A window has the steps at which its samples were added, not those at which the values arrived."""
     stat = make_stat()
     for step in (5, 6):
         monitel.set_step(step)
@@ -105,20 +105,20 @@ def test_steps_are_those_of_adding(
 
 
 @pytest.mark.parametrize("order", ["lf", "fl", "lfl", "flf"])
-def test_among_samples_that_are_known(
+def test_pending_and_known_samples_in_one_window(
     make_stat: MakeStat, monitel: ModuleType, events: list[Any], device: Device, order: str
 ) -> None:
-    """``last`` and the steps go by the order in which samples were added, not by the order of coming."""
-    late, reference = make_stat(), make_stat()
+    """``last`` and the steps follow the order of adding, not the order in which values arrive."""
+    pending, reference = make_stat(), make_stat()
     for step, kind in enumerate(order):
         monitel.set_step(step)
         value = (5.0, -1.0, 3.0)[step]
         if kind == "l":
-            device.add(late, value)
+            device.add(pending, value)
         else:
-            late.add(value)
+            pending.add(value)
         reference.add(value)
-    late.flush()
+    pending.flush()
     device.give()
     reference.flush()
     ours, theirs = windows(events)
@@ -126,10 +126,10 @@ def test_among_samples_that_are_known(
     assert [getattr(theirs, name) for name in names] == [getattr(ours, name) for name in names]
 
 
-def test_max_samples_counts_them_when_they_are_added(
+def test_max_samples_includes_pending_samples(
     make_stat: MakeStat, clock: Any, events: list[Any], device: Device
 ) -> None:
-    """The one that reaches it closes the window; what is beyond is discarded, and nothing is asked of the device."""
+    """A pending sample can fill the window; further samples are discarded and not sent to the device."""
     stat = make_stat("x", None, 60.0, 3)
     device.add(stat, 1.0)
     stat.add(2.0)
@@ -146,8 +146,8 @@ def test_max_samples_counts_them_when_they_are_added(
     assert [(3, 6.0, 0), (1, 6.0, 2)] == [(each.count, each.sum, each.discarded) for each in windows(events)]
 
 
-def test_a_flush_waits(make_stat: MakeStat, events: list[Any], device: Device) -> None:
-    """For what is to come; where that does not come in time, the window is logged later."""
+def test_flush_waits_for_values(make_stat: MakeStat, events: list[Any], device: Device) -> None:
+    """A flush waits for missing values; a window whose values arrive later is logged then."""
     stat = make_stat()
     device.add(stat, 1.0)
     stat.flush()
@@ -163,7 +163,7 @@ def test_a_flush_waits(make_stat: MakeStat, events: list[Any], device: Device) -
 
 
 def test_idle_windows_expire(make_stat: MakeStat, monitel: ModuleType, clock: Any, device: Device) -> None:
-    """Also those that have late samples only."""
+    """A window with pending samples only expires, too."""
     stat = make_stat()
     device.add(stat, 1.0)
     assert 0 == monitel.close_expired_windows()
@@ -173,7 +173,7 @@ def test_idle_windows_expire(make_stat: MakeStat, monitel: ModuleType, clock: An
 
 
 def test_lost_values(make_stat: MakeStat, events: list[Any], device: Device) -> None:
-    """A window is of those that have come; one that has lost all is not logged, and keeps nobody waiting."""
+    """A window has the samples whose values arrived; a window that lost all values is not logged."""
     stat = make_stat()
     for values in ((None, 2.0, 4.0, None), (None, None), (7.0,)):
         for value in values:
@@ -183,8 +183,8 @@ def test_lost_values(make_stat: MakeStat, events: list[Any], device: Device) -> 
     assert [(2, 6.0, 4.0), (1, 7.0, 7.0)] == [(each.count, each.sum, each.last) for each in windows(events)]
 
 
-def test_a_failing_handler(make_stat: MakeStat, monitel: ModuleType, events: list[Any], device: Device) -> None:
-    """Every window is logged all the same; then the exception propagates."""
+def test_failing_handler(make_stat: MakeStat, monitel: ModuleType, events: list[Any], device: Device) -> None:
+    """All windows are logged; then the exception is raised."""
 
     def fail(event: Any) -> None:
         if event.window.sum == 1.0:
@@ -199,8 +199,8 @@ def test_a_failing_handler(make_stat: MakeStat, monitel: ModuleType, events: lis
     assert [1.0, 2.0] == [window.sum for window in windows(events)]
 
 
-def test_the_sample_is_in_before_a_handler_fails(make_stat: MakeStat, monitel: ModuleType, clock: Any) -> None:
-    """As with ``add``: what closes the old window is in the new one."""
+def test_sample_is_added_before_a_handler_fails(make_stat: MakeStat, monitel: ModuleType, clock: Any) -> None:
+    """As with ``add``, the sample that closes the old window is in the new one."""
     device, stat = Device(), make_stat()
     stat.add(1.0)
     clock.advance(60)
@@ -213,8 +213,8 @@ def test_the_sample_is_in_before_a_handler_fails(make_stat: MakeStat, monitel: M
     assert (1, 1) == (stat.count, len(device.waiting))
 
 
-def test_a_dropped_stat_lives_on(make_stat: MakeStat, events: list[Any], device: Device) -> None:
-    """Until its values have come; then it is logged, as by every destructor."""
+def test_pending_sample_keeps_its_stat_alive(make_stat: MakeStat, events: list[Any], device: Device) -> None:
+    """The Stat is logged by its destructor after its values have arrived."""
     stat = make_stat()
     device.add(stat, 1.0)
     device.add(stat, 2.0)
@@ -223,27 +223,27 @@ def test_a_dropped_stat_lives_on(make_stat: MakeStat, events: list[Any], device:
     assert [3.0] == [window.sum for window in windows(events)]
 
 
-def test_nothing_piles_up(make_stat: MakeStat, device: Device) -> None:
-    """What has come is added up, however long the window is open."""
+def test_resolved_samples_take_no_memory(make_stat: MakeStat, device: Device) -> None:
+    """Values that have arrived are added up, even if the window never closes."""
     stat = make_stat("x", None, math.inf)
     for value in range(1000):
         device.add(stat, float(value))
         device.give()
-    late, _ = stat._take_place(None)
-    assert 1000 == late.count
-    assert [] == [value for value in vars(late).values() if isinstance(value, (list, dict, set))]
+    samples, _ = stat._reserve(None)
+    assert 1000 == samples.count
+    assert [] == [value for value in vars(samples).values() if isinstance(value, (list, dict, set))]
 
 
 def test_stat_that_was_not_initialised(monitel: ModuleType) -> None:
-    """The same error as that of ``add``."""
+    """The error is the same as that of ``add``."""
     stat = monitel.Stat.__new__(monitel.Stat)
     with pytest.raises(RuntimeError, match=r"Stat.__init__\(\) was not called"):
-        stat._take_place(None)
+        stat._reserve(None)
 
 
 operations = st.lists(
     st.one_of(
-        st.tuples(st.sampled_from(["late", "known"]), st.floats(-1e6, 1e6)),
+        st.tuples(st.sampled_from(["pending", "known"]), st.floats(-1e6, 1e6)),
         st.tuples(st.just("give"), st.integers(1, 4)),
         st.tuples(st.just("advance"), st.sampled_from([1.0, 20.0, 70.0])),
         st.tuples(st.just("step"), st.integers(0, 9)),
@@ -255,8 +255,10 @@ operations = st.lists(
 
 @settings(deadline=None)
 @given(operations, st.sampled_from([3, 2**63 - 1]))
-def test_the_same_windows_as_at_once(both_twins: dict[str, ModuleType], done: list[Any], max_samples: int) -> None:
-    """Whatever is added, in whatever order values come: the windows of the values, had they been known at once."""
+def test_same_windows_as_with_known_values(
+    both_twins: dict[str, ModuleType], done: list[Any], max_samples: int
+) -> None:
+    """Any operations give the same windows as if all values had been known immediately."""
     for monitel in both_twins.values():
         with monitel.testing.ManualClock() as clock, monitel.testing.capture_events() as events:
             compare(monitel, clock, events, done, max_samples)
@@ -264,21 +266,21 @@ def test_the_same_windows_as_at_once(both_twins: dict[str, ModuleType], done: li
 
 
 def compare(monitel: ModuleType, clock: Any, events: list[Any], done: list[Any], max_samples: int) -> None:
-    """Do all of it with two Stats: one has late samples, and one knows them."""
+    """Run all operations with two Stats: one gets pending samples, the other one known values."""
     device = Device()
-    late, known = (monitel.Stat(name, list(monitel.Aggregation), 60.0, max_samples) for name in ("late", "known"))
+    pending, known = (monitel.Stat(name, list(monitel.Aggregation), 60.0, max_samples) for name in ("pending", "known"))
     do: dict[str, Callable[[Any], object]] = {
-        "late": lambda value: [add(value) for add in (partial(device.add, late), known.add)],
-        "known": lambda value: (late.add(value), known.add(value)),
+        "pending": lambda value: [add(value) for add in (partial(device.add, pending), known.add)],
+        "known": lambda value: (pending.add(value), known.add(value)),
         "give": device.give,
         "advance": clock.advance,
         "step": monitel.set_step,
-        "flush": lambda _: (late.flush(), known.flush()),
+        "flush": lambda _: (pending.flush(), known.flush()),
     }
     for kind, argument in [*done, ("flush", None), ("give", 1000)]:
         do[kind](argument)
-        assert (known.count, known.discarded) == (late.count, late.discarded)
-    ours, theirs = ([each for each in windows(events) if each.name == name] for name in ("late", "known"))
+        assert (known.count, known.discarded) == (pending.count, pending.discarded)
+    ours, theirs = ([each for each in windows(events) if each.name == name] for name in ("pending", "known"))
     for mine, its in zip(ours, theirs, strict=True):
         assert [getattr(its, name) for name in FIELDS] == [getattr(mine, name) for name in FIELDS]
         size = max(1.0, abs(its.min), abs(its.max))
@@ -289,8 +291,8 @@ def compare(monitel: ModuleType, clock: Any, events: list[Any], done: list[Any],
 
 @settings(deadline=None)
 @given(st.lists(st.floats(), min_size=1, max_size=30))
-def test_late_samples_alone_give_the_same_digits(both_twins: dict[str, ModuleType], values: list[float]) -> None:
-    """Each number of the window, bit for bit, with NaN and infinities."""
+def test_pending_samples_alone_give_identical_numbers(both_twins: dict[str, ModuleType], values: list[float]) -> None:
+    """Each number of the window is equal bit for bit, including NaN and infinities."""
     for monitel in both_twins.values():
         with monitel.testing.ManualClock(), monitel.testing.capture_events() as events:
             device = Device()
@@ -301,5 +303,5 @@ def test_late_samples_alone_give_the_same_digits(both_twins: dict[str, ModuleTyp
             device.give()
             for stat in stats:
                 stat.flush()
-            late, known = windows(events)
-            assert repr(known) == repr(late)
+            pending, known = windows(events)
+            assert repr(known) == repr(pending)

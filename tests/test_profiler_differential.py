@@ -1,4 +1,4 @@
-"""The two recordings of ranges are twins: the same operations give the same ranges and the same errors."""
+"""The two recorders of ranges, in C and in Python: equal operations have equal results and errors."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitel.profiler import _ranges_py
+from monitel.profiler.ranges import _ranges_py
 from monitel.testing import ManualClock
 
-compiled: Any = pytest.importorskip("monitel.profiler._ranges_c", reason="monitel.profiler._ranges_c is not built")
+compiled: Any = pytest.importorskip("monitel.profiler.ranges._ranges_c", reason="_ranges_c is not built")
 
-#: What is done, in which of three contexts, with which of four labels.
+#: An action, the context it runs in (of three), and its label (of four).
 OPERATIONS = st.tuples(
     st.sampled_from(["begin", "begin", "end", "end", "end as opened", "past", "advance", "listen", "refuse"]),
     st.integers(0, 2),
@@ -23,7 +23,7 @@ OPERATIONS = st.tuples(
 
 
 class Player:
-    """Plays operations on one twin, and notes all that can be seen."""
+    """Runs operations on one twin, and logs all visible results."""
 
     def __init__(self, twin: Any) -> None:
         self.twin = twin
@@ -32,41 +32,40 @@ class Player:
         self.labels = [object() for _ in range(4)]
         self.opened: dict[object, Any] = {}
         self.clock = ManualClock()
-        self.heard = 0
 
-    def seen(self, what: str, found: Any) -> None:
-        """Note a range."""
+    def seen(self, event: str, found: Any) -> None:
+        """Log a range."""
         if found is None:
-            self.log.append((what, None))
+            self.log.append((event, None))
             return
         times = (found.monotonic_start_ns, found.monotonic_end_ns, found.start_ns, found.end_ns)
         parent = found.parent and found.parent.name
-        self.log.append((what, found.name, found.args, parent, times, found.step, str(found.track), repr(found)))
+        self.log.append((event, found.name, found.args, parent, times, found.step, str(found.track), repr(found)))
 
     def refuse(self, found: Any) -> None:
-        """Be interrupted while listening."""
+        """Raise KeyboardInterrupt, as a listener."""
         raise KeyboardInterrupt(found.name)
 
     def play(self, action: str, where: int, which: int) -> None:
-        """Do one thing, in its context."""
+        """Run one operation."""
         label = self.labels[which]
         if action == "begin":
             self.opened[label] = self.twin.begin(label, f"{which} at {len(self.log)}", which)
         elif action.startswith("end"):
             self.twin.end(label, self.opened.get(label) if action == "end as opened" else None)
         elif action == "past":
-            self.twin.past(which, None, which)
+            self.twin.record_past(which, None, which)
         elif action == "advance":
             self.clock.advance(which)
             self.twin.set_clock(self.clock, self.clock.time_ns() - self.clock.monotonic_ns() + where)
         else:
-            told = self.refuse if action == "refuse" and which else lambda found: self.seen("told", found)
-            self.twin.tell((told,) * where, (told,) * which)
+            listener = self.refuse if action == "refuse" and which else lambda found: self.seen("received", found)
+            self.twin.set_listeners((listener,) * where, (listener,) * which)
         self.seen("current", self.twin.current())
 
 
 def played(twin: Any, operations: list[tuple[str, int, int]]) -> list[Any]:
-    """Play operations, and leave the twin as it was."""
+    """Run operations and return the log; reset the twin afterwards."""
     player = Player(twin)
     twin.set_clock(player.clock, 5)
     try:
@@ -77,29 +76,30 @@ def played(twin: Any, operations: list[tuple[str, int, int]]) -> list[Any]:
                 player.log.append((type(error), str(error)))
                 player.contexts[where].run(lambda: player.seen("after", twin.current()))
     finally:
-        twin.tell((), ())
+        twin.set_listeners((), ())
         twin.set_clock(None, 0)
     return player.log
 
 
 @settings(max_examples=300)
 @given(st.lists(OPERATIONS, max_size=60))
-def test_the_same(operations: list[tuple[str, int, int]]) -> None:
-    """Ranges, parents, times, who is told, and what is raised: all equal."""
+def test_twins_are_equal(operations: list[tuple[str, int, int]]) -> None:
+    """Ranges, parents, times, calls of listeners and exceptions are equal."""
     assert played(_ranges_py, operations) == played(compiled, operations)
 
 
-def test_much_happens() -> None:
-    """The operations do something: a sequence of them shows ranges, ends and errors."""
+def test_operations_have_results() -> None:
+    """A sequence of operations logs ranges, ends and errors, so the comparison is not of empty logs."""
     operations = [("listen", 1, 1), ("begin", 0, 1), ("advance", 0, 2), ("end", 0, 1), ("end", 0, 1)]
     log = played(compiled, operations)
-    assert ["told", "told"] == [each[0] for each in log if each[0] == "told"]
+    received = [each for each in log if each[0] == "received"]
+    assert 2 == len(received)
     assert (AssertionError, "Expected record to be set") in log
-    assert (0, 2_000_000_000) in [each[4][:2] for each in log if each[0] == "told"]
+    assert (0, 2_000_000_000) in [each[4][:2] for each in received]
 
 
-def test_the_same_names() -> None:
-    """Both modules have the same functions, and both types the same attributes and documentation."""
+def test_twins_have_equal_names() -> None:
+    """Both modules have the same functions and docstrings, both types the same attributes."""
 
     def public(found: Any) -> dict[str, str | None]:
         return {name: getattr(found, name).__doc__ for name in dir(found) if not name.startswith("_")}

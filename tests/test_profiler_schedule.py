@@ -1,4 +1,4 @@
-"""The schedule: which steps are recorded, against a model that plays the steps one by one."""
+"""Schedules, compared with a model that goes through the steps one by one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NONE, WARMUP, RECORD, SAVE = list(ProfilerAction)[:4]
 
 
 def played(*, wait: int, warmup: int, active: int, repeat: int, skip_first: int, skip_first_wait: int) -> Iterator[Any]:
-    """Go through the steps as a person reads the documentation: cycle after cycle, with no arithmetic."""
+    """Yield the actions as the documentation describes them, cycle after cycle, without arithmetic."""
     yield from [NONE] * skip_first
     cycles = itertools.count() if repeat == 0 else range(repeat)
     for cycle in cycles:
@@ -32,7 +32,7 @@ def played(*, wait: int, warmup: int, active: int, repeat: int, skip_first: int,
 
 
 def made(**arguments: int) -> Any:
-    """Make a schedule without the warning that a missing warmup is."""
+    """Return a schedule without the warning about a missing warmup."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return schedule(**arguments)
@@ -71,7 +71,7 @@ def test_every_small_schedule() -> None:
     )
 )
 def test_larger_schedules(arguments: dict[str, int]) -> None:
-    """So do larger ones."""
+    """Random larger schedules agree with the model for 300 steps each."""
     plan = made(**arguments)
     assert list(itertools.islice(played(**arguments), 300)) == [plan(step) for step in range(300)]
 
@@ -87,7 +87,7 @@ def test_larger_schedules(arguments: dict[str, int]) -> None:
     ],
 )
 def test_documented_schedules(arguments: dict[str, int], letters: str) -> None:
-    """The examples that torch 2.13 was seen to give."""
+    """The examples of the documentation, with the actions that torch 2.13 returns."""
     initials = {NONE: "N", WARMUP: "W", RECORD: "R", SAVE: "S"}
     plan = made(**arguments)
     assert letters == "".join(initials[plan(step)] for step in range(len(letters)))
@@ -96,27 +96,27 @@ def test_documented_schedules(arguments: dict[str, int], letters: str) -> None:
 @pytest.mark.parametrize(
     "wrong", [{"wait": -1}, {"warmup": -1}, {"active": 0}, {"active": -1}, {"repeat": -1}, {"skip_first": -1}]
 )
-def test_impossible_schedules(wrong: dict[str, int]) -> None:
-    """A negative number, or nothing to record, is an AssertionError that shows all numbers, as in torch."""
+def test_invalid_schedules(wrong: dict[str, int]) -> None:
+    """A negative number, or no recorded step, is an AssertionError that shows all numbers, as in torch."""
     with pytest.raises(AssertionError, match=r"Invalid profiler schedule arguments\. Got wait=.* \(need >= 0\)"):
         schedule(**{"wait": 1, "warmup": 1, "active": 1, **wrong})
 
 
 def test_negative_step() -> None:
-    """There is no step before the first."""
+    """A negative step is an AssertionError."""
     with pytest.raises(AssertionError, match=r"Step must be non-negative\. Got -1\."):
         schedule(wait=1, warmup=1, active=1)(-1)
 
 
-def test_no_warmup_is_warned_of() -> None:
-    """Without warmup the first recorded step may be slower than others; the warning is the caller's."""
+def test_missing_warmup_warns() -> None:
+    """A schedule without warmup warns at the caller's line."""
     with pytest.warns(UserWarning, match="won't be using warmup") as caught:
         schedule(wait=1, warmup=0, active=1)
     assert __file__ == caught[0].filename
 
 
-def test_keywords_only() -> None:
-    """Numbers without names would be read wrongly."""
+def test_arguments_are_keyword_only() -> None:
+    """Positional arguments are refused."""
     anything: Any = schedule
     with pytest.raises(TypeError):
         anything(1, 1, 1)

@@ -1,4 +1,4 @@
-"""The same calls to torch.profiler and to monitel.profiler: the same, but for what docs/profiler.md lists."""
+"""Parity with torch.profiler: equal calls have equal results, except as docs/reference/profiler.md states."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import inspect
 import itertools
 import json
 import re
-import subprocess
-import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +37,7 @@ def _no_steps() -> Iterator[None]:
 
 
 def outcome(call: Callable[[Any], Any], module: Any) -> Any:
-    """Give what a call comes to: its result, or the type of its exception."""
+    """Return the result of a call, or the type of its exception."""
     try:
         return call(module)
     except Exception as error:
@@ -47,7 +45,7 @@ def outcome(call: Callable[[Any], Any], module: Any) -> Any:
 
 
 def test_names() -> None:
-    """Every public name of torch.profiler is here, and the others that its users import."""
+    """Every public name of torch.profiler exists, and the private names that its users import."""
     assert set(theirs.__all__) <= set(ours.__all__)
     for name in (*theirs.__all__, "KinetoStepTracker", "itt", "_KinetoProfile", "_ExperimentalConfig"):
         assert hasattr(ours, name)
@@ -80,7 +78,7 @@ def test_names() -> None:
     ],
 )
 def test_signatures(path: str) -> None:
-    """The same parameters, in the same order, with the same defaults."""
+    """Parameters, their order and their defaults are equal."""
 
     def parameters(module: Any) -> list[Any]:
         found = module
@@ -92,14 +90,14 @@ def test_signatures(path: str) -> None:
 
 
 def test_experimental_config() -> None:
-    """The same parameters, which torch tells in a docstring."""
+    """The parameters are those in the docstring of torch's class."""
     documented = re.findall(r"(\w+): [^,]*? = ", theirs._ExperimentalConfig.__init__.__doc__.split("->")[0])
     assert documented == list(inspect.signature(ours._ExperimentalConfig).parameters)
 
 
 @pytest.mark.parametrize("name", ["ProfilerAction", "ProfilerActivity", "DeviceType"])
 def test_enums(name: str) -> None:
-    """The same members with the same numbers."""
+    """Members and their numbers are equal."""
 
     def members(module: Any) -> Any:
         return {key: int(getattr(each, "value", each)) for key, each in getattr(module, name).__members__.items()}
@@ -108,7 +106,7 @@ def test_enums(name: str) -> None:
 
 
 def test_every_small_schedule() -> None:
-    """1,296 schedules give the same 30 actions."""
+    """1,296 schedules return equal actions for 30 steps."""
     keys = ("wait", "warmup", "active", "repeat", "skip_first", "skip_first_wait")
     spans = (range(3), range(3), range(1, 4), range(3), range(4), (0, 1, 2, -1))
     for numbers in itertools.product(*spans):
@@ -119,22 +117,22 @@ def test_every_small_schedule() -> None:
 
 @pytest.mark.parametrize("wrong", [{"wait": -1}, {"active": 0}, {"repeat": -2}, {"skip_first": -1}, {"warmup": -9}])
 def test_schedule_errors(wrong: dict[str, int]) -> None:
-    """The same errors, word for word."""
-    said = []
+    """Errors have equal messages."""
+    messages = []
     for module in (theirs, ours):
         with pytest.raises(AssertionError) as caught:
             module.schedule(**{"wait": 1, "warmup": 1, "active": 1, **wrong})
-        said.append(str(caught.value))
-    assert said[0] == said[1]
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
 
 
-def lived(module: Any, letters: str, steps: int) -> Any:
-    """Run a profile by a schedule, and note all that a user can see of it."""
+def lifecycle(module: Any, letters: str, steps: int) -> Any:
+    """Run a profile with a schedule, and return everything that a user can observe."""
     actions = dict(zip("NWRS", list(module.ProfilerAction), strict=False))
     log: list[Any] = []
 
     class Observer:
-        """Hears of recordings."""
+        """Logs its calls."""
 
         def start(self) -> None:
             log.append("start")
@@ -159,8 +157,8 @@ def lived(module: Any, letters: str, steps: int) -> Any:
                 with module.record_function("outer"), module.record_function(f"inner {step}"):
                     pass
                 prof.step()
-    said = [str(each.message) for each in caught if "Incorrect" in str(each.message)]
-    return log, said, prof.step_num, prof.current_action.name
+    messages = [str(each.message) for each in caught if "Incorrect" in str(each.message)]
+    return log, messages, prof.step_num, prof.current_action.name
 
 
 @pytest.mark.parametrize(
@@ -171,8 +169,8 @@ def lived(module: Any, letters: str, steps: int) -> Any:
     ],
 )
 def test_lifecycle(letters: str, steps: int) -> None:
-    """Recordings, callbacks with what they see, events with their parents, warnings: all the same."""
-    assert lived(theirs, letters, steps) == lived(ours, letters, steps)
+    """Calls of observer and callback, events with their parents, and warnings are equal."""
+    assert lifecycle(theirs, letters, steps) == lifecycle(ours, letters, steps)
 
 
 @pytest.mark.parametrize(
@@ -209,12 +207,12 @@ def test_lifecycle(letters: str, steps: int) -> None:
     ],
 )
 def test_calls(call: Callable[[Any], Any]) -> None:
-    """The same results, and the same types of errors."""
+    """Results, or types of errors, are equal."""
     assert outcome(call, theirs) == outcome(call, ours)
 
 
 def nested(module: Any) -> Any:
-    """Record nested labels."""
+    """Return a profile of nested ranges."""
     with module.profile() as prof:
         for _ in range(3):
             with module.record_function("outer"):
@@ -235,7 +233,7 @@ def nested(module: Any) -> Any:
 )
 @pytest.mark.parametrize("averaged", [True, False])
 def test_tables(arguments: dict[str, Any], averaged: bool) -> None:
-    """Tables have the same layout to the character, but for the numbers."""
+    """Tables are equal to the character, except for the numbers."""
 
     def table(module: Any) -> str:
         prof = nested(module)
@@ -246,7 +244,7 @@ def test_tables(arguments: dict[str, Any], averaged: bool) -> None:
 
 
 def test_averages() -> None:
-    """The same keys, counts and parents; times of the same kind; the total adds the same up."""
+    """Averages have equal keys and counts, and consistent times and totals."""
 
     def seen(module: Any) -> Any:
         averages = nested(module).key_averages()
@@ -262,7 +260,7 @@ def test_averages() -> None:
 
 
 def test_event_attributes() -> None:
-    """What is the same for every user's label."""
+    """The attributes that every range has in torch are equal."""
 
     def seen(module: Any) -> Any:
         event = nested(module).events()[1]
@@ -275,7 +273,7 @@ def test_event_attributes() -> None:
 
 
 def test_traces(tmp_path: Path) -> None:
-    """A trace of ours has every key and every slice that torch's has, with the same fields and kinds of values."""
+    """Traces have equal keys and slices, with equal fields and types of values."""
     kinds, slices = [], []
     for module in (theirs, ours):
         prof = nested(module)
@@ -291,7 +289,7 @@ def test_traces(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("module", BOTH)
 def test_handler_names(module: Any, tmp_path: Path) -> None:
-    """TensorBoard finds both kinds of files."""
+    """File names have the form that TensorBoard finds."""
     with module.profile(on_trace_ready=module.tensorboard_trace_handler(str(tmp_path), "w")):
         pass
     (path,) = tmp_path.iterdir()
@@ -299,32 +297,9 @@ def test_handler_names(module: Any, tmp_path: Path) -> None:
 
 
 def test_trace_ids() -> None:
-    """Of the same form, and by the same callback."""
+    """Trace ids have an equal form, and can come from a callback."""
     for module in (theirs, ours):
         with module.profile() as prof:
             assert re.fullmatch("[0-9A-F]{32}", prof.get_trace_id())
         with module.profile(custom_trace_id_callback=lambda: "mine") as prof:
             assert "mine" == prof.get_trace_id()
-
-
-_OPTIMIZERS = """
-import os
-import torch
-os.environ["KINETO_USE_DAEMON"] = "1"  # after torch, which would look for the daemon
-from monitel.profiler import KinetoStepTracker, profile
-weight = torch.nn.Parameter(torch.ones(1))
-optimizers = [torch.optim.SGD([weight], lr=0.1), torch.optim.Adam([weight], lr=0.1)]
-with profile() as prof:
-    for _ in range(3):
-        weight.sum().backward()
-        for optimizer in optimizers:
-            optimizer.step()
-        prof.step()
-    print(dict(KinetoStepTracker._step_dict), KinetoStepTracker.current_step())
-"""
-
-
-def test_optimizer_steps() -> None:
-    """Under KINETO_USE_DAEMON torch's optimizers count, all under one name: two count twice, as in torch."""
-    done = subprocess.run([sys.executable, "-c", _OPTIMIZERS], check=True, capture_output=True, text=True, timeout=120)
-    assert "{'ProfilerStep': 3, 'Optimizer': 6} 6" == done.stdout.splitlines()[-1]

@@ -51,35 +51,20 @@ OUR_PROFILER_NAMES = {"KinetoStepTracker"}
 RANGES_NAMES = {"Listening", "Range", "Track", "current_range", "listen", "now", "record_function", "synchronize"}
 TORCH_BRIDGE_NAMES = {"Instrumentation", "Replacement", "instrument", "replace"}
 PUBLIC_MODULES = {
-    *("monitel", "monitel.testing", "monitel.bounded_queue", "monitel.sigterm"),
+    *("monitel", "monitel.testing", "monitel.attributes", "monitel.bounded_queue", "monitel.exit", "monitel.sigterm"),
     *("monitel.profiler", "monitel.profiler.ranges", "monitel.torch"),
 }
 
 #: The core's modules, each of which imports only those before it.
 LAYERS = [
-    *("clock", "aggregation", "compiling", "value", "unraisable", "_bounded_queue_py", "bounded_queue"),
-    *("_recorder_py", "histogram", "_window_py", "_window", "event", "window"),
-    *("handlers", "late", "timer", "stats", "registry"),
+    *("clock", "aggregation", "compiling", "value", "attributes", "failures", "_bounded_queue_py", "bounded_queue"),
+    *("_recorder_py", "histogram", "snapshot", "_window_py", "_window", "window", "event", "handlers"),
+    *("pending", "timer", "stat_arguments", "stats", "registry"),
     *("step", "wait_counter", "tensorboard", "exit", "sigterm", "testing"),
     *("profiler", "__init__", "torch"),
 ]
-#: Likewise within the profiler: the recording of ranges, what is made of a recording, the facade.
-PROFILER_LAYERS = [
-    *("decoration", "tracks", "_ranges_py", "_ranges", "ranges"),
-    *("gc_pauses", "recording", "json_text", "whole_file", "progress", "lanes", "chrome_trace"),
-    *("activities", "function_events", "event_list", "experimental", "cycles"),
-    *("scheduling", "steps", "observer", "facade", "trace_handler", "itt"),
-    "__init__",
-]
-#: And within the torch bridge: torch's private names, the sources, what plugs them in.
-TORCH_LAYERS = [
-    *("_compat", "place", "own_stat", "work", "ticking", "import_hook", "captures", "ring", "devices", "held_event"),
-    *("steps", "loading", "forward", "phases", "waits", "stuck", "monitor", "compilation_range", "compilation"),
-    *("out_of_memory", "failures", "tensors", "compiled_adds"),
-    *("instrumentation", "replacement", "__init__"),
-]
 
-#: Which distribution gives a module, by the longest prefix. What is imported is declared, not inherited.
+#: The distribution of a module, by the longest prefix. Every import is declared, not inherited.
 DISTRIBUTIONS = {
     "monitel": "monitel",
     "monitel_otel": "monitel-otel",
@@ -107,19 +92,19 @@ class Import(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The whole dotted path."""
+        """The full dotted path."""
         return self.module if self.name is None else f"{self.module}.{self.name}"
 
 
 def sources(package: Path) -> list[Path]:
-    """Find a package's files; a path that has moved must not make a test pass."""
+    """Return a package's files, at least one."""
     found = sorted(package.rglob("*.py"))
     assert found, f"no sources in {package}"
     return found
 
 
 def imports(file: Path, *, typing_only: bool = False) -> Iterator[Import]:
-    """Find what a file imports, wherever it does; with ``typing_only`` under ``if TYPE_CHECKING`` too."""
+    """Yield all imports of a file; with ``typing_only`` including those under ``if TYPE_CHECKING``."""
     pending: list[ast.AST] = [ast.parse(file.read_text(encoding="utf-8"))]
     while pending:
         node = pending.pop()
@@ -135,26 +120,26 @@ def imports(file: Path, *, typing_only: bool = False) -> Iterator[Import]:
 
 
 def project(folder: Path) -> dict[str, Any]:
-    """Read the ``[project]`` table of a distribution."""
+    """Return the ``[project]`` table of a distribution."""
     table: dict[str, Any] = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     return table
 
 
-def test_public_names_are_spelled_out() -> None:
-    """``__all__`` is torch's names and ours, sorted, and every name is there."""
+def test_public_names() -> None:
+    """``__all__`` has torch's names and monitel's names, sorted, and every name exists."""
     assert TORCHS_NAMES | OUR_NAMES == set(monitel.__all__)
     assert len(monitel.__all__) == len(set(monitel.__all__))
     assert [] == [name for name in monitel.__all__ if not hasattr(monitel, name)]
 
 
 def test_no_other_public_name() -> None:
-    """What has no underscore is in ``__all__`` or is one of the package's modules."""
+    """Every name without an underscore is in ``__all__`` or is a module of the package."""
     modules = {layer(file) for file in sources(CORE)}
     assert set() == {name for name in vars(monitel) if not name.startswith("_")} - set(monitel.__all__) - modules
 
 
-def test_public_objects_say_what_they_do() -> None:
-    """Every public class and function has a docstring, every class' public method too."""
+def test_public_objects_have_docstrings() -> None:
+    """Every public class, function and method has a docstring."""
     for name in OUR_NAMES | TORCHS_NAMES - {"data_value_t", "STAT_EVENT"}:
         public = getattr(monitel, name)
         assert public.__doc__, name
@@ -162,8 +147,8 @@ def test_public_objects_say_what_they_do() -> None:
         assert [] == [each for each in methods if callable(each) and not each.__doc__], name
 
 
-def test_profiler_names_are_spelled_out() -> None:
-    """Those of monitel.profiler and of its layer below, sorted, each with a docstring, its methods too."""
+def test_profiler_names() -> None:
+    """The names of monitel.profiler and monitel.profiler.ranges are sorted, and have docstrings, including methods."""
     profiler = monitel.profiler
     assert TORCHS_PROFILER_NAMES | OUR_PROFILER_NAMES == set(profiler.__all__)
     assert RANGES_NAMES == set(profiler.ranges.__all__)
@@ -177,8 +162,8 @@ def test_profiler_names_are_spelled_out() -> None:
 
 
 @pytest.mark.parametrize("pure", ["0", "1"])
-def test_profiler_is_imported_when_it_is_asked_for(pure: str) -> None:
-    """``import monitel`` loads nothing of it; it needs the standard library only, and not asyncio."""
+def test_profiler_is_imported_on_demand(pure: str) -> None:
+    """``import monitel`` does not load the profiler, which needs only the standard library, without asyncio."""
     script = (
         "import sys; before = set(sys.modules); import monitel; "
         "print([name for name in sys.modules if name.startswith('monitel.profiler')]); monitel.profiler; "
@@ -192,7 +177,7 @@ def test_profiler_is_imported_when_it_is_asked_for(pure: str) -> None:
 
 @pytest.mark.parametrize("pure", ["0", "1"])
 def test_import_needs_the_standard_library_only(pure: str) -> None:
-    """``import monitel`` loads no third-party module, neither with the C window nor without."""
+    """``import monitel`` loads no third-party module, with and without the C module."""
     script = (
         "import sys; before = set(sys.modules); import monitel; "
         "print(*sorted({name.split('.')[0] for name in set(sys.modules) - before} - sys.stdlib_module_names))"
@@ -209,7 +194,7 @@ def test_import_needs_the_standard_library_only(pure: str) -> None:
 
 
 def core_modules(imported: Import) -> Iterator[str]:
-    """Name the core's modules that an import loads: ``from monitel import clock`` loads clock."""
+    """Yield the core's modules that an import loads: ``from monitel import clock`` loads clock."""
     parts = imported.path.split(".")
     if parts[0] == "monitel":
         is_module = len(parts) > 1 and ((CORE / f"{parts[1]}.py").exists() or (CORE / parts[1]).is_dir())
@@ -218,18 +203,18 @@ def core_modules(imported: Import) -> Iterator[str]:
 
 
 def layer(file: Path) -> str:
-    """Name the module, or the folder, that a file of the core is in LAYERS by."""
+    """Return the module, or the folder, under which a file of the core is in LAYERS."""
     return file.relative_to(CORE).parts[0].removesuffix(".py")
 
 
 def test_every_module_has_its_layer() -> None:
-    """LAYERS reads as the core's table of contents."""
+    """LAYERS has all modules of the core."""
     assert sorted(LAYERS) == sorted({layer(file) for file in sources(CORE)})
 
 
 @pytest.mark.parametrize("file", sources(CORE), ids=lambda file: str(file.relative_to(CORE)))
 def test_core_imports_run_one_way(file: Path) -> None:
-    """A module of the core imports at runtime what is before it in LAYERS, and nothing third-party."""
+    """At runtime, a module of the core only imports modules before it in LAYERS, and nothing third-party."""
     own = layer(file)
     before = LAYERS[: LAYERS.index(own)]
     found = {module for imported in imports(file) for module in core_modules(imported)} - {own}
@@ -238,44 +223,8 @@ def test_core_imports_run_one_way(file: Path) -> None:
     assert set() == roots - sys.stdlib_module_names - {"monitel"} - ({"torch"} if own == "torch" else set())
 
 
-def test_every_module_of_the_profiler_has_its_layer() -> None:
-    """PROFILER_LAYERS reads as its table of contents."""
-    assert sorted(PROFILER_LAYERS) == sorted(file.stem for file in sources(CORE / "profiler"))
-
-
-@pytest.mark.parametrize("file", sources(CORE / "profiler"), ids=lambda file: file.stem)
-def test_profiler_imports_run_one_way(file: Path) -> None:
-    """A module of the profiler imports at runtime what is before it in PROFILER_LAYERS."""
-    before = PROFILER_LAYERS[: PROFILER_LAYERS.index(file.stem)]
-    paths = [each.path.split(".") for each in imports(file) if each.path.startswith("monitel.profiler.")]
-    found = {"_ranges_py" if parts[2] == "_ranges_c" else parts[2] for parts in paths} - {file.stem}
-    assert set() == found - set(before)
-
-
-def test_every_module_of_the_torch_bridge_has_its_layer() -> None:
-    """TORCH_LAYERS reads as its table of contents."""
-    assert sorted(TORCH_LAYERS) == sorted(file.stem for file in sources(CORE / "torch"))
-
-
-@pytest.mark.parametrize("file", sources(CORE / "torch"), ids=lambda file: file.stem)
-def test_torch_bridge_imports_run_one_way(file: Path) -> None:
-    """A module of the bridge imports at runtime what is before it in TORCH_LAYERS, and of torch public names only."""
-    before = TORCH_LAYERS[: TORCH_LAYERS.index(file.stem)]
-    found = [each.path.split(".") for each in imports(file) if each.path.startswith("monitel.torch.")]
-    assert set() == {parts[2] for parts in found} - {file.stem} - set(before)
-    theirs = [each for each in imports(file, typing_only=True) if each.module.split(".")[0] == "torch"]
-    assert [] == [each.path for each in theirs if private(each.path)]
-    text = file.read_text(encoding="utf-8")
-    if file.name != "_compat.py":
-        assert [] == re.findall(r"(?<![\w.])torch(?:\.\w+)*\._\w+", text)
-        roots = {(each.name or each.module).split(".")[0] for each in theirs}
-        attributes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute)]
-        paths = [ast.unparse(node) for node in attributes if private(node.attr)]
-        assert [] == [path for path in paths if path.split(".")[0] in roots]
-
-
-def test_torch_bridge_names_are_spelled_out() -> None:
-    """Sorted, each with a docstring, its methods too."""
+def test_torch_bridge_names() -> None:
+    """The names of monitel.torch are sorted, and have docstrings, including methods."""
     pytest.importorskip("torch", reason="imports monitel.torch: torch is not installed")
     bridge = importlib.import_module("monitel.torch")
     assert sorted(TORCH_BRIDGE_NAMES) == bridge.__all__
@@ -287,7 +236,7 @@ def test_torch_bridge_names_are_spelled_out() -> None:
 
 
 def exporter_files(*, but: str = "") -> list[Any]:
-    """List every file of every exporter, by a readable id."""
+    """Return all files of all exporters, with readable ids."""
     return [
         pytest.param(file, id=str(file.relative_to(package.parent)))
         for package in EXPORTERS.values()
@@ -298,7 +247,7 @@ def exporter_files(*, but: str = "") -> list[Any]:
 
 @pytest.mark.parametrize("file", exporter_files())
 def test_exporters_use_public_names_only(file: Path) -> None:
-    """An exporter takes public names of monitel, and of its modules only those that are public."""
+    """An exporter only uses public names of monitel and of its public modules."""
     for imported in imports(file, typing_only=True):
         if imported.module.split(".")[0] == "monitel":
             assert imported.module in PUBLIC_MODULES, imported
@@ -310,13 +259,13 @@ def test_exporters_use_public_names_only(file: Path) -> None:
 
 
 def private(path: str) -> bool:
-    """Say whether a dotted path goes through an underscore name."""
+    """Return True if a dotted path has a private name."""
     return any(part.startswith("_") and not part.endswith("__") for part in path.split("."))
 
 
 @pytest.mark.parametrize("file", exporter_files(but="_compat.py"))
 def test_private_opentelemetry_names_live_in_compat(file: Path) -> None:
-    """OpenTelemetry's underscore names are imported in ``_compat.py`` and nowhere else."""
+    """Private names of OpenTelemetry are only imported in ``_compat.py``."""
     found = [each for each in imports(file, typing_only=True) if each.module.split(".")[0] == "opentelemetry"]
     assert [] == [imported.path for imported in found if private(imported.path)]
     roots = {(imported.name or imported.module).split(".")[0] for imported in found}
@@ -328,7 +277,7 @@ def test_private_opentelemetry_names_live_in_compat(file: Path) -> None:
 
 @pytest.mark.parametrize("name", EXPORTERS)
 def test_exporters_import_one_way(name: str) -> None:
-    """Otlp imports otel, otel and tensorboard import no other exporter."""
+    """monitel_otlp imports monitel_otel; no other exporter imports an exporter."""
     allowed = {f"monitel_{name}", *(["monitel_otel"] if name == "otlp" else [])}
     found = {each.module.split(".")[0] for file in sources(EXPORTERS[name]) for each in imports(file)}
     assert set() == {root for root in found if root.startswith("monitel_")} - allowed
@@ -336,7 +285,7 @@ def test_exporters_import_one_way(name: str) -> None:
 
 @pytest.mark.parametrize("name", EXPORTERS)
 def test_declared_dependencies_cover_the_imports(name: str) -> None:
-    """Whatever an exporter imports at runtime is in its own pyproject.toml; the core declares nothing."""
+    """All runtime imports of an exporter are declared in its pyproject.toml; the core declares no dependency."""
     declared = {re.split(r"[^\w.-]", each)[0] for each in project(ROOT / "exporters" / name)["dependencies"]}
     needed = set()
     for imported in (each for file in sources(EXPORTERS[name]) for each in imports(file)):
@@ -350,7 +299,7 @@ def test_declared_dependencies_cover_the_imports(name: str) -> None:
 
 
 def test_lowest_versions_are_declared() -> None:
-    """``tests/lowest.txt``, with which a leg of CI runs, has the lower bounds of the exporters for OpenTelemetry."""
+    """``tests/lowest.txt``, which a CI stage uses, has the exporters' lower bounds for OpenTelemetry."""
     text = (ROOT / "tests/lowest.txt").read_text(encoding="utf-8")
     declared = [each for name in ("otel", "otlp") for each in project(ROOT / "exporters" / name)["dependencies"]]
     bounds = dict(re.fullmatch(r"([\w-]+)>=([\d.]+).*", each).groups() for each in declared)  # type: ignore[union-attr,misc]
@@ -360,7 +309,7 @@ def test_lowest_versions_are_declared() -> None:
 
 
 def test_one_version() -> None:
-    """All four distributions share one X.Y.Z, which is monitel.__version__, and need each other in that line."""
+    """All four distributions have the version monitel.__version__, and require each other accordingly."""
     versions = {folder.name: project(folder)["version"] for folder in PROJECTS}
     assert {monitel.__version__} == set(versions.values()), versions
     matched = re.fullmatch(r"(\d+)\.(\d+)\.\d+", monitel.__version__)
@@ -371,13 +320,13 @@ def test_one_version() -> None:
 
 
 def test_one_range_of_pythons() -> None:
-    """All four distributions ask for the same Python."""
+    """All four distributions require the same Python."""
     assert {">=3.10"} == {project(folder)["requires-python"] for folder in PROJECTS}
 
 
 @pytest.mark.parametrize("package", [CORE, *EXPORTERS.values()], ids=lambda package: package.name)
 def test_packages_are_typed(package: Path) -> None:
-    """Every package has its py.typed, and sends it along."""
+    """Every package has a py.typed file, and includes it in its distribution."""
     assert (package / "py.typed").is_file()
     text = (package.parents[1] / "pyproject.toml").read_text(encoding="utf-8")
     assert {package.name: ["py.typed"]} == tomllib.loads(text)["tool"]["setuptools"]["package-data"]

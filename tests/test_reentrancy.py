@@ -1,4 +1,4 @@
-"""What handlers, destructors, signal handlers and clocks may do while a window closes: everything."""
+"""Reentrancy: handlers, destructors, signal handlers and clocks may do anything while a window closes."""
 
 from __future__ import annotations
 
@@ -21,48 +21,48 @@ if TYPE_CHECKING:
 
 
 def sums(events: list[Any]) -> list[tuple[str, float]]:
-    """Name and sum of each window."""
+    """Return name and sum of each window."""
     return [(event.window.name, event.window.sum) for event in events if event.window]
 
 
 def test_handler_logs(make_stat: MakeStat, monitel: ModuleType, events: list[Any], run_threads: Any) -> None:
-    """A handler that logs works (torch: deadlock), and so does one that makes another Stat log."""
+    """A handler may log, and may cause another Stat to log (torch: deadlock)."""
     stat, other = make_stat(), make_stat("other")
     other.add(7)
 
     def handler(event: Any) -> None:
         if event.window is not None and event.window.name == "x":
-            monitel.emit("heard")
+            monitel.emit("received")
             other.flush()
 
     monitel.register_event_handler(handler)
     stat.add(1)
     run_threads(stat.flush)
-    assert ["torch.monitor.Stat", "heard", "torch.monitor.Stat"] == [event.name for event in events]
+    assert ["torch.monitor.Stat", "received", "torch.monitor.Stat"] == [event.name for event in events]
     assert [("x", 1.0), ("other", 7.0)] == sums(events)
 
 
 def test_handler_registers_and_unregisters(make_stat: MakeStat, monitel: ModuleType, run_threads: Any) -> None:
-    """A handler may register others and unregister itself (torch: deadlock); the next event goes by that."""
-    heard: list[str] = []
+    """A handler may register others and unregister itself (torch: deadlock), with effect from the next event on."""
+    received: list[str] = []
 
     def once(event: Any) -> None:
         monitel.unregister_event_handler(handle)
-        monitel.register_event_handler(lambda event: heard.append(f"later {event.window.sum}"))
-        heard.append(f"once {event.window.sum}")
+        monitel.register_event_handler(lambda event: received.append(f"later {event.window.sum}"))
+        received.append(f"once {event.window.sum}")
 
     handle = monitel.register_event_handler(once)
     stat = make_stat()
     for sample in (1, 2):
         stat.add(sample)
         run_threads(stat.flush)
-    assert "once 1.0" == heard[0]
-    assert "later 2.0" == heard[-1]
-    assert "once 2.0" not in heard
+    assert "once 1.0" == received[0]
+    assert "later 2.0" == received[-1]
+    assert "once 2.0" not in received
 
 
-def test_handler_reads_its_own_stat(make_stat: MakeStat, monitel: ModuleType, clock: Any, run_threads: Any) -> None:
-    """A handler that reads its own Stat (torch: deadlock) sees the window closed and the next one open."""
+def test_handler_reads_its_stat(make_stat: MakeStat, monitel: ModuleType, clock: Any, run_threads: Any) -> None:
+    """A handler may read its Stat (torch: deadlock): the window is closed and the next one is open."""
     stat = make_stat()
     seen: list[Any] = []
     monitel.register_event_handler(lambda event: seen.append((stat.count, stat.get()[monitel.SUM])))
@@ -73,7 +73,7 @@ def test_handler_reads_its_own_stat(make_stat: MakeStat, monitel: ModuleType, cl
 
 
 @pytest.mark.parametrize(("max_samples", "expected"), [(2, (0, 1)), (3, (2, 0))], ids=["fill", "line"])
-def test_handler_adds_to_its_own_stat(
+def test_handler_adds_to_its_stat(
     make_stat: MakeStat,
     monitel: ModuleType,
     clock: Any,
@@ -83,7 +83,7 @@ def test_handler_adds_to_its_own_stat(
     max_samples: int,
     expected: Any,
 ) -> None:
-    """A handler that adds to its own Stat works (torch: deadlock): its sample comes after the one that closed."""
+    """A handler may add to its Stat (torch: deadlock): its sample follows the one that closed the window."""
     stat = make_stat("x", None, 60.0, max_samples)
     monitel.register_event_handler(lambda event: stat.add(10))
     stat.add(1)
@@ -94,10 +94,10 @@ def test_handler_adds_to_its_own_stat(
     assert ([("x", 3.0)], expected) == (sums(events), (stat.count, stat.discarded))
 
 
-def test_handler_flushes_its_own_stat(
+def test_handler_flushes_its_stat(
     make_stat: MakeStat, monitel: ModuleType, clock: Any, events: list[Any], run_threads: Any
 ) -> None:
-    """A handler that flushes its own Stat logs the sample that has just opened the next window."""
+    """A handler that flushes its Stat logs the sample that has just opened the next window."""
     stat = make_stat()
     monitel.register_event_handler(lambda event: stat.flush())
     stat.add(1)
@@ -108,17 +108,17 @@ def test_handler_flushes_its_own_stat(
 
 @pytest.fixture
 def no_gc() -> Iterator[None]:
-    """Collect cycles only where the test does."""
+    """Disable automatic garbage collections."""
     gc.disable()
     yield
     gc.enable()
 
 
 @pytest.mark.usefixtures("no_gc")
-def test_stat_dies_inside_a_handler(
+def test_stat_is_collected_inside_a_handler(
     make_stat: MakeStat, monitel: ModuleType, clock: Any, events: list[Any], run_threads: Any
 ) -> None:
-    """The gc of a Stat with data inside a handler works (torch: deadlock), be it the one that logs."""
+    """A Stat with samples may be garbage-collected inside a handler (torch: deadlock), even the one that logs."""
     stats = {"cycle": make_stat("cycle"), "x": make_stat()}
     stats["cycle"].add(7)
     cycle = [stats.pop("cycle")]
@@ -137,7 +137,7 @@ def test_stat_dies_inside_a_handler(
 
 
 def raising(error: BaseException) -> Callable[[Any], None]:
-    """Make a handler that raises."""
+    """Return a handler that raises."""
 
     def handler(event: Any) -> None:
         raise error
@@ -146,10 +146,10 @@ def raising(error: BaseException) -> Callable[[Any], None]:
 
 
 @pytest.mark.parametrize("error", [ValueError("why"), KeyboardInterrupt("why"), GeneratorExit("why")], ids=type)
-def test_handler_fails_at_the_line(
+def test_handler_fails_at_the_boundary(
     make_stat: MakeStat, monitel: ModuleType, clock: Any, events: list[Any], error: BaseException
 ) -> None:
-    """A handler fails at roll-over: the sample is in (torch: lost), the window closed, the exception comes out."""
+    """If a handler fails at the boundary, the sample is added (torch: lost), and the exception is raised."""
     monitel.register_event_handler(raising(error))
     stat = make_stat()
     stat.add(1)
@@ -163,7 +163,7 @@ def test_handler_fails_at_the_line(
 
 
 def test_handler_fails_at_the_limit(make_stat: MakeStat, monitel: ModuleType, clock: Any, events: list[Any]) -> None:
-    """A handler fails at fill: the sample is in, and the window closed (torch: it takes samples again)."""
+    """If a handler fails at the sample limit, the window is closed (torch: it takes samples again)."""
     monitel.register_event_handler(raising(ValueError("why")))
     stat = make_stat("x", None, 60.0, 2)
     stat.add(1)
@@ -177,13 +177,13 @@ def test_handler_fails_at_the_limit(make_stat: MakeStat, monitel: ModuleType, cl
 def test_handler_fails_for_one_of_many(
     make_stat: MakeStat, monitel: ModuleType, clock: Any, unraisable: list[Any], close: str
 ) -> None:
-    """All Stats are closed though a handler raises; the first exception propagates, the others are reported."""
-    heard, failures = [], [ValueError("first"), ValueError("second")]
+    """All Stats are closed even if a handler raises; the first exception is raised, the others are reported."""
+    received, failures = [], [ValueError("first"), ValueError("second")]
 
     def handler(event: Any) -> None:
-        heard.append(event.window.name)
+        received.append(event.window.name)
         if event.window.name != "b":
-            raise failures[len(heard) // 2]
+            raise failures[len(received) // 2]
 
     monitel.register_event_handler(handler)
     stats = [make_stat(name) for name in "abc"]
@@ -192,30 +192,30 @@ def test_handler_fails_for_one_of_many(
     clock.advance(60)
     with pytest.raises(ValueError, match="first"):
         getattr(monitel, close)()
-    assert (["a", "b", "c"], failures[1:]) == (heard, unraisable)
+    assert (["a", "b", "c"], failures[1:]) == (received, unraisable)
 
 
 @pytest.mark.parametrize("grave", [KeyboardInterrupt("grave"), SystemExit("grave")], ids=type)
 def test_several_handlers_fail(
     make_stat: MakeStat, monitel: ModuleType, unraisable: list[Any], grave: BaseException
 ) -> None:
-    """All handlers are called; KeyboardInterrupt and SystemExit go before others, the rest to the unraisablehook."""
+    """All handlers are called; KeyboardInterrupt and SystemExit are raised before others, the rest is reported."""
     failures = [ValueError(1), grave, KeyboardInterrupt(3), ValueError(4)]
     for failure in failures:
         monitel.register_event_handler(raising(failure))
-    heard: list[Any] = []
-    monitel.register_event_handler(heard.append)
+    received: list[Any] = []
+    monitel.register_event_handler(received.append)
     stat = make_stat()
     stat.add(1)
     with pytest.raises(type(grave), match="grave"):
         stat.flush()
     assert [failures[0], *failures[2:]] == unraisable
-    assert [("x", 1.0)] == sums(heard)
+    assert [("x", 1.0)] == sums(received)
 
 
 @pytest.mark.usefixtures("no_gc")
-def test_failing_handler_leaves_no_cycle(make_stat: MakeStat, monitel: ModuleType) -> None:
-    """What a failing handler held is freed with the exception, not at some later gc."""
+def test_failing_handler_leaves_no_reference_cycle(make_stat: MakeStat, monitel: ModuleType) -> None:
+    """The objects of a failing handler are released with the exception, not at a later garbage collection."""
     held: list[Any] = []
 
     def handler(event: Any) -> None:
@@ -243,7 +243,7 @@ def test_handler_fails_in_a_destructor(
 
 
 def test_number_that_adds(make_stat: MakeStat, monitel: ModuleType, clock: Any, events: list[Any]) -> None:
-    """A `__float__` that adds to the Stat, flushes it and lets time pass loses nothing."""
+    """A `__float__` that adds to the Stat, flushes it and advances the clock loses no sample."""
     stat = make_stat("x", None, 60.0, 3)
 
     class Number:
@@ -266,7 +266,7 @@ def test_number_that_adds(make_stat: MakeStat, monitel: ModuleType, clock: Any, 
 def test_nothing_is_lost_while_the_clock_is_read(
     make_stat: MakeStat, monitel: ModuleType, *, max_samples: int, seconds: float, nth: int, inside: str
 ) -> None:
-    """A clock in Python may add to the Stat, flush it and let time pass whenever it is read, as a signal may."""
+    """A clock may add to the Stat, flush it and advance whenever it is read, as a signal handler may."""
 
     class Interrupting(monitel.testing.ManualClock):  # type: ignore[misc, name-defined]
         readings_left = -1
@@ -311,9 +311,9 @@ def test_nothing_is_lost_while_the_clock_is_read(
 def test_signal_handler_adds_to_the_stat_it_interrupts(
     make_stat: MakeStat, monitel: ModuleType, events: list[Any], max_samples: int
 ) -> None:
-    """A signal handler may add to the Stat that it interrupts, and flush it: every sample is counted once."""
+    """A signal handler may add to the Stat that it interrupts, and flush it; every sample is counted once."""
     if sys.version_info < (3, 11) and monitel._window.Accumulator.__module__.endswith("_py"):
-        pytest.skip("CPython 3.10 runs signal handlers between any two lines; docs/stats.md says what that means")
+        pytest.skip("CPython 3.10 runs signal handlers between any two lines: see docs/reference/stats.md")
     stat = make_stat("x", None, 0.001, max_samples)
     interrupts = 0
 
@@ -340,10 +340,10 @@ def test_signal_handler_adds_to_the_stat_it_interrupts(
     assert counted == sum(event.window.sum for event in events)
 
 
-def test_interrupted_add_leaves_no_lock_behind(
+def test_interrupted_add_releases_its_lock(
     make_stat: MakeStat, monitel: ModuleType, events: list[Any], run_threads: Any
 ) -> None:
-    """A Ctrl-C that comes out of add(), wherever it strikes, keeps no other thread from the Stat."""
+    """After a KeyboardInterrupt anywhere inside add(), other threads can use the Stat."""
 
     class Interrupt(BaseException):
         pass

@@ -30,7 +30,7 @@ def test_main_thread_in_python_ends_the_process(tmp_path: Path, twin: str, where
 
 @needs_c
 def test_main_thread_in_c_ends_the_process(tmp_path: Path) -> None:
-    """The thread calls ``end`` within what is left of the two seconds; the exit status is as without it."""
+    """The thread calls ``end`` with the remaining time of the two seconds; the exit status is as without it."""
     ended = terminate(tmp_path, "c", INSTALL + "blocked(60)")
     assert (-signal.SIGTERM, [IN_THREAD]) == (ended.status, ended.lines)
     assert 0.5 <= ended.seconds <= 2.0
@@ -53,7 +53,7 @@ def test_process_ends_even_if_python_does_not_run(tmp_path: Path, script: str) -
 
 
 def test_failing_end_does_not_keep_the_process_alive(tmp_path: Path, twin: str) -> None:
-    """Its exception is logged."""
+    """The exception of ``end`` is logged."""
     ended = terminate(tmp_path, twin, "handler._end = lambda _: sys.exit('no')\n" + INSTALL + "live_on()")
     assert -signal.SIGTERM == ended.status
     assert "SystemExit: no" in ended.stderr
@@ -61,7 +61,7 @@ def test_failing_end_does_not_keep_the_process_alive(tmp_path: Path, twin: str) 
 
 @needs_c
 def test_failing_end_in_the_thread_does_not_keep_the_process_alive(tmp_path: Path) -> None:
-    """Its exception is logged."""
+    """The exception of ``end`` is logged."""
     ended = terminate(tmp_path, "c", "handler._end = lambda _: sys.exit('no')\n" + INSTALL + "blocked(60)")
     assert -signal.SIGTERM == ended.status
     assert "SystemExit: no" in ended.stderr
@@ -82,7 +82,7 @@ handler = sigterm.SigtermHandler(end, flush)
 
 
 def test_further_signals_during_end_change_nothing(tmp_path: Path, twin: str) -> None:
-    """In the main thread ``end`` runs once, and to its end, without waiting for anything."""
+    """In the main thread ``end`` runs once, and completely, without waiting."""
     ended = terminate(tmp_path, twin, SLOW_END + INSTALL + "live_on()", signals=3)
     assert (-signal.SIGTERM, ["end", "ended"]) == (ended.status, ended.lines)
     assert ended.seconds <= 2.0
@@ -90,27 +90,27 @@ def test_further_signals_during_end_change_nothing(tmp_path: Path, twin: str) ->
 
 @needs_c
 def test_further_signals_during_end_in_the_thread_change_nothing(tmp_path: Path) -> None:
-    """``end`` runs once, and to its end."""
+    """In the thread ``end`` runs once, and completely."""
     ended = terminate(tmp_path, "c", SLOW_END + INSTALL + "blocked(60)", signals=3)
     assert (-signal.SIGTERM, ["end", "ended"]) == (ended.status, ended.lines)
 
 
 @needs_c
 def test_main_thread_that_returns_from_c_waits_for_the_thread(tmp_path: Path) -> None:
-    """The program does not run on while the thread calls ``end``."""
+    """The program does not continue while the thread calls ``end``."""
     ended = terminate(tmp_path, "c", SLOW_END + INSTALL + "blocked(0.8)\nsay('ran on')\nlive_on()")
     assert (-signal.SIGTERM, ["end", "ended"]) == (ended.status, ended.lines)
 
 
 @needs_c
 def test_closed_descriptors_do_no_harm(tmp_path: Path) -> None:
-    """The handler uses none: it cannot write into a file of the application."""
+    """The handler uses no descriptor: it cannot write into a file of the application."""
     ended = terminate(tmp_path, "c", INSTALL + "os.closerange(3, 256)\nfile = open('file', 'wb')\nblocked(60)\n")
     assert (-signal.SIGTERM, [IN_THREAD]) == (ended.status, ended.lines)
 
 
-def test_uninstall_restores_what_was_before() -> None:
-    """The default action or a handler; the thread ends, and a second call changes nothing."""
+def test_uninstall_restores_the_previous_handler() -> None:
+    """The default action or a handler is restored; the thread ends. Idempotent."""
     for before in (signal.SIG_DFL, lambda *_: None):
         previous = signal.signal(signal.SIGTERM, before)
         try:
@@ -132,13 +132,13 @@ def test_uninstall_restores_what_was_before() -> None:
     ["handler.uninstall()\n", "thread = threading.Thread(target=handler.uninstall)\nthread.start()\nthread.join()\n"],
 )
 def test_uninstalled_handler_changes_nothing(tmp_path: Path, twin: str, uninstall: str) -> None:
-    """Even if another thread uninstalls it, where Python cannot restore the previous handler."""
+    """This is so even if another thread uninstalls it, where Python cannot restore the previous handler."""
     ended = terminate(tmp_path, twin, INSTALL + uninstall + ("blocked(60)" if twin == "c" else "live_on()"))
     assert (-signal.SIGTERM, []) == (ended.status, ended.lines)
 
 
-def test_handler_that_another_thread_uninstalled_is_none() -> None:
-    """The main thread restores the default action as soon as it asks for it."""
+def test_default_action_returns_after_uninstalling_in_a_thread() -> None:
+    """The main thread restores the default action at the next check."""
     handler = SigtermHandler(lambda _: None, lambda _: None)
     handler.install()
     thread = threading.Thread(target=handler.uninstall)
@@ -150,7 +150,7 @@ def test_handler_that_another_thread_uninstalled_is_none() -> None:
 
 
 def test_handler_below_a_later_one_is_uninstalled(tmp_path: Path, twin: str) -> None:
-    """The later handler stays, and calls nothing; when it is removed, SIGTERM does what it did before."""
+    """The later handler stays, and nothing is delivered; when it is removed, SIGTERM does what it did before."""
     script = """\
 handler.uninstall()
 assert signal.getsignal(signal.SIGTERM) is later
@@ -164,7 +164,7 @@ live_on()
 
 
 def test_handler_is_installed_in_the_main_thread_only() -> None:
-    """Python allows no other."""
+    """Python does not allow it in other threads."""
     errors: list[ValueError] = []
 
     def install() -> None:
@@ -181,8 +181,8 @@ def test_handler_is_installed_in_the_main_thread_only() -> None:
 
 
 @pytest.mark.parametrize("before", ["", "signal.signal(signal.SIGTERM, lambda *_: say('before') or os._exit(7))\n"])
-def test_interrupted_delivery_goes_on(tmp_path: Path, twin: str, before: str) -> None:
-    """The main thread delivers already: SIGTERM, even several, waits until it uninstalls the handler."""
+def test_interrupted_delivery_continues(tmp_path: Path, twin: str, before: str) -> None:
+    """If the main thread is delivering already, SIGTERM (even repeated) waits until it uninstalls the handler."""
     script = """\
 handler._end = lambda timeout: bool(say("end"))
 handler.install()
@@ -197,7 +197,7 @@ live_on()
 
 
 def test_second_handler_replaces_the_first(tmp_path: Path, twin: str) -> None:
-    """One handler is installed in a process: its previous one is that of before the first."""
+    """A process has one handler: the second one's previous handler is that of the first one."""
     second = "handler = sigterm.SigtermHandler(lambda _: say('second'), flush)\n"
     blocked = "blocked(60)" if twin == "c" else "live_on()"
     ended = terminate(tmp_path, twin, INSTALL + second + INSTALL + blocked)
@@ -205,6 +205,6 @@ def test_second_handler_replaces_the_first(tmp_path: Path, twin: str) -> None:
 
 
 def test_replaced_program_has_the_default_action(tmp_path: Path, twin: str) -> None:
-    """``exec`` leaves nothing of the handler behind."""
+    """``exec`` removes the handler."""
     ended = terminate(tmp_path, twin, INSTALL + "os.execvp('sh', ['sh', '-c', 'echo ready; exec sleep 60'])")
     assert (-signal.SIGTERM, []) == (ended.status, ended.lines)

@@ -1,4 +1,4 @@
-"""monitel.sigterm and forks: a child has the handler of before, and its parent hears nothing of its SIGTERM."""
+"""monitel.sigterm and forks: a child has the previous handler, and its SIGTERM does not affect the parent."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ live_on()
 
 @pytest.mark.parametrize("fork", FORK)
 def test_forked_child_dies_at_once(tmp_path: Path, twin: str, fork: str) -> None:
-    """It has the default action again, and ntwin it nor the parent calls ``end`` for the other."""
+    """A child has the default action again, and neither process calls ``end`` for the other."""
     if (fork, twin) == ("C", "py"):
         pytest.skip("Python does not run in a child that a C library forks")
     ended = terminate(tmp_path, twin, INSTALL + CHILD + FORK[fork] + TERMINATE_CHILD)
     assert (-signal.SIGTERM, [IN_MAIN]) == (ended.status, ended.lines)
 
 
-def test_forked_child_has_the_handler_of_before(tmp_path: Path, twin: str) -> None:
+def test_forked_child_has_the_previous_handler(tmp_path: Path, twin: str) -> None:
     """The application's handler runs in the child."""
     before = "signal.signal(signal.SIGTERM, lambda *_: os._exit(7))\n"
     script = INSTALL + CHILD + FORK["main"] + TERMINATE_CHILD.replace("-signal.SIGTERM", "7")
@@ -72,7 +72,7 @@ def test_forked_child_has_the_handler_of_before(tmp_path: Path, twin: str) -> No
 
 
 def test_later_handler_in_a_forked_child(tmp_path: Path, twin: str) -> None:
-    """The child has inherited a later handler that calls this one: nothing is flushed for the parent."""
+    """If the child has inherited a later handler that calls this one, it does not flush for the parent."""
     script = """\
 pid = os.fork()
 if pid == 0:
@@ -89,7 +89,7 @@ live_on(0.5)
 
 
 def test_forked_child_installs_its_handler(tmp_path: Path, twin: str) -> None:
-    """A child has a handler like any other process."""
+    """A child can install a handler like any other process."""
     script = """\
 pid = os.fork()
 if pid == 0:

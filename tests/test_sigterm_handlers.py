@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def test_later_handler_decides(tmp_path: Path, twin: str) -> None:
-    """A later handler that calls this one only has it flush, and the process lives on."""
+    """If a later handler calls this one, it only flushes, and the process continues."""
     ended = terminate(tmp_path, twin, INSTALL + LATER + "live_on(0.5)\nsay('alive')")
     assert (0, ["later", FLUSHED, "alive"]) == (ended.status, ended.lines)
 
@@ -25,15 +25,15 @@ def test_later_handler_decides_in_c(tmp_path: Path, twin: str) -> None:
     assert (0, {"later", FLUSHED, "alive"}) == (ended.status, set(ended.lines))
 
 
-def test_later_handler_and_the_one_before(tmp_path: Path, twin: str) -> None:
-    """A chain of three: each is called once."""
+def test_later_and_previous_handler(tmp_path: Path, twin: str) -> None:
+    """In a chain of three, each handler is called once."""
     first = "signal.signal(signal.SIGTERM, lambda *_: say('first'))\n"
     ended = terminate(tmp_path, twin, first + INSTALL + LATER + "live_on(0.5)")
     assert (0, ["later", FLUSHED, "first"]) == (ended.status, ended.lines)
 
 
 def test_failing_flush_does_not_reach_the_later_handler(tmp_path: Path, twin: str) -> None:
-    """Its exception is logged."""
+    """The exception of ``flush`` is logged."""
     fail = "handler._flush = lambda _: 1 / 0\n"
     ended = terminate(tmp_path, twin, fail + INSTALL + LATER + "live_on(0.5)\nsay('alive')")
     assert (0, ["later", "alive"]) == (ended.status, ended.lines)
@@ -44,7 +44,7 @@ TEMPORARY = LATER + "signal.signal(signal.SIGTERM, before)\n"
 
 
 def test_later_handler_that_is_removed(tmp_path: Path, twin: str) -> None:
-    """A library restores the handler that it found: this one decides again."""
+    """When a library restores this handler, it decides again."""
     ended = terminate(tmp_path, twin, INSTALL + TEMPORARY + "live_on()")
     assert (-signal.SIGTERM, [IN_MAIN]) == (ended.status, ended.lines)
 
@@ -52,14 +52,14 @@ def test_later_handler_that_is_removed(tmp_path: Path, twin: str) -> None:
 @needs_c
 @pytest.mark.parametrize("thread", [False, True])
 def test_check_installs_the_c_handler_again(tmp_path: Path, thread: bool) -> None:
-    """Restoring a handler in Python removes the C handler: ``check`` puts it back, from any thread."""
+    """Restoring a handler in Python removes the C handler; ``check`` installs it again, in any thread."""
     again = "thread = threading.Thread(target=sigterm.check)\nthread.start()\nthread.join()\n"
     ended = terminate(tmp_path, "c", INSTALL + TEMPORARY + (again if thread else "sigterm.check()\n") + "blocked(60)")
     assert (-signal.SIGTERM, [IN_THREAD]) == (ended.status, ended.lines)
 
 
 def test_check_leaves_a_later_handler_alone(tmp_path: Path, twin: str) -> None:
-    """A handler, the default action, or an ignored signal stays."""
+    """A later handler, the default action, or an ignored signal is kept."""
     script = """\
 for later in (signal.SIG_DFL, signal.SIG_IGN, lambda *_: say("later")):
     signal.signal(signal.SIGTERM, later)
@@ -74,7 +74,7 @@ blocked(1.0)
 
 @needs_c
 def test_later_c_handler_decides(tmp_path: Path) -> None:
-    """A C library's handler above this one calls it: ``check`` leaves it alone, and the process lives on for good."""
+    """If a C library's handler calls this one, ``check`` does not change it, and the process continues."""
     above = "faulthandler.register(signal.SIGTERM, all_threads=False, chain=True)\nsigterm.check()\n"
     ended = terminate(tmp_path, "c", INSTALL + above + "live_on(6.0)")
     assert (0, [FLUSHED]) == (ended.status, ended.lines)
@@ -82,7 +82,7 @@ def test_later_c_handler_decides(tmp_path: Path) -> None:
 
 
 @needs_c
-def test_c_handler_of_before_is_called(tmp_path: Path) -> None:
+def test_previous_c_handler_is_called(tmp_path: Path) -> None:
     """A C library's handler, which Python cannot see, is restored and called after ``end``."""
     before = "faulthandler.register(signal.SIGTERM, all_threads=False)\nassert not sigterm.is_default()\n"
     ended = terminate(tmp_path, "c", before + INSTALL + "live_on(1.0)\nsay('alive')")
@@ -90,8 +90,8 @@ def test_c_handler_of_before_is_called(tmp_path: Path) -> None:
     assert 1 == ended.stderr.count("most recent call first")
 
 
-def test_handler_of_before_is_called(tmp_path: Path, twin: str) -> None:
-    """It decides whether the process ends; a further SIGTERM reaches it directly."""
+def test_previous_handler_is_called(tmp_path: Path, twin: str) -> None:
+    """The previous handler decides whether the process ends; a further SIGTERM reaches it directly."""
     script = """\
 def before(number, frame):
     say("before", number)
@@ -107,7 +107,7 @@ signal.signal(signal.SIGTERM, before)
 
 
 def test_ignored_signal_stays_ignored(tmp_path: Path, twin: str) -> None:
-    """Ntwin ``end`` nor ``flush`` is called."""
+    """Neither ``end`` nor ``flush`` is called."""
     ignored = "assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN\n"
     ended = terminate(tmp_path, twin, f"signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{INSTALL}{ignored}live_on(0.5)")
     assert (0, []) == (ended.status, ended.lines)

@@ -1,4 +1,4 @@
-"""TensorboardEventHandler: exactly torch's."""
+"""TensorboardEventHandler: the same behaviour as torch's."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ MOMENT = dt.datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=dt.timezone.utc)
 
 
 class Writer:
-    """Notes how add_scalar is called."""
+    """Records the calls of add_scalar."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
 
     def add_scalar(self, *args: Any, **kwargs: Any) -> None:
-        """Note one call."""
+        """Record a call."""
         self.calls.append((args, kwargs))
 
 
 @pytest.mark.parametrize("timestamp", [MOMENT, MOMENT.astimezone().replace(tzinfo=None)])
 def test_one_scalar_for_each_value(timestamp: dt.datetime) -> None:
-    """Each value is a scalar of its key at the time of the event, zoned or local, without a global_step."""
+    """Each value becomes a scalar with its key, at the time of the event (aware or naive), without a global_step."""
     writer = Writer()
     TensorboardEventHandler(writer)(Event(monitel.STAT_EVENT, timestamp, {"a.sum": 1.5, "a.count": 2.0}))
     when = {"walltime": MOMENT.timestamp()}
@@ -36,14 +36,14 @@ def test_one_scalar_for_each_value(timestamp: dt.datetime) -> None:
 
 @pytest.mark.parametrize("name", ["epoch", "", "torch.monitor", "torch.monitor.stat", "torch.monitor.Stat2"])
 def test_other_events(name: str) -> None:
-    """Events of another name are none of its business."""
+    """Events with other names are ignored."""
     writer = Writer()
     TensorboardEventHandler(writer=writer)(Event(name, MOMENT, {"a": 1.0}))
     assert [] == writer.calls
 
 
-def test_values_are_handed_over_untouched() -> None:
-    """What is no number is the writer's to refuse; any object with name, data and timestamp is an event."""
+def test_values_are_passed_unchanged() -> None:
+    """Values are not checked; any object with name, data and timestamp is accepted as an event."""
     writer = Writer()
     values = {"a": "text", "b": None, "c": True}
     event: Any = SimpleNamespace(name="torch.monitor.Stat", timestamp=MOMENT, data=values)
@@ -52,13 +52,13 @@ def test_values_are_handed_over_untouched() -> None:
 
 
 def test_keeps_the_writer() -> None:
-    """The writer is the parameter ``writer``, and the attribute that torch has."""
+    """The writer is the parameter ``writer``, and the attribute of torch's handler."""
     writer = Writer()
     assert {"_writer": writer} == vars(TensorboardEventHandler(writer=writer))
 
 
 def test_of_a_stat() -> None:
-    """Ten samples of a window of five: one sum and one count, as in torch's own test."""
+    """Ten samples with a limit of five give one sum and one count, as in torch's test."""
     writer = Writer()
     with (
         monitel.testing.ManualClock(epoch_ns=1_000_000_000),
@@ -72,7 +72,7 @@ def test_of_a_stat() -> None:
 
 
 def test_writer_raises() -> None:
-    """What the writer raises comes out of Stat.add; the sample is in and the window closed all the same."""
+    """An exception of the writer is raised from Stat.add, after the sample was added and the window closed."""
     writer = SimpleNamespace(add_scalar=None)  # calling it is a TypeError
     stat = monitel.Stat("loss", [monitel.SUM], dt.timedelta(hours=100), 1)
     with (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sys
 import threading
@@ -21,8 +20,8 @@ DEADLINE = 60.0  # seconds
 
 
 @pytest.fixture
-def let_go() -> Iterator[Callable[[Any], int]]:
-    """Give a handler that lets the GIL go, as I/O does; threads change often meanwhile."""
+def slow_handler() -> Iterator[Callable[[Any], int]]:
+    """Return a handler that releases the GIL, as I/O does, and switch between threads often."""
     null = os.open(os.devnull, os.O_WRONLY)
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
@@ -37,13 +36,13 @@ def test_four_threads_are_counted_exactly(
     monitel: ModuleType,
     events: list[Any],
     run_threads: Any,
-    let_go: Callable[[Any], int],
+    slow_handler: Callable[[Any], int],
     *,
     max_samples: int,
 ) -> None:
-    """Four threads add, windows close and handlers come and go meanwhile: every sample is counted once."""
+    """While four threads add, windows close and handlers change: every sample is counted once."""
     stat = make_stat("x", None, 0.001, max_samples)
-    monitel.register_event_handler(let_go)
+    monitel.register_event_handler(slow_handler)
 
     def add() -> None:
         for _ in range(20_000):
@@ -51,7 +50,7 @@ def test_four_threads_are_counted_exactly(
 
     def close() -> None:
         for _ in range(500):
-            with monitel.register_event_handler(let_go):
+            with monitel.register_event_handler(slow_handler):
                 stat.flush()
             monitel.close_expired_windows()
             monitel.flush()
@@ -65,7 +64,7 @@ def test_four_threads_are_counted_exactly(
     assert [] == [pair for pair in pairwise(windows) if pair[0].end_ns > pair[1].start_ns]
 
 
-def test_nothing_waits_for_a_handler(
+def test_slow_handler_does_not_block(
     make_stat: MakeStat, monitel: ModuleType, clock: Any, events: list[Any], run_threads: Any
 ) -> None:
     """While a slow handler runs, another thread logs, registers, and closes windows of the same Stat."""
@@ -96,14 +95,15 @@ def test_nothing_waits_for_a_handler(
 def test_get_is_of_the_window_that_ended_last(
     make_stat: MakeStat, monitel: ModuleType, clock: Any, events: list[Any]
 ) -> None:
-    """get() stays with the latest window when a thread that closed an earlier one comes late to log it."""
+    """get() keeps the latest window if a thread logs an earlier window later."""
     stat = make_stat()
     for sample in (1, 2):
         stat.add(sample)
         clock.advance(1)
         stat.flush()
-    late = events[0].window
-    stat._log_closed(*(getattr(late, field.name) for field in dataclasses.fields(late)[1:]))
+    earlier = events[0].window
+    snapshot = monitel.snapshot.Snapshot
+    stat._log_closed(snapshot(*(getattr(earlier, name) for name in snapshot._fields)), None)
     assert [1.0, 2.0, 1.0] == [event.window.sum for event in events]
     assert 2.0 == stat.get()[monitel.SUM]
 
@@ -128,10 +128,10 @@ def test_handlers_run_in_the_thread_that_closes(
     assert closers == seen
 
 
-def test_stats_made_by_threads_are_all_known(
-    make_stat: MakeStat, monitel: ModuleType, events: list[Any], run_threads: Any, let_go: Callable[[Any], int]
+def test_stats_of_all_threads_are_known(
+    make_stat: MakeStat, monitel: ModuleType, events: list[Any], run_threads: Any, slow_handler: Callable[[Any], int]
 ) -> None:
-    """Threads that make and drop Stats disturb neither each other nor a flush of all of them."""
+    """Threads that create and drop Stats do not disturb each other, nor a flush of all Stats."""
     kept: list[Any] = []
 
     def make() -> None:
@@ -141,7 +141,7 @@ def test_stats_made_by_threads_are_all_known(
             if number % 2:
                 kept.append(stat)
 
-    monitel.register_event_handler(let_go)
+    monitel.register_event_handler(slow_handler)
     run_threads(make, make, make, make, lambda: [monitel.flush() for _ in range(20)])
     monitel.flush()
     assert (600, 0) == (len(kept), sum(stat.count for stat in kept))
@@ -150,9 +150,9 @@ def test_stats_made_by_threads_are_all_known(
 
 
 def test_threads_get_one_stat_of_a_name(
-    monitel: ModuleType, events: list[Any], run_threads: Any, let_go: Callable[[Any], int]
+    monitel: ModuleType, events: list[Any], run_threads: Any, slow_handler: Callable[[Any], int]
 ) -> None:
-    """Threads that ask for one name at the same time get one Stat, and no sample goes elsewhere."""
+    """Threads that request one name at the same time get the same Stat, and no sample is lost."""
 
     def add() -> None:
         for number in range(200):

@@ -1,4 +1,4 @@
-"""What was compiled, and why again, as events; a compilation while it lasts, as a range and an event."""
+"""Compilations as ranges and events."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ if TYPE_CHECKING:
 
 torch: Any = pytest.importorskip("torch", reason="compiles with torch.compile: torch is not installed")
 
-import monitel.torch  # noqa: E402  after the check that torch is there
-from monitel.torch import _compat, compilation, compilation_range  # noqa: E402
+import monitel.torch  # noqa: E402  after the check for torch
+from monitel.torch import _compat  # noqa: E402
+from monitel.torch.sources import compilation, compilation_range  # noqa: E402
 
 pytestmark = [
     pytest.mark.torch,
-    pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning"),  # of torch, in torch
+    pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning"),  # raised within torch
 ]
-_PATIENCE = 30
+_DEADLINE = 30
 
 
 @pytest.fixture(autouse=True)
-def _compile_anew() -> Iterator[None]:
+def _reset_compiler() -> Iterator[None]:
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
@@ -34,7 +35,7 @@ def _compile_anew() -> Iterator[None]:
 
 @pytest.fixture
 def source() -> Iterator[compilation.Compilation]:
-    """Listen to the compiler."""
+    """Install the source."""
     source = compilation.Compilation()
     source.install()
     yield source
@@ -42,19 +43,19 @@ def source() -> Iterator[compilation.Compilation]:
 
 
 def plain(x: Any) -> Any:
-    """Compute."""
+    """Return a result of one operation."""
     return x * 2
 
 
-def test_a_compilation_is_a_range(source: compilation.Compilation) -> None:
-    """In the thread that compiles, within what runs there; a profile shows it."""
+def test_compilation_is_a_range(source: compilation.Compilation) -> None:
+    """The range is in the compiling thread, within the current range, and in profiles."""
     compiled = torch.compile(plain, backend="eager", fullgraph=True, dynamic=False)
     with monitel.testing.capture_events() as events, profile() as prof:
         with record_function("step"):
             compiled(torch.ones(2))
             compiled(torch.ones(2))
         compiled(torch.ones(3))
-        source.tick()
+        source.poll()
     found = [event for event in prof.events() if event.name == "torch.compile"]
     assert ["step", None] == [None if each.cpu_parent is None else each.cpu_parent.name for each in found]
     assert all(0 < each.time_range.elapsed_us() < 100e6 for each in found)
@@ -65,16 +66,16 @@ def test_a_compilation_is_a_range(source: compilation.Compilation) -> None:
     assert all(begin.timestamp <= end.timestamp for begin, end in zip(started, ended, strict=True))
 
 
-def test_a_compilation_that_hangs_is_seen(source: compilation.Compilation, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The event comes while it runs, with rank and step; its range has begun, and not ended."""
+def test_hanging_compilation_is_reported(source: compilation.Compilation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The start event, with rank and step, is logged while the compilation runs. Its range has begun, but not ended."""
     monkeypatch.setenv("RANK", "2")
     monitel.set_step(7)
-    hangs, goes_on = threading.Event(), threading.Event()
+    hangs, resume = threading.Event(), threading.Event()
     began: list[ranges.Range] = []
 
     def backend(module: Any, _inputs: Any) -> Any:
         hangs.set()
-        goes_on.wait(_PATIENCE)
+        resume.wait(_DEADLINE)
         return module.forward
 
     def compute() -> None:
@@ -83,25 +84,24 @@ def test_a_compilation_that_hangs_is_seen(source: compilation.Compilation, monke
     thread = threading.Thread(target=compute)
     with monitel.testing.capture_events() as events, ranges.listen(began=began.append):
         thread.start()
-        assert hangs.wait(_PATIENCE)
+        assert hangs.wait(_DEADLINE)
         monitel.set_step(8)
-        source.tick()
+        source.poll()
         (event,) = events
         (range_,) = began
         assert ("torch.compile", None) == (range_.name, range_.end_ns)
-        goes_on.set()
-        thread.join(_PATIENCE)
-        source.tick()
+        resume.set()
+        thread.join(_DEADLINE)
+        source.poll()
     assert "torch.compile.started" == event.name
     assert (2, 7) == (event.data["training.rank"], event.data["training.step"])
     assert event.data["compile.id"] == range_.args["compile.id"]
     assert range_.end_ns is not None
     assert ["torch.compile.started", "torch.compile"] == [event.name for event in events]
-    monitel._window.set_step(None)
 
 
-def test_a_compilation_that_fails_ends_its_range(source: compilation.Compilation) -> None:
-    """What is raised comes out as it did."""
+def test_failed_compilation_ends_its_range(source: compilation.Compilation) -> None:
+    """The compiler's exception is raised as without monitel."""
     began: list[ranges.Range] = []
 
     def broken(_module: Any, _inputs: Any) -> Any:
@@ -111,22 +111,22 @@ def test_a_compilation_that_fails_ends_its_range(source: compilation.Compilation
         torch.compile(plain, backend=broken)(torch.ones(2))
     (range_,) = began
     assert range_.end_ns is not None
-    source.tick()
+    source.poll()
 
 
-def test_a_reset_of_the_compiler_is_survived(source: compilation.Compilation) -> None:
-    """It clears its callbacks; the next tick puts them back, once."""
+def test_callbacks_are_restored_after_a_compiler_reset(source: compilation.Compilation) -> None:
+    """A reset clears the compiler's callbacks; the next poll registers them again, once."""
     torch.compiler.reset()
     for _ in range(2):
-        source.tick()
+        source.poll()
     with monitel.testing.capture_events() as events:
         torch.compile(plain, backend="eager")(torch.ones(2))
-        source.tick()
+        source.poll()
     assert ["torch.compile.started", "torch.compile"] == [event.name for event in events]
 
 
-def test_listening_that_begins_or_ends_within_a_compilation() -> None:
-    """Neither disturbs it."""
+def test_install_and_remove_within_a_compilation() -> None:
+    """Neither affects the compilation."""
     source = compilation_range.CompilationRange()
     began: list[ranges.Range] = []
 
@@ -143,26 +143,26 @@ def test_listening_that_begins_or_ends_within_a_compilation() -> None:
         for backend in (install, remove):
             torch.compile(plain, backend=backend)(torch.ones(2))
             torch._dynamo.reset()
-            source._listen()
+            source._register()
         source.remove()
     assert ["torch.compile"] == [each.name for each in began]
 
 
-def test_callbacks_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The source stays off, and says what is missing."""
+def test_missing_callbacks_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The source is not installed, and the error names the missing attribute."""
     monkeypatch.delattr("torch._dynamo.callback.callback_handler.start_callbacks")
     with pytest.raises(_compat.Missing, match="start_callbacks"):
         compilation.Compilation().install()
 
 
-def test_compilations_are_said(source: compilation.Compilation) -> None:
-    """Each once: the first of a function, and again where a guard has failed, with the reason."""
+def test_each_compilation_is_reported_once(source: compilation.Compilation) -> None:
+    """A recompilation, after a guard has failed, is reported with the reason."""
     compiled = torch.compile(plain, backend="eager", dynamic=False)
     with monitel.testing.capture_events() as events:
         for size in (2, 2, 3):
             compiled(torch.ones(size))
-            source.tick()
-            source.tick()
+            source.poll()
+            source.poll()
     first, again = (event for event in events if event.name != "torch.compile.started")
     assert ("torch.compile", monitel.Severity.INFO) == (first.name, first.severity)
     assert ("torch.recompile", monitel.Severity.WARN) == (again.name, again.severity)
@@ -173,8 +173,8 @@ def test_compilations_are_said(source: compilation.Compilation) -> None:
     assert abs((again.timestamp - first.timestamp).total_seconds()) < 100
 
 
-def test_a_compilation_that_fails_is_an_error(source: compilation.Compilation) -> None:
-    """With what torch says."""
+def test_failed_compilation_is_an_error(source: compilation.Compilation) -> None:
+    """The event has torch's message."""
 
     def broken(_module: Any, _inputs: Any) -> Any:
         raise ValueError("no such backend")
@@ -182,22 +182,22 @@ def test_a_compilation_that_fails_is_an_error(source: compilation.Compilation) -
     with monitel.testing.capture_events() as events, pytest.raises(torch._dynamo.exc.BackendCompilerFailed):
         torch.compile(lambda x: x + 1, backend=broken)(torch.ones(2))
     with monitel.testing.capture_events() as events:
-        source.tick()
+        source.poll()
     assert [("torch.compile.started", monitel.Severity.INFO), ("torch.compile", monitel.Severity.ERROR)] == [
         (event.name, event.severity) for event in events
     ]
     assert "no such backend" in str(events[1].data["compile.failure.reason"])
 
 
-def test_more_compilations_than_torch_keeps(source: compilation.Compilation) -> None:
-    """Those that it has are said, each once."""
+def test_compilations_that_torch_keeps_are_reported_once(source: compilation.Compilation) -> None:
+    """Torch keeps the last 64 compilations."""
     listed = [object() for _ in range(64)]
     source._list = lambda: listed
     with monitel.testing.capture_events() as events:
-        source.tick()
-        source.tick()
+        source.poll()
+        source.poll()
         listed[:] = [*listed[2:], object(), object()]
-        source.tick()
+        source.poll()
         listed[:] = [object() for _ in range(64)]
-        source.tick()
+        source.poll()
     assert 64 + 2 + 64 == len(events)

@@ -1,4 +1,4 @@
-"""torch.compile beside monitel.torch.instrument(): the captured ops are the same, and what happens is counted."""
+"""torch.compile with monitel.torch.instrument(): the graphs stay the same, and steps and phases are recorded."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ if TYPE_CHECKING:
 
 torch: Any = pytest.importorskip("torch", reason="compiles with torch.compile: torch is not installed")
 
-import monitel.torch  # noqa: E402  after the check that torch is there
+import monitel.torch  # noqa: E402  after the check for torch
 
 pytestmark = [
     pytest.mark.torch,
-    pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning"),  # of torch, in torch
+    pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning"),  # raised within torch
 ]
 
 
 @pytest.fixture(autouse=True)
-def _compile_anew() -> Iterator[None]:
+def _reset_compiler() -> Iterator[None]:
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
-    monitel._window.set_step(None)
 
 
 class Model(torch.nn.Module):  # type: ignore[misc]
@@ -38,12 +37,12 @@ class Model(torch.nn.Module):  # type: ignore[misc]
         self.first, self.second = torch.nn.Linear(3, 4), torch.nn.Linear(4, 1)
 
     def forward(self, x: Any) -> Any:
-        """Compute."""
+        """Return the sum of the outputs."""
         return self.second(torch.relu(self.first(x))).sum()
 
 
 def captured(function: Callable[..., Any], *arguments: Any, calls: int = 1, fullgraph: bool = False) -> list[list[str]]:
-    """Give the ops of each graph that is captured."""
+    """Return the operations of each captured graph."""
     graphs: list[list[str]] = []
 
     def backend(module: Any, _inputs: Any) -> Any:
@@ -58,12 +57,12 @@ def captured(function: Callable[..., Any], *arguments: Any, calls: int = 1, full
 
 
 def instrumented(**choices: Any) -> monitel.torch.Instrumentation:
-    """Switch everything on."""
+    """Instrument with phases."""
     return monitel.torch.instrument(phases=True, window_size=float("inf"), **choices)
 
 
-def test_a_model_with_hooks_is_one_graph() -> None:
-    """Its forward hooks do nothing while it is traced, with ``fullgraph=True`` too."""
+def test_measured_model_is_captured_as_one_graph() -> None:
+    """Measuring its forward does not break the graph."""
     model, x = Model(), torch.ones(2, 3)
     before = captured(model, x, fullgraph=True)
     with instrumented(model=model):
@@ -72,8 +71,8 @@ def test_a_model_with_hooks_is_one_graph() -> None:
 
 
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam])
-def test_a_compiled_optimizer_step_is_counted(kind: Any) -> None:
-    """Each call of it; the ops are the same, and nothing is compiled more often."""
+def test_compiled_optimizer_step_is_counted(kind: Any) -> None:
+    """Each call is counted. The operations are the same, and nothing is compiled more often."""
     model = Model()
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
@@ -84,16 +83,16 @@ def test_a_compiled_optimizer_step_is_counted(kind: Any) -> None:
 
     step()
     before = captured(step, calls=3)
-    with instrumented(), warnings.catch_warnings(record=True) as said:
+    with instrumented(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         assert before == captured(step, calls=3)
         assert 3 == monitel.get_step()
     assert [] != before
-    assert [] == [each for each in said if "how to trace" in str(each.message)]
+    assert [] == [each for each in caught if "how to trace" in str(each.message)]
 
 
-def test_a_training_loop_around_a_compiled_model() -> None:
-    """The usual case: the optimizer was made before the first compilation."""
+def test_training_loop_with_a_compiled_model() -> None:
+    """In the usual case, the optimizer is created before the first compilation."""
     model, x = Model(), torch.ones(2, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     compiled = torch.compile(model, backend="eager", fullgraph=True)
@@ -106,12 +105,12 @@ def test_a_training_loop_around_a_compiled_model() -> None:
     assert (3, 2, 3, 3) == tuple(
         counts[f"training.{name}"] for name in ("steps", "step.duration", "backward.duration", "optimizer.duration")
     )
-    said = [event.name for event in events if event.name.startswith("torch.") and not event.window]
-    assert ["torch.compile.started", "torch.compile"] == said
+    names = [event.name for event in events if event.name.startswith("torch.") and not event.window]
+    assert ["torch.compile.started", "torch.compile"] == names
 
 
-def test_to_instrument_is_no_reason_to_compile_anew() -> None:
-    """What was compiled before goes on as it is."""
+def test_instrument_does_not_cause_recompilation() -> None:
+    """Code compiled before instrument() is not compiled again."""
     graphs: list[Any] = []
 
     def backend(module: Any, _inputs: Any) -> Any:

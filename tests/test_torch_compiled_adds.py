@@ -1,4 +1,4 @@
-"""Stat.add in compiled code: the graph is the same as without it, and each call of that code adds its samples."""
+"""Stat.add in compiled code: the graph is the same as without it, and each call adds its samples."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 torch: Any = pytest.importorskip("torch", reason="compiles with torch.compile: torch is not installed")
 
-import monitel.torch  # noqa: E402  after the check that torch is there
-from monitel.torch import compiled_adds  # noqa: E402
+import monitel.torch  # noqa: E402  after the check for torch
+from monitel.torch.scalars import compiled_adds  # noqa: E402
 
 pytestmark = [
     pytest.mark.torch,
-    pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning"),  # of torch, in torch
+    pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning"),  # raised within torch
 ]
 
 STAT = monitel.Stat("test_compiled_adds", [monitel.SUM, monitel.COUNT], float("inf"))
@@ -36,7 +36,7 @@ ADD = STAT.add
 
 
 class Special(monitel.Stat):
-    """A subclass that has the method from Stat."""
+    """A subclass that inherits add()."""
 
     __slots__ = ()
 
@@ -45,7 +45,7 @@ SPECIAL = Special("test_compiled_adds.special", [monitel.COUNT], float("inf"))
 
 
 @pytest.fixture(autouse=True)
-def _compile_anew() -> Iterator[None]:
+def _reset_compiler() -> Iterator[None]:
     torch._dynamo.reset()
     monitel.flush()
     yield
@@ -60,38 +60,38 @@ def _instrumented() -> Iterator[None]:
         yield
 
 
-def of_tensor(x: Any, add: Callable[[Any], None]) -> Any:
+def adds_tensor(x: Any, add: Callable[[Any], None]) -> Any:
     """Add a tensor that the graph computes."""
     total = x.sum()
     add(total)
     return x + total
 
 
-def of_float(x: Any, add: Callable[[Any], None]) -> Any:
-    """Add a number that is known when it is compiled."""
+def adds_constant(x: Any, add: Callable[[Any], None]) -> Any:
+    """Add a number that is known at compile time."""
     add(0.5)
     return x.sin()
 
 
-def of_size(x: Any, add: Callable[[Any], None]) -> Any:
-    """Add a number that is known from a shape."""
+def adds_size(x: Any, add: Callable[[Any], None]) -> Any:
+    """Add a dimension of a shape."""
     add(x.shape[0])
     return x.sin()
 
 
-def in_a_loop(x: Any, add: Callable[[Any], None]) -> Any:
-    """Add several, from a function that is called."""
+def adds_in_a_loop(x: Any, add: Callable[[Any], None]) -> Any:
+    """Add several numbers, through an inner function."""
 
-    def note_it(value: Any) -> None:
+    def record(value: Any) -> None:
         add(value)
 
     for _ in range(3):
         x = x * 2
-        note_it(x.max())
+        record(x.max())
     return x
 
 
-def beside_all(x: Any, add: Callable[..., None]) -> Any:
+def adds_in_a_range(x: Any, add: Callable[..., None]) -> Any:
     """Add within a range, a guard and a timer."""
     with record_function("step"), WAITS.guard(), SECONDS.time():
         total = x.sum()
@@ -100,16 +100,16 @@ def beside_all(x: Any, add: Callable[..., None]) -> Any:
 
 
 def nothing(*_value: Any, v: Any = None) -> None:
-    """Be in the place of add()."""
+    """Stand in for add()."""
 
 
-def note(value: Any) -> None:
-    """Add from a function of its own."""
+def add_to_stat(value: Any) -> None:
+    """Add through a global function."""
     STAT.add(v=value)
 
 
 def captured(step: Step, *, calls: int = 2, fullgraph: bool = True, **options: Any) -> tuple[list[list[str]], Any]:
-    """Give the ops of each graph that torch.compile captures, and what the calls return."""
+    """Return the operations of each graph that torch.compile captures, and the results of the calls."""
     graphs: list[list[str]] = []
 
     def backend(module: Any, _inputs: Any) -> Any:
@@ -122,7 +122,7 @@ def captured(step: Step, *, calls: int = 2, fullgraph: bool = True, **options: A
 
 
 def added() -> tuple[int, float]:
-    """Give the number of samples since the last time, and their sum."""
+    """Return the number and the sum of the samples since the last call."""
     count = STAT.count
     STAT.flush()
     return count, STAT.get()[monitel.SUM] if count else 0.0
@@ -133,17 +133,17 @@ def added() -> tuple[int, float]:
 @pytest.mark.parametrize(
     ("step", "expected"),
     [
-        (of_tensor, (2, 3.0 + 6.0)),
-        (of_float, (2, 0.5 + 0.5)),
-        (of_size, (2, 3.0 + 3.0)),
-        (in_a_loop, (6, 2.0 + 4.0 + 8.0 + 4.0 + 8.0 + 16.0)),
-        (beside_all, (2, 3.0 + 6.0)),
+        (adds_tensor, (2, 3.0 + 6.0)),
+        (adds_constant, (2, 0.5 + 0.5)),
+        (adds_size, (2, 3.0 + 3.0)),
+        (adds_in_a_loop, (6, 2.0 + 4.0 + 8.0 + 4.0 + 8.0 + 16.0)),
+        (adds_in_a_range, (2, 3.0 + 6.0)),
     ],
 )
-def test_captures_the_same_ops_and_adds_at_each_call(
+def test_graph_is_the_same_and_each_call_adds(
     step: Callable[..., Any], expected: tuple[int, float], fullgraph: bool
 ) -> None:
-    """With the values of that call, as the plain function does."""
+    """The samples have the values of that call, as those of the uncompiled function."""
     before = captured(lambda x: step(x, nothing), fullgraph=fullgraph)
     assert 1 == len(before[0])
     assert (0, 0.0) == added()
@@ -155,8 +155,8 @@ def test_captures_the_same_ops_and_adds_at_each_call(
 
 
 @pytest.mark.usefixtures("_instrumented")
-def test_however_it_is_reached() -> None:
-    """As a method of a global, of a module's attribute, in a dict; as a bound method; of a subclass."""
+def test_add_is_found_however_it_is_reached() -> None:
+    """As a method of a global, of an item of a module's dict, and of a subclass; and as a bound method."""
 
     class Model(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -172,7 +172,7 @@ def test_however_it_is_reached() -> None:
     def step(x: Any) -> Any:
         STAT.add(1)
         ADD(2.0)
-        note(x.max())
+        add_to_stat(x.max())
         SPECIAL.add(x.sum())
         return model(x)
 
@@ -183,8 +183,8 @@ def test_however_it_is_reached() -> None:
 
 
 @pytest.mark.usefixtures("_instrumented")
-def test_a_graph_break_in_between() -> None:
-    """Each part of the function adds what is in it; also where it breaks in what is to be added."""
+def test_each_part_of_a_broken_graph_adds_its_samples() -> None:
+    """This holds even if the graph breaks within the argument of add()."""
 
     def broken(x: Any) -> Any:
         STAT.add(x.mean())
@@ -202,8 +202,8 @@ def test_a_graph_break_in_between() -> None:
 
 
 @pytest.mark.usefixtures("_instrumented")
-def test_of_any_size_without_compiling_anew() -> None:
-    """Neither a size that changes nor what was added before is a reason to."""
+def test_changing_sizes_do_not_cause_recompilation() -> None:
+    """Neither do the values of earlier samples."""
     graphs: list[Any] = []
 
     def backend(module: Any, _inputs: Any) -> Any:
@@ -223,8 +223,8 @@ def test_of_any_size_without_compiling_anew() -> None:
 
 
 @pytest.mark.usefixtures("_instrumented")
-def test_training_gives_the_same_gradients() -> None:
-    """By torch's own compiler, the loss added that backward starts from, and another number of the graph."""
+def test_training_has_the_same_gradients() -> None:
+    """The added numbers are the loss from which backward starts, and another number of the graph."""
 
     def gradients(add: Callable[[Any], None]) -> list[Any]:
         torch.manual_seed(0)
@@ -247,14 +247,14 @@ def test_training_gives_the_same_gradients() -> None:
 
 
 @pytest.mark.usefixtures("_instrumented")
-def test_what_adding_runs_is_not_compiled(caplog: pytest.LogCaptureFixture) -> None:
-    """A handler, of the window that the sample closes, neither traced nor warned about; what it raises comes out."""
-    heard: list[float] = []
+def test_handlers_are_not_compiled(caplog: pytest.LogCaptureFixture) -> None:
+    """A handler of the window that a sample closes is not traced. Its exception is raised from the function."""
+    received: list[float] = []
     full = monitel.Stat("test_compiled_adds.full", [monitel.SUM], float("inf"), 1)
 
     def handler(event: monitel.Event) -> None:
-        torch._dynamo.graph_break()  # an error where it is compiled as one graph, which runs otherwise
-        heard.append(float(event.data["test_compiled_adds.full.sum"]))
+        torch._dynamo.graph_break()  # an error if it were compiled
+        received.append(float(event.data["test_compiled_adds.full.sum"]))
         raise OSError("no route")
 
     def step(x: Any) -> Any:
@@ -264,13 +264,13 @@ def test_what_adding_runs_is_not_compiled(caplog: pytest.LogCaptureFixture) -> N
     compiled = torch.compile(step, backend="eager")
     with monitel.register_event_handler(handler), pytest.raises(OSError, match="no route"):
         compiled(torch.ones(3))
-    assert [3.0] == heard
+    assert [3.0] == received
     assert [] == [record for record in caplog.records if "torch._dynamo" in record.name]
 
 
 @pytest.mark.usefixtures("_instrumented")
-def test_misuse_raises_when_it_runs() -> None:
-    """As it does without the compiler."""
+def test_invalid_sample_raises_when_it_is_added() -> None:
+    """The error is the one raised without the compiler."""
 
     def step(x: Any) -> Any:
         STAT.add(x)
@@ -282,11 +282,11 @@ def test_misuse_raises_when_it_runs() -> None:
 
 
 @pytest.mark.usefixtures("_instrumented")
-def test_in_the_body_of_an_operation_nothing_is_added(
+def test_samples_in_the_body_of_an_operation_are_not_recorded(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A checkpoint is a graph of its own, whose values nobody sees; the graph is the same, and it is said once."""
-    monkeypatch.setattr(compiled_adds, "_said", False)
+    """A checkpoint is a separate graph, whose values are not accessible. A warning is logged once."""
+    monkeypatch.setattr(compiled_adds, "_warned", False)
 
     def step(x: Any, add: Callable[[Any], None]) -> Any:
         def body(x: Any) -> Any:
@@ -301,28 +301,29 @@ def test_in_the_body_of_an_operation_nothing_is_added(
         assert before == captured(lambda x: step(x, STAT.add))
         assert before == captured(lambda x: step(x, STAT.add))
     assert 0 == STAT.count
-    assert ["a Stat.add() in compiled code adds nothing: it is in the body of an operation, such as a checkpoint"] == [
+    message = "Stat.add() in compiled code records nothing: it is inside an operation with a separate graph"
+    assert [f"{message}, such as a checkpoint"] == [
         record.getMessage() for record in caplog.records if record.name == "monitel.torch"
     ]
 
 
 @pytest.mark.usefixtures("_instrumented")
-def test_a_compiler_that_has_changed_is_said(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing is added then; the job runs, in one graph."""
-    monkeypatch.setattr(compiled_adds, "_said", False)
+def test_changed_compiler_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing is recorded then; the job runs, in one graph."""
+    monkeypatch.setattr(compiled_adds, "_warned", False)
 
     def changed(*_arguments: Any) -> bool:
         raise AttributeError("no such name")
 
     monkeypatch.setattr(compiled_adds, "call_after_graph", changed)
-    before = captured(lambda x: of_tensor(x, nothing))
-    assert before == captured(lambda x: of_tensor(x, STAT.add))
+    before = captured(lambda x: adds_tensor(x, nothing))
+    assert before == captured(lambda x: adds_tensor(x, STAT.add))
     assert 0 == STAT.count
-    assert "adds nothing: this torch does not do what it takes" in caplog.text
+    assert "records nothing: this torch version lacks the required compiler hooks" in caplog.text
 
 
-def test_what_is_exported_holds_no_samples() -> None:
-    """torch.export gives the same graph, and adds nothing."""
+def test_exported_program_does_not_add() -> None:
+    """torch.export captures the same graph, and records nothing."""
 
     class Model(torch.nn.Module):  # type: ignore[misc]
         def __init__(self, add: Callable[[Any], None]) -> None:
@@ -330,7 +331,7 @@ def test_what_is_exported_holds_no_samples() -> None:
             self.add = add
 
         def forward(self, x: Any) -> Any:
-            return of_tensor(x, self.add)
+            return adds_tensor(x, self.add)
 
     with monitel.torch.instrument():
         texts = [str(torch.export.export(Model(add), (torch.ones(3),), strict=True).graph) for add in (nothing, ADD)]
@@ -338,8 +339,8 @@ def test_what_is_exported_holds_no_samples() -> None:
     assert 0 == STAT.count
 
 
-def test_once_it_is_switched_off() -> None:
-    """What is compiled goes on adding; what is compiled from then on breaks the graph, as it did before."""
+def test_after_uninstrument_add_breaks_the_graph_again() -> None:
+    """Functions that are compiled already continue to add."""
 
     def step(x: Any) -> Any:
         STAT.add(x.sum())
@@ -351,7 +352,7 @@ def test_once_it_is_switched_off() -> None:
     compiled(torch.ones(3))
     assert 2 == STAT.count
     torch._dynamo.reset()
-    with pytest.raises(torch._dynamo.exc.Unsupported, match=r"is of monitel.torch.instrument\(\)"):
+    with pytest.raises(torch._dynamo.exc.Unsupported, match=r"requires monitel.torch.instrument\(compiled_adds=True\)"):
         torch.compile(step, backend="eager", fullgraph=True)(torch.ones(3))
     torch._dynamo.reset()
     torch.compile(step, backend="eager")(torch.ones(3))
@@ -362,7 +363,7 @@ BEFORE_THE_COMPILER = """
 import importlib.util
 import monitel.torch
 monitel.torch.instrument()
-say(importlib.util.find_spec("torch._dynamo") is None, "torch._dynamo" in sys.modules)
+print(not importlib.util.find_spec("torch._dynamo"), "torch._dynamo" in sys.modules)
 
 import monitel.testing
 import torch
@@ -388,32 +389,33 @@ with monitel.testing.capture_events() as events:
     for number in range(3):
         compiled(torch.full((2,), 1.0 + number))
     stat.flush()
-    say(graphs, stat.get()[SUM], stat.add == before)
+    print(graphs, stat.get()[SUM], stat.add == before)
     monitel.torch.instrument().uninstrument()
-say([event.name for event in events if event.name == "torch.compile.started"])
-say([each for each in sys.meta_path if "monitel" in type(each).__module__])
+print([event.name for event in events if event.name == "torch.compile.started"])
+print([each for each in sys.meta_path if "monitel" in type(each).__module__])
 """
 
 
-def test_the_compiler_is_taught_when_it_is_loaded(run_script: RunScript) -> None:
-    """Which neither instrument() nor whoever looks for it does; over the C window and the Python one."""
+def test_hook_is_installed_when_the_compiler_is_loaded(run_script: RunScript) -> None:
+    """Neither instrument() nor find_spec() loads it. Holds for both twins of the window."""
     ended = run_script(BEFORE_THE_COMPILER)
     graphs = "[['sum', '<built-in function add>']] 12.0 True"
     assert ["False False", graphs, "['torch.compile.started']", "[]"] == ended.lines
 
 
-WHEN_TEACHING_FAILS = """
+WHEN_HOOKING_FAILS = """
 import monitel.torch
 import torch
 import torch._dynamo
-from monitel.torch import _compat, compiled_adds
+from monitel.torch import _compat
+from monitel.torch.scalars import compiled_adds
 
 def fail(*_arguments):
     raise _compat.Missing("no such name")
 
 compiled_adds.trace_instead = fail
 with monitel.torch.instrument() as running:
-    say(running.missing)
+    print(running.missing)
 compiled_adds.trace_instead = _compat.trace_instead
 stat = Stat("x", [COUNT], float("inf"))
 
@@ -422,19 +424,19 @@ def step(x):
     return x.sin()
 
 with monitel.torch.instrument() as running:
-    say(running.missing)
+    print(running.missing)
     torch.compile(step, backend="eager", fullgraph=True)(torch.ones(3))
-say(stat.count)
+print(stat.count)
 """
 
 
-def test_teaching_that_has_failed_is_tried_again(run_script: RunScript) -> None:
-    """By the next instrument(), which would else say that it works."""
-    assert ["{'compiled_adds': 'no such name'}", "{}", "1"] == run_script(WHEN_TEACHING_FAILS).lines
+def test_failed_installation_is_tried_again(run_script: RunScript) -> None:
+    """The next instrument() retries it."""
+    assert ["{'compiled_adds': 'no such name'}", "{}", "1"] == run_script(WHEN_HOOKING_FAILS).lines
 
 
-def test_add_itself_is_untouched() -> None:
-    """What the class has is what it had: the C method, or the plain function."""
+def test_add_itself_is_unchanged() -> None:
+    """The method of the class stays the C method, or the Python function."""
     script = (
         "import monitel, sys\nbefore = monitel.Stat.add\nimport monitel.torch\n"
         "with monitel.torch.instrument():\n    import torch._dynamo\n    print(monitel.Stat.add is before)\n"

@@ -1,4 +1,4 @@
-"""A call as soon as a module has been imported."""
+"""Callbacks after the first import of a module."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import ModuleType
 
-pytest.importorskip("torch", reason="monitel.torch needs it: torch is not installed")
+pytest.importorskip("torch", reason="monitel.torch imports torch: torch is not installed")
 
 from monitel.torch.import_hook import AfterImport
 
 pytestmark = [
     pytest.mark.torch,
-    pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning"),  # of torch, in torch
+    pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning"),  # raised within torch
 ]
 
-LATE = "module_that_is_late"  # not test_: pytest has a loader of its own for those
+LATE = "late_module"  # without the prefix test_, for which pytest has its loader
 DEADLINE = 30.0  # seconds
 
 
 @pytest.fixture
 def module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    """Give the file of a module that nobody has imported, and leave all as it was."""
+    """Provide the file of a module that was never imported."""
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # a module that is written twice in a second is read again
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # a module written twice in a second is read again
     monkeypatch.syspath_prepend(tmp_path)
     file = tmp_path / f"{LATE}.py"
     file.write_text("ran = True\n")
@@ -47,20 +47,20 @@ def module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def calls() -> list[object]:
-    """Give a list for what is called to append to."""
+    """Provide a list to which callbacks append."""
     return []
 
 
 @pytest.fixture
 def hook(module: Path, calls: list[object]) -> AfterImport:
-    """Wait for the module; what is called notes what the module has by then."""
+    """Wait for the module. The callback records the module's attribute ``ran``."""
     return AfterImport(LATE, lambda: calls.append(sys.modules[LATE].ran))
 
 
 @pytest.mark.parametrize("loaded", [True, False])
 @pytest.mark.usefixtures("module")
-def test_a_call_after_an_import(loaded: bool, calls: list[object]) -> None:
-    """At once where the module is there; else as soon as it has been run, and not when it was cancelled."""
+def test_callback_runs_once_the_module_is_loaded(loaded: bool, calls: list[object]) -> None:
+    """The callback runs immediately if the module is loaded, otherwise after the import, unless it is cancelled."""
     if loaded:
         importlib.import_module(LATE)
     else:
@@ -74,19 +74,19 @@ def test_a_call_after_an_import(loaded: bool, calls: list[object]) -> None:
 
 
 @pytest.mark.usefixtures("module")
-def test_a_failure_after_an_import_is_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_callback_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """The import succeeds."""
 
-    def then() -> None:
+    def fail() -> None:
         raise ValueError("no such name")
 
-    AfterImport(LATE, then)
+    AfterImport(LATE, fail)
     assert importlib.import_module(LATE).ran
-    assert f"what waited for the import of {LATE} has failed" in caplog.text
+    assert f"the callback after the import of {LATE} failed" in caplog.text
 
 
-def test_whoever_looks_for_the_module_imports_nothing(hook: AfterImport, module: Path, calls: list[object]) -> None:
-    """As often as it is looked for, what is found is the module's, and the import that follows is heard of."""
+def test_finding_the_module_does_not_run_the_callback(hook: AfterImport, module: Path, calls: list[object]) -> None:
+    """find_spec() returns the module's spec each time, and the later import runs the callback."""
     for _ in range(3):
         spec = find_spec(LATE)
         assert spec is not None
@@ -100,8 +100,8 @@ def test_whoever_looks_for_the_module_imports_nothing(hook: AfterImport, module:
     assert hook not in sys.meta_path
 
 
-def test_what_was_found_may_be_run_by_hand(hook: AfterImport, calls: list[object]) -> None:
-    """By whoever looked for it, also after another import: the call is made once."""
+def test_module_executed_by_hand_runs_the_callback_once(hook: AfterImport, calls: list[object]) -> None:
+    """A spec found earlier may be executed after another import."""
     specs = [find_spec(LATE) for _ in range(2)]
     for spec in specs:
         assert spec is not None
@@ -113,8 +113,8 @@ def test_what_was_found_may_be_run_by_hand(hook: AfterImport, calls: list[object
 
 
 @pytest.mark.usefixtures("hook")
-def test_the_module_has_its_own_loader(module: Path) -> None:
-    """Once it is there nothing of the hook's is left in it."""
+def test_original_loader_is_restored(module: Path) -> None:
+    """Once the module is loaded, it holds no reference to the hook."""
     late = importlib.import_module(LATE)
     assert late.__spec__ is not None
     assert late.__spec__.loader is late.__loader__
@@ -122,27 +122,27 @@ def test_the_module_has_its_own_loader(module: Path) -> None:
     assert module.read_text() == inspect.getsource(late)
 
 
-def test_a_loader_of_several_modules(
+def test_loader_of_several_modules_is_unchanged(
     monkeypatch: pytest.MonkeyPatch, module: Path, tmp_path: Path, calls: list[object]
 ) -> None:
-    """Another module of the same zip file is not taken for the one that is waited for."""
+    """Another module of the same zip file does not run the callback."""
     archive = tmp_path / "modules.zip"
     with zipfile.ZipFile(archive, "w") as writing:
         writing.write(module, module.name)
-        writing.writestr("module_beside_it.py", "")
+        writing.writestr("other_module.py", "")
     monkeypatch.syspath_prepend(archive)
     hook = AfterImport(LATE, lambda: calls.append(sys.modules[LATE].ran))
     find_spec(LATE)
-    importlib.import_module("module_beside_it")
-    assert sys.modules.pop("module_beside_it")
+    importlib.import_module("other_module")
+    assert sys.modules.pop("other_module")
     assert [] == calls
     assert hook in sys.meta_path
     assert importlib.import_module(LATE).__file__ == str(archive / module.name)
     assert [True] == calls
 
 
-def test_an_import_that_fails_and_is_tried_again(hook: AfterImport, module: Path, calls: list[object]) -> None:
-    """The call waits for the one that succeeds."""
+def test_callback_waits_for_a_successful_import(hook: AfterImport, module: Path, calls: list[object]) -> None:
+    """After a failed import, the next one may succeed."""
     module.write_text("ran = False\nraise ValueError('no such file')\n")
     for _ in range(2):
         with pytest.raises(ValueError, match="no such file"):
@@ -155,8 +155,8 @@ def test_an_import_that_fails_and_is_tried_again(hook: AfterImport, module: Path
     assert hook not in sys.meta_path
 
 
-def test_a_module_that_is_not_there_yet(hook: AfterImport, module: Path, calls: list[object]) -> None:
-    """It is looked for as if nobody waited, and heard of when it is there."""
+def test_module_created_later_runs_the_callback(hook: AfterImport, module: Path, calls: list[object]) -> None:
+    """A module that does not exist yet is not found, as without a hook."""
     module.unlink()
     importlib.invalidate_caches()
     assert find_spec(LATE) is None
@@ -170,8 +170,8 @@ def test_a_module_that_is_not_there_yet(hook: AfterImport, module: Path, calls: 
 
 
 @pytest.mark.usefixtures("hook")
-def test_a_reload(module: Path, calls: list[object]) -> None:
-    """It runs the module again, of which the call is not made again."""
+def test_reload_does_not_run_the_callback_again(module: Path, calls: list[object]) -> None:
+    """Reloading only executes the module again."""
     late = importlib.import_module(LATE)
     module.write_text("ran = 'reloaded'\n")
     assert "reloaded" == importlib.reload(late).ran
@@ -179,15 +179,15 @@ def test_a_reload(module: Path, calls: list[object]) -> None:
 
 
 @pytest.mark.usefixtures("hook")
-def test_a_reload_of_what_came_by_no_import(calls: list[object]) -> None:
-    """A module that somebody has put there has no loader; its reload is the first that is heard of."""
+def test_reload_of_a_module_without_loader_runs_the_callback(calls: list[object]) -> None:
+    """A module put into sys.modules by hand has no loader; its reload is its first execution."""
     late = sys.modules[LATE] = type(sys)(LATE)
     assert importlib.reload(late).ran
     assert [True] == calls
 
 
-def test_threads_that_import_it_at_once(hook: AfterImport, module: Path, calls: list[object]) -> None:
-    """It is called once, by the one that runs the module, when all of it is there; others look for it meanwhile."""
+def test_concurrent_imports_run_the_callback_once(hook: AfterImport, module: Path, calls: list[object]) -> None:
+    """The thread that executes the module runs it at the end, while other threads look for the module."""
     module.write_text(f"import importlib.util\nran = importlib.util.find_spec({LATE!r}) is __spec__\n")
     together = Barrier(8, timeout=DEADLINE)
     found: list[bool] = []
@@ -207,8 +207,8 @@ def test_threads_that_import_it_at_once(hook: AfterImport, module: Path, calls: 
     assert hook not in sys.meta_path
 
 
-class Meanwhile(MetaPathFinder):
-    """A finder that finds nothing, and takes a hook out as another thread may while imports look around."""
+class Cancelling(MetaPathFinder):
+    """A finder that cancels a hook during an import, as another thread may, and finds nothing."""
 
     def __init__(self, hook: AfterImport) -> None:
         self._hook = hook
@@ -221,19 +221,21 @@ class Meanwhile(MetaPathFinder):
         return None
 
 
-def test_whoever_imports_another_module_meanwhile_skips_no_finder(hook: AfterImport, module: Path) -> None:
-    """Taking the hook out does not move the finders under an import that goes through them."""
-    module.with_name("module_beside_it.py").touch()
+def test_cancel_during_another_import_skips_no_finder(hook: AfterImport, module: Path) -> None:
+    """Removing the hook does not change the list over which that import iterates."""
+    module.with_name("other_module.py").touch()
     importlib.invalidate_caches()
     path_finder = next(finder for finder in sys.meta_path if getattr(finder, "__name__", "") == "PathFinder")
-    sys.meta_path[:] = [hook, Meanwhile(hook), path_finder]
-    importlib.import_module("module_beside_it")
-    assert sys.modules.pop("module_beside_it")
+    sys.meta_path[:] = [hook, Cancelling(hook), path_finder]
+    importlib.import_module("other_module")
+    assert sys.modules.pop("other_module")
     assert hook not in sys.meta_path
 
 
-def test_a_finder_of_old(monkeypatch: pytest.MonkeyPatch, hook: AfterImport, calls: list[object]) -> None:
-    """One without find_spec(), as old copies of six bring along, is passed by, as by imports."""
+def test_finder_without_find_spec_is_skipped(
+    monkeypatch: pytest.MonkeyPatch, hook: AfterImport, calls: list[object]
+) -> None:
+    """Old copies of six install such a finder; imports skip it too."""
     monkeypatch.setattr(sys, "meta_path", [hook, object(), *sys.meta_path[1:]])
     importlib.import_module(LATE)
     assert [True] == calls

@@ -1,8 +1,10 @@
-"""monitel.torch.instrument(): what is switched on is plugged in, once, and unplugged again."""
+"""monitel.torch.instrument(): installing, removing and configuring the sources."""
 
 from __future__ import annotations
 
+import inspect
 import logging
+import re
 import subprocess
 import sys
 import threading
@@ -17,10 +19,12 @@ if TYPE_CHECKING:
 
 torch: Any = pytest.importorskip("torch", reason="instruments torch: torch is not installed")
 
-from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: E402  after the check that torch is there
+from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: E402  after the check for torch
 
 import monitel.torch  # noqa: E402
-from monitel.torch import _compat, instrumentation, own_stat, ticking  # noqa: E402
+from monitel import _window  # noqa: E402
+from monitel.torch import _compat, guarded_stat, instrumentation, poller  # noqa: E402
+from monitel.torch.options import InstrumentOptions  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -30,8 +34,7 @@ def _end() -> Iterator[None]:
     yield
     if instrumentation._running is not None:
         instrumentation._running.uninstrument()
-    instrumentation._said.clear()
-    monitel._window.set_step(None)
+    instrumentation._warned.clear()
 
 
 def sgd() -> Any:
@@ -42,14 +45,14 @@ def sgd() -> Any:
 
 
 def value_hook() -> Any:
-    """Give what Stat.add asks about tensors."""
-    hook = monitel._window.set_value_hook(lambda _stat, _value: 0.0)
-    monitel._window.set_value_hook(hook)
+    """Return the hook that converts samples for Stat.add."""
+    hook = _window.set_value_hook(lambda _stat, _value: 0.0)
+    _window.set_value_hook(hook)
     return hook
 
 
 def state_of_torch() -> tuple[Any, ...]:
-    """Give what a source replaces."""
+    """Return everything that sources replace in torch, Python and monitel."""
     hooks = register_optimizer_step_post_hook(lambda *_: None)
     hooked = len(hooks.hooks_dict_ref())
     hooks.remove()
@@ -62,14 +65,14 @@ def state_of_torch() -> tuple[Any, ...]:
 
 
 def test_import_monitel_does_not_import_torch() -> None:
-    """And ``monitel.torch`` is had by its own import."""
+    """``import monitel.torch`` does."""
     script = "import sys, monitel; print('torch' in sys.modules); import monitel.torch; print('torch' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, timeout=120)
     assert b"False\nTrue\n" == found.stdout
 
 
-def test_leaves_torch_as_it_was() -> None:
-    """After uninstrument(), which may be called twice, nothing of ours is left."""
+def test_uninstrument_restores_torch() -> None:
+    """A second call has no effect."""
     before = state_of_torch()
     running = monitel.torch.instrument(phases=True)
     assert all(was != now for was, now in zip(before, state_of_torch(), strict=True))
@@ -79,16 +82,16 @@ def test_leaves_torch_as_it_was() -> None:
     assert () == running.sources
 
 
-def test_a_second_call_with_the_same_choices_changes_nothing() -> None:
-    """One hook, one count."""
+def test_second_call_with_the_same_options_changes_nothing() -> None:
+    """Steps are counted once."""
     running = monitel.torch.instrument()
     assert running is monitel.torch.instrument()
     sgd().step()
     assert 1 == monitel.get_step()
 
 
-def test_a_second_call_with_other_choices_ends_the_first() -> None:
-    """Nothing counts twice, and the handle of the first does nothing any more."""
+def test_second_call_with_other_options_ends_the_first() -> None:
+    """Steps are counted once, and uninstrument() of the first result has no effect."""
     first = monitel.torch.instrument(phases=True)
     second = monitel.torch.instrument(loading=False)
     assert ((), ("steps",)) == (first.sources, second.sources[:1])
@@ -97,8 +100,8 @@ def test_a_second_call_with_other_choices_ends_the_first() -> None:
     assert 1 == monitel.get_step()
 
 
-def test_a_block() -> None:
-    """``with`` ends it."""
+def test_with_block_ends_the_instrumentation() -> None:
+    """Torch is restored at the end of the block."""
     before = state_of_torch()
     with monitel.torch.instrument() as running:
         assert "loading" in running.sources
@@ -110,57 +113,87 @@ def test_a_block() -> None:
     "name", ["steps", "loading", "waits", "monitor", "compilation", "failures", "tensors", "compiled_adds"]
 )
 def test_each_source_can_be_switched_off(name: str) -> None:
-    """And the others run."""
+    """The other sources run."""
     switches: dict[str, Any] = {name: False}
     on = set(monitel.torch.instrument().sources)
     assert on - {name} == set(monitel.torch.instrument(**switches).sources)
 
 
 @pytest.mark.parametrize(
-    ("choices", "message"),
+    ("options", "message"),
     [
-        ({"samples_per_step": 0}, "samples_per_step must be a positive number, got 0"),
-        ({"tokens_per_step": float("nan")}, "tokens_per_step must be a positive number, got nan"),
-        ({"flops_per_step": 1e9}, "flops_per_step and peak_flops go together"),
-        ({"samples_per_step": 8, "steps": False}, "leave steps=True"),
-        ({"model": torch.nn.Linear(1, 1)}, "model is for phases=True"),
+        ({"samples_per_step": 0}, "samples_per_step must be a positive and finite number, got 0"),
+        ({"tokens_per_step": float("nan")}, "tokens_per_step must be a positive and finite number, got nan"),
+        ({"flops_per_step": 1e9}, "flops_per_step and peak_flops must be given together"),
+        ({"samples_per_step": 8, "steps": False}, "samples_per_step, .* require steps=True"),
+        ({"stuck_after": 0}, "stuck_after must be None or a positive number of seconds, got 0"),
+        ({"stuck_after": -1.0}, "stuck_after must be None or a positive number of seconds, got -1.0"),
+        ({"stuck_after": float("nan")}, "stuck_after must be None or a positive number of seconds, got nan"),
+        ({"model": torch.nn.Linear(1, 1)}, "model requires phases=True"),
         ({"window_size": 0.0}, "window_size must be at least 1 ms"),
     ],
 )
-def test_misuse_raises_and_changes_nothing(choices: dict[str, Any], message: str) -> None:
-    """What ran before goes on."""
+def test_invalid_values_raise_and_change_nothing(options: dict[str, Any], message: str) -> None:
+    """The error names the argument, and the running instrumentation continues."""
     running = monitel.torch.instrument()
     before = state_of_torch()
     with pytest.raises(ValueError, match=message):
-        monitel.torch.instrument(**choices)
+        monitel.torch.instrument(**options)
     assert before == state_of_torch()
     assert running is monitel.torch.instrument()
 
 
-def test_what_torch_does_not_have_is_said_once(
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"stepz": True}, r"instrument\(\) got an unexpected keyword argument 'stepz'"),
+        ({"steps": "no"}, "steps must be True or False, got 'no'"),
+        ({"phases": None}, "phases must be True or False, got None"),
+        ({"stuck_after": "5"}, "stuck_after must be None or a positive number of seconds, got '5'"),
+        ({"peak_flops": True}, "peak_flops must be a positive and finite number, got True"),
+        ({"model": torch.nn.Linear, "phases": True}, "model must be a torch.nn.Module, got type"),
+        ({"window_size": 60}, "window_size must be a timedelta, or seconds as a float"),
+    ],
+)
+def test_wrong_types_and_unknown_arguments_raise(options: dict[str, Any], message: str) -> None:
+    """The error names the argument."""
+    with pytest.raises(TypeError, match=message):
+        monitel.torch.instrument(**options)
+    assert instrumentation._running is None
+
+
+def test_signature_is_that_of_the_options() -> None:
+    """Names, types and defaults are defined once, in InstrumentOptions."""
+    parameters = inspect.signature(monitel.torch.instrument).parameters
+    assert parameters == inspect.signature(InstrumentOptions).parameters
+    assert {inspect.Parameter.KEYWORD_ONLY} == {each.kind for each in parameters.values()}
+    assert set(parameters) <= set(re.findall(r"^ {8}(\w+): ", InstrumentOptions.__doc__ or "", re.MULTILINE))
+
+
+def test_missing_torch_feature_is_logged_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The source stays off, the others run, and uninstrument() works."""
+    """The source is not installed, the others run, and uninstrument() works."""
     monkeypatch.delattr("torch.utils.data.dataloader._BaseDataLoaderIter")
     with caplog.at_level(logging.WARNING, "monitel.torch"):
         for _ in range(2):
             with monitel.torch.instrument() as running:
                 assert ["loading"] == list(running.missing)
-                assert "torch.utils.data.dataloader._BaseDataLoaderIter is not there" in running.missing["loading"]
+                assert "torch.utils.data.dataloader._BaseDataLoaderIter does not exist" in running.missing["loading"]
                 assert "loading" not in running.sources
                 assert "steps" in running.sources
     assert 1 == len(caplog.records)
-    assert "instrument(loading=...) does nothing with this torch" in caplog.text
+    assert "instrument(loading=...) has no effect with this torch version" in caplog.text
 
 
-def test_the_thread_goes_on_after_a_failure(caplog: pytest.LogCaptureFixture) -> None:
-    """With that function, and with the others; it is said once."""
+def test_polling_continues_after_a_failure(caplog: pytest.LogCaptureFixture) -> None:
+    """The failed function and the others are called again. The failure is logged once."""
     calls: list[str] = []
     thrice = threading.Event()
 
     def fail() -> None:
         calls.append("fail")
-        raise RuntimeError("a handler's")
+        raise RuntimeError("raised by a handler")
 
     def work() -> None:
         calls.append("work")
@@ -168,22 +201,24 @@ def test_the_thread_goes_on_after_a_failure(caplog: pytest.LogCaptureFixture) ->
             thrice.set()
 
     with caplog.at_level(logging.WARNING, "monitel.torch"):
-        running = ticking.Ticking([fail, work], seconds=0.01)
+        running = poller.Poller([fail, work], seconds=0.01)
         assert thrice.wait(30)
         running.close()
     assert calls.count("fail") == calls.count("work") >= 4
     assert 1 == len(caplog.records)
 
 
-def test_a_handler_that_raises(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """It comes out of no call of torch's, and is said once; each window is logged, and each source taken back."""
-    monkeypatch.setattr(own_stat, "_said", False)
-    monkeypatch.setattr(sys, "unraisablehook", lambda _report: None)  # where the others go
-    before, heard = state_of_torch(), []
+@pytest.mark.usefixtures("unraisable")
+def test_handler_that_raises_does_not_affect_torch(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No call of torch raises its exception, which is logged once. Each window is logged, and each source removed."""
+    monkeypatch.setattr(guarded_stat, "_warned", False)
+    before, received = state_of_torch(), []
 
     def fail(event: monitel.Event) -> None:
         if event.window:
-            heard.append(event.window.name)
+            received.append(event.window.name)
         raise OSError("no route")
 
     with monitel.testing.ManualClock() as clock, monitel.register_event_handler(fail):
@@ -192,9 +227,9 @@ def test_a_handler_that_raises(monkeypatch: pytest.MonkeyPatch, caplog: pytest.L
         for _ in range(3):
             clock.advance(61)
             optimizer.step()
-        assert "training.steps" in heard
-        heard.clear()
+        assert "training.steps" in received
+        received.clear()
         running.uninstrument()
     assert 1 == len(caplog.records)
     assert before == state_of_torch()
-    assert ["training.optimizer.duration", "training.step.duration", "training.steps"] == sorted(heard)
+    assert ["training.optimizer.duration", "training.step.duration", "training.steps"] == sorted(received)

@@ -1,4 +1,4 @@
-"""torch.monitor's events among monitel's, and monitel in the place of torch.monitor."""
+"""Forwarding of torch.monitor's events, and monitel's names in torch.monitor."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 torch: Any = pytest.importorskip("torch", reason="instruments torch: torch is not installed")
 
-import monitel.torch  # noqa: E402  after the check that torch is there
-from monitel.torch import monitor  # noqa: E402
+import monitel.torch  # noqa: E402  after the check for torch
+from monitel.torch.sources import torch_monitor  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -33,33 +33,33 @@ OTHERS: dict[str, Any] = {
 
 
 @pytest.fixture
-def source() -> Iterator[monitor.Monitor]:
-    """Listen to torch.monitor; the test ticks."""
-    source = monitor.Monitor()
+def source() -> Iterator[torch_monitor.TorchMonitor]:
+    """Install the source; the test polls it."""
+    source = torch_monitor.TorchMonitor()
     source.install()
     yield source
     source.remove()
 
 
-def test_events_are_heard(source: monitor.Monitor) -> None:
-    """Name, timestamp and data, in the order in which they were logged."""
+def test_events_are_forwarded_in_order(source: torch_monitor.TorchMonitor) -> None:
+    """Name, timestamp and data are those of torch's event."""
     with monitel.testing.capture_events() as events:
         for number in range(3):
             torch.monitor.log_event(torch.monitor.Event("epoch", MOMENT, {"n": number, "loss": 0.5, "what": "x"}))
         assert [] == events
-        source.tick()
+        source.poll()
     assert [monitel.Event("epoch", MOMENT, {"n": n, "loss": 0.5, "what": "x"}) for n in range(3)] == events
 
 
-def test_stats_come_as_windows(source: monitor.Monitor) -> None:
-    """With their numbers, at their time; the event reads as torch's."""
+def test_stat_events_become_windows(source: torch_monitor.TorchMonitor) -> None:
+    """A window has the numbers and the time of torch's event, and the event has torch's data."""
     wanted = [torch.monitor.Aggregation.MEAN, torch.monitor.COUNT, torch.monitor.SUM, torch.monitor.MAX]
     stat = torch.monitor.Stat("torch.loss", [*wanted, torch.monitor.MIN], HOURS, 3)
-    before = datetime.now()  # noqa: DTZ005  likewise
+    before = datetime.now()  # noqa: DTZ005  naive, as torch's
     with monitel.testing.capture_events() as events:
         for sample in (1.0, 5.0, 3.0):
             stat.add(sample)
-        source.tick()
+        source.poll()
     (event,) = events
     window = event.window
     assert window is not None
@@ -74,13 +74,13 @@ def test_stats_come_as_windows(source: monitor.Monitor) -> None:
     assert window.end_ns / 1e9 == pytest.approx(event.timestamp.timestamp(), abs=2e-6)
 
 
-def test_windows_of_a_stat_follow_each_other(source: monitor.Monitor) -> None:
-    """One begins where the one before has ended."""
+def test_window_starts_where_the_previous_one_ended(source: torch_monitor.TorchMonitor) -> None:
+    """The windows of a Stat are contiguous."""
     stats = [torch.monitor.Stat("same", [torch.monitor.SUM], HOURS, 1) for _ in range(2)]
     with monitel.testing.capture_events() as events:
         for stat in stats:
             stat.add(1.0)
-        source.tick()
+        source.poll()
     first, second = (event.window for event in events)
     assert first is not None
     assert second is not None
@@ -100,14 +100,16 @@ def test_windows_of_a_stat_follow_each_other(source: monitor.Monitor) -> None:
         (["COUNT"], (2, 0.0, 0.0, 0.0)),
     ],
 )
-def test_numbers_that_were_not_asked_for(source: monitor.Monitor, wanted: list[str], expected: Any) -> None:
-    """Are made from the others, or are the one that is there; the event holds torch's own."""
+def test_missing_aggregations_are_filled_in(
+    source: torch_monitor.TorchMonitor, wanted: list[str], expected: Any
+) -> None:
+    """A missing number is computed from the others, or set to one of them. The event has only torch's numbers."""
     aggregations = [getattr(torch.monitor.Aggregation, name) for name in wanted]
     stat = torch.monitor.Stat("some", aggregations, HOURS, 2)
     with monitel.testing.capture_events() as events:
         stat.add(1.0)
         stat.add(3.0)
-        source.tick()
+        source.poll()
     (event,) = events
     window = event.window
     assert window is not None
@@ -116,41 +118,41 @@ def test_numbers_that_were_not_asked_for(source: monitor.Monitor, wanted: list[s
     assert len(wanted) == len(event.data)
 
 
-def test_an_event_of_that_name_that_is_no_stats(source: monitor.Monitor) -> None:
-    """Stays an event."""
+def test_other_events_with_the_name_of_stat_events_stay_events(source: torch_monitor.TorchMonitor) -> None:
+    """Their data is not that of a Stat."""
     with monitel.testing.capture_events() as events:
         for data in ({"a.mean": 1.0, "b.mean": 2.0}, {"a.median": 1.0}, {}):
             torch.monitor.log_event(torch.monitor.Event("torch.monitor.Stat", MOMENT, data))
-        source.tick()
+        source.poll()
     assert [None] * 3 == [event.window for event in events]
     assert [2, 1, 0] == [len(event.data) for event in events]
 
 
-def test_a_handler_that_raises_loses_nothing(source: monitor.Monitor, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every event is handed out, then the first exception comes out of the tick."""
-    monkeypatch.setattr(sys, "unraisablehook", lambda _report: None)  # where the others go
-    heard = []
+@pytest.mark.usefixtures("unraisable")
+def test_handler_that_raises_loses_no_event(source: torch_monitor.TorchMonitor) -> None:
+    """Every event is logged, then poll() raises the first exception."""
+    received = []
 
     def fail(event: monitel.Event) -> None:
-        heard.append(event.data["n"])
+        received.append(event.data["n"])
         raise OSError(event.data["n"])
 
     with monitel.register_event_handler(fail):
         for number in range(3):
             torch.monitor.log_event(torch.monitor.Event("many", MOMENT, {"n": number}))
         with pytest.raises(OSError, match="0"):
-            source.tick()
-    assert [0, 1, 2] == heard
+            source.poll()
+    assert [0, 1, 2] == received
 
 
-def test_instrument_hears_them_within_seconds() -> None:
-    """By the bridge's thread, and what is left when it ends."""
-    heard = threading.Event()
-    handle = monitel.register_event_handler(lambda event: heard.set() if event.name == "live" else None)
+def test_instrument_forwards_events_within_seconds() -> None:
+    """The polling thread forwards them, and uninstrument() forwards the remaining ones."""
+    received = threading.Event()
+    handle = monitel.register_event_handler(lambda event: received.set() if event.name == "live" else None)
     with handle, monitel.torch.instrument(**OTHERS) as running:
         assert ("monitor",) == running.sources
         torch.monitor.log_event(torch.monitor.Event("live", MOMENT, {}))
-        assert heard.wait(30)
+        assert received.wait(30)
     with monitel.testing.capture_events() as events:
         with monitel.torch.instrument(**OTHERS):
             torch.monitor.log_event(torch.monitor.Event("last", MOMENT, {}))
@@ -158,18 +160,18 @@ def test_instrument_hears_them_within_seconds() -> None:
     assert ["last"] == [event.name for event in events]
 
 
-def test_too_many_are_lost_and_that_is_said(
-    source: monitor.Monitor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_queue_overflow_is_logged_once(
+    source: torch_monitor.TorchMonitor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Memory is bounded."""
-    monkeypatch.setattr(monitor, "_MOST", 3)
+    """The queue is limited: the oldest events are lost."""
+    monkeypatch.setattr(torch_monitor, "_MAX_QUEUED", 3)
     with caplog.at_level(logging.WARNING, "monitel.torch"):
         for _ in range(2):
             for _ in range(3):
                 torch.monitor.log_event(torch.monitor.Event("many", MOMENT, {}))
-            source.tick()
-    assert ["torch.monitor has logged more than 3 events in a second: some were lost"] == caplog.messages
-    assert monitor._queue.maxlen == 100_000
+            source.poll()
+    assert ["torch.monitor logged more than 3 events in a second: the oldest were lost"] == caplog.messages
+    assert torch_monitor._queue.maxlen == 100_000
 
 
 SCRIPT = """\
@@ -178,18 +180,18 @@ from datetime import datetime
 import monitel.torch
 from torch import monitor
 
-def said(event):
+def report(event):
     os.write(1, f"{event.name} {os.getpid() == main}\\n".encode())
 
 main = os.getpid()
-monitel.register_event_handler(said)
+handle = monitel.register_event_handler(report)
 monitel.torch.instrument()
 monitor.log_event(monitor.Event("before", datetime.now(), {}))
 """
 
 
 def run(script: str, tmp_path: Path) -> str:
-    """Run it in a process of its own; it ends well."""
+    """Run a script in a process, which succeeds without a warning, and return its output."""
     path = tmp_path / "script.py"
     path.write_text(script)
     ended = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=120, check=False)
@@ -197,13 +199,13 @@ def run(script: str, tmp_path: Path) -> str:
     return ended.stdout
 
 
-def test_exit(tmp_path: Path) -> None:
-    """A handler that stays registered crashes torch's process at its end; ours does not stay, and loses nothing."""
+def test_handler_is_unregistered_at_exit(tmp_path: Path) -> None:
+    """A handler that stays registered crashes torch at exit. Queued events are logged first."""
     assert "before True\n" == run(SCRIPT, tmp_path)
 
 
-def test_fork(tmp_path: Path) -> None:
-    """What the parent has taken, the parent logs; a child logs its own when it ends."""
+def test_forked_child_logs_only_its_events(tmp_path: Path) -> None:
+    """The parent logs the events queued before the fork."""
     assert ["after False", "before True"] == sorted(
         run(
             SCRIPT
@@ -219,15 +221,15 @@ os.waitpid(child, 0)
     )
 
 
-def test_two_threads_do_not_hang(tmp_path: Path) -> None:
-    """With a handler in Python they do, when one lets the GIL go within it."""
+def test_concurrent_events_do_not_hang(tmp_path: Path) -> None:
+    """With a handler in Python they would, if it released the GIL."""
     hammer = """
 sys.setswitchinterval(1e-6)
 def log():
     for _ in range(20000):
         monitor.log_event(event)
 event = monitor.Event("many", datetime.now(), {})
-monitel.handlers._handlers = ()
+monitel.unregister_event_handler(handle)
 threads = [threading.Thread(target=log) for _ in range(4)]
 for thread in threads:
     thread.start()
@@ -237,8 +239,8 @@ for thread in threads:
     run(SCRIPT + hammer, tmp_path)
 
 
-def test_replace_gives_monitel() -> None:
-    """All names of the module, until restore(); twice is once."""
+def test_replace_puts_monitel_into_torch_monitor() -> None:
+    """All names are replaced until restore(). Replacing is idempotent."""
     theirs = dict(vars(torch.monitor))
     ours = {*("Stat", "Event", "Aggregation", "MEAN", "log_event", "register_event_handler", "STAT_EVENT")}
     with monitel.torch.replace(), monitel.torch.replace():
@@ -274,7 +276,7 @@ for handle in handles:
 
 
 def test_code_for_torch_monitor_runs_unchanged(tmp_path: Path) -> None:
-    """It says the same on monitel, but for whose events they are; torch.compile still works."""
+    """Its output on monitel differs only in the module of the events, and torch.compile still works."""
     theirs = run(UNCHANGED, tmp_path)
     compiled = "import torch\nassert torch.compile(torch.sin, backend='eager')(torch.zeros(1)) == 0\n"
     ours = run(f"import monitel.torch\nmonitel.torch.replace()\n{UNCHANGED}{compiled}", tmp_path)

@@ -1,4 +1,4 @@
-"""Out-of-memory errors of the CUDA allocator, by an observer that is called here as torch calls it."""
+"""Out-of-memory errors of the CUDA allocator. The tests call the observer as torch does."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 torch: Any = pytest.importorskip("torch", reason="instruments torch: torch is not installed")
 
-import monitel.torch  # noqa: E402  after the check that torch is there
-from monitel.torch import failures, out_of_memory  # noqa: E402
+import monitel.torch  # noqa: E402  after the check for torch
+from monitel.torch.sources import failures, out_of_memory  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -23,7 +23,7 @@ GIB = 1 << 30
 
 
 class Cuda:
-    """A torch that was built with CUDA: when it is initialised, and what its allocator calls when it gives up."""
+    """A stand-in for a torch with CUDA: its initialization and its allocator."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.waiting: list[Callable[[], None]] = []
@@ -33,12 +33,12 @@ class Cuda:
         monkeypatch.setattr("torch._C._cuda_attach_out_of_memory_observer", self.observers.append, raising=False)
         monkeypatch.setattr(out_of_memory, "_attached", False)
 
-    def initialise(self) -> None:
-        """Do what ``torch.cuda.init()`` does with what waits for it."""
+    def initialize(self) -> None:
+        """Run the waiting functions as ``torch.cuda.init()`` does."""
         for each in self.waiting:
             each()
 
-    def give_up(self, device: int, requested: int, limit: int, free: int) -> None:
+    def fail_allocation(self, device: int, requested: int, limit: int, free: int) -> None:
         """Call the observers as torch/csrc/cuda/Module.cpp does, and raise."""
         for observe in self.observers:
             observe(device, requested, limit, free)
@@ -47,44 +47,38 @@ class Cuda:
 
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cuda]:
-    """Have such a torch."""
+    """Put the stand-in in place."""
     yield Cuda(monkeypatch)
-    out_of_memory._seen.clear()
-    monitel._window.set_step(None)
+    out_of_memory._queue.clear()
 
 
 @pytest.fixture
 def source(cuda: Cuda) -> Iterator[failures.Failures]:
-    """Listen to failures."""
+    """Install the source."""
     source = failures.Failures()
     source.install()
     yield source
     source.remove()
 
 
-def test_an_error_that_is_caught_is_said(
-    cuda: Cuda, source: failures.Failures, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With device and bytes, and the step that it happened in: by the tick, not within the allocator."""
+def test_caught_error_is_reported(cuda: Cuda, source: failures.Failures, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event has device, bytes, and the step of the failure. poll() logs it, not the allocator's thread."""
     monkeypatch.setenv("RANK", "3")
-    cuda.initialise()
-    clock = monitel.testing.ManualClock()
-    before = monitel.clock.inject(clock)
+    cuda.initialize()
     monitel.set_step(11)
-    with monitel.testing.capture_events() as events:
+    with monitel.testing.ManualClock() as clock, monitel.testing.capture_events() as events:
         happened = monitel.clock.now()
         with pytest.raises(torch.OutOfMemoryError):
-            cuda.give_up(1, 20 * GIB, 80 * GIB, 2 * GIB)
+            cuda.fail_allocation(1, 20 * GIB, 80 * GIB, 2 * GIB)
         assert [] == events
         monitel.set_step(12)
         clock.advance(1)
-        source.tick()
-        source.tick()
-    monitel.clock.inject(before)
+        source.poll()
+        source.poll()
     (event,) = events
     assert ("out_of_memory", monitel.Severity.ERROR, happened) == (event.name, event.severity, event.timestamp)
     assert {
-        "message": f"out of memory on cuda:1: {20 * GIB} bytes asked for, {2 * GIB} free, {80 * GIB} at most",
+        "message": f"out of memory on cuda:1: {20 * GIB} bytes requested, {2 * GIB} free, limit {80 * GIB}",
         "memory.device": "cuda:1",
         "memory.requested": 20 * GIB,
         "memory.limit": 80 * GIB,
@@ -94,77 +88,78 @@ def test_an_error_that_is_caught_is_said(
     } == event.data
 
 
-def test_before_the_first_step(cuda: Cuda, source: failures.Failures) -> None:
-    """No step is said, though there is one by the time that it is logged."""
-    cuda.initialise()
+def test_error_before_the_first_step_has_no_step(cuda: Cuda, source: failures.Failures) -> None:
+    """This holds even if there is a step by the time the event is logged."""
+    cuda.initialize()
     with monitel.testing.capture_events() as events:
         with pytest.raises(torch.OutOfMemoryError):
-            cuda.give_up(0, GIB, GIB, 0)
+            cuda.fail_allocation(0, GIB, GIB, 0)
         monitel.set_step(1)
-        source.tick()
+        source.poll()
     assert [None] == [event.data.get("training.step") for event in events]
 
 
-def test_cuda_is_not_initialised_for_it(cuda: Cuda, source: failures.Failures) -> None:
-    """Which attaching would do: it waits until the job does it; twice installed it is attached once."""
+def test_observer_is_attached_once_when_the_job_initializes_cuda(cuda: Cuda, source: failures.Failures) -> None:
+    """Attaching would initialize CUDA, so it waits until the job does. A second install() attaches nothing."""
     source.remove()
     source.install()
     assert ([], 1) == (cuda.observers, len(cuda.waiting))
-    cuda.initialise()
+    cuda.initialize()
     assert 1 == len(cuda.observers)
 
 
-def test_once_it_is_removed(cuda: Cuda, source: failures.Failures) -> None:
-    """The observer stays with torch, and hears nothing."""
-    cuda.initialise()
+def test_removed_observer_records_nothing(cuda: Cuda, source: failures.Failures) -> None:
+    """The observer stays attached to torch."""
+    cuda.initialize()
     source.remove()
     with monitel.testing.capture_events() as events:
         with pytest.raises(torch.OutOfMemoryError):
-            cuda.give_up(0, GIB, GIB, 0)
+            cuda.fail_allocation(0, GIB, GIB, 0)
         source.install()
-        source.tick()
+        source.poll()
     assert [] == events
 
 
-def test_many_at_once_take_no_room(cuda: Cuda, source: failures.Failures) -> None:
-    """Of more than a thousand in a second the first are lost."""
-    cuda.initialise()
+def test_queue_is_limited(cuda: Cuda, source: failures.Failures) -> None:
+    """If more than a thousand allocations fail in a second, the oldest are lost."""
+    cuda.initialize()
     for number in range(2000):
         with pytest.raises(torch.OutOfMemoryError):
-            cuda.give_up(0, number, GIB, 0)
+            cuda.fail_allocation(0, number, GIB, 0)
     with monitel.testing.capture_events() as events:
-        source.tick()
+        source.poll()
     assert (1000, 1999) == (len(events), events[-1].data["memory.requested"])
 
 
-def test_an_allocator_that_has_no_observers(
+def test_allocator_without_observers_is_logged(
     cuda: Cuda, source: failures.Failures, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Such as cudaMallocAsync: CUDA is initialised all the same, and it is said."""
+    """The allocator cudaMallocAsync has none. CUDA is initialized nevertheless."""
 
     def refuse(_observe: Any) -> None:
         raise RuntimeError("cudaMallocAsync does not yet support attachOutOfMemoryObserver")
 
     monkeypatch.setattr("torch._C._cuda_attach_out_of_memory_observer", refuse, raising=False)
     with caplog.at_level(logging.WARNING, "monitel.torch"):
-        cuda.initialise()
-    assert ["out-of-memory errors that are caught stay unsaid"] == [record.getMessage() for record in caplog.records]
+        cuda.initialize()
+    assert ["cannot observe caught out-of-memory errors with this CUDA allocator"] == caplog.messages
 
 
-def test_a_torch_that_has_changed(
+def test_torch_without_the_observer_is_logged(
     cuda: Cuda, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The other failures are heard of."""
+    """The other failures are reported."""
     monkeypatch.delattr("torch.cuda._lazy_call")
     source = failures.Failures()
     with caplog.at_level(logging.WARNING, "monitel.torch"):
         source.install()
     source.remove()
-    assert "stay unsaid with this torch: torch.cuda._lazy_call is not there" in caplog.text
+    message = "cannot observe caught out-of-memory errors with this torch version: torch.cuda._lazy_call does not exist"
+    assert message in caplog.text
 
 
-def test_without_cuda_nothing_is_said(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """There is nothing to observe."""
+def test_without_cuda_nothing_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """A torch built without CUDA has no allocator to observe."""
     monkeypatch.setattr(out_of_memory, "_attached", False)
     monkeypatch.setattr("torch.backends.cuda.is_built", lambda: False)
     with caplog.at_level(logging.DEBUG, "monitel.torch"), monitel.torch.instrument() as running:

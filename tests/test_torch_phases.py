@@ -1,4 +1,4 @@
-"""Phases of a torch job where others do not write the loop: closures, checkpoints, evaluation, copies, the compiler."""
+"""Phases of a torch job with closures, checkpoints, evaluation, copied models and the compiler."""
 
 from __future__ import annotations
 
@@ -18,17 +18,16 @@ if TYPE_CHECKING:
 
 torch: Any = pytest.importorskip("torch", reason="instruments torch: torch is not installed")
 
-import monitel.torch  # noqa: E402  after the check that torch is there
+import monitel.torch  # noqa: E402  after the check for torch
 
 pytestmark = pytest.mark.torch
 
 
 @pytest.fixture
 def clock() -> Iterator[ManualClock]:
-    """Give a clock that moves only by advance()."""
+    """Provide a clock that moves only by advance()."""
     with monitel.testing.ManualClock() as clock:
         yield clock
-    monitel._window.set_step(None)
 
 
 class Net(torch.nn.Module):  # type: ignore[misc]
@@ -40,12 +39,12 @@ class Net(torch.nn.Module):  # type: ignore[misc]
         self.second = torch.nn.Linear(2, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Run both."""
+        """Apply both layers."""
         return self.second(self.first(x))
 
 
-def seen(action: Callable[[], object], model: Any = None) -> dict[str, tuple[int, float]]:
-    """Run it instrumented; give counts and sums of the phases."""
+def measured(action: Callable[[], object], model: Any = None) -> dict[str, tuple[int, float]]:
+    """Run an action instrumented; return counts and sums of the phases."""
     with monitel.testing.capture_events() as events:
         with monitel.torch.instrument(phases=True, model=model, window_size=float("inf")):
             action()
@@ -56,8 +55,8 @@ def seen(action: Callable[[], object], model: Any = None) -> dict[str, tuple[int
 
 @pytest.mark.parametrize("keyword", [False, True])
 @pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.LBFGS])
-def test_a_closure_is_no_time_of_the_optimizer(clock: ManualClock, kind: Any, keyword: bool) -> None:
-    """It is forward and backward, which have Stats of their own; what it gives comes out of step()."""
+def test_closure_is_excluded_from_the_optimizer(clock: ManualClock, kind: Any, keyword: bool) -> None:
+    """Forward and backward have separate Stats. step() returns the result of the closure."""
     model = Net()
     optimizer = kind(model.parameters(), lr=0.1)
 
@@ -73,28 +72,28 @@ def test_a_closure_is_no_time_of_the_optimizer(clock: ManualClock, kind: Any, ke
     def train() -> None:
         losses.append(optimizer.step(closure=closure) if keyword else optimizer.step(closure))
 
-    assert (1, 0.0) == seen(train)["optimizer"]
+    assert (1, 0.0) == measured(train)["optimizer"]
     assert isinstance(losses[0], torch.Tensor)
 
 
-def test_a_closure_given_on_to_another_step_is_timed_once(clock: ManualClock) -> None:
-    """As by an optimizer that wraps another one, and takes time too."""
+def test_closure_passed_to_another_step_is_excluded_once(clock: ManualClock) -> None:
+    """An optimizer that wraps another one passes its closure on, and takes time too."""
     parameter = torch.nn.Parameter(torch.ones(1))
     inner = torch.optim.SGD([parameter], lr=0.1)
 
     class Outer(torch.optim.Optimizer):  # type: ignore[misc]
-        """Calls the other one."""
+        """Calls the inner one."""
 
         def step(self, closure: Any = None) -> Any:
             clock.advance(100)
             return inner.step(closure)
 
     outer = Outer([parameter], {})
-    assert (1, 0.0) == seen(lambda: outer.step(lambda: clock.advance(5)))["optimizer"]
+    assert (1, 0.0) == measured(lambda: outer.step(lambda: clock.advance(5)))["optimizer"]
 
 
-def test_an_argument_that_is_no_closure_arrives(clock: ManualClock) -> None:
-    """Step() of one's own class may take anything."""
+def test_other_arguments_of_step_are_passed_on(clock: ManualClock) -> None:
+    """The step() of a user's class may take any argument."""
     given: list[Any] = []
 
     class Mine(torch.optim.Optimizer):  # type: ignore[misc]
@@ -104,16 +103,16 @@ def test_an_argument_that_is_no_closure_arrives(clock: ManualClock) -> None:
             given.append((number, closure))
 
     mine = Mine([torch.nn.Parameter(torch.ones(1))], {})
-    found = seen(lambda: [mine.step(7), mine.step(closure=None), mine.step(None)])
+    found = measured(lambda: [mine.step(7), mine.step(closure=None), mine.step(None)])
     assert ([(7, None), (None, None), (None, None)], 3) == (given, found["optimizer"][0])
 
 
 @pytest.mark.usefixtures("clock")
-def test_a_backward_within_a_backward_is_part_of_it() -> None:
-    """A reentrant checkpoint runs its own."""
+def test_nested_backward_is_part_of_the_outer_one() -> None:
+    """A reentrant checkpoint runs a backward within backward."""
 
     class Again(torch.autograd.Function):  # type: ignore[misc]
-        """Runs another backward in its own, as such a checkpoint does."""
+        """Runs a nested backward, as such a checkpoint does."""
 
         @staticmethod
         def forward(_context: Any, x: Any) -> Any:
@@ -125,12 +124,12 @@ def test_a_backward_within_a_backward_is_part_of_it() -> None:
                 torch.ones(1, requires_grad=True).sum().backward()
             return gradient
 
-    assert 1 == seen(lambda: Again.apply(torch.ones(1, requires_grad=True)).sum().backward())["backward"][0]
+    assert 1 == measured(lambda: Again.apply(torch.ones(1, requires_grad=True)).sum().backward())["backward"][0]
 
 
 @pytest.mark.usefixtures("clock")
-def test_backward_in_several_threads() -> None:
-    """Each is one."""
+def test_concurrent_backwards_are_all_recorded() -> None:
+    """Each thread's backward is one sample."""
     barrier = threading.Barrier(2)
 
     def meet(_gradient: Any) -> None:
@@ -148,13 +147,13 @@ def test_backward_in_several_threads() -> None:
         for thread in threads:
             thread.join(60)
 
-    assert 2 == seen(both)["backward"][0]
+    assert 2 == measured(both)["backward"][0]
 
 
 @pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-def test_a_forward_without_gradients_is_none_of_training(mode: Any) -> None:
-    """So evaluation between two steps leaves the mean of training's forward alone."""
+def test_forward_without_gradients_is_not_recorded(mode: Any) -> None:
+    """So evaluation between two steps does not change the mean of training."""
     model = Net()
 
     def train_and_evaluate() -> None:
@@ -162,15 +161,15 @@ def test_a_forward_without_gradients_is_none_of_training(mode: Any) -> None:
         with mode():
             model(torch.ones(1, 2))
 
-    assert 1 == seen(train_and_evaluate, model)["forward"][0]
+    assert 1 == measured(train_and_evaluate, model)["forward"][0]
 
 
 @pytest.mark.usefixtures("clock")
-def test_another_model_of_the_class_is_not_timed() -> None:
-    """Such as a copy with averaged weights."""
+def test_other_models_of_the_class_are_not_measured() -> None:
+    """A copy with averaged weights is another model."""
     model = Net()
     average = torch.optim.swa_utils.AveragedModel(model)
-    found = seen(lambda: [model(torch.ones(1, 2)), average(torch.ones(1, 2)), Net()(torch.ones(1, 2))], model)
+    found = measured(lambda: [model(torch.ones(1, 2)), average(torch.ones(1, 2)), Net()(torch.ones(1, 2))], model)
     assert 1 == found["forward"][0]
 
 
@@ -178,12 +177,12 @@ def test_another_model_of_the_class_is_not_timed() -> None:
     "copied",
     [
         copy.deepcopy,
-        lambda model: pickle.loads(pickle.dumps(model)),  # as torch.save(model), and a process that is spawned
+        lambda model: pickle.loads(pickle.dumps(model)),  # as torch.save(model), and a spawned process
         lambda model: torch.optim.swa_utils.AveragedModel(model).module,
     ],
 )
-def test_a_timed_model_can_be_copied_and_pickled(copied: Callable[[Any], Any]) -> None:
-    """And there is nothing of ours in it."""
+def test_measured_model_can_be_copied_and_pickled(copied: Callable[[Any], Any]) -> None:
+    """The model itself contains nothing of monitel."""
     model = Net()
     with monitel.torch.instrument(phases=True, model=model):
         model(torch.ones(1, 2))
@@ -192,16 +191,16 @@ def test_a_timed_model_can_be_copied_and_pickled(copied: Callable[[Any], Any]) -
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
-def test_a_timed_model_can_be_scripted_and_exported() -> None:
-    """TorchScript would compile hooks that it finds in the model."""
+def test_measured_model_can_be_scripted_and_exported() -> None:
+    """TorchScript would compile hooks of the model."""
     model, x = Net(), torch.ones(1, 2)
     with monitel.torch.instrument(phases=True, model=model):
         assert torch.equal(model(x), torch.jit.script(model)(x))
         assert torch.equal(model(x), torch.export.export(model, (x,)).module()(x))
 
 
-def test_the_models_class_is_left_as_it_was() -> None:
-    """Also one that has a call of its own; where somebody wraps ours, theirs stays."""
+def test_class_of_the_model_is_restored() -> None:
+    """This holds for classes with and without ``__call__``."""
 
     class Mine(Net):
         """Counts its calls."""
@@ -212,20 +211,20 @@ def test_the_models_class_is_left_as_it_was() -> None:
             type(self).calls += 1
             return super().__call__(*args)
 
-    own = vars(Mine)["__call__"]
+    original = vars(Mine)["__call__"]
     model = Mine()
-    found = seen(lambda: model(torch.ones(1, 2)), model)
-    assert (1, 1, own) == (found["forward"][0], Mine.calls, vars(Mine)["__call__"])
+    found = measured(lambda: model(torch.ones(1, 2)), model)
+    assert (1, 1, original) == (found["forward"][0], Mine.calls, vars(Mine)["__call__"])
     plain = Net()
-    assert 1 == seen(lambda: plain(torch.ones(1, 2)), plain)["forward"][0]
+    assert 1 == measured(lambda: plain(torch.ones(1, 2)), plain)["forward"][0]
     assert "__call__" not in vars(Net)
 
 
-def test_who_wraps_the_timed_call_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours beneath it only passes on."""
+def test_wrapper_of_the_measured_call_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After uninstrument(), the call beneath it only passes on."""
 
     class Mine(Net):
-        """Of its own, for the wrapper that stays."""
+        """A separate class, because the wrapper stays."""
 
     model, calls = Mine(), []
     with monitel.torch.instrument(phases=True, model=model):
@@ -245,8 +244,8 @@ def test_who_wraps_the_timed_call_keeps_it(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 @pytest.mark.parametrize("phases", [False, True])
-def test_a_compiled_optimizer_step_compiles_without_a_failure(phases: bool) -> None:
-    """What calls the hooks, torch's wrapper of step(), is nothing to compile."""
+def test_compiled_optimizer_step_compiles_without_failure(phases: bool) -> None:
+    """The compiler skips torch's wrapper of step(), which calls the hooks."""
     torch._dynamo.reset()
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
     optimizer.param_groups[0]["params"][0].grad = torch.ones(1)
@@ -257,8 +256,8 @@ def test_a_compiled_optimizer_step_compiles_without_a_failure(phases: bool) -> N
     assert [("step", monitel.Severity.INFO)] == [(each.data["compile.function"], each.severity) for each in compiled]
 
 
-def test_a_model_compiled_later_is_timed_and_its_graph_is_the_same() -> None:
-    """The compiler begins with the model's own forward, and is done with the first call."""
+def test_model_compiled_later_is_measured_with_the_same_graph() -> None:
+    """The compiler starts at the model's forward, and compiles once."""
     torch._dynamo.reset()
     model, graphs = Net(), []
 
@@ -271,24 +270,24 @@ def test_a_model_compiled_later_is_timed_and_its_graph_is_the_same() -> None:
         for _ in range(3):
             compiled(torch.ones(1, 2))
 
-    assert 3 == seen(run, model)["forward"][0]
+    assert 3 == measured(run, model)["forward"][0]
     run()
     assert [[torch._C._nn.linear] * 2] == graphs[:1]
     assert all(graph == graphs[0] for graph in graphs)
 
 
-def test_a_backward_in_a_function_that_is_compiled() -> None:
-    """It breaks the graph, and is timed there as ever."""
+def test_backward_in_a_compiled_function_is_measured() -> None:
+    """Backward breaks the graph, with or without monitel."""
     torch._dynamo.reset()
     weight = torch.nn.Parameter(torch.ones(1))
     backward = torch.compile(lambda: (weight * 2).sum().backward(), backend="eager")
-    assert 3 == seen(lambda: [backward() for _ in range(3)])["backward"][0]
+    assert 3 == measured(lambda: [backward() for _ in range(3)])["backward"][0]
 
 
-def test_a_timed_model_in_a_function_that_is_compiled() -> None:
-    """It is compiled as part of it, without being timed."""
+def test_model_in_a_compiled_function_is_not_measured() -> None:
+    """The model is compiled as part of that function."""
     torch._dynamo.reset()
     model = Net()
 
     forward = torch.compile(lambda x: model(x) * 2, backend="eager", fullgraph=True)
-    assert {} == seen(lambda: forward(torch.ones(1, 2)), model)
+    assert {} == measured(lambda: forward(torch.ones(1, 2)), model)

@@ -1,4 +1,4 @@
-"""Training steps, batches and phases of a torch job, as Stats."""
+"""Training steps, data loading and phases of a torch job, as Stats."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
 torch: Any = pytest.importorskip("torch", reason="instruments torch: torch is not installed")
 
-import monitel.torch  # noqa: E402  after the check that torch is there
+import monitel.torch  # noqa: E402  after the check for torch
 
 pytestmark = pytest.mark.torch
 
 
 @pytest.fixture
 def clock() -> Iterator[ManualClock]:
-    """Give a clock that moves only by advance()."""
+    """Provide a clock that moves only by advance()."""
     with monitel.testing.ManualClock() as clock:
         yield clock
 
 
 @pytest.fixture
 def windows(clock: ManualClock) -> Iterator[Callable[..., Callable[[], dict[str, monitel.Window]]]]:
-    """Instrument; give what ends it and returns the windows by name."""
+    """Provide a function that instruments, and returns a function that ends it and returns the windows by name."""
     running = []
 
     def start(**choices: Any) -> Callable[[], dict[str, monitel.Window]]:
@@ -47,7 +47,6 @@ def windows(clock: ManualClock) -> Iterator[Callable[..., Callable[[], dict[str,
     yield start
     for each in running:
         each.uninstrument()
-    monitel._window.set_step(None)
 
 
 def optimizer(kind: Any = torch.optim.SGD) -> Any:
@@ -58,7 +57,7 @@ def optimizer(kind: Any = torch.optim.SGD) -> Any:
 
 
 def test_steps_and_their_durations(windows: Any, clock: ManualClock) -> None:
-    """Each step counts; a duration lies between two, so there is one fewer."""
+    """Every step is counted. A duration lies between two steps, so there is one fewer."""
     before = optimizer()
     end = windows()
     for seconds in (2, 5, 1):
@@ -71,16 +70,16 @@ def test_steps_and_their_durations(windows: Any, clock: ManualClock) -> None:
     assert (2, 3) == (duration.first_step, duration.last_step)
 
 
-def test_no_step_no_window(windows: Any) -> None:
-    """Nothing is logged of what did not happen."""
+def test_without_steps_no_window_is_logged(windows: Any) -> None:
+    """A Stat without samples has no window."""
     assert {} == windows()()
 
 
-def test_an_optimizer_made_later_counts(windows: Any) -> None:
-    """Whatever its class, one of the user's own too."""
+def test_optimizer_created_later_is_counted(windows: Any) -> None:
+    """This holds for every class, including subclasses defined by the user."""
 
     class Mine(torch.optim.SGD):  # type: ignore[misc]
-        """A subclass with a step of its own."""
+        """A subclass that overrides step()."""
 
         def step(self, closure: Any = None) -> Any:
             return super().step(closure)
@@ -94,8 +93,8 @@ def test_an_optimizer_made_later_counts(windows: Any) -> None:
     assert 6 == end()["training.steps"].count
 
 
-def test_a_step_that_raises_is_no_step(windows: Any) -> None:
-    """And the next one counts."""
+def test_step_that_raises_is_not_counted(windows: Any) -> None:
+    """The next successful one is."""
     one = optimizer()
     end = windows()
     for fail in (1, 1, 0):
@@ -104,8 +103,8 @@ def test_a_step_that_raises_is_no_step(windows: Any) -> None:
     assert 1 == end()["training.steps"].count
 
 
-def test_optimizers_that_take_turns_are_one_step(windows: Any, clock: ManualClock) -> None:
-    """A step begins with the first one that steps again, so durations are of whole steps."""
+def test_optimizers_that_take_turns_make_one_step(windows: Any, clock: ManualClock) -> None:
+    """A training step starts when an optimizer steps again, so durations are those of whole training steps."""
     generator, critic = optimizer(), optimizer()
     end = windows()
     for _ in range(3):
@@ -120,8 +119,8 @@ def test_optimizers_that_take_turns_are_one_step(windows: Any, clock: ManualCloc
     )
 
 
-def test_an_optimizer_that_steps_more_often_counts(windows: Any) -> None:
-    """Five critic steps to one of the generator are five."""
+def test_most_frequent_optimizer_determines_the_count(windows: Any) -> None:
+    """Five critic steps for each generator step make five."""
     generator, critic = optimizer(), optimizer()
     end = windows()
     for _ in range(2):
@@ -131,8 +130,8 @@ def test_an_optimizer_that_steps_more_often_counts(windows: Any) -> None:
     assert 10 == end()["training.steps"].count
 
 
-def test_an_optimizer_for_each_parameter_is_one_step(windows: Any) -> None:
-    """As where the optimizer runs within backward."""
+def test_one_optimizer_per_parameter_makes_one_step(windows: Any) -> None:
+    """Optimizers that run within backward are created that way."""
     each = [optimizer() for _ in range(20)]
     end = windows()
     for _ in range(4):
@@ -141,8 +140,8 @@ def test_an_optimizer_for_each_parameter_is_one_step(windows: Any) -> None:
     assert 4 == end()["training.steps"].count
 
 
-def test_runs_one_after_the_other(windows: Any, clock: ManualClock) -> None:
-    """Each has all its steps, and what was between two runs is no step's duration."""
+def test_time_between_runs_is_not_a_duration(windows: Any, clock: ManualClock) -> None:
+    """All steps of consecutive runs are counted, and the time between two runs is not recorded."""
     end = windows(samples_per_step=1)
     for _ in range(3):
         generator, critic = optimizer(), optimizer()
@@ -161,8 +160,8 @@ def test_runs_one_after_the_other(windows: Any, clock: ManualClock) -> None:
     )
 
 
-def test_an_optimizer_that_begins_to_take_turns_later(windows: Any) -> None:
-    """As a generator whose critic was trained alone before: its first one is one more, the others are not."""
+def test_optimizer_that_joins_later_adds_one_step(windows: Any) -> None:
+    """A generator whose critic was trained alone before adds its first step, and no others."""
     generator, critic = optimizer(), optimizer()
     end = windows()
     for turn in range(10):
@@ -172,8 +171,8 @@ def test_an_optimizer_that_begins_to_take_turns_later(windows: Any) -> None:
     assert 11 == end()["training.steps"].count
 
 
-def test_steps_in_two_threads_at_once(windows: Any) -> None:
-    """One that begins and ends while another one is under way does not keep that from being counted."""
+def test_concurrent_steps_in_two_threads_are_both_counted(windows: Any) -> None:
+    """A step within the duration of another one does not suppress it."""
     one, other = optimizer(), optimizer()
     end = windows()
     one.step()
@@ -182,14 +181,14 @@ def test_steps_in_two_threads_at_once(windows: Any) -> None:
 
 
 def in_a_thread(action: Callable[[], None]) -> None:
-    """Run it in a thread, and wait for that."""
+    """Run an action in a thread, and wait for its end."""
     thread = threading.Thread(target=action)
     thread.start()
     thread.join(60)
 
 
-def test_the_process_knows_its_step(windows: Any) -> None:
-    """It goes on from where a resumed run has set it, and a loop that sets it itself has the last word."""
+def test_steps_increment_the_step_of_the_process(windows: Any) -> None:
+    """Counting continues from the step that a resumed run, or the loop itself, has set."""
     monitel.set_step(1000)
     end, one = windows(), optimizer()
     one.step()
@@ -200,8 +199,8 @@ def test_the_process_knows_its_step(windows: Any) -> None:
     end()
 
 
-def test_steps_end_with_uninstrument(windows: Any) -> None:
-    """What comes later is not counted."""
+def test_steps_after_uninstrument_are_not_counted(windows: Any) -> None:
+    """The hooks are removed."""
     end, one = windows(), optimizer()
     one.step()
     end()
@@ -209,14 +208,14 @@ def test_steps_end_with_uninstrument(windows: Any) -> None:
     assert 1 == monitel.get_step()
 
 
-def test_rates(windows: Any, clock: ManualClock) -> None:
-    """Samples and tokens a second, and utilisation, of each step that has a duration."""
+def test_rates_are_recorded_per_step(windows: Any, clock: ManualClock) -> None:
+    """Samples and tokens per second and utilization are recorded for each step with a duration."""
     end = windows(samples_per_step=32, tokens_per_step=1000, flops_per_step=3e12, peak_flops=4e12)
     one = optimizer()
     for seconds in (9, 2, 4):
         clock.advance(seconds)
         one.step()
-    one.step()  # at the same moment: no rate
+    one.step()  # at the same time: no rate
     found = end()
     assert (2, 16.0, 8.0) == (
         found["training.samples.rate"].count,
@@ -231,8 +230,8 @@ def test_rates(windows: Any, clock: ManualClock) -> None:
     )
 
 
-def test_a_fused_step_of_gradient_scaling_that_is_skipped_is_no_step(windows: Any) -> None:
-    """GradScaler does not call step() where a gradient is not finite."""
+def test_step_skipped_by_gradient_scaling_is_not_counted(windows: Any) -> None:
+    """GradScaler does not call step() if a gradient is not finite."""
     end, one = windows(), optimizer()
     scaler = torch.amp.GradScaler("cpu")
     for gradient in (1.0, float("inf"), 1.0):
@@ -257,8 +256,8 @@ class Slow(torch.utils.data.Dataset):  # type: ignore[misc]
         return index
 
 
-def test_waiting_for_batches(windows: Any, clock: ManualClock) -> None:
-    """One sample for each batch, none for the end of the epoch, nor for what the loop does with it."""
+def test_data_duration_has_one_sample_per_batch(windows: Any, clock: ManualClock) -> None:
+    """Neither the end of the epoch nor the work of the loop is included."""
     end, seen = windows(), []
     for batch in torch.utils.data.DataLoader(Slow(clock), batch_size=2):
         seen += batch.tolist()
@@ -267,8 +266,8 @@ def test_waiting_for_batches(windows: Any, clock: ManualClock) -> None:
     assert ([0, 1, 2, 3], 2, 6.0, 6.0) == (seen, duration.count, duration.min, duration.max)
 
 
-def test_an_epoch_under_way_is_seen_and_left(windows: Any, clock: ManualClock) -> None:
-    """Instrumenting and uninstrumenting within an epoch changes nothing for the loop."""
+def test_iterator_in_progress_is_measured(windows: Any, clock: ManualClock) -> None:
+    """Instrumenting and uninstrumenting within an epoch does not affect the loop."""
     batches = iter(torch.utils.data.DataLoader(Slow(clock)))
     seen = [next(batches).item()]
     end = windows()
@@ -278,8 +277,8 @@ def test_an_epoch_under_way_is_seen_and_left(windows: Any, clock: ManualClock) -
     assert ([0, 1, 2, 3], 1) == (seen, found["training.data.duration"].count)
 
 
-def test_who_wraps_our_wrapper_keeps_it(windows: Any, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another library's wrapper stays, and ours beneath it counts no more."""
+def test_wrapper_of_another_library_stays(windows: Any, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After uninstrument(), the wrapper beneath it records nothing."""
     end = windows()
     iterator = monitel.torch._compat.loader_iterator()
     ours, calls = iterator.__next__, []
@@ -298,8 +297,8 @@ def test_who_wraps_our_wrapper_keeps_it(windows: Any, clock: ManualClock, monkey
     assert 5 == len(calls)
 
 
-def test_phases(windows: Any, clock: ManualClock) -> None:
-    """Forward of the model, backward, and the optimizer, each by its own."""
+def test_phases_are_measured_separately(windows: Any, clock: ManualClock) -> None:
+    """The forward of the model, backward and the optimizer each have a Stat."""
 
     class Model(torch.nn.Module):  # type: ignore[misc]
         """Takes five seconds forward and seven back."""
@@ -335,11 +334,11 @@ def test_phases(windows: Any, clock: ManualClock) -> None:
     assert (1, 113.0, 113.0) == found["training.step.duration"]
 
 
-def test_a_forward_that_fails_is_no_sample(windows: Any, clock: ManualClock) -> None:
-    """Nor does it become part of the next one."""
+def test_forward_that_raises_is_not_recorded(windows: Any, clock: ManualClock) -> None:
+    """Its time is not added to the next one either."""
 
     class Model(torch.nn.Module):  # type: ignore[misc]
-        """Fails when told to."""
+        """Raises on request."""
 
         def forward(self, fail: bool) -> int:
             clock.advance(5)
@@ -354,11 +353,11 @@ def test_a_forward_that_fails_is_no_sample(windows: Any, clock: ManualClock) -> 
     assert (1, 5.0) == (forward.count, forward.sum)
 
 
-def test_a_model_that_calls_itself_counts_once(windows: Any, clock: ManualClock) -> None:
-    """A call within a call is part of it."""
+def test_recursive_forward_is_one_sample(windows: Any, clock: ManualClock) -> None:
+    """A nested call is part of the outer one."""
 
     class Model(torch.nn.Module):  # type: ignore[misc]
-        """Goes down to zero."""
+        """Calls itself."""
 
         def forward(self, depth: int) -> int:
             clock.advance(5)

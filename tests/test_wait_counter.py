@@ -1,4 +1,4 @@
-"""WaitCounter: how often and how long this process has waited, by key."""
+"""WaitCounter: number and duration of waits, by key."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def key(request: pytest.FixtureRequest) -> str:
-    """Give a key of the test's own: the totals belong to the process."""
+    """Return a key that only this test uses: the totals are process-wide."""
     return str(request.node.nodeid)
 
 
 @pytest.fixture
 def clock() -> Iterator[ManualClock]:
-    """Give a clock that moves only by advance()."""
+    """Return a clock that moves only by advance()."""
     with monitel.testing.ManualClock() as clock:
         yield clock
 
 
 def test_row_wait_counter(key: str, clock: ManualClock) -> None:
-    """Row "_WaitCounter": count, total, max and in-flight are kept per key, where torch shows nothing."""
+    """Row "_WaitCounter": count, total, max and active waits are kept per key; torch shows nothing."""
     counter = WaitCounter(key)
     assert WaitReading(count=0, total=0.0, max=0.0, active=0) == wait_counters()[key]
     for seconds in (2, 5, 1):
@@ -46,7 +46,7 @@ def test_row_wait_counter(key: str, clock: ManualClock) -> None:
 
 
 def test_counters_of_one_key_share_the_totals(key: str, clock: ManualClock) -> None:
-    """Each call makes an object of its own; torch's name and bytes mean the same key."""
+    """Each call creates another object; torch's class name and a key in bytes refer to the same totals."""
     encoded: Any = key.encode()
     counters = [WaitCounter(key), WaitCounter(key=key), monitel._WaitCounter(encoded)]
     for counter in counters:
@@ -58,7 +58,7 @@ def test_counters_of_one_key_share_the_totals(key: str, clock: ManualClock) -> N
 
 
 def test_names() -> None:
-    """WaitCounter is the public name of torch's _WaitCounter; key is readable, repr shows it."""
+    """WaitCounter is the public name of torch's _WaitCounter; it has the property key and shows it in its repr."""
     assert monitel._WaitCounter is WaitCounter
     counter = WaitCounter("data.loading")
     assert ("data.loading", "WaitCounter('data.loading')") == (counter.key, repr(counter))
@@ -68,15 +68,15 @@ def test_names() -> None:
 
 
 @pytest.mark.parametrize("key", [None, 1, 1.5, ("a",), "\ud800"])
-def test_refused_keys(key: Any) -> None:
-    """A key that is no text is a TypeError."""
+def test_keys_of_other_types(key: Any) -> None:
+    """A key that is not text is a TypeError."""
     with pytest.raises(TypeError, match="WaitCounter key must be"):
         WaitCounter(key)
 
 
 @pytest.mark.parametrize("arguments", [(), ("a", "b")])
 def test_takes_one_key(arguments: tuple[str, ...]) -> None:
-    """Neither none nor two."""
+    """A counter takes exactly one key."""
     with pytest.raises(TypeError):
         WaitCounter(*arguments)
 
@@ -88,7 +88,7 @@ def test_guards_come_from_counters() -> None:
 
 
 def test_guard_methods_return_none(key: str) -> None:
-    """Entering gives None, leaving too; leaving takes no keywords, as in torch."""
+    """Entering and leaving return None; leaving takes no keywords, as in torch."""
     guard: Any = WaitCounter(key).guard()
     assert guard.__enter__() is None
     with pytest.raises(TypeError):
@@ -98,7 +98,7 @@ def test_guard_methods_return_none(key: str) -> None:
 
 
 def test_exception_passes(key: str, clock: ManualClock) -> None:
-    """A wait that ends by an exception is counted, and the exception comes out."""
+    """A wait that ends with an exception is counted, and the exception is not suppressed."""
     guard = WaitCounter(key).guard()
     with pytest.raises(ValueError, match="seconds >= 0"), guard:
         clock.advance(-1)
@@ -117,7 +117,7 @@ def test_left_without_entering(key: str) -> None:
 
 
 def test_guard_is_used_again(key: str, clock: ManualClock) -> None:
-    """A guard, which may outlive its counter, counts each with."""
+    """A guard counts each use, even after its counter was released."""
     guard = WaitCounter(key).guard()
     for _ in range(3):
         with guard:
@@ -138,7 +138,7 @@ def test_guards_of_one_counter_nest(key: str, clock: ManualClock) -> None:
 
 
 def test_one_guard_entered_twice(key: str, clock: ManualClock) -> None:
-    """The second entering ends the first wait, the first leaving the second, the second leaving nothing."""
+    """Entering again ends the first wait, leaving ends the second wait, and leaving again does nothing."""
     guard = WaitCounter(key).guard()
     with guard:
         clock.advance(1)
@@ -170,7 +170,7 @@ def test_left_by_another_thread(key: str, clock: ManualClock, run_threads: Calla
 
 
 def test_threads(key: str, run_threads: Callable[..., None]) -> None:
-    """Ten threads of a hundred waits are a thousand (c10's own test)."""
+    """Ten threads with a hundred waits each give a thousand waits (c10's test)."""
 
     def wait() -> None:
         for _ in range(100):
@@ -181,8 +181,8 @@ def test_threads(key: str, run_threads: Callable[..., None]) -> None:
     assert (1000, 0) == (wait_counters()[key].count, wait_counters()[key].active)
 
 
-def test_readings_are_the_callers(key: str) -> None:
-    """A reading does not change; the dict can be changed without harm."""
+def test_readings_are_copies(key: str) -> None:
+    """A reading does not change, and a change of the dict has no effect."""
     counter = WaitCounter(key)
     readings = wait_counters()
     reading: Any = readings.pop(key)
@@ -195,14 +195,14 @@ def test_readings_are_the_callers(key: str) -> None:
 
 
 def test_logs_no_events(key: str) -> None:
-    """A wait is no event."""
+    """A wait does not log an event."""
     with monitel.testing.capture_events() as events, WaitCounter(key).guard():
         pass
     assert [] == events
 
 
-def test_the_longest_wait_is_told_once_to_each_reader() -> None:
-    """Two readers of maxima have one of their own each, and reading it begins anew."""
+def test_each_reader_gets_the_longest_wait_once() -> None:
+    """Two readers have separate maxima, and reading resets the maximum."""
     with monitel.testing.ManualClock() as clock:
         first, second = monitel.WaitMaxima(), monitel.WaitMaxima()
         for seconds in (1.0, 3.0, 2.0):
@@ -216,8 +216,8 @@ def test_the_longest_wait_is_told_once_to_each_reader() -> None:
         assert {"maxima": 3.0} == second.read()
 
 
-def test_the_first_reading_tells_the_longest_wait_before_it(key: str) -> None:
-    """An exporter that comes late has its maximum, as it has the totals."""
+def test_first_reading_includes_earlier_waits(key: str) -> None:
+    """A reader that is created later gets the maximum since the process started."""
     with monitel.testing.ManualClock() as clock:
         for seconds in (2.0, 1.0):
             with WaitCounter(key).guard():
@@ -228,8 +228,8 @@ def test_the_first_reading_tells_the_longest_wait_before_it(key: str) -> None:
     assert {} == maxima.read()
 
 
-def test_another_thread_imports_torch_meanwhile(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
-    """What is half imported has no ``torch.compiler`` yet, and compiles nothing."""
+def test_while_another_thread_imports_torch(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    """A partially imported torch has no ``torch.compiler`` yet, and compiles nothing."""
     monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
     with WaitCounter(key).guard():
         pass
@@ -238,7 +238,7 @@ def test_another_thread_imports_torch_meanwhile(monkeypatch: pytest.MonkeyPatch,
 
 @pytest.fixture
 def theirs() -> Iterator[dict[str, WaitReading]]:
-    """Give the readings of a source, which the test fills."""
+    """Return the readings of a source, for the test to fill."""
     readings: dict[str, WaitReading] = {}
 
     def source() -> dict[str, WaitReading]:
@@ -250,7 +250,7 @@ def theirs() -> Iterator[dict[str, WaitReading]]:
 
 
 def test_sources_are_read(key: str, theirs: dict[str, WaitReading]) -> None:
-    """What a source says is among the readings; of a key that is counted here too, ours."""
+    """Readings include those of a source; a key that is counted in this process takes precedence."""
     theirs["elsewhere"] = WaitReading(2, 3.0, 2.0, 1)
     theirs[key] = WaitReading(9, 9.0, 9.0, 9)
     WaitCounter(key)
@@ -259,7 +259,7 @@ def test_sources_are_read(key: str, theirs: dict[str, WaitReading]) -> None:
 
 
 def test_longest_wait_of_a_source(theirs: dict[str, WaitReading]) -> None:
-    """Known where it is a new maximum, or was the only wait; not guessed where it is not known."""
+    """The longest wait is known if it is a new maximum or was the only wait; otherwise it is omitted."""
     maxima = monitel.WaitMaxima()
     theirs["elsewhere"] = WaitReading(3, 8.0, 5.0, 0)
     assert {"elsewhere": 5.0} == maxima.read()
@@ -272,8 +272,8 @@ def test_longest_wait_of_a_source(theirs: dict[str, WaitReading]) -> None:
     assert {"elsewhere": 7.0} == maxima.read()
 
 
-def test_what_a_source_has_told_last_stays() -> None:
-    """After its removal too, with nothing in flight; the longest wait since the reading before is known then too."""
+def test_last_readings_of_a_removed_source_are_kept() -> None:
+    """Readings of a removed source are kept, without active waits, including the longest wait."""
 
     def source() -> dict[str, WaitReading]:
         return gone
@@ -293,8 +293,8 @@ def test_what_a_source_has_told_last_stays() -> None:
     wait_counter.remove_source(source)
 
 
-def test_a_forked_child_has_no_sources(run_script: RunScript) -> None:
-    """What they count there, they may have counted in the parent."""
+def test_forked_child_has_no_sources(run_script: RunScript) -> None:
+    """The counts of a source in the child may include those of the parent."""
     ended = run_script(
         """
 def source():

@@ -1,4 +1,4 @@
-"""When windows open and close, what they take, and which times they carry."""
+"""Windows: when they open and close, their samples, and their times."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
 
     MakeStat = Callable[..., Any]
 
-EPOCH_NS = 1_767_225_600_000_000_000  # where ManualClock starts; monotonic 0, a grid line
+EPOCH_NS = 1_767_225_600_000_000_000  # start of ManualClock; monotonic time 0 is a boundary
 
 
 def times(events: Iterable[Any]) -> list[tuple[float, float]]:
-    """Start and end of each window, in seconds since the clock started."""
+    """Return start and end of each window, in seconds since the clock started."""
     return [
         ((event.window.start_ns - EPOCH_NS) / 1e9, (event.window.end_ns - EPOCH_NS) / 1e9) for event in events
     ]
 
 
 def counts(events: Iterable[Any]) -> list[int]:
-    """How many samples each window has."""
+    """Return the number of samples of each window."""
     return [event.window.count for event in events]
 
 
-def test_windows_lie_on_the_grid(make_stat: MakeStat, clock: Any, events: list[Any]) -> None:
-    """Windows lie on multiples of window_size, the first is partial, and one ends where the next begins."""
+def test_windows_end_at_multiples_of_their_size(make_stat: MakeStat, clock: Any, events: list[Any]) -> None:
+    """Boundaries are multiples of window_size, the first window is shorter, and a window ends where the next begins."""
     clock.advance(70)
     stat = make_stat()
-    for seconds in (5, 44.999, 0.001, 61):  # 75, 119.999, 120: on the line is in the next one
+    for seconds in (5, 44.999, 0.001, 61):  # 75, 119.999, 120: a sample at the boundary is in the next window
         clock.advance(seconds)
         stat.add(seconds)
     assert [(70, 120), (120, 180)] == times(events)
@@ -44,7 +44,7 @@ def test_windows_lie_on_the_grid(make_stat: MakeStat, clock: Any, events: list[A
 
 
 def test_a_gap_is_one_event(make_stat: MakeStat, clock: Any, events: list[Any]) -> None:
-    """Nothing closes a window while nobody adds; empty windows log nothing, and times are the old cell's."""
+    """Without samples no window is closed; empty windows log nothing, and times are those of the old interval."""
     stat = make_stat()
     stat.add(1)
     clock.advance(15 * 60 + 1)
@@ -54,10 +54,10 @@ def test_a_gap_is_one_event(make_stat: MakeStat, clock: Any, events: list[Any]) 
     assert [(0, 60), (900, 901)] == times(events)
 
 
-def test_max_samples_closes_and_discards(
+def test_max_samples_closes_the_window(
     make_stat: MakeStat, monitel: ModuleType, clock: Any, events: list[Any]
 ) -> None:
-    """The sample that fills closes the window, now; what else comes in its cell is discarded and counted."""
+    """The last sample closes the window at its time; further samples of the interval are discarded and counted."""
     stat = make_stat("x", None, 60.0, 2)
     clock.advance(10)
     for sample in (1, 2, 3, 4):
@@ -77,7 +77,7 @@ def test_max_samples_closes_and_discards(
 
 
 def test_max_samples_of_one(make_stat: MakeStat, clock: Any, events: list[Any]) -> None:
-    """With max_samples=1 each cell gives one event of one sample."""
+    """With max_samples=1 each interval gives one event with one sample."""
     stat = make_stat("x", None, 60.0, 1)
     for _ in range(3):
         stat.add(1)
@@ -86,14 +86,14 @@ def test_max_samples_of_one(make_stat: MakeStat, clock: Any, events: list[Any]) 
     assert ([1, 1, 1], [1.0] * 3, 3) == (counts(events), [event.window.sum for event in events], stat.discarded)
 
 
-def test_flush_leaves_the_cell_open(make_stat: MakeStat, clock: Any, events: list[Any]) -> None:
-    """After flush() the same cell collects again; only max_samples discards, and its budget restarts at the line."""
+def test_flush_does_not_end_the_interval(make_stat: MakeStat, clock: Any, events: list[Any]) -> None:
+    """After flush() the same interval continues; max_samples applies to the interval, and restarts at the boundary."""
     stat = make_stat("x", None, 60.0, 3)
     stat.add(1)
     clock.advance(10)
     stat.flush()
     clock.advance(10)
-    for sample in (2, 3, 4):  # 1 and 2 fill the budget of three with the flushed one
+    for sample in (2, 3, 4):  # three samples with the flushed one: max_samples is reached
         stat.add(sample)
     clock.advance(45)
     for sample in (5, 6, 7):
@@ -102,8 +102,8 @@ def test_flush_leaves_the_cell_open(make_stat: MakeStat, clock: Any, events: lis
     assert ([1, 2, 3], 1) == (counts(events), stat.discarded)
 
 
-def test_flush_after_the_line_ends_on_it(make_stat: MakeStat, clock: Any, events: list[Any]) -> None:
-    """A window whose cell is over ends at its grid line, whoever closes it."""
+def test_flush_after_the_boundary(make_stat: MakeStat, clock: Any, events: list[Any]) -> None:
+    """A window whose interval has ended ends at the boundary, even if a flush closes it later."""
     stat = make_stat()
     stat.add(1)
     clock.advance(100)
@@ -116,7 +116,7 @@ def test_flush_after_the_line_ends_on_it(make_stat: MakeStat, clock: Any, events
 def test_expired_windows_are_closed_on_time(
     make_stat: MakeStat, monitel: ModuleType, clock: Any, events: list[Any]
 ) -> None:
-    """close_expired_windows() closes windows whose time is over, at their grid line, and no others."""
+    """close_expired_windows() closes expired windows at their boundary, and no others."""
     short, idle, long = make_stat("short", window_size=20.0), make_stat("idle"), make_stat("long")
     short.add(1)
     long.add(1)
@@ -125,7 +125,7 @@ def test_expired_windows_are_closed_on_time(
     clock.advance(0.001)
     assert (1, 0, 1) == (monitel.close_expired_windows(), short.count, long.count)
     clock.advance(15)
-    short.add(2)  # the grid goes on: not 20 s after the first sample
+    short.add(2)  # boundaries do not depend on the first sample
     clock.advance(5)
     assert (1, 0) == (monitel.close_expired_windows(), idle.count)
     assert [("short", 0, 20), ("short", 20, 40)] == [
@@ -133,8 +133,8 @@ def test_expired_windows_are_closed_on_time(
     ]
 
 
-def test_expiry_goes_in_slices(make_stat: MakeStat, monitel: ModuleType, clock: Any, events: list[Any]) -> None:
-    """A pause is made after every 50 windows, oldest Stat first."""
+def test_expiry_pauses(make_stat: MakeStat, monitel: ModuleType, clock: Any, events: list[Any]) -> None:
+    """pause() is called after every 50 windows, oldest Stat first."""
     stats = [make_stat(f"x{number}") for number in range(120)]
     for stat in reversed(stats):
         stat.add(1)
@@ -146,8 +146,8 @@ def test_expiry_goes_in_slices(make_stat: MakeStat, monitel: ModuleType, clock: 
     assert [50, 100] == pauses
 
 
-def test_expiry_restarts_the_budget(make_stat: MakeStat, monitel: ModuleType, clock: Any, events: list[Any]) -> None:
-    """After expiry the next cell takes max_samples again."""
+def test_expiry_restarts_max_samples(make_stat: MakeStat, monitel: ModuleType, clock: Any, events: list[Any]) -> None:
+    """After expiry the next interval takes max_samples again."""
     stat = make_stat("x", None, 60.0, 2)
     stat.add(1)
     clock.advance(61)
@@ -169,8 +169,8 @@ def test_flush_of_everything(make_stat: MakeStat, monitel: ModuleType, clock: An
     assert ["a", "c", "b"] == [event.window.name for event in events]
 
 
-def test_destruction_logs_what_is_left(make_stat: MakeStat, clock: Any, events: list[Any]) -> None:
-    """A Stat that goes out of scope, or is collected in a cycle, logs its open window; an empty one does not."""
+def test_destructor_logs_the_open_window(make_stat: MakeStat, clock: Any, events: list[Any]) -> None:
+    """A Stat that is released, or collected in a reference cycle, logs its open window if it has samples."""
     stat = make_stat("scope")
     stat.add(1)
     clock.advance(10)
@@ -190,7 +190,7 @@ def test_destruction_logs_what_is_left(make_stat: MakeStat, clock: Any, events: 
 
 
 def test_wall_clock_set_forward(make_stat: MakeStat, clock: Any, events: list[Any]) -> None:
-    """A boundary is wall now minus (monotonic now - boundary), taken at the close."""
+    """The wall time of a boundary is computed when the window closes: wall now - (monotonic now - boundary)."""
     stat = make_stat()
     stat.add(1)
     clock.set_wall_clock(1000)
@@ -200,7 +200,7 @@ def test_wall_clock_set_forward(make_stat: MakeStat, clock: Any, events: list[An
 
 
 def test_wall_clock_set_back(make_stat: MakeStat, clock: Any, events: list[Any]) -> None:
-    """The times of one Stat only rise, and rising wins over a wall clock that was set back."""
+    """The times of one Stat only rise, even if the wall clock is set back."""
     clock.advance(60)
     stat = make_stat()
     for _ in range(3):
@@ -219,7 +219,7 @@ def test_wall_clock_set_back(make_stat: MakeStat, clock: Any, events: list[Any])
 
 
 def test_wall_clock_set_back_after_construction(make_stat: MakeStat, clock: Any, events: list[Any]) -> None:
-    """No window starts before its Stat was made, by the wall clock of that moment."""
+    """No window starts before the wall time at which its Stat was created."""
     stat = make_stat()
     clock.set_wall_clock(-500)
     stat.add(1)
@@ -230,8 +230,8 @@ def test_wall_clock_set_back_after_construction(make_stat: MakeStat, clock: Any,
     assert 0 < end < 1
 
 
-def test_a_clock_that_goes_back_closes_nothing(make_stat: MakeStat, clock: Any, events: list[Any]) -> None:
-    """A window id that goes back closes nothing: the sample counts in the open window."""
+def test_clock_that_goes_back(make_stat: MakeStat, clock: Any, events: list[Any]) -> None:
+    """If the monotonic clock goes back, no window is closed: the sample counts in the open window."""
     clock.advance(100)
     stat = make_stat()
     stat.add(1)
@@ -241,7 +241,7 @@ def test_a_clock_that_goes_back_closes_nothing(make_stat: MakeStat, clock: Any, 
 
 
 def test_one_clock_reading_per_add(make_stat: MakeStat, monitel: ModuleType) -> None:
-    """add() reads the clock once (torch: up to 4 times), whether or not the window changes with it."""
+    """add() reads the clock once (torch: up to 4 times), even if it closes a window."""
 
     class Ticking(monitel.testing.ManualClock):  # type: ignore[misc, name-defined]
         readings = 0
@@ -258,8 +258,8 @@ def test_one_clock_reading_per_add(make_stat: MakeStat, monitel: ModuleType) -> 
             assert number == clock.readings - before
 
 
-def test_no_stray_events_when_time_passes_within_an_add(make_stat: MakeStat, monitel: ModuleType) -> None:
-    """With a limit, and a line crossed between two readings of the clock, no stray one-sample event is logged."""
+def test_time_passes_within_an_add(make_stat: MakeStat, monitel: ModuleType) -> None:
+    """If a boundary passes between two readings of the clock, no extra event with one sample is logged."""
 
     class Running(monitel.testing.ManualClock):  # type: ignore[misc, name-defined]
         def monotonic_ns(self) -> int:
@@ -275,7 +275,7 @@ def test_no_stray_events_when_time_passes_within_an_add(make_stat: MakeStat, mon
 
 
 def test_steps_of_a_window(make_stat: MakeStat, monitel: ModuleType, clock: Any, events: list[Any]) -> None:
-    """A window carries set_step() as it was at its first and at its last sample; None where none was set."""
+    """A window has the step of its first and of its last sample; None if no step was set."""
     stat = make_stat()
     stat.add(1)
     monitel.set_step(3)
@@ -297,7 +297,7 @@ def test_steps_of_a_window(make_stat: MakeStat, monitel: ModuleType, clock: Any,
 @pytest.mark.parametrize(
     ("step", "error"), [(-1, ValueError), (2**63, ValueError), (1.0, TypeError), (None, TypeError)]
 )
-def test_other_steps_are_refused(monitel: ModuleType, step: Any, error: type[Exception]) -> None:
+def test_wrong_steps(monitel: ModuleType, step: Any, error: type[Exception]) -> None:
     """A step is an int from 0 to 2**63 - 1."""
     with pytest.raises(error, match=r"set_step\(\) takes"):
         monitel.set_step(step)
@@ -306,7 +306,7 @@ def test_other_steps_are_refused(monitel: ModuleType, step: Any, error: type[Exc
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the coarse clock is Linux's")
 def test_the_coarse_clock_is_for_long_windows(make_stat: MakeStat, twin: str) -> None:
-    """The coarse clock is read only where its resolution is at most a tenth of the window, and only in C."""
+    """The coarse clock is only read in C, and if its resolution is at most a tenth of the window."""
     resolution_ms = round(time.clock_getres(6) * 1000)  # CLOCK_MONOTONIC_COARSE, which time does not name
     sizes = [10 * resolution_ms - 1, 10 * resolution_ms, 60_000]
     expected = [False, twin == "c", twin == "c"]
@@ -317,7 +317,7 @@ def test_the_coarse_clock_is_for_long_windows(make_stat: MakeStat, twin: str) ->
 def test_windows_of_the_systems_clocks(
     make_stat: MakeStat, monitel: ModuleType, events: list[Any], window_ms: int
 ) -> None:
-    """Without a test's clock, windows lie on the system's monotonic clock; one clock serves add and expiry."""
+    """Without a test's clock, add() and expiry use the same monotonic clock of the system."""
     window_ns = window_ms * 10**6
     made_ns = time.time_ns()
     stat = make_stat(window_size=window_ms / 1000)

@@ -1,4 +1,4 @@
-"""Telemetry for training loops: the ``torch.monitor`` API, natively.
+"""Telemetry for training loops: the ``torch.monitor`` API without torch.
 
 ``import monitel as monitor`` replaces ``from torch import monitor``.
 """
@@ -73,7 +73,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> "_ModuleType":
-    if name == "profiler":  # not part of every import: it takes a few milliseconds
+    if name == "profiler":  # imported on demand: it takes a few milliseconds
         from importlib import import_module
 
         return import_module("monitel.profiler")

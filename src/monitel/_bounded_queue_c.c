@@ -1,4 +1,4 @@
-/* A queue with a limit for items and for bytes, in C. Its twin in Python is _bounded_queue_py.py.
+/* A queue with a limit for items and for bytes, in C. _bounded_queue_py.py is the twin in Python.
  *
  * A step, from LOCK to UNLOCK, calls no Python and releases no reference, so nothing can interrupt it: destructors,
  * signal handlers and other threads always find the queue consistent. With the GIL the lock is empty.
@@ -21,7 +21,7 @@
 #define Py_END_CRITICAL_SECTION() }
 #endif
 
-/* Kept out of put(), so that the common way saves no registers for what it does not do. */
+/* For functions that put() must not inline, so that its common path saves no registers for rare cases. */
 #if defined(__GNUC__)
 #define RARE __attribute__((noinline, cold))
 #else
@@ -29,10 +29,10 @@
 #endif
 
 enum {
-    ITEM_BYTES = 128,    /* of each item: the item itself and its place in the queue */
-    OBJECT_BYTES = 64,   /* of each object in a payload: its header and its place in a container */
+    ITEM_BYTES = 128,    /* of each item: the item itself and its entry in the queue */
+    OBJECT_BYTES = 64,   /* of each object in a payload: its header and its entry in a container */
     CHARACTER_BYTES = 4, /* the most that a character outside ASCII takes */
-    DEPTH = 8,           /* containers within containers that are looked into */
+    DEPTH = 8,           /* depth to which nested containers are included */
     FEW = 16,            /* items that a put drops without a buffer from the heap */
     KEPT = 256,          /* entries whose memory an empty queue keeps */
 };
@@ -49,21 +49,21 @@ typedef struct {
     size_t max_items, half_items;
     int64_t bytes, max_bytes, half_bytes;
     int64_t recorded, dropped;
-    bool woken; /* wake() was called, or is due, for this filling */
+    bool woken; /* wake() was called, or is due, since the queue was last below half */
     PyObject *wake, *evicted; /* NULL: none */
 #ifdef Py_GIL_DISABLED
     PyMutex mutex;
 #endif
 } BoundedQueue;
 
-/* What a put drops, until it is out of its step. */
+/* The items that a put drops, released after its step. */
 typedef struct {
     PyObject *few[FEW];
     PyObject **items;
     size_t count;
 } Gone;
 
-/* The module is refused in sub-interpreters, so the process has one. */
+/* The module refuses sub-interpreters, so this exists once in a process. */
 static PyObject *counts_type;
 
 /* ---- sizes ---- */
@@ -105,7 +105,7 @@ add_size(PyObject *value, int64_t size, int64_t limit, int depth)
     return size;
 }
 
-/* Estimates the bytes of an item from its payload; beyond the limit any number above it will do. */
+/* Estimates the bytes of an item from its payload; stop at any number beyond the limit. */
 static int64_t
 item_size(PyObject *payload, int64_t limit)
 {
@@ -156,7 +156,7 @@ remove_oldest(BoundedQueue *self)
     return oldest;
 }
 
-/* Drops as many of the oldest items as a new one needs room for; false: there is no memory to do so. */
+/* Drops as many of the oldest items as needed for a new one; false: out of memory. */
 static RARE bool
 make_room(BoundedQueue *self, int64_t size, Gone *gone)
 {
@@ -180,7 +180,7 @@ make_room(BoundedQueue *self, int64_t size, Gone *gone)
     return true;
 }
 
-/* Takes over a reference to the item. */
+/* Steals the reference to the item. */
 static inline void
 append(BoundedQueue *self, PyObject *item, int64_t size, Gone *gone)
 {
@@ -189,7 +189,7 @@ append(BoundedQueue *self, PyObject *item, int64_t size, Gone *gone)
         || ((self->waiting >= self->max_items || self->bytes > self->max_bytes - size) && !make_room(self, size, gone))
         || (self->waiting == self->capacity && !grow(self))) {
         self->dropped++;
-        gone->items[gone->count++] = item; /* it is huge, or there is no memory: make_room() has removed nothing */
+        gone->items[gone->count++] = item; /* too large, or out of memory: make_room() has removed nothing */
         return;
     }
     *entry_at(self, self->waiting) = (Entry){item, size};
@@ -221,7 +221,7 @@ call(PyObject *callback, PyObject *item)
     Py_DECREF(function);
 }
 
-/* Runs after a step: what Python does here may use the queue. */
+/* Runs after a step: the callbacks may use the queue. */
 static RARE void
 finish(BoundedQueue *self, Gone *gone, bool wake)
 {
@@ -241,7 +241,7 @@ finish(BoundedQueue *self, Gone *gone, bool wake)
 
 /* ---- methods ---- */
 
-/* Finds item and payload by position or keyword. */
+/* Reads item and payload, by position or keyword. */
 static RARE int
 put_arguments(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, PyObject **found)
 {
@@ -313,7 +313,7 @@ queue_take(BoundedQueue *self, PyObject *limit)
     LOCK(self);
     Py_ssize_t length = Py_MAX(0, Py_MIN(most, (Py_ssize_t)self->waiting));
     UNLOCK(self);
-    PyObject *taken = PyList_New(length); /* a garbage collection in it, or another thread, may take items too */
+    PyObject *taken = PyList_New(length); /* meanwhile a garbage collection, or another thread, may take items too */
     if (taken == NULL) {
         return NULL;
     }
@@ -374,13 +374,13 @@ static PyMethodDef queue_methods[] = {
                "Never raises, whatever the payload is.\n\n"
                "Args:\n"
                "    item: The item.\n"
-               "    payload: What the item's size is estimated from: its number of bytes, or the str, bytes or dict\n"
-               "        that makes up most of it. The values of a dict count with their keys, lists and tuples with\n"
-               "        their elements; of all other objects the size is constant.")},
+               "    payload: The basis of the item's estimated size: its number of bytes, or the str, bytes or dict\n"
+               "        that makes up most of it. A dict counts with its keys and values, lists and tuples with their\n"
+               "        elements; all other objects have a constant size.")},
     {"take", (PyCFunction)(void (*)(void))queue_take, METH_O,
      PyDoc_STR("take($self, limit, /)\n--\n\nRemove up to ``limit`` items, and return them, oldest first.")},
     {"counts", (PyCFunction)(void (*)(void))queue_counts, METH_NOARGS,
-     PyDoc_STR("counts($self, /)\n--\n\nReturn the counts, all of one moment.")},
+     PyDoc_STR("counts($self, /)\n--\n\nReturn consistent counts.")},
     {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, NULL},
     {NULL, NULL, 0, NULL},
 };
@@ -437,7 +437,7 @@ queue_traverse(BoundedQueue *self, visitproc visit, void *arg)
     return 0;
 }
 
-/* Drops all items; a destructor that runs here may put another one. */
+/* Drops all items; a destructor that runs meanwhile may put another one. */
 static int
 queue_clear(BoundedQueue *self)
 {
@@ -472,8 +472,8 @@ static PyType_Slot queue_slots[] = {
         "BoundedQueue(max_items, max_bytes, *, wake=None, evicted=None)\n--\n\n"
         "Holds the newest items, within a limit for items and a limit for bytes.\n\n"
         "While it is over a limit it drops the oldest item, and counts it in the same step. An item that is larger\n"
-        "than the whole queue is dropped itself; the others stay. Thread-safe, also in destructors, signal handlers\n"
-        "and the callbacks. A forked child makes a new queue.")},
+        "than the byte limit is dropped itself; the others stay. Thread-safe, even in destructors, signal handlers\n"
+        "and the callbacks. A forked child must create a new queue.")},
     {Py_tp_new, queue_new},
     {Py_tp_dealloc, queue_dealloc},
     {Py_tp_traverse, queue_traverse},

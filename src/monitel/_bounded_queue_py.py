@@ -1,8 +1,9 @@
 """A queue with a limit for items and for bytes, in Python: the twin of ``_bounded_queue_c.c``.
 
 The C twin runs no Python inside a step. Here garbage collections and signal handlers may interrupt a step, and may use
-the queue themselves. So the lock is re-entrant, and each move of an item is one stretch of code without a call before
-the one that moves it: Python runs handlers after calls only. Callbacks and destructors run after the outermost step.
+the queue themselves. Therefore the lock is re-entrant, and a step first updates the counts, without a call, and then
+moves the item by one call: Python runs handlers only after calls. Callbacks and destructors run after the outermost
+step.
 """
 
 from __future__ import annotations
@@ -12,28 +13,28 @@ from operator import index
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, final
 
-from monitel import unraisable
+from monitel.failures import report_unraisable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _Item = TypeVar("_Item")
 
-_ITEM_BYTES = 128  # of each item: the item itself and its place in the queue
-_OBJECT_BYTES = 64  # of each object in a payload: its header and its place in a container
+_ITEM_BYTES = 128  # of each item: the item itself and its entry in the queue
+_OBJECT_BYTES = 64  # of each object in a payload: its header and its entry in a container
 _CHARACTER_BYTES = 4  # the most that a character outside ASCII takes
-_DEPTH = 8  # containers within containers that are looked into
+_DEPTH = 8  # depth to which nested containers are included
 
-_WAKE = object()  # among dropped items: a wake-up that is due
+_WAKE = object()  # stands for a due wake-up among the dropped items
 
 
 class QueueCounts(NamedTuple):
-    """The counts of a queue at one moment: ``recorded - dropped - waiting`` items were taken.
+    """The counts of a queue at one moment; ``recorded - dropped - waiting`` items were taken.
 
     Attributes:
-        recorded: Items put into the queue.
-        dropped: Items that the queue dropped because it was full.
-        waiting: Items in the queue.
+        recorded: Number of items put into the queue.
+        dropped: Number of items that the queue dropped because it was full.
+        waiting: Number of items in the queue.
     """
 
     recorded: int
@@ -46,14 +47,14 @@ class BoundedQueue(Generic[_Item]):
     """Holds the newest items, within a limit for items and a limit for bytes.
 
     While it is over a limit it drops the oldest item, and counts it in the same step. An item that is larger than the
-    whole queue is dropped itself; the others stay. Thread-safe, also in destructors, signal handlers and the callbacks.
-    A forked child makes a new queue.
+    byte limit is dropped itself; the others stay. Thread-safe, even in destructors, signal handlers and the callbacks.
+    A forked child must create a new queue.
 
     Args:
-        max_items: Most items that wait.
-        max_bytes: Most bytes that they take, by the estimate of :meth:`put`.
-        wake: Called when the queue becomes half full by either limit, and not again before a :meth:`take` has left it
-            below half. Runs in the thread that puts, as ``evicted`` does; an exception goes to
+        max_items: The most items in the queue.
+        max_bytes: The most bytes of all items, by the estimate of :meth:`put`.
+        wake: Called when the queue becomes half full by either limit, and not again until a :meth:`take` leaves it
+            below half. Both callbacks run in the thread that calls :meth:`put`; their exceptions go to
             :func:`sys.unraisablehook`.
         evicted: Called with each dropped item.
 
@@ -107,9 +108,9 @@ class BoundedQueue(Generic[_Item]):
         self._evicted = evicted
         self._lock = RLock()
         self._items: deque[tuple[_Item, int]] = deque()
-        self._gone: deque[Any] = deque()  # dropped items and due wake-ups, until the outermost step is over
+        self._gone: deque[Any] = deque()  # dropped items and due wake-ups, until the outermost step ends
         self._recorded = self._dropped = self._waiting = self._bytes = 0
-        self._woken = False  # wake() was called, or is due, for this filling
+        self._woken = False  # wake() was called, or is due, since the queue was last below half
 
     def put(self, item: _Item, payload: Any = None) -> None:
         """Append an item, and drop the oldest items while the queue is over a limit.
@@ -118,9 +119,9 @@ class BoundedQueue(Generic[_Item]):
 
         Args:
             item: The item.
-            payload: What the item's size is estimated from: its number of bytes, or the str, bytes or dict that makes
-                up most of it. The values of a dict count with their keys, lists and tuples with their elements; of
-                all other objects the size is constant.
+            payload: The basis of the item's estimated size: its number of bytes, or the str, bytes or dict that makes
+                up most of it. A dict counts with its keys and values, lists and tuples with their elements; all other
+                objects have a constant size.
         """
         size = _size(payload, self._max_bytes)
         entry = item, size
@@ -169,7 +170,7 @@ class BoundedQueue(Generic[_Item]):
         return taken
 
     def counts(self) -> QueueCounts:
-        """Return the counts, all of one moment."""
+        """Return consistent counts."""
         with self._lock:
             recorded = self._recorded
             dropped = self._dropped
@@ -187,9 +188,9 @@ class BoundedQueue(Generic[_Item]):
         return self._waiting
 
     def _finish(self) -> None:
-        """Call back and release dropped items; where a step of this thread was interrupted, that one will do it."""
+        """Call the callbacks and release dropped items; inside an interrupted step, leave both to that step."""
         lock: Any = self._lock
-        if lock._is_owned():  # Condition asks the same
+        if lock._is_owned():  # as Condition does
             return
         while self._gone:
             try:
@@ -205,11 +206,11 @@ def _call(callback: Callable[..., object], *arguments: Any) -> None:
     try:
         callback(*arguments)
     except BaseException as error:
-        unraisable.report(error)
+        report_unraisable(error)
 
 
 def _size(payload: Any, limit: int) -> int:
-    """Estimate the bytes of an item from its payload; beyond the limit any number above it will do."""
+    """Estimate the bytes of an item from its payload; stop at any number beyond the limit."""
     if payload is None:
         return _ITEM_BYTES
     if issubclass(type(payload), int):
@@ -231,7 +232,7 @@ def _add_size(value: Any, size: int, limit: int, depth: int) -> int:
     if issubclass(kind, dict):
         try:
             elements = (*dict.keys(value), *dict.values(value))
-        except RuntimeError:  # another thread changes it
+        except RuntimeError:  # another thread is changing it
             return size
     elif issubclass(kind, list):
         elements = (*list.__iter__(value),)

@@ -1,7 +1,7 @@
-/* A histogram that is being filled, in C. Its twin, which says the same in Python, is _recorder_py.py.
+/* Recorder of a histogram, in C. _recorder_py.py is the twin in Python, with exactly the same buckets.
  *
- * Base-2 exponential, by OpenTelemetry's data model: at most 160 buckets on either side of zero, of the largest scale
- * at which the samples fit into so many.
+ * The histogram is OpenTelemetry's base-2 exponential one: at most 160 buckets on either side of zero, of the largest
+ * scale at which the samples fit.
  */
 #ifndef MONITEL_RECORDER_H
 #define MONITEL_RECORDER_H
@@ -15,7 +15,7 @@
 #define MAX_BUCKETS 160
 
 typedef struct {
-    int64_t first; /* index of the bucket that counts[0] is for */
+    int64_t first; /* index of the bucket counted in counts[0] */
     uint64_t counts[MAX_BUCKETS];
 } Side;
 
@@ -37,9 +37,9 @@ recorder_empty(Recorder *self)
     self->max = -Py_HUGE_VAL;
 }
 
-/* Up to this scale no logarithm is taken: an octave has 4,096 buckets then, and as many slots of equal width, in each of
- * which no more than two buckets begin. A larger scale have samples that are within 3 percent of each other: one in
- * fifty of them, which lies near the end of its bucket, takes a logarithm. */
+/* Up to this scale no logarithm is needed: an octave is divided into 4,096 buckets, and also into 4,096 slots of equal
+ * width, in each of which at most two buckets begin. Larger scales occur if all samples are within 3 percent of each
+ * other: then one sample in fifty, close to the bounds of its bucket, needs a logarithm. */
 #define TABLE_SCALE 12
 #define SLOTS (1 << TABLE_SCALE)
 #define MANTISSA_BITS 52
@@ -47,8 +47,8 @@ recorder_empty(Recorder *self)
 #define ONE ((uint64_t)1023 << MANTISSA_BITS) /* the bits of 1.0 */
 
 static uint64_t ends[SLOTS + 2]; /* the largest mantissa that is not above bucket k - 1 of its octave */
-static double widths[SLOTS];     /* what one mantissa more is of an octave, in this bucket */
-static int16_t starts[SLOTS];    /* the bucket in which a slot begins; -1 is the one below the octave */
+static double widths[SLOTS];     /* the part of an octave that one unit of the mantissa is, in this bucket */
+static int16_t starts[SLOTS];    /* the bucket in which a slot begins; -1 is the bucket below the octave */
 
 static double
 log2_of_mantissa(uint64_t mantissa)
@@ -59,7 +59,7 @@ log2_of_mantissa(uint64_t mantissa)
     return log2(significand);
 }
 
-/* Fills the table, once. It is the logarithm itself that says where a bucket ends, so that both ways always agree. */
+/* Fills the tables, once. The bounds are computed by the logarithm itself, so that both methods always agree. */
 static void
 make_table(void)
 {
@@ -105,20 +105,20 @@ bucket_index(const Recorder *self, uint64_t bits)
     }
     int64_t per_octave = (int64_t)1 << self->scale;
     if (bucket >= 0) {
-        /* Within a bucket of the table the logarithm is a straight line, but for 0.6 percent of a bucket of scale 20. */
-        double place = (double)(int64_t)(mantissa - ends[bucket]) * widths[bucket] * self->per_octave;
-        int64_t whole = (int64_t)place;
-        double rest = place - (double)whole;
+        /* Within a bucket of the table the logarithm is linear, up to 0.6 percent of a bucket of scale 20. */
+        double position = (double)(int64_t)(mantissa - ends[bucket]) * widths[bucket] * self->per_octave;
+        int64_t whole = (int64_t)position;
+        double rest = position - (double)whole;
         if (rest > 0.01 && rest < 0.99) {
             return exponent * per_octave + bucket * (per_octave >> TABLE_SCALE) + whole;
         }
     }
-    double place = log2_of_mantissa(mantissa) * self->per_octave; /* exact at powers of two */
-    int64_t whole = (int64_t)place;
-    return exponent * per_octave + whole - ((double)whole == place);
+    double position = log2_of_mantissa(mantissa) * self->per_octave; /* exact at powers of two */
+    int64_t whole = (int64_t)position;
+    return exponent * per_octave + whole - ((double)whole == position);
 }
 
-/* First and last bucket that has samples; false: none has. */
+/* Finds the first and the last bucket with samples; false: there is none. */
 static bool
 occupied(const Side *side, int64_t *first, int64_t *last)
 {
@@ -134,7 +134,7 @@ occupied(const Side *side, int64_t *first, int64_t *last)
     return low < MAX_BUCKETS;
 }
 
-/* Moves the buckets to where `first` is counts[0]; each 2 ** shift of them become one. */
+/* Merges each 2 ** shift buckets into one, and moves them so that counts[0] is for the bucket `first`. */
 static void
 lay_out(Side *side, int64_t first, int64_t shift)
 {
@@ -148,8 +148,7 @@ lay_out(Side *side, int64_t first, int64_t shift)
     }
 }
 
-/* Makes room for a bucket that is not there yet, where the samples so far lie in the middle; makes the buckets wider
- * where it must. */
+/* Makes room for another bucket by centring the occupied ones; makes the buckets wider if necessary. */
 static RARE void
 make_room(Recorder *self, Side *side, int64_t index)
 {
@@ -190,12 +189,12 @@ recorder_add(Recorder *self, double x)
         self->zero_count++;
     }
     else {
-        uint64_t place = (uint64_t)(bucket_index(self, bits) - side->first);
-        if (place >= MAX_BUCKETS) {
+        uint64_t slot = (uint64_t)(bucket_index(self, bits) - side->first);
+        if (slot >= MAX_BUCKETS) {
             make_room(self, side, bucket_index(self, bits));
-            place = (uint64_t)(bucket_index(self, bits) - side->first);
+            slot = (uint64_t)(bucket_index(self, bits) - side->first);
         }
-        side->counts[place]++;
+        side->counts[slot]++;
     }
     self->sum += x;
     self->min = x < self->min ? x : self->min;
@@ -216,12 +215,12 @@ counts_object(const uint64_t *counts, Py_ssize_t length)
         }
     }
     if (found != NULL) {
-        PyObject_GC_UnTrack(found); /* neither it nor the histogram can be part of a cycle */
+        PyObject_GC_UnTrack(found); /* neither the tuple nor the histogram can be part of a cycle */
     }
     return found;
 }
 
-/* Calls `type`, which is monitel.Histogram, with what was counted. */
+/* Makes a monitel.Histogram, which is `type`. */
 static PyObject *
 histogram_object(const Recorder *self, PyObject *type)
 {

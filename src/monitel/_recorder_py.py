@@ -1,7 +1,7 @@
-"""A histogram that is being filled, in Python: the twin of ``_recorder.h``, to the last bucket.
+"""Recorder of a histogram, in Python: the twin of ``_recorder.h``, with exactly the same buckets.
 
-A signal handler, which Python runs at calls and at loops, may add to the Stat that it interrupts, or flush it. So what
-is found out by calls is put in place by statements that have none, after a look whether it still holds.
+A signal handler, which Python runs at calls and in loops, may add to the Stat that it interrupts, or flush it.
+Therefore results of calls are stored by statements without calls, after a check that they are still valid.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     Taken = tuple[int, int, "Side", "Side", float, float, float, int]
 
-MAX_SCALE = 20  # both limits are those of OpenTelemetry's SDKs
+MAX_SCALE = 20  # both limits are the defaults of OpenTelemetry's SDKs
 MAX_BUCKETS = 160
 
 
 class Side:
-    """The buckets on one side of zero, by index; they are only ever replaced by a side that has another scale."""
+    """The buckets on one side of zero, by index; for another scale, a new Side replaces this one."""
 
     __slots__ = ("counts", "first", "last")
 
@@ -26,7 +26,7 @@ class Side:
         self.first, self.last = 0, -1
 
     def coarser(self, shift: int) -> Side:
-        """The same in buckets that are ``2 ** shift`` times as wide."""
+        """Return a Side whose buckets are ``2 ** shift`` times as wide."""
         found = Side()
         for index, count in self.counts.copy().items():
             found.counts[index >> shift] = found.counts.get(index >> shift, 0) + count
@@ -34,13 +34,13 @@ class Side:
             found.first, found.last = min(found.counts), max(found.counts)
         return found
 
-    def in_a_row(self) -> tuple[int, tuple[int, ...]]:
-        """The first index, and the counts from there to the last."""
+    def contiguous(self) -> tuple[int, tuple[int, ...]]:
+        """Return the first index, and the counts from the first to the last bucket."""
         return self.first, tuple(self.counts.get(index, 0) for index in range(self.first, self.last + 1))
 
 
 class Recorder:
-    """Counts samples in at most 160 buckets on either side of zero, as fine as they fit."""
+    """Counts samples in at most 160 buckets on either side of zero, at the largest scale at which they fit."""
 
     __slots__ = ("count", "max", "min", "negative", "nonfinite", "positive", "scale", "sum", "zero_count")
 
@@ -50,8 +50,8 @@ class Recorder:
         self.positive, self.negative = Side(), Side()
         self.count = 0
 
-    def add(self, x: float) -> None:  # noqa: C901  taken apart it would have calls
-        """Count one sample; nothing can come in between that and what the caller does next without a call."""
+    def add(self, x: float) -> None:  # noqa: C901  smaller functions would mean calls
+        """Count one sample. The sample is counted without interruption up to the caller's next call."""
         if x - x != 0:  # NaN or infinite
             self.nonfinite += 1
             return
@@ -84,7 +84,7 @@ class Recorder:
             self.max = x
 
     def _coarsen(self, x: float, finest: int) -> None:
-        """Make the buckets so wide that there is room for one more, unless something came in between."""
+        """Make the buckets wide enough for one more, unless a signal handler has changed them meanwhile."""
         seen, positive, negative, scale = self.count, self.positive, self.negative, self.scale
         side, index = positive if x > 0 else negative, finest >> MAX_SCALE - scale
         first, last = min(side.first, index), max(side.last, index)
@@ -97,7 +97,7 @@ class Recorder:
             self.scale = scale - shift
 
     def taken(self) -> Taken:
-        """What was counted; the recorder is empty then, and nothing can come in between."""
+        """Return all counts and empty the recorder, without interruption."""
         fresh, highest, lowest = (Side(), Side()), math.inf, -math.inf
         taken: Taken = (
             self.scale,
@@ -118,14 +118,14 @@ class Recorder:
 
 
 def fields(taken: Taken) -> tuple[Any, ...]:
-    """What makes a :class:`monitel.Histogram`."""
+    """Return the fields of a :class:`monitel.Histogram`."""
     scale, zero_count, positive, negative, *rest = taken
-    return scale, zero_count, *positive.in_a_row(), *negative.in_a_row(), *rest
+    return scale, zero_count, *positive.contiguous(), *negative.contiguous(), *rest
 
 
 def _finest_index(x: float) -> int:
-    """The bucket at the largest scale; shifted to the right it is the bucket at a smaller one."""
+    """Return the bucket at the largest scale; shifted to the right, it is the bucket at a smaller scale."""
     mantissa, exponent = math.frexp(abs(x))
-    place = math.log2(2 * mantissa) * (1 << MAX_SCALE)  # exact at powers of two, which belong to the bucket below
-    whole = int(place)
-    return (exponent - 1 << MAX_SCALE) + whole - (whole == place)
+    position = math.log2(2 * mantissa) * (1 << MAX_SCALE)  # exact at powers of two, which belong to the bucket below
+    whole = int(position)
+    return (exponent - 1 << MAX_SCALE) + whole - (whole == position)

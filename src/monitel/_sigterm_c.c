@@ -2,7 +2,7 @@
  *
  * The handler sits on top of Python's own C handler. It wakes a thread by a semaphore, which unlike a pipe has no
  * descriptor that could be closed, reused or shared with a forked child, and then calls Python's handler. It is used
- * only where SIGTERM had its default action, and it decides nothing while another handler is the current one.
+ * only if SIGTERM had its default action, and it does not end the process while another handler is the current one.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -14,11 +14,11 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Seconds from the first SIGTERM to the default action, for a process in which no thread gets the GIL any more. */
+/* Seconds from the first SIGTERM to the default action, for a process in which no thread gets the GIL. */
 #define LIMIT 5
 
-/* The module is refused in sub-interpreters, so the process has one of each. */
-static struct sigaction pythons;        /* what signal.signal() installs */
+/* The module refuses sub-interpreters, so these exist once in a process. */
+static struct sigaction pythons;        /* the handler that signal.signal() installs */
 static sem_t arrived;
 static timer_t limit;                   /* not inherited by a forked child */
 static volatile sig_atomic_t has_limit; /* the timer exists */
@@ -108,7 +108,7 @@ sigterm_restore(PyObject *module, PyObject *disposition)
     (void)module;
     struct sigaction action;
     if (!PyBytes_Check(disposition) || PyBytes_GET_SIZE(disposition) != (Py_ssize_t)sizeof action) {
-        PyErr_SetString(PyExc_TypeError, "restore() takes what disposition() returned");
+        PyErr_SetString(PyExc_TypeError, "restore() takes a disposition that disposition() returned");
         return NULL;
     }
     memcpy(&action, PyBytes_AS_STRING(disposition), sizeof action);
@@ -116,7 +116,7 @@ sigterm_restore(PyObject *module, PyObject *disposition)
     Py_RETURN_NONE;
 }
 
-/* 1: handle is Python's handler, and no other C handler is above it; now is set. 0: not so. -1: an exception is set. */
+/* 1: handle is Python's handler, and no other C handler is above it; now is set. 0: otherwise. -1: an exception is set. */
 static int
 decides(PyObject *handle, struct sigaction *now)
 {
@@ -149,7 +149,7 @@ sigterm_chain(PyObject *module, PyObject *handle)
         return NULL;
     }
     if (found && !is_ours(&now)) {
-        struct sigaction ours = now; /* with its mask and flags, such as what signal.siginterrupt() has set */
+        struct sigaction ours = now; /* with its mask and flags, such as those of signal.siginterrupt() */
         ours.sa_flags |= SA_SIGINFO;
         ours.sa_sigaction = on_sigterm;
         sigaction(SIGTERM, &ours, NULL);
@@ -230,7 +230,7 @@ static PyMethodDef sigterm_functions[] = {
      PyDoc_STR("Return whether handle is Python's handler, with no other C handler above it.")},
     {"live_on", sigterm_live_on, METH_NOARGS, PyDoc_STR("Stop the timer that ends the process.")},
     {"wait", sigterm_wait, METH_NOARGS, PyDoc_STR("Wait for SIGTERM; return False after stop().")},
-    {"stop", sigterm_stop, METH_NOARGS, PyDoc_STR("Have wait() return.")},
+    {"stop", sigterm_stop, METH_NOARGS, PyDoc_STR("Make wait() return.")},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,4 +1,4 @@
-"""The window that collects samples: the C one where it was built, else its Python twin.
+"""The open window of a Stat: in C if the extension was built, otherwise in Python.
 
 ``MONITEL_NO_EXTENSIONS=1``, read at import, selects the Python twin.
 """
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from monitel._window_py import Accumulator, expired, get_step, live, own_add, set_step, set_value_hook, untrack
 
 if not TYPE_CHECKING and os.environ.get("MONITEL_NO_EXTENSIONS", "0") in {"", "0"}:
-    # Missing where no compiler was there; any other ImportError is a fault that must be seen.
+    # Missing if there was no compiler; any other ImportError is a fault that must be raised.
     with suppress(ModuleNotFoundError):
         from monitel._window_c import Accumulator, expired, get_step, live, own_add, set_step, set_value_hook, untrack
 

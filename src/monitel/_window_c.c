@@ -1,7 +1,10 @@
-/* The window that collects a Stat's samples, in C. Its twin, which says the same in Python, is _window_py.py.
+/* The open window of a Stat, in C. _window_py.py is the twin with the same behaviour in Python.
  *
  * Everything between two calls into Python happens under the GIL, so the state needs no lock; a function
- * that has called into Python (a test's clock, the value hook) looks at the state again.
+ * that has called into Python (a test's clock, the value hook) reads the state again.
+ *
+ * Time is divided into intervals of the window's length, at multiples of it on the monotonic clock. An interval ends at
+ * its boundary. It has one window, or several where max_samples or a flush closed one early.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -9,7 +12,7 @@
 #include <stdint.h>
 #include <time.h>
 
-/* Kept out of add(), so that the common way saves no registers for what it does not do. */
+/* For functions that add() must not inline, so that its common path saves no registers for rare cases. */
 #if defined(__GNUC__)
 #define APART __attribute__((noinline))
 #define RARE __attribute__((noinline, cold))
@@ -20,47 +23,48 @@
 
 #include "_recorder.h"
 
-/* Welford's: of all samples of a window. */
+/* The state of Welford's algorithm for the standard deviation of a window's samples. */
 typedef struct {
     double mean, m2;
-} Spread;
+} Welford;
 
 typedef struct Accumulator {
     PyObject_HEAD
-    int64_t boundary;   /* where the grid cell ends, monotonic ns; INT64_MIN until opened */
+    int64_t boundary; /* end of the interval, monotonic ns; INT64_MIN until opened */
     int64_t count;
-    int64_t capacity;   /* samples that the open window takes: what is left of its grid cell's budget */
+    int64_t capacity; /* samples that the open window takes: max_samples less those of the interval's earlier windows */
     double sum, min, max, last;
     int64_t first_step, last_step; /* -1: no step was set */
-    int64_t discarded, discarded_before; /* in all; and when the window before closed */
+    int64_t discarded, discarded_before; /* in total, and when the previous window closed */
     int64_t previous_end; /* Unix ns */
     int64_t window, max_samples;
-    PyObject *clock; /* a test's clock; NULL: the system's */
+    PyObject *clock; /* a test's clock; NULL: the system's clocks */
     clockid_t clock_id;
-    bool plain; /* neither a test's clock nor any of these two: add() has nothing else to look at */
-    Recorder *recorder; /* NULL: no histogram was asked for */
-    Spread *spread;     /* NULL: no standard deviation */
-    PyObject *late;      /* what gathers the open window's samples whose values are to come; NULL: it has none */
-    int64_t late_count;  /* how many they are: not in count, and off capacity */
-    int64_t before_late; /* count when the last of them came */
-    bool late_first;     /* the first of them is the window's first sample */
-    struct Accumulator *newer, *older; /* every live Accumulator, in the order of creation */
+    bool plain;         /* the system's clocks, no histogram, no standard deviation: add() takes the short path */
+    Recorder *recorder; /* NULL: no histogram was requested */
+    Welford *welford;   /* NULL: no standard deviation was requested */
+    PyObject *pending;      /* collects the pending samples of the open window; NULL: it has none */
+    int64_t pending_count;  /* number of pending samples: not included in count, and subtracted from capacity */
+    int64_t before_pending; /* count when the last pending sample was added */
+    bool pending_first;     /* the window's first sample is pending */
+    struct Accumulator *newer, *older; /* all live Accumulators, in the order of creation */
 } Accumulator;
 
+/* A window that was just closed; monitel.snapshot has the same as Python tuples. */
 typedef struct {
     int64_t start, end, count, discarded, first_step, last_step;
     double sum, min, max, last, stddev;
     bool has_stddev, has_histogram;
-    Recorder recorder; /* filled in only if it has one */
-    PyObject *late; /* owned; NULL: none */
-    int64_t late_count;
-    bool late_first, late_last;
-} Snapshot;
+    Recorder recorder; /* only set if has_histogram */
+    PyObject *pending; /* owned; NULL: none */
+    int64_t pending_count;
+    bool pending_first, pending_last;
+} Closed;
 
-/* The module is refused in sub-interpreters, so the process has one of each. */
+/* The module refuses sub-interpreters, so these exist once in a process. */
 static Accumulator *oldest, *newest;
 static int64_t current_step = -1;
-static PyObject *value_hook, *histogram_type;
+static PyObject *value_hook, *histogram_type, *snapshot_type, *reserved_type;
 static PyObject *str_log_closed, *str_monotonic_ns, *str_time_ns;
 
 /* ---- clocks ---- */
@@ -94,7 +98,7 @@ choose_clock(int64_t window)
     return CLOCK_MONOTONIC;
 }
 
-/* -1 with an exception set: clocks start at 0. */
+/* -1 with an exception set: a clock never gives a negative time. */
 static int64_t
 read_injected(PyObject *clock, PyObject *method)
 {
@@ -119,7 +123,7 @@ read_clock(Accumulator *self)
     return read_system(self->clock_id);
 }
 
-/* The moment on the fine clock, and what to add to a monotonic time to get a Unix time. */
+/* Reads the fine clock: the monotonic time, and the difference of the Unix time to it. -1 with an exception set. */
 static int
 read_moment(Accumulator *self, int64_t *now, int64_t *epoch)
 {
@@ -162,20 +166,20 @@ collect_distribution(Accumulator *self, double x)
     if (self->recorder != NULL) {
         recorder_add(self->recorder, x);
     }
-    if (self->spread != NULL) {
-        double from_mean = x - self->spread->mean;
-        self->spread->mean += from_mean / (double)self->count;
-        self->spread->m2 += from_mean * (x - self->spread->mean);
+    if (self->welford != NULL) {
+        double from_mean = x - self->welford->mean;
+        self->welford->mean += from_mean / (double)self->count;
+        self->welford->m2 += from_mean * (x - self->welford->mean);
     }
 }
 
 static inline bool
 is_empty(Accumulator *self)
 {
-    return self->count == 0 && self->late == NULL;
+    return self->count == 0 && self->pending == NULL;
 }
 
-/* Empties the open window, whose late samples the caller has taken or lets go. */
+/* Empties the open window. The caller has taken the reference to the pending samples. */
 static void
 start_empty(Accumulator *self)
 {
@@ -183,26 +187,27 @@ start_empty(Accumulator *self)
     self->sum = 0.0;
     self->min = Py_HUGE_VAL;
     self->max = -Py_HUGE_VAL;
-    self->late = NULL;
-    self->late_count = 0;
+    self->pending = NULL;
+    self->pending_count = 0;
     if (self->recorder != NULL) {
         recorder_empty(self->recorder);
     }
-    if (self->spread != NULL) {
-        *self->spread = (Spread){0.0, 0.0};
+    if (self->welford != NULL) {
+        *self->welford = (Welford){0.0, 0.0};
     }
 }
 
 static void
-start_cell(Accumulator *self, int64_t now)
+start_interval(Accumulator *self, int64_t now)
 {
     self->boundary = (now / self->window + 1) * self->window;
     self->capacity = self->max_samples;
 }
 
-/* Closes the open window now, or at its grid line if that has passed. 1: closed, 0: it was empty, -1: no clock. */
+/* Closes the open window: now, or at its boundary if that has passed.
+ * 1: closed, 0: it was empty, -1: the clock failed. */
 static int
-close_window(Accumulator *self, Snapshot *closed)
+close_window(Accumulator *self, Closed *closed)
 {
     int64_t now, epoch;
     if (is_empty(self)) {
@@ -224,19 +229,19 @@ close_window(Accumulator *self, Snapshot *closed)
     closed->discarded = self->discarded - self->discarded_before;
     closed->first_step = self->first_step;
     closed->last_step = self->last_step;
-    closed->has_stddev = self->spread != NULL;
+    closed->has_stddev = self->welford != NULL;
     if (closed->has_stddev) {
-        closed->stddev = self->count == 0 ? 0.0 : sqrt(self->spread->m2 / (double)self->count);
+        closed->stddev = self->count == 0 ? 0.0 : sqrt(self->welford->m2 / (double)self->count);
     }
     closed->has_histogram = self->recorder != NULL;
     if (closed->has_histogram) {
         closed->recorder = *self->recorder;
     }
-    closed->late = self->late;
-    closed->late_count = self->late_count;
-    closed->late_first = self->late_first;
-    closed->late_last = self->before_late == self->count;
-    closed->end = Py_MAX(closed->end, closed->start + 1); /* rises, also when the wall clock is set back */
+    closed->pending = self->pending;
+    closed->pending_count = self->pending_count;
+    closed->pending_first = self->pending_first;
+    closed->pending_last = self->before_pending == self->count;
+    closed->end = Py_MAX(closed->end, closed->start + 1); /* times rise, even if the wall clock is set back */
     self->previous_end = closed->end;
     self->discarded_before = self->discarded;
     self->capacity -= self->count;
@@ -244,9 +249,9 @@ close_window(Accumulator *self, Snapshot *closed)
     return 1;
 }
 
-/* Closes the window of a cell that is over and starts the cell of `tick`. */
+/* Closes the window of the interval that has ended, and starts the interval of `tick`. Returns as close_window(). */
 static int
-turn(Accumulator *self, int64_t tick, Snapshot *closed)
+roll_over(Accumulator *self, int64_t tick, Closed *closed)
 {
     if (self->window == 0) {
         PyErr_SetString(PyExc_RuntimeError, "Stat.__init__() was not called: a subclass must call "
@@ -255,7 +260,7 @@ turn(Accumulator *self, int64_t tick, Snapshot *closed)
     }
     int outcome = close_window(self, closed);
     if (outcome >= 0) {
-        start_cell(self, tick);
+        start_interval(self, tick);
     }
     return outcome;
 }
@@ -269,50 +274,94 @@ step_object(int64_t step)
     return PyLong_FromLongLong(step);
 }
 
+/* Makes a NamedTuple. Steals the references to its fields, each of which may be NULL with an exception set. */
 static PyObject *
-snapshot_object(const Snapshot *closed)
+named_tuple(PyObject *type, PyObject **fields, Py_ssize_t length)
 {
-    PyObject *first_step = step_object(closed->first_step);
-    PyObject *last_step = step_object(closed->last_step);
-    PyObject *stddev = closed->has_stddev ? PyFloat_FromDouble(closed->stddev) : Py_NewRef(Py_None);
-    PyObject *histogram
-        = closed->has_histogram ? histogram_object(&closed->recorder, histogram_type) : Py_NewRef(Py_None);
-    PyObject *snapshot = NULL;
-    if (first_step != NULL && last_step != NULL && stddev != NULL && histogram != NULL) {
-        snapshot = Py_BuildValue("LLLddddLOOOO", (long long)closed->start, (long long)closed->end,
-                                 (long long)closed->count, closed->sum, closed->min, closed->max, closed->last,
-                                 (long long)closed->discarded, first_step, last_step, stddev, histogram);
+    bool complete = true;
+    for (Py_ssize_t i = 0; i < length; i++) {
+        complete &= fields[i] != NULL;
     }
-    if (snapshot != NULL && closed->late != NULL) {
-        PyObject *late = Py_BuildValue("((OLOO))", closed->late, (long long)closed->late_count,
-                                       closed->late_first ? Py_True : Py_False,
-                                       closed->late_last ? Py_True : Py_False);
-        Py_XSETREF(snapshot, late == NULL ? NULL : PySequence_Concat(snapshot, late));
-        Py_XDECREF(late);
+    PyObject *found = complete ? ((PyTypeObject *)type)->tp_alloc((PyTypeObject *)type, length) : NULL;
+    for (Py_ssize_t i = 0; i < length; i++) {
+        if (found != NULL) {
+            PyTuple_SET_ITEM(found, i, fields[i]);
+        }
+        else {
+            Py_XDECREF(fields[i]);
+        }
     }
-    Py_XDECREF(first_step);
-    Py_XDECREF(last_step);
-    Py_XDECREF(stddev);
-    Py_XDECREF(histogram);
-    Py_XDECREF(closed->late);
-    return snapshot;
+    return found;
 }
 
-/* Calls self._log_closed(*closed). The state is complete by now: what Python does there may call back. */
+/* Makes a monitel.snapshot.Snapshot. */
 static PyObject *
-log_closed(Accumulator *self, const Snapshot *closed)
+snapshot_object(const Closed *closed)
 {
-    PyObject *arguments = snapshot_object(closed);
-    PyObject *method = arguments == NULL ? NULL : PyObject_GetAttr((PyObject *)self, str_log_closed);
-    PyObject *result = method == NULL ? NULL : PyObject_CallObject(method, arguments);
-    Py_XDECREF(method);
-    Py_XDECREF(arguments);
+    PyObject *fields[] = {
+        PyLong_FromLongLong(closed->start),
+        PyLong_FromLongLong(closed->end),
+        PyLong_FromLongLong(closed->count),
+        PyFloat_FromDouble(closed->sum),
+        PyFloat_FromDouble(closed->min),
+        PyFloat_FromDouble(closed->max),
+        PyFloat_FromDouble(closed->last),
+        PyLong_FromLongLong(closed->discarded),
+        step_object(closed->first_step),
+        step_object(closed->last_step),
+        closed->has_stddev ? PyFloat_FromDouble(closed->stddev) : Py_NewRef(Py_None),
+        closed->has_histogram ? histogram_object(&closed->recorder, histogram_type) : Py_NewRef(Py_None),
+    };
+    return named_tuple(snapshot_type, fields, sizeof(fields) / sizeof(fields[0]));
+}
+
+/* Makes a monitel.snapshot.Reserved, or None without pending samples. */
+static PyObject *
+reserved_object(const Closed *closed)
+{
+    if (closed->pending == NULL) {
+        Py_RETURN_NONE;
+    }
+    PyObject *fields[] = {
+        Py_NewRef(closed->pending),
+        PyLong_FromLongLong(closed->pending_count),
+        PyBool_FromLong(closed->pending_first),
+        PyBool_FromLong(closed->pending_last),
+    };
+    return named_tuple(reserved_type, fields, sizeof(fields) / sizeof(fields[0]));
+}
+
+/* Makes both, and releases the reference to the pending samples. -1 with an exception set. */
+static int
+closed_objects(const Closed *closed, PyObject **snapshot, PyObject **reserved)
+{
+    *snapshot = snapshot_object(closed);
+    *reserved = *snapshot == NULL ? NULL : reserved_object(closed);
+    Py_XDECREF(closed->pending);
+    if (*reserved == NULL) {
+        Py_CLEAR(*snapshot);
+        return -1;
+    }
+    return 0;
+}
+
+/* Calls self._log_closed(). The state is complete: the call may add to the Stat or close it again. */
+static PyObject *
+log_closed(Accumulator *self, const Closed *closed)
+{
+    PyObject *arguments[3] = {(PyObject *)self, NULL, NULL};
+    if (closed_objects(closed, &arguments[1], &arguments[2]) < 0) {
+        return NULL;
+    }
+    PyObject *result = PyObject_VectorcallMethod(str_log_closed, arguments, 3, NULL);
+    Py_DECREF(arguments[1]);
+    Py_DECREF(arguments[2]);
     return result;
 }
 
-/* Ends a method after close_window() or turn(). */
+/* Ends a method after close_window() or roll_over(). */
 static PyObject *
-finish(Accumulator *self, int outcome, const Snapshot *closed)
+finish(Accumulator *self, int outcome, const Closed *closed)
 {
     if (outcome > 0) {
         return log_closed(self, closed);
@@ -320,7 +369,7 @@ finish(Accumulator *self, int outcome, const Snapshot *closed)
     return outcome < 0 ? NULL : Py_NewRef(Py_None);
 }
 
-/* 1: converted, 0: the hook keeps the sample, -1: refused. */
+/* 1: converted, 0: the hook keeps the sample, -1: not a number, with an exception set. */
 static int
 convert(Accumulator *self, PyObject *value, double *x)
 {
@@ -333,7 +382,7 @@ convert(Accumulator *self, PyObject *value, double *x)
         if (*x != -1.0 || !PyErr_Occurred()) {
             return 1;
         }
-        PyErr_Clear(); /* too large: the hook says so */
+        PyErr_Clear(); /* too large: the hook raises */
     }
     PyObject *arguments[2] = {(PyObject *)self, value};
     PyObject *hook = Py_NewRef(value_hook);
@@ -353,7 +402,7 @@ convert(Accumulator *self, PyObject *value, double *x)
 
 /* ---- methods ---- */
 
-/* Finds the one argument, by position or as v=, or complains as a Python function does. */
+/* Returns the one argument, by position or as v=. NULL with the exception of a Python function. */
 static RARE PyObject *
 sample_argument(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
@@ -381,13 +430,13 @@ sample_argument(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
     return value;
 }
 
-/* The sample that opens a grid cell, fills one, or finds it full. */
+/* Adds the sample that starts an interval or reaches its sample limit; discards one beyond the limit. */
 static RARE PyObject *
-add_at_edge(Accumulator *self, int64_t tick, double x)
+add_at_boundary(Accumulator *self, int64_t tick, double x)
 {
-    Snapshot closed;
+    Closed closed;
     int outcome = 0;
-    if (tick >= self->boundary && (outcome = turn(self, tick, &closed)) < 0) {
+    if (tick >= self->boundary && (outcome = roll_over(self, tick, &closed)) < 0) {
         return NULL;
     }
     if (self->count == self->capacity) {
@@ -396,14 +445,14 @@ add_at_edge(Accumulator *self, int64_t tick, double x)
     else {
         collect(self, x);
         collect_distribution(self, x);
-        if (self->count == self->capacity && outcome == 0) { /* else at its grid line: one window an add */
+        if (self->count == self->capacity && outcome == 0) { /* one window per add(), the next at its boundary */
             outcome = close_window(self, &closed);
         }
     }
     return finish(self, outcome, &closed);
 }
 
-/* A sample that is no plain float, a test's clock, or a Stat with a distribution. */
+/* Adds a sample that is not exactly a float, or adds to a Stat with a test's clock or a distribution. */
 static APART PyObject *
 add_any(Accumulator *self, PyObject *value)
 {
@@ -417,7 +466,7 @@ add_any(Accumulator *self, PyObject *value)
         return NULL;
     }
     if (tick >= self->boundary || self->count + 1 >= self->capacity) {
-        return add_at_edge(self, tick, x);
+        return add_at_boundary(self, tick, x);
     }
     collect(self, x);
     collect_distribution(self, x);
@@ -436,7 +485,7 @@ stat_add(Accumulator *self, PyObject *const *args, Py_ssize_t nargs, PyObject *k
     }
     int64_t tick = read_system(self->clock_id);
     if (tick >= self->boundary || self->count + 1 >= self->capacity) {
-        return add_at_edge(self, tick, PyFloat_AS_DOUBLE(value));
+        return add_at_boundary(self, tick, PyFloat_AS_DOUBLE(value));
     }
     collect(self, PyFloat_AS_DOUBLE(value));
     Py_RETURN_NONE;
@@ -446,9 +495,9 @@ static PyMethodDef add_method = {
     "add", (PyCFunction)(void (*)(void))stat_add, METH_FASTCALL | METH_KEYWORDS,
     PyDoc_STR("add($self, /, v)\n--\n\n"
               "Add one sample, a real number.\n\n"
-              "The sample that opens the next window closes the old one and logs its event, in this thread; so\n"
-              "does the one that reaches max_samples. The sample is in before any handler runs: what a handler\n"
-              "raises comes out of here, and nothing is lost. Thread-safe.\n\n"
+              "The sample that opens the next window closes the previous one and logs its event, in this thread; so\n"
+              "does the sample that reaches max_samples. The sample is added before any handler runs: an exception of\n"
+              "a handler is raised from add(), and no sample is lost. Thread-safe.\n\n"
               "Raises:\n    TypeError: Not a real number; it is not counted.")};
 
 static PyObject *
@@ -465,7 +514,7 @@ accumulator_open(Accumulator *self, PyObject *args)
         Py_XSETREF(self->clock, Py_NewRef(clock));
     }
     if ((histogram && self->recorder == NULL && (self->recorder = PyMem_New(Recorder, 1)) == NULL)
-        || (stddev && self->spread == NULL && (self->spread = PyMem_New(Spread, 1)) == NULL)) {
+        || (stddev && self->welford == NULL && (self->welford = PyMem_New(Welford, 1)) == NULL)) {
         return PyErr_NoMemory();
     }
     if (histogram) {
@@ -480,52 +529,56 @@ accumulator_open(Accumulator *self, PyObject *args)
     self->window = window;
     self->max_samples = max_samples;
     self->previous_end = now + epoch;
-    start_cell(self, now);
+    start_interval(self, now);
     Py_RETURN_NONE;
 }
 
 static PyObject *
-accumulator_take_place(Accumulator *self, PyObject *late)
+accumulator_reserve(Accumulator *self, PyObject *samples)
 {
-    Snapshot closed;
+    Closed closed;
     int outcome = 0;
-    PyObject *taken = NULL;
+    PyObject *collector = NULL;
     int64_t tick = read_clock(self);
-    if (tick < 0 || (tick >= self->boundary && (outcome = turn(self, tick, &closed)) < 0)) {
+    if (tick < 0 || (tick >= self->boundary && (outcome = roll_over(self, tick, &closed)) < 0)) {
         return NULL;
     }
     if (self->count == self->capacity) {
         self->discarded++;
     }
     else {
-        if (self->late == NULL) {
-            self->late = Py_NewRef(late);
-            self->late_first = self->count == 0;
+        if (self->pending == NULL) {
+            self->pending = Py_NewRef(samples);
+            self->pending_first = self->count == 0;
         }
-        taken = Py_NewRef(self->late);
-        self->late_count++;
-        self->before_late = self->count;
+        collector = Py_NewRef(self->pending);
+        self->pending_count++;
+        self->before_pending = self->count;
         self->capacity--;
-        if (self->count == self->capacity && outcome == 0) { /* else at its grid line: one window an add */
+        if (self->count == self->capacity && outcome == 0) {
             outcome = close_window(self, &closed);
         }
     }
-    PyObject *snapshot = outcome > 0 ? snapshot_object(&closed) : outcome < 0 ? NULL : Py_NewRef(Py_None);
-    if (snapshot == NULL) {
-        Py_XDECREF(taken);
+    collector = collector == NULL ? Py_NewRef(Py_None) : collector;
+    if (outcome == 0) {
+        return Py_BuildValue("(NO)", collector, Py_None);
+    }
+    PyObject *snapshot, *reserved;
+    if (outcome < 0 || closed_objects(&closed, &snapshot, &reserved) < 0) {
+        Py_DECREF(collector);
         return NULL;
     }
-    return Py_BuildValue("(NN)", taken == NULL ? Py_NewRef(Py_None) : taken, snapshot);
+    return Py_BuildValue("(N(NN))", collector, snapshot, reserved);
 }
 
 static PyObject *
 accumulator_close(Accumulator *self, PyObject *Py_UNUSED(ignored))
 {
-    Snapshot closed;
+    Closed closed;
     return finish(self, close_window(self, &closed), &closed);
 }
 
-/* 1: has samples and its cell is over, 0: not so, -1: the clock failed. */
+/* 1: the window has samples and its interval has ended, 0: it does not, -1: the clock failed. */
 static int
 is_expired(Accumulator *self)
 {
@@ -547,35 +600,37 @@ accumulator_close_expired(Accumulator *self, PyObject *Py_UNUSED(ignored))
 }
 
 static PyObject *
-accumulator_forget(Accumulator *self, PyObject *Py_UNUSED(ignored))
+accumulator_reset(Accumulator *self, PyObject *Py_UNUSED(ignored))
 {
-    PyObject *late = self->late;
+    PyObject *pending = self->pending;
     start_empty(self);
     self->capacity = self->max_samples;
     self->discarded = self->discarded_before = 0;
-    Py_XDECREF(late);
+    Py_XDECREF(pending);
     Py_RETURN_NONE;
 }
 
 static PyMethodDef accumulator_methods[] = {
     {"_open", (PyCFunction)(void (*)(void))accumulator_open, METH_VARARGS,
-     PyDoc_STR("Start collecting: window in ns, max_samples, a test's clock or None; a histogram, a stddev or not.")},
-    {"_take_place", (PyCFunction)(void (*)(void))accumulator_take_place, METH_O,
-     PyDoc_STR("Add one sample whose value is to come, to late if it is the window's first such; give what gathers the\n"
-               "window's late samples, None where it is full, and the snapshot of the window that was closed, or None.")},
+     PyDoc_STR("Start collecting. Arguments: the length of an interval in ns, max_samples, a test's clock or None,\n"
+               "whether to collect a histogram, whether to collect a standard deviation.")},
+    {"_reserve", (PyCFunction)(void (*)(void))accumulator_reserve, METH_O,
+     PyDoc_STR("Reserve a slot for a sample whose value is not known yet. The argument collects the window's pending\n"
+               "samples if this one is the first. Return the collector, None if the window is full; and the window\n"
+               "that was closed, or None.")},
     {"_close", (PyCFunction)(void (*)(void))accumulator_close, METH_NOARGS,
-     PyDoc_STR("Close the open window, unless it is empty: now, or at its grid line if that has passed.")},
+     PyDoc_STR("Close the open window, unless it is empty: now, or at its boundary if that has passed.")},
     {"_close_expired", (PyCFunction)(void (*)(void))accumulator_close_expired, METH_NOARGS,
-     PyDoc_STR("Close the open window if its grid line has passed.")},
-    {"_forget", (PyCFunction)(void (*)(void))accumulator_forget, METH_NOARGS,
-     PyDoc_STR("Empty the open window without a word: in a forked child, where the parent will log it.")},
+     PyDoc_STR("Close the open window if its boundary has passed.")},
+    {"_reset", (PyCFunction)(void (*)(void))accumulator_reset, METH_NOARGS,
+     PyDoc_STR("Discard the open window without an event. Called in a forked child: the parent logs these samples.")},
     {NULL, NULL, 0, NULL},
 };
 
 static PyObject *
 accumulator_count(Accumulator *self, void *Py_UNUSED(closure))
 {
-    return PyLong_FromLongLong(self->count + self->late_count);
+    return PyLong_FromLongLong(self->count + self->pending_count);
 }
 
 static PyObject *
@@ -603,12 +658,13 @@ accumulator_coarse(Accumulator *self, void *Py_UNUSED(closure))
 }
 
 static PyGetSetDef accumulator_properties[] = {
-    {"count", (getter)accumulator_count, NULL, PyDoc_STR("Samples in the open window."), NULL},
+    {"count", (getter)accumulator_count, NULL, PyDoc_STR("Number of samples in the open window."), NULL},
     {"discarded", (getter)accumulator_discarded, NULL,
-     PyDoc_STR("Samples that max_samples has kept out so far, in this process."), NULL},
-    {"max_samples", (getter)accumulator_max_samples, NULL, PyDoc_STR("Samples that one grid cell takes."), NULL},
-    {"_window_ns", (getter)accumulator_window_ns, NULL, PyDoc_STR("Length of a grid cell."), NULL},
-    {"_coarse", (getter)accumulator_coarse, NULL, PyDoc_STR("Whether add() reads the coarse clock."), NULL},
+     PyDoc_STR("Number of samples that max_samples has kept out so far, in this process."), NULL},
+    {"max_samples", (getter)accumulator_max_samples, NULL, 
+     PyDoc_STR("The most samples in an interval of the window's length."), NULL},
+    {"_window_ns", (getter)accumulator_window_ns, NULL, PyDoc_STR("Length of an interval."), NULL},
+    {"_coarse", (getter)accumulator_coarse, NULL, PyDoc_STR("True if add() reads the coarse clock."), NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -619,7 +675,7 @@ accumulator_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUS
     if (self == NULL) {
         return NULL;
     }
-    self->boundary = INT64_MIN; /* the first add finds that nothing was opened */
+    self->boundary = INT64_MIN; /* the first add() finds that no window was opened */
     self->clock_id = CLOCK_MONOTONIC;
     self->plain = true;
     self->older = newest;
@@ -633,7 +689,7 @@ accumulator_traverse(Accumulator *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(self->clock);
-    Py_VISIT(self->late);
+    Py_VISIT(self->pending);
     return 0;
 }
 
@@ -641,7 +697,7 @@ static int
 accumulator_clear(Accumulator *self)
 {
     Py_CLEAR(self->clock);
-    Py_CLEAR(self->late);
+    Py_CLEAR(self->pending);
     return 0;
 }
 
@@ -653,9 +709,9 @@ accumulator_dealloc(Accumulator *self)
     *(self->older == NULL ? &oldest : &self->older->newer) = self->newer;
     *(self->newer == NULL ? &newest : &self->newer->older) = self->older;
     Py_CLEAR(self->clock);
-    Py_CLEAR(self->late);
+    Py_CLEAR(self->pending);
     PyMem_Free(self->recorder);
-    PyMem_Free(self->spread);
+    PyMem_Free(self->welford);
     type->tp_free((PyObject *)self);
     Py_DECREF(type);
 }
@@ -685,7 +741,7 @@ window_live(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
     PyObject *found = PyList_New(0);
     for (Accumulator *self = oldest; found != NULL && self != NULL; self = self->newer) {
-        /* one on its way out has no references left */
+        /* a Stat that is being deallocated has no references left */
         if (Py_REFCNT(self) > 0 && PyList_Append(found, (PyObject *)self) < 0) {
             Py_CLEAR(found);
         }
@@ -696,7 +752,7 @@ window_live(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 static PyObject *
 window_expired(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
-    /* A list of its own, because an injected clock is Python, and may make or drop Stats. */
+    /* A list, because an injected clock is Python, and may create or drop Stats. */
     PyObject *stats = window_live(NULL, NULL);
     PyObject *found = stats == NULL ? NULL : PyList_New(0);
     for (Py_ssize_t i = 0; found != NULL && i < PyList_GET_SIZE(stats); i++) {
@@ -757,19 +813,28 @@ window_untrack(PyObject *Py_UNUSED(module), PyObject *object)
 }
 
 static PyMethodDef window_functions[] = {
-    {"live", window_live, METH_NOARGS, PyDoc_STR("Every live Stat, oldest first.")},
+    {"live", window_live, METH_NOARGS, PyDoc_STR("Return all live Stats, oldest first.")},
     {"expired", window_expired, METH_NOARGS,
-     PyDoc_STR("Every live Stat that holds samples of a cell that is over, oldest first.")},
+     PyDoc_STR("Return the live Stats that have samples of an interval that has ended, oldest first.")},
     {"own_add", window_own_add, METH_O,
-     PyDoc_STR("Give the class an add() of its own: CPython calls an inherited C method more slowly.")},
+     PyDoc_STR("Set add() on the class itself: CPython calls an inherited C method more slowly.")},
     {"set_value_hook", window_set_value_hook, METH_O,
-     PyDoc_STR("Put hook(stat, value) -> float | None in place; give back the one before.")},
+     PyDoc_STR("Set the hook(stat, value) -> float | None that converts values, and return the previous one.")},
     {"set_step", window_set_step, METH_O, PyDoc_STR("Set the training step, an int, or None.")},
-    {"get_step", window_get_step, METH_NOARGS, PyDoc_STR("The training step, None when never set.")},
+    {"get_step", window_get_step, METH_NOARGS, PyDoc_STR("Return the training step; None when never set.")},
     {"untrack", window_untrack, METH_O,
      PyDoc_STR("Untrack an object that cannot be part of a cycle, so that garbage collections skip it.")},
     {NULL, NULL, 0, NULL},
 };
+
+static PyObject *
+imported(const char *module_name, const char *name)
+{
+    PyObject *module = PyErr_Occurred() ? NULL : PyImport_ImportModule(module_name);
+    PyObject *found = module == NULL ? NULL : PyObject_GetAttrString(module, name);
+    Py_XDECREF(module);
+    return found;
+}
 
 static int
 window_exec(PyObject *module)
@@ -778,24 +843,16 @@ window_exec(PyObject *module)
         PyErr_SetString(PyExc_ImportError, "monitel does not run in sub-interpreters");
         return -1;
     }
-    PyObject *value_module = PyImport_ImportModule("monitel.value");
-    if (value_module == NULL) {
-        return -1;
-    }
-    value_hook = PyObject_GetAttrString(value_module, "to_float");
-    Py_DECREF(value_module);
-    PyObject *histogram_module = PyImport_ImportModule("monitel.histogram");
-    if (histogram_module == NULL) {
-        return -1;
-    }
-    histogram_type = PyObject_GetAttrString(histogram_module, "Histogram");
-    Py_DECREF(histogram_module);
+    value_hook = imported("monitel.value", "to_float");
+    histogram_type = imported("monitel.histogram", "Histogram");
+    snapshot_type = imported("monitel.snapshot", "Snapshot");
+    reserved_type = imported("monitel.snapshot", "Reserved");
     str_log_closed = PyUnicode_InternFromString("_log_closed");
     str_monotonic_ns = PyUnicode_InternFromString("monotonic_ns");
     str_time_ns = PyUnicode_InternFromString("time_ns");
     PyObject *type = PyType_FromSpec(&accumulator_spec);
-    if (value_hook == NULL || histogram_type == NULL || str_log_closed == NULL || str_monotonic_ns == NULL || str_time_ns == NULL
-        || type == NULL) {
+    if (value_hook == NULL || histogram_type == NULL || snapshot_type == NULL || reserved_type == NULL
+        || str_log_closed == NULL || str_monotonic_ns == NULL || str_time_ns == NULL || type == NULL) {
         Py_XDECREF(type);
         return -1;
     }
@@ -815,7 +872,7 @@ static PyModuleDef_Slot window_slots[] = {
 static struct PyModuleDef window_module = {
     .m_base = PyModuleDef_HEAD_INIT,
     .m_name = "monitel._window_c",
-    .m_doc = PyDoc_STR("The window that collects a Stat's samples, in C."),
+    .m_doc = PyDoc_STR("The open window of a Stat, in C."),
     .m_methods = window_functions,
     .m_slots = window_slots,
 };

@@ -1,7 +1,10 @@
-"""The window that collects a Stat's samples, in Python: the twin of ``_window_c.c``, letter for letter.
+"""The open window of a Stat, in Python: the twin of ``_window_c.c``, with the same behaviour.
 
-What the C one does under the GIL, this one does under a lock of its own. It is re-entrant because a signal
-handler may add to the Stat that it interrupted.
+The C code relies on the GIL; this code takes a lock. The lock is re-entrant because a signal handler may add to the
+Stat that it interrupted.
+
+Time is divided into intervals of the window's length, at multiples of it on the monotonic clock. An interval ends at
+its boundary. It has one window, or several where ``max_samples`` or a flush closed one early.
 """
 
 from __future__ import annotations
@@ -13,7 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
 from monitel._recorder_py import Recorder, fields
+from monitel.attributes import INT64_MIN
 from monitel.histogram import Histogram
+from monitel.snapshot import Reserved, Snapshot
 from monitel.value import to_float
 
 if TYPE_CHECKING:
@@ -21,11 +26,11 @@ if TYPE_CHECKING:
 
     from monitel.clock import Clock
 
-    Snapshot = tuple[Any, ...]  # a Window's fields after its definition; if it has late samples, what is known of them
+    Closed = tuple[Snapshot, Reserved | None]
 
 _Class = TypeVar("_Class", bound=type)
 
-_live: WeakValueDictionary[int, Accumulator] = WeakValueDictionary()  # by serial number: in order of creation
+_live: WeakValueDictionary[int, Accumulator] = WeakValueDictionary()  # by serial number, in order of creation
 _serial = 0
 _step: int | None = None
 _value_hook: Callable[[Any, Any], float | None] = to_float
@@ -35,7 +40,7 @@ class Accumulator:
     """The open window of a Stat."""
 
     __slots__ = (
-        "_before_late",
+        "_before_pending",
         "_boundary",
         "_clock",
         "_count",
@@ -44,9 +49,6 @@ class Accumulator:
         "_first_step",
         "_last",
         "_last_step",
-        "_late",
-        "_late_count",
-        "_late_first",
         "_lock",
         "_m2",
         "_max",
@@ -54,6 +56,9 @@ class Accumulator:
         "_mean",
         "_min",
         "_monotonic_ns",
+        "_pending",
+        "_pending_count",
+        "_pending_first",
         "_plain",
         "_plain_room",
         "_previous_end",
@@ -67,34 +72,34 @@ class Accumulator:
     _window: int
     _max_samples: int
     _boundary: int
-    _room: int  # samples that the open window takes before its last one; below _count: it takes none
-    _plain_room: int  # the same for the short way through add(); -1 where there is a distribution to collect
-    _plain: bool
+    _room: int  # samples that the open window takes before its last one; below _count it takes none
+    _plain_room: int  # the same for the short path through add(); -1 if there is a distribution to collect
+    _plain: bool  # neither a histogram nor a standard deviation was requested
     _recorder: Recorder | None
-    _mean: float | None  # Welford's, None where no standard deviation was asked for
+    _mean: float | None  # of Welford's algorithm; None unless a standard deviation was requested
     _m2: float
     _count: int
     _sum: float
     _discarded: int
     _discarded_before: int
-    _late: Any  # what gathers the open window's samples whose values are to come, None where it has none
-    _late_count: int  # how many they are: not in _count, and off _room
-    _before_late: int  # _count when the last of them came
-    _late_first: bool  # the first of them is the window's first sample
+    _pending: Any  # collects the pending samples of the open window; None if it has none
+    _pending_count: int  # number of pending samples: not included in _count, and subtracted from _room
+    _before_pending: int  # _count when the last pending sample was added
+    _pending_first: bool  # the window's first sample is pending
 
     _coarse = False  # reading the fine clock from Python costs no more than reading the coarse one
 
     def __new__(cls, *_args: Any, **_kwargs: Any) -> Accumulator:  # noqa: PYI034  typing.Self is 3.11's
-        """Make one that nothing was opened on yet, and enter it among the live ones."""
+        """Create a Stat whose window is not open yet, and add it to the live Stats."""
         global _serial
         self = super().__new__(cls)
         self._lock = RLock()
-        self._boundary = -(2**63)  # the first add finds that nothing was opened
+        self._boundary = INT64_MIN  # the first add() finds that no window was opened
         self._room = self._plain_room = -1
         self._plain = True
-        self._recorder = self._mean = self._late = None
-        self._late_count = self._before_late = 0
-        self._late_first = False
+        self._recorder = self._mean = self._pending = None
+        self._pending_count = self._before_pending = 0
+        self._pending_first = False
         self._count = self._window = self._max_samples = 0
         self._discarded = self._discarded_before = 0
         self._sum = self._last = 0.0
@@ -107,7 +112,15 @@ class Accumulator:
         return self
 
     def _open(self, window: int, max_samples: int, clock: Clock | None, histogram: bool, stddev: bool) -> None:
-        """Start collecting: window in ns, max_samples, a test's clock or None; a histogram, a stddev or not."""
+        """Start collecting.
+
+        Args:
+            window: Length of an interval in nanoseconds.
+            max_samples: The most samples in an interval.
+            clock: The clock of a test; None for the system's clocks.
+            histogram: Whether to collect a histogram.
+            stddev: Whether to collect a standard deviation.
+        """
         self._plain = not histogram and not stddev
         self._recorder = Recorder() if histogram else None
         self._mean = 0.0 if stddev else None
@@ -119,34 +132,34 @@ class Accumulator:
         self._window = window
         self._max_samples = max_samples
         self._previous_end = now + epoch
-        self._start_cell(now)
+        self._start_interval(now)
 
     @property
     def count(self) -> int:
-        """Samples in the open window."""
-        return self._count + self._late_count
+        """Number of samples in the open window."""
+        return self._count + self._pending_count
 
     @property
     def max_samples(self) -> int:
-        """Samples that one grid cell takes."""
+        """The most samples in an interval of the window's length."""
         return self._max_samples
 
     @property
     def _window_ns(self) -> int:
-        """Length of a grid cell."""
+        """Length of an interval."""
         return self._window
 
     @property
     def discarded(self) -> int:
-        """Samples that max_samples has kept out so far, in this process."""
+        """Number of samples that max_samples has kept out so far, in this process."""
         return self._discarded
 
     def add(self, v: Any) -> None:
         """Add one sample, a real number.
 
-        The sample that opens the next window closes the old one and logs its event, in this thread; so does the
-        one that reaches max_samples. The sample is in before any handler runs: what a handler raises comes out
-        of here, and nothing is lost. Thread-safe.
+        The sample that opens the next window closes the previous one and logs its event, in this thread; so does
+        the sample that reaches max_samples. The sample is added before any handler runs: an exception of a handler
+        is raised from add(), and no sample is lost. Thread-safe.
 
         Raises:
             TypeError: Not a real number; it is not counted.
@@ -163,7 +176,7 @@ class Accumulator:
             try:
                 count = self._count
                 if tick < self._boundary and count < self._plain_room:
-                    if not count:  # _collect(), here because a call costs as much as all of it
+                    if not count:  # as _collect(), whose call would cost as much as this code
                         self._min = self._max = v
                         self._first_step = _step
                     elif v > self._max:
@@ -175,59 +188,62 @@ class Accumulator:
                     self._last = v
                     self._last_step = _step
                     return
-                closed = self._add_at_edge(tick, v)
+                closed = self._add_at_boundary(tick, v)
             finally:
                 self._lock.release()
         except BaseException:
-            if not entered and self._lock._is_owned():  # type: ignore[attr-defined]  # Condition asks the same
+            if not entered and self._lock._is_owned():  # type: ignore[attr-defined]  # as Condition does
                 self._lock.release()  # a signal handler raised between acquire() and the inner try
             raise
         if closed:
             self._log_closed(*closed)
 
-    add.__qualname__ = "Stat.add"  # what error messages call it
+    add.__qualname__ = "Stat.add"  # for error messages
 
-    def _add_at_edge(self, tick: int, v: float) -> Snapshot | None:
-        """Take the sample that opens a grid cell, fills one, or finds it full."""
-        closed = self._turn(tick) if tick >= self._boundary else None
+    def _add_at_boundary(self, tick: int, v: float) -> Closed | None:
+        """Add the sample that starts an interval or reaches its sample limit; discard one beyond the limit."""
+        closed = self._roll_over(tick) if tick >= self._boundary else None
         if self._count > self._room:
             self._discarded += 1
             return closed
         self._collect(v)
-        if self._count > self._room and closed is None:  # else at its grid line: one window an add
+        if self._count > self._room and closed is None:  # one window per add(): another one closes at its boundary
             closed = self._close_window()
         return closed
 
-    def _take_place(self, late: Any) -> tuple[Any, Snapshot | None]:
-        """Add one sample whose value is to come, to late if it is the window's first such.
+    def _reserve(self, samples: Any) -> tuple[Any, Closed | None]:
+        """Reserve a slot for a sample whose value is not known yet.
+
+        Args:
+            samples: Collects the window's pending samples if this one is the first.
 
         Returns:
-            What gathers the window's late samples, None where it is full, and the snapshot of the window that was
-            closed, or None.
+            The collector of the window's pending samples, None if the window is full; and the window that was closed,
+            or None.
         """
         tick = self._monotonic_ns()
         with self._lock:
-            closed = self._turn(tick) if tick >= self._boundary else None
+            closed = self._roll_over(tick) if tick >= self._boundary else None
             if self._count > self._room:
                 self._discarded += 1
                 return None, closed
-            if self._late is None:
-                self._late = late
-                self._late_first = not self._count
-            taken = self._late
-            self._late_count += 1
-            self._before_late = self._count
+            if self._pending is None:
+                self._pending = samples
+                self._pending_first = not self._count
+            collector = self._pending
+            self._pending_count += 1
+            self._before_pending = self._count
             self._room -= 1
             if self._plain:
                 self._plain_room = self._room
             if self._count > self._room and closed is None:
                 closed = self._close_window()
-            return taken, closed
+            return collector, closed
 
     def _collect(self, v: float) -> None:
         if self._recorder is not None:
             self._recorder.add(v)
-        # From here on no call: what is in the histogram is in the window too, also for a signal handler that flushes.
+        # No call from here on: a sample in the histogram is in the window too, even if a signal handler flushes.
         if self._mean is not None:
             from_mean = v - self._mean
             self._mean += from_mean / (self._count + 1)
@@ -244,77 +260,78 @@ class Accumulator:
         self._last = v
         self._last_step = _step
 
-    def _turn(self, tick: int) -> Snapshot | None:
-        """Close the window of a cell that is over and start the cell of ``tick``."""
+    def _roll_over(self, tick: int) -> Closed | None:
+        """Close the window of the interval that has ended, and start the interval of ``tick``."""
         if not self._window:
             raise RuntimeError(
                 "Stat.__init__() was not called: a subclass must call "
                 "super().__init__(name, aggregations, window_size)"
             )
         closed = self._close_window()
-        self._start_cell(tick)
+        self._start_interval(tick)
         return closed
 
-    def _start_cell(self, now: int) -> None:
+    def _start_interval(self, now: int) -> None:
         self._boundary = (now // self._window + 1) * self._window
         self._room = self._max_samples - 1
         if self._plain:
             self._plain_room = self._room
 
     def _read_moment(self) -> tuple[int, int]:
-        """The moment, and what to add to a monotonic time to get a Unix time."""
+        """Return the monotonic time, and the difference of the Unix time to it."""
         unix_now = self._clock.time_ns()
         now = self._clock.monotonic_ns()
         return now, unix_now - now
 
-    def _close_window(self) -> Snapshot | None:
-        """Close the open window, unless it is empty: now, or at its grid line if that has passed."""
-        if not self._count and self._late is None:
+    def _close_window(self) -> Closed | None:
+        """Close the open window, unless it is empty: now, or at its boundary if that has passed."""
+        if not self._count and self._pending is None:
             return None
         now, epoch = self._read_moment()
         taken = None if self._recorder is None else self._recorder.taken()
-        if not self._count and self._late is None:  # a signal handler, or an injected clock, may have closed it
+        if not self._count and self._pending is None:  # a signal handler, or an injected clock, may have closed it
             return None
-        # From here on no call, not even of max(): Python runs signal handlers at calls, and one may add or flush.
+        # No call from here on, not even of max(): Python runs signal handlers at calls, and one may add or flush.
         start_ns = self._boundary - self._window + epoch
         if start_ns < self._previous_end:
             start_ns = self._previous_end
         end_ns = (now if now < self._boundary else self._boundary) + epoch
-        if end_ns <= start_ns:  # times rise, whatever the wall clock does
+        if end_ns <= start_ns:  # times rise, even if the wall clock is set back
             end_ns = start_ns + 1
-        closed = (
-            start_ns,
-            end_ns,
-            self._count,
-            self._sum,
-            self._min,
-            self._max,
-            self._last,
-            self._discarded - self._discarded_before,
-            self._first_step,
-            self._last_step,
-        )
-        variance = None if self._mean is None else self._m2 / (self._count or 1)
-        late = self._late
-        late_count = self._late_count
-        late_first = self._late_first
-        late_last = self._before_late == self._count
+        count, total, smallest, largest, last = self._count, self._sum, self._min, self._max, self._last
+        discarded = self._discarded - self._discarded_before
+        first_step, last_step = self._first_step, self._last_step
+        variance = None if self._mean is None else self._m2 / (count or 1)
+        pending, pending_count, pending_first = self._pending, self._pending_count, self._pending_first
+        pending_last = self._before_pending == count
         self._previous_end = end_ns
-        self._room -= self._count
+        self._room -= count
         if self._plain:
             self._plain_room = self._room
         self._discarded_before = self._discarded
         self._count = 0
         self._sum = 0.0
         self._min, self._max = math.inf, -math.inf
-        self._late = None
-        self._late_count = 0
+        self._pending = None
+        self._pending_count = 0
         if self._mean is not None:
             self._mean = self._m2 = 0.0
-        # The next window may begin.
-        histogram = None if taken is None else Histogram(*fields(taken))
-        stddev = None if variance is None else math.sqrt(variance)
-        return *closed, stddev, histogram, *(() if late is None else ((late, late_count, late_first, late_last),))
+        # The next window may begin: calls are allowed again.
+        snapshot = Snapshot(
+            start_ns=start_ns,
+            end_ns=end_ns,
+            count=count,
+            sum=total,
+            min=smallest,
+            max=largest,
+            last=last,
+            discarded=discarded,
+            first_step=first_step,
+            last_step=last_step,
+            stddev=None if variance is None else math.sqrt(variance),
+            histogram=None if taken is None else Histogram(*fields(taken)),
+        )
+        return snapshot, None if pending is None else Reserved(pending, pending_count, pending_first, pending_last)
 
     def _close(self) -> None:
         """Close the open window, unless it is empty, and log it."""
@@ -324,21 +341,21 @@ class Accumulator:
             self._log_closed(*closed)
 
     def _close_expired(self) -> None:
-        """Close the open window if its grid line has passed."""
+        """Close the open window if its boundary has passed."""
         if self._is_expired():
             self._close()
 
     def _is_expired(self) -> bool:
-        return (self._count > 0 or self._late is not None) and self._monotonic_ns() >= self._boundary
+        return (self._count > 0 or self._pending is not None) and self._monotonic_ns() >= self._boundary
 
-    def _forget(self) -> None:
-        """Empty the open window without a word: in a forked child, where the parent will log it."""
+    def _reset(self) -> None:
+        """Discard the open window without an event. Called in a forked child: the parent logs these samples."""
         self._lock = RLock()
         self._count = self._discarded = self._discarded_before = 0
         self._sum = self._m2 = 0.0
         self._min, self._max = math.inf, -math.inf
-        self._late = None
-        self._late_count = 0
+        self._pending = None
+        self._pending_count = 0
         self._room = self._max_samples - 1
         if self._plain:
             self._plain_room = self._room
@@ -347,8 +364,8 @@ class Accumulator:
         if self._mean is not None:
             self._mean = 0.0
 
-    def _log_closed(self, *snapshot: Any) -> None:
-        raise NotImplementedError  # Stat's part
+    def _log_closed(self, snapshot: Snapshot, reserved: Reserved | None) -> None:
+        raise NotImplementedError  # Stat implements it
 
 
 def _convert(self: Accumulator, v: Any) -> float | None:
@@ -356,28 +373,28 @@ def _convert(self: Accumulator, v: Any) -> float | None:
         try:
             return float(v)
         except OverflowError:
-            pass  # the hook says so
+            pass  # the hook raises
     return _value_hook(self, v)
 
 
 def live() -> list[Any]:
-    """Every live Stat, oldest first."""
+    """Return all live Stats, oldest first."""
     return [self for reference in _live.valuerefs() if (self := reference()) is not None]
 
 
 def expired() -> list[Any]:
-    """Every live Stat that holds samples of a cell that is over, oldest first."""
+    """Return the live Stats that have samples of an interval that has ended, oldest first."""
     return [self for self in live() if self._is_expired()]
 
 
 def own_add(cls: _Class) -> _Class:
-    """Give the class an add() of its own: CPython calls an inherited C method more slowly."""
+    """Set ``add`` on the class itself: CPython calls an inherited C method more slowly."""
     cls.add = Accumulator.add  # type: ignore[attr-defined]  # a class decorator knows no attributes
     return cls
 
 
 def set_value_hook(hook: Callable[[Any, Any], float | None]) -> Callable[[Any, Any], float | None]:
-    """Put hook(stat, value) -> float | None in place; give back the one before."""
+    """Set the hook(stat, value) -> float | None that converts values, and return the previous one."""
     global _value_hook
     previous, _value_hook = _value_hook, hook
     return previous
@@ -390,7 +407,7 @@ def set_step(step: int | None) -> None:
 
 
 def get_step() -> int | None:
-    """The training step, None when never set."""
+    """Return the training step; None when never set."""
     return _step
 
 

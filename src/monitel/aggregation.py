@@ -1,4 +1,4 @@
-"""What a Stat reports of a window."""
+"""Aggregations: the numbers that a Stat reports for a window."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any, NoReturn
 
 
 class Aggregation(Enum):
-    """What a :class:`monitel.Stat` reports of the samples of one window.
+    """A number, or a distribution, that a :class:`monitel.Stat` reports for the samples of one window.
 
-    The members are also names of the module: ``monitel.MEAN is monitel.Aggregation.MEAN``. Names and numbers
-    are torch's (``torch/csrc/monitor/python_init.cpp``); unlike there ``VALUE`` works and the type is a real
-    :class:`enum.Enum`. ``HISTOGRAM`` and ``STDDEV`` are monitel's own, with numbers that torch has not, and are
-    collected only where they are asked for.
+    The members are also names of the package: ``monitel.MEAN is monitel.Aggregation.MEAN``. Names and values are those
+    of torch (``torch/csrc/monitor/python_init.cpp``); unlike in torch, ``VALUE`` works and the type is a real
+    :class:`enum.Enum`. ``HISTOGRAM`` and ``STDDEV`` are monitel extensions, with values that torch does not use, and
+    are collected only if they are requested.
 
     Raises:
-        ValueError: ``Aggregation(99)``, a number that no member has.
-        TypeError: ``Aggregation("SUM")``; look a name up with ``Aggregation["SUM"]``.
+        ValueError: A number that is not a member's value, as in ``Aggregation(99)``.
+        TypeError: Not a number, as in ``Aggregation("SUM")``; use ``Aggregation["SUM"]`` for a name.
 
     Example:
         >>> from monitel import Aggregation
@@ -26,12 +26,12 @@ class Aggregation(Enum):
 
     VALUE = 0  #: the last sample
     MEAN = 2  #: sum / count
-    COUNT = 3  #: how many samples, as a float
-    SUM = 4  #: the samples added up, from first to last
+    COUNT = 3  #: number of samples, as a float
+    SUM = 4  #: sum of the samples, added from first to last
     MAX = 5  #: the largest sample
     MIN = 6  #: the smallest sample
-    HISTOGRAM = 100  #: how the samples are distributed, with quantiles
-    STDDEV = 101  #: how far they are from their mean: the root of the mean square (population, not sample)
+    HISTOGRAM = 100  #: distribution of the samples, with quantiles
+    STDDEV = 101  #: standard deviation of the samples (population, not sample)
 
     def __init__(self, value: Any) -> None:  # noqa: ARG002  the enum keeps it
         self._suffix = self._name_.lower()
@@ -41,7 +41,7 @@ class Aggregation(Enum):
         """The last part of a metric's name: ``"mean"`` in ``loss.mean``."""
         return self._suffix
 
-    __hash__ = object.__hash__  # enum's is written in Python, and members are looked up at each window
+    __hash__ = object.__hash__  # that of Enum is written in Python, and members are looked up for each window
 
     def __index__(self) -> int:
         return self.value
@@ -54,4 +54,4 @@ class Aggregation(Enum):
 
 
 VALUE, MEAN, COUNT, SUM, MAX, MIN, HISTOGRAM, STDDEV = Aggregation
-TORCHS = (VALUE, MEAN, COUNT, SUM, MAX, MIN)  # which cost nothing beside the call of add()
+TORCHS = (VALUE, MEAN, COUNT, SUM, MAX, MIN)  # collected for every Stat, at no additional cost

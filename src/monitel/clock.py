@@ -1,4 +1,4 @@
-"""The clocks that windows and timestamps are made from, and where a test puts its own."""
+"""The clocks of windows and timestamps, which a test can replace."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ class Clock(Protocol):
     """Two readings in nanoseconds; the standard library's :mod:`time` module is one."""
 
     def monotonic_ns(self) -> int:
-        """Nanoseconds that never go back: what windows are cut on."""
+        """Return nanoseconds that never go back, for windows."""
 
     def time_ns(self) -> int:
-        """Nanoseconds since the Unix epoch: what timestamps are made from."""
+        """Return nanoseconds since the Unix epoch, for timestamps."""
 
 
 _injected: Clock | None = None
 
 
 def inject(clock: Clock | None) -> Clock | None:
-    """Use ``clock`` for every Stat made and every event logged from now on; give back the one before.
+    """Use ``clock`` for every Stat created and every event logged from now on, and return the previous clock.
 
-    None is the system's clock. What is already made keeps the clock it was made with.
+    None stands for the system's clock. Existing Stats keep the clock they were created with.
     """
     global _injected
     previous, _injected = _injected, clock
@@ -34,22 +34,22 @@ def inject(clock: Clock | None) -> Clock | None:
 
 
 def injected() -> Clock | None:
-    """The clock a test has put in place, None when it is the system's."""
+    """Return the clock of a test; None for the system's clock."""
     return _injected
 
 
 def now() -> datetime:
-    """This moment as torch stamps events: a naive local datetime."""
+    """Return the current time as a naive local datetime, as torch does for events."""
     if _injected is None:
         return datetime.now()  # noqa: DTZ005  torch.monitor's events are naive and local
     return datetime.fromtimestamp(_injected.time_ns() / 1e9)  # noqa: DTZ006
 
 
 def monotonic_ns() -> int:
-    """The monotonic reading of the clock in place."""
+    """Return the monotonic time of the current clock."""
     return (_injected or time).monotonic_ns()
 
 
 def reading() -> Callable[[], int]:
-    """The monotonic reading of the clock in place now, for who keeps it: half the cost of asking each time."""
+    """Return the current clock's function for the monotonic time, which takes half as long as :func:`monotonic_ns`."""
     return (_injected or time).monotonic_ns

@@ -1,7 +1,6 @@
-"""Whether torch.compile is tracing this code.
+"""Detection of torch.compile, for guards and timers, which do nothing while it traces.
 
-A context manager that does real work makes dynamo skip the whole frame around it, without a word. So guards and
-timers return at once while it traces.
+Dynamo silently skips the whole frame around a context manager that does real work.
 """
 
 from __future__ import annotations
@@ -10,9 +9,9 @@ import sys
 
 
 def compiling() -> bool:
-    """True while ``torch.compile`` traces the caller.
+    """Return True while ``torch.compile`` traces the caller.
 
-    Nothing is traced before ``torch._dynamo`` is loaded, which is after torch itself: another thread may just be
-    importing that.
+    Nothing is traced before ``torch._dynamo`` is loaded. It is loaded after torch itself, which another thread may be
+    importing at this moment.
     """
     return "torch._dynamo" in sys.modules and sys.modules["torch"].compiler.is_dynamo_compiling()

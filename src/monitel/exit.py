@@ -1,36 +1,65 @@
-"""Every live Stat is logged when the process ends, in the children of multiprocessing too."""
+"""End of the process: every live Stat is flushed, including in children of multiprocessing."""
 
 from __future__ import annotations
 
 import atexit
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from monitel.registry import flush
 
-_BEFORE_QUEUES = 100  # multiprocessing.Queue closes at priority 10; higher goes first
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["finalize", "finalize_in_children"]
+
+_FLUSH_PRIORITY = 100  # the highest priority is called first; multiprocessing.Queue closes at 10
+
+_in_children: list[tuple[Callable[[], object], int]] = []
 _registered = False
 
-atexit.register(flush)  # exporters register later and flush before they shut down: atexit runs last in, first out
 
+def finalize(function: Callable[[], object], priority: int) -> None:
+    """Call ``function`` at the end of this process if it is a child of multiprocessing, which skips ``atexit``.
 
-def _flush_in_multiprocessing() -> None:
-    """Have multiprocessing flush at the end of a process: its forked children leave without atexit.
-
-    multiprocessing empties its list of finalizers in each child and then calls what is registered to run after
-    its fork, so the finalizer is put there anew. It is looked for, not imported: a fork of its own comes later.
+    Args:
+        function: Called without arguments.
+        priority: The highest is called first: Stats are flushed at 100, and a ``multiprocessing.Queue`` closes at 10.
     """
+    util = sys.modules.get("multiprocessing.util")  # not imported here: a child of multiprocessing has it
+    if util is not None:
+        util.Finalize(None, function, exitpriority=priority)
+
+
+def finalize_in_children(function: Callable[[], object], priority: int) -> None:
+    """Call :func:`finalize` in this process and in each child of multiprocessing that is forked from now on.
+
+    A child starts with an empty list of finalizers and then calls the functions that are registered to run after its
+    fork, so the finalizers are added there again.
+    """
+    _in_children.append((function, priority))
+    if _registered:
+        finalize(function, priority)
+    else:
+        _register()
+
+
+def _register() -> None:
+    """Register with multiprocessing, once it is imported: before each fork is early enough."""
     global _registered
     util = sys.modules.get("multiprocessing.util")
     if util is not None and not _registered:
         _registered = True
-        util.register_after_fork(flush, _finalize)
-        _finalize(flush)
+        util.register_after_fork(_finalize_all, _finalize_all)
+        _finalize_all()
 
 
-def _finalize(_flush: object) -> None:
-    sys.modules["multiprocessing.util"].Finalize(None, flush, exitpriority=_BEFORE_QUEUES)
+def _finalize_all(_registered_object: object = None) -> None:
+    for function, priority in _in_children:
+        finalize(function, priority)
 
 
-_flush_in_multiprocessing()
-os.register_at_fork(before=_flush_in_multiprocessing)
+atexit.register(flush)  # exporters register later and flush before they shut down: atexit runs last in, first out
+finalize_in_children(flush, _FLUSH_PRIORITY)
+os.register_at_fork(before=_register)

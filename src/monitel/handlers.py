@@ -1,4 +1,4 @@
-"""Who hears of events: the handlers, in the order in which they were registered."""
+"""Event handler registry and dispatch. Handlers run in registration order."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from threading import RLock
 from typing import TYPE_CHECKING, NoReturn
 
-from monitel import clock, unraisable
+from monitel import clock
 from monitel.event import Event, Severity
+from monitel.failures import raise_first
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
 
 
 class EventHandlerHandle:
-    """What :func:`monitel.register_event_handler` returns; leaving ``with handle:`` unregisters the handler.
+    """The handle of a registered handler; leaving ``with handle:`` unregisters the handler.
 
-    Dropping a handle unregisters nothing.
+    The handler stays registered if the handle is garbage-collected.
     """
 
     __slots__ = ("__weakref__", "_callback")
@@ -50,19 +51,19 @@ class EventHandlerHandle:
         raise TypeError("cannot pickle an EventHandlerHandle: register the handler in the process that needs it")
 
 
-_lock = RLock()  # held for a moment while the tuple is replaced, never while handlers run
+_lock = RLock()  # held briefly while the tuple is replaced, never while handlers run
 _handlers: tuple[EventHandlerHandle, ...] = ()
 
 
 def register_event_handler(callback: Callable[[Event], object]) -> EventHandlerHandle:
     """Call ``callback(event)`` for every event logged from now on.
 
-    Handlers run one after another in the order of registration, in the thread that logs; no lock is held, so
-    they may log, register, unregister and use Stats, and must be thread-safe. One callable registered twice is
-    called twice. A forked child keeps the handlers.
+    Handlers run one after another in registration order, in the thread that logs. No lock is held, so they may
+    log, register, unregister and use Stats; they must be thread-safe. A callable that is registered twice is called
+    twice. A forked child keeps the handlers.
 
     Args:
-        callback: Any callable with one parameter; what it returns is ignored.
+        callback: Any callable with one parameter; its result is ignored.
 
     Raises:
         TypeError: Not callable.
@@ -83,13 +84,13 @@ def register_event_handler(callback: Callable[[Event], object]) -> EventHandlerH
 
 
 def unregister_event_handler(handler: EventHandlerHandle) -> None:
-    """Call a handler no more; a second time does nothing.
+    """Unregister a handler. Idempotent.
 
     Args:
-        handler: What :func:`monitel.register_event_handler` returned.
+        handler: The handle that :func:`monitel.register_event_handler` returned.
 
     Raises:
-        TypeError: Anything else.
+        TypeError: Not such a handle.
     """
     global _handlers
     if not isinstance(handler, EventHandlerHandle):
@@ -102,10 +103,10 @@ def unregister_event_handler(handler: EventHandlerHandle) -> None:
 
 
 def log_event(event: Event) -> None:
-    """Hand ``event`` to every registered handler, here and now.
+    """Call every registered handler with ``event``, in this thread.
 
-    Every handler is called, also after one has raised. Then the first exception propagates (KeyboardInterrupt and
-    SystemExit before others); the rest goes to :func:`sys.unraisablehook`.
+    Every handler is called, even if one raises. Then the first exception is raised (KeyboardInterrupt and SystemExit
+    before others); the others go to :func:`sys.unraisablehook`.
 
     Raises:
         TypeError: Not an :class:`monitel.Event`.
@@ -123,7 +124,7 @@ def log_event(event: Event) -> None:
 
 
 def _merged(data: Mapping[str, Any], attributes: Mapping[str, Any]) -> tuple[Mapping[str, Any], Log]:
-    """The details of an event, and what to do with it: the default details hook."""
+    """Return an event's data and the function that logs it: the default details hook."""
     return {**data, **attributes} if attributes and isinstance(data, Mapping) else data, log_event
 
 
@@ -131,7 +132,7 @@ _details_hook: DetailsHook = _merged
 
 
 def set_details_hook(hook: DetailsHook) -> DetailsHook:
-    """Put ``hook(data, attributes) -> details, log`` in place for :func:`monitel.emit`; give back the one before."""
+    """Set the ``hook(data, attributes) -> details, log`` of :func:`monitel.emit`, and return the previous one."""
     global _details_hook
     previous, _details_hook = _details_hook, hook
     return previous
@@ -146,14 +147,14 @@ def emit(
     timestamp: datetime | None = None,
     **attributes: str | SupportsFloat,
 ) -> None:
-    """Make an :class:`monitel.Event` and log it.
+    """Create an :class:`monitel.Event` and log it.
 
     Args:
-        name: What happened.
-        data: Details, for names that are no Python identifiers.
-        severity: How grave it is.
-        timestamp: When; now, when left out.
-        **attributes: Further details; they win over ``data``.
+        name: The kind of event.
+        data: Details whose names are not Python identifiers.
+        severity: A :class:`Severity`.
+        timestamp: Time of the event; the current time by default.
+        **attributes: Further details; they replace items of ``data`` with the same name.
 
     Raises:
         TypeError: As :class:`monitel.Event`.
@@ -170,22 +171,6 @@ def emit(
     details, log = _details_hook({} if data is None else data, attributes)
     event = Event(name, when, details, severity=severity)
     log(event)
-
-
-def raise_first(failures: list[BaseException]) -> NoReturn:
-    """Raise one of several failures, KeyboardInterrupt and SystemExit first, and report the others as unraisable.
-
-    The list is emptied: the caller's frame, which the traceback holds, would keep the exception alive.
-    """
-    grave = [error for error in failures if isinstance(error, (KeyboardInterrupt, SystemExit))]
-    first = (grave or failures)[0]
-    failures.remove(first)
-    while failures:
-        unraisable.report(failures.pop(0))
-    try:
-        raise first
-    finally:
-        del first, grave
 
 
 def _renew_lock() -> None:

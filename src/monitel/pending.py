@@ -1,7 +1,7 @@
-"""Samples whose values come later than the samples: a device has them, and nobody waits for it.
+"""Samples whose values are still on a device, and the closed windows that wait for such values.
 
-Such a sample takes its place in the open window at once. The window closes when its time is over, as ever, and is
-held until all its values are there.
+A pending sample is counted in the open window immediately; its value is filled in later. The window closes on time, and
+is logged when all its values are known.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 import os
 from collections import deque
 from threading import RLock
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from monitel._recorder_py import Recorder, fields
 from monitel._window import get_step
@@ -20,188 +20,200 @@ from monitel.window import Window
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import Protocol
 
-    from monitel.stats import Stat
+    from monitel.snapshot import Reserved
     from monitel.window import StatDefinition
 
-_lock = RLock()  # held for a moment while a value is added up or a window is taken, never while handlers run
+    class Owner(Protocol):
+        """A Stat, as this module uses it."""
+
+        def _log_resolved(self) -> None: ...
 
 
-class LateSample:
-    """One of them. Until it is settled it keeps its Stat alive, also where nobody else does.
+_lock = RLock()  # held briefly while a value is added or a window is taken, never while handlers run
 
-    One that is dropped unsettled is lost, for its window would wait for ever.
+
+class PendingSample:
+    """One pending sample. It keeps its Stat alive until it is resolved.
+
+    If it is garbage-collected unresolved, its value counts as lost, so that the window does not wait forever.
     """
 
-    __slots__ = ("_place", "_samples", "_stat")
+    __slots__ = ("_owner", "_position", "_samples")
 
-    def __init__(self, stat: Stat, samples: LateSamples, place: int) -> None:
-        self._stat = stat
-        self._samples: LateSamples | None = samples
-        self._place = place
+    def __init__(self, owner: Owner, samples: PendingSamples, position: int) -> None:
+        self._owner = owner
+        self._samples: PendingSamples | None = samples
+        self._position = position
 
-    def settle(self, value: float | None) -> Stat:
-        """Give the value, or None where it is lost; a second time does nothing.
+    def resolve(self, value: float | None) -> Owner:
+        """Set the value, or None if it is lost. Idempotent.
 
         Returns:
-            Whose ``_log_held()`` is to be called, when whatever has come together with this one is settled.
+            The Stat. Call its ``_log_resolved()`` once all values that arrived together are resolved.
         """
         samples, self._samples = self._samples, None
         if samples is not None:
-            samples.settle(self._place, value)
-        return self._stat
+            samples.resolve(self._position, value)
+        return self._owner
 
     def __del__(self) -> None:
-        self.settle(None)
+        self.resolve(None)
 
 
-class LateSamples:
-    """Those of one window, added up as they come, as windows add up theirs: to the last digit.
+class PendingSamples:
+    """The pending samples of one window, added up as their values arrive, bit for bit like an Accumulator.
 
     Args:
-        definition: What the Stat was made with.
-        fetch: Waits for those that are to come, for a bounded time.
+        definition: The Stat's definition.
+        fetch: Waits for the values, for a limited time.
+
+    Attributes:
+        resolved: Number of samples whose values have arrived or are lost.
+        count: Number of samples whose values have arrived.
     """
 
-    settled = 0  # how many have come, or are lost
-    count = 0  # how many have come
-    sum = last = mean = m2 = 0.0
-    min, max = math.inf, -math.inf
-    _places = _last_place = 0
+    resolved = 0
+    count = 0
+    _sum = _last = _mean = _m2 = 0.0
+    _min, _max = math.inf, -math.inf
+    _reserved = _last_position = 0
     _recorder: Recorder | None = None
 
     def __init__(self, definition: StatDefinition, fetch: Callable[[], None]) -> None:
         self._definition = definition
         self.fetch = fetch
-        self.first_step = self.last_step = get_step()
+        self._first_step = self._last_step = get_step()
 
-    def expect(self, stat: Stat) -> LateSample:
-        """One more has taken its place."""
-        self.last_step = get_step()
-        self._places += 1
-        return LateSample(stat, self, self._places)
+    def sample(self, owner: Owner) -> PendingSample:
+        """Return a new pending sample, for which the window has reserved a slot."""
+        self._last_step = get_step()
+        self._reserved += 1
+        return PendingSample(owner, self, self._reserved)
 
-    def settle(self, place: int, value: float | None) -> None:
-        """Take a value that has come, or None for one that is lost."""
+    def resolve(self, position: int, value: float | None) -> None:
+        """Add a value that has arrived, or count a lost one (None)."""
         with _lock:
             if value is not None:
                 self._add(value)
-                if place > self._last_place:  # values of several streams come in any order
-                    self._last_place, self.last = place, value
-            self.settled += 1  # at last: a signal handler may flush, and find the window complete
+                if position > self._last_position:  # values of several streams arrive in any order
+                    self._last_position, self._last = position, value
+            self.resolved += 1  # after all else: a signal handler may flush, and find the window complete
 
     def _add(self, value: float) -> None:
         if not self.count:
-            self.min = self.max = value
-        elif value > self.max:
-            self.max = value
-        elif value < self.min:
-            self.min = value
+            self._min = self._max = value
+        elif value > self._max:
+            self._max = value
+        elif value < self._min:
+            self._min = value
         self.count += 1
-        self.sum += value
-        from_mean = value - self.mean
-        self.mean += from_mean / self.count
-        self.m2 += from_mean * (value - self.mean)
+        self._sum += value
+        from_mean = value - self._mean
+        self._mean += from_mean / self.count
+        self._m2 += from_mean * (value - self._mean)
         if Aggregation.HISTOGRAM in self._definition.aggregations:
             self._recorder = self._recorder or Recorder()
             self._recorder.add(value)
 
-    @property
-    def histogram(self) -> Histogram:
-        """Their distribution, where it was asked for."""
-        return Histogram(*fields((self._recorder or Recorder()).taken()))
-
-
-class HeldWindow(NamedTuple):
-    """A closed window that waits for late samples."""
-
-    definition: StatDefinition
-    known: tuple[Any, ...]  # the other fields of a Window, of the samples that are not late
-    late: LateSamples | None
-    late_count: int = 0
-    late_first: bool = False  # the window's first sample is a late one
-    late_last: bool = False
-
-    @property
-    def settled(self) -> bool:
-        """Whether nothing is to come."""
-        return self.late is None or self.late.settled == self.late_count
-
-    def window(self) -> Window | None:
-        """The window of all samples; None where every one was lost."""
-        if self.late is None:
-            return Window(self.definition, *self.known)
-        start, end, known, total, low, high, last, discarded, first_step, last_step, stddev, histogram = self.known
-        late = self.late
-        count = known + late.count
-        if not count:
-            return None
-        if stddev is not None:
-            apart = late.mean - total / known if known and late.count else 0.0
-            squares = stddev * stddev * known + late.m2 + apart * apart * known * late.count / count
-            stddev = math.sqrt(squares / count)
+    def window(self, known: Window) -> Window:
+        """Return the resolved samples as a window, with the times of the window of the samples with known values."""
+        aggregations = self._definition.aggregations
+        stddev = math.sqrt(self._m2 / (self.count or 1)) if Aggregation.STDDEV in aggregations else None
+        histogram = None
+        if Aggregation.HISTOGRAM in aggregations:
+            histogram = Histogram(*fields((self._recorder or Recorder()).taken()))
         return Window(
-            self.definition,
-            start,
-            end,
-            count,
-            total + late.sum,
-            min(late.min, low) if self.late_first else min(low, late.min),  # a first NaN stays
-            max(late.max, high) if self.late_first else max(high, late.max),
-            late.last if late.count and (self.late_last or not known) else last,
-            discarded,
-            late.first_step if self.late_first else first_step,
-            late.last_step if self.late_last else last_step,
-            stddev,
-            None if histogram is None else histogram.merge(late.histogram),
+            self._definition,
+            start_ns=known.start_ns,
+            end_ns=known.end_ns,
+            count=self.count,
+            sum=self._sum,
+            min=self._min,
+            max=self._max,
+            last=self._last,
+            discarded=0,
+            first_step=self._first_step,
+            last_step=self._last_step,
+            stddev=stddev,
+            histogram=histogram,
         )
 
 
-class HeldWindows:
-    """The closed windows of a Stat that wait for late samples, and those behind them: windows come in order."""
+class PendingWindow(NamedTuple):
+    """A closed window that waits for its pending samples, or for windows before it.
+
+    Attributes:
+        known: The window of the samples with known values; its count may be 0.
+        reserved: The pending samples; None if the window has none.
+    """
+
+    known: Window
+    reserved: Reserved | None
+
+    @property
+    def resolved(self) -> bool:
+        """True if no value is missing any more."""
+        return self.reserved is None or self.reserved.samples.resolved == self.reserved.slots
+
+    def window(self) -> Window | None:
+        """Return the window of all samples; None if it has none, because all values were lost."""
+        if self.reserved is None:
+            return self.known
+        pending = self.reserved.samples.window(self.known)
+        if self.reserved.first:
+            merged = pending.merge(self.known, other_last=not self.reserved.last)
+        else:
+            merged = self.known.merge(pending, other_last=self.reserved.last)
+        return merged if merged.count else None
+
+
+class PendingWindows:
+    """The closed windows of one Stat that cannot be logged yet. Windows are logged in order.
+
+    A window stays here while its values, or those of a window before it, are missing.
+    """
 
     def __init__(self) -> None:
-        self._held: deque[HeldWindow] = deque()
+        self._windows: deque[PendingWindow] = deque()
 
-    def put(self, held: HeldWindow) -> None:
-        """Hold one more."""
-        self._held.append(held)
+    def put(self, window: PendingWindow) -> None:
+        """Append a window."""
+        self._windows.append(window)
 
     def fetch(self) -> None:
-        """Wait for what is to come, for a bounded time."""
-        for held in list(self._held):
-            if held.late is not None and not held.settled:
-                held.late.fetch()
+        """Wait for missing values, for a limited time."""
+        for window in list(self._windows):
+            if window.reserved is not None and not window.resolved:
+                window.reserved.samples.fetch()
 
-    def complete(self) -> Iterator[Window]:
-        """Those that are complete, each once, up to the first that is not."""
-        while (held := self._next()) is not None:
-            if (window := held.window()) is not None:
+    def take(self) -> Iterator[Window]:
+        """Remove and yield windows from the oldest one on, up to the first that misses a value."""
+        while (next_window := self._take_one()) is not None:
+            if (window := next_window.window()) is not None:
                 yield window
 
-    def _next(self) -> HeldWindow | None:
+    def _take_one(self) -> PendingWindow | None:
         with _lock:
-            if not self._held or not self._held[0].settled:
+            if not self._windows or not self._windows[0].resolved:
                 return None
             try:
-                held = self._held.popleft()
-            except IndexError:  # a signal handler's flush has taken the one that was looked at
+                window = self._windows.popleft()
+            except IndexError:  # the flush of a signal handler has taken the window
                 return None
-            if held.settled:
-                return held
-            self._held.appendleft(held)  # and this is the one behind it
+            if window.resolved:
+                return window
+            self._windows.appendleft(window)  # a signal handler took the first window, and this one was behind it
             return None
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._windows)
 
 
-def hold(stat: Stat, held: HeldWindow) -> None:
-    """Hold a window of a Stat."""
-    with _lock:
-        if stat._held is None:
-            stat._held = HeldWindows()
-        stat._held.put(held)
+def lock() -> RLock:
+    """Return the lock of this process; a forked child has a new one."""
+    return _lock
 
 
 def _renew_lock() -> None:

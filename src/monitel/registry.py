@@ -1,27 +1,26 @@
-"""Stats by name, and what is done with all live Stats at once."""
+"""Registry of Stats by name, and operations on all live Stats."""
 
 from __future__ import annotations
 
 import datetime as dt
 import os
 from threading import RLock
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from monitel import _window
 from monitel.aggregation import TORCHS
-from monitel.event import text
-from monitel.handlers import raise_first
-from monitel.stats import Stat, checked_attributes
+from monitel.attributes import checked_attributes, checked_text, typed_items
+from monitel.failures import call_each
+from monitel.stats import Stat
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
     from monitel.aggregation import Aggregation
-    from monitel.window import AttributeValue
+    from monitel.attributes import AttributeValue
 
-_One = TypeVar("_One")
 _DEFAULTS: dict[str, Any] = {"aggregations": TORCHS, "window_size": dt.timedelta(seconds=60)}
-_WINDOWS_A_PAUSE = 50
+_WINDOWS_PER_PAUSE = 50
 
 _lock = RLock()
 _stats: dict[Hashable, Stat] = {}
@@ -38,25 +37,25 @@ def stat(
     attributes: Mapping[str, AttributeValue] | None = None,
     monotonic: bool | None = None,
 ) -> Stat:
-    """Get the Stat of this name and these attributes, made at the first call and kept alive.
+    """Return the Stat with this name and these attributes; create it at the first call and keep it alive.
 
     Args:
-        name: As for :class:`monitel.Stat`, and so are the others. What is left out is, at the first call, the
-            default (torch's six aggregations, 60 s), and later whatever the Stat was made with.
-        aggregations: What ``get()`` and the events report.
+        name: All arguments are those of :class:`monitel.Stat`. Omitted arguments have the defaults at the first call
+            (torch's six aggregations, 60 s), and the Stat's values later.
+        aggregations: The numbers that ``get()`` and the events report.
         window_size: A timedelta, or a float in seconds.
-        max_samples: The most samples that a window takes.
+        max_samples: The most samples of a window.
         unit: UCUM unit.
-        description: What is measured, in words.
+        description: The measured quantity, in words.
         attributes: Part of the Stat's identity.
-        monotonic: True when samples are never negative.
+        monotonic: True if samples are never negative.
 
     Returns:
-        The same object for the same name and attributes. In a forked child it is the child's own.
+        The same object for the same name and attributes; after a fork, the child has a separate one.
 
     Raises:
         TypeError: As :class:`monitel.Stat`.
-        ValueError: As :class:`monitel.Stat`; or the Stat was made with another window_size, unit and so on.
+        ValueError: As :class:`monitel.Stat`; or an argument differs from the one that the Stat was created with.
 
     Example:
         >>> import monitel
@@ -73,9 +72,8 @@ def stat(
         "monotonic": monotonic,
     }
     given = {key: value for key, value in asked.items() if value is not None}
-    name, checked = text("Stat name", name), checked_attributes(attributes)
-    attributes_key = frozenset((key, type(value), value) for key, value in checked.items())
-    identity = (name, attributes_key) if checked else name
+    name, checked = checked_text("Stat name", name), checked_attributes(attributes)
+    identity = (name, typed_items(checked)) if checked else name
     known = _stats.get(identity)
     if known is None or given:
         made = Stat(name, **{**_DEFAULTS, **given}, attributes=checked)  # checks every argument
@@ -83,57 +81,51 @@ def stat(
             known = _stats.setdefault(identity, made)
         for key in given:
             if (was := _setting(known, key)) != (wanted := _setting(made, key)):
-                raise ValueError(f"Stat {name!r} was made with {key}={was!r}, not {wanted!r}")
+                raise ValueError(f"Stat {name!r} was created with {key}={was!r}, not {wanted!r}")
     return known
 
 
-def _setting(made: Stat, key: str) -> object:
-    return getattr(made, key) if key in {"window_size", "max_samples"} else getattr(made.definition, key)
+def _setting(stat: Stat, key: str) -> object:
+    return getattr(stat if key in {"window_size", "max_samples"} else stat.definition, key)
 
 
 def flush() -> None:
     """Close the open window of every live Stat and log it, oldest Stat first.
 
-    Every Stat is flushed, also after a handler has raised; then the first exception propagates.
+    Every Stat is flushed, even if a handler raises; then the first exception is raised.
     """
-    _each(Stat.flush, _window.live())
+    call_each(Stat.flush, _window.live())
 
 
 def close_expired_windows(pause: Callable[[], object] | None = None) -> int:
-    """Close the windows whose time is over, so that a Stat nobody adds to is heard of all the same.
+    """Close expired windows, so that idle Stats are reported on time.
 
-    An exporter's thread calls this every few seconds; handlers then run in that thread.
+    Exporters call this every few seconds in a thread; handlers then run in that thread.
 
     Args:
-        pause: Called after every 50 windows, for a thread that must not keep others waiting.
+        pause: Called after every 50 windows, for a thread that must not delay others.
 
     Returns:
-        How many windows were closed.
+        Number of closed windows.
     """
     expired = _window.expired()
-    _each(Stat._close_expired, expired, pause)
+    call_each(Stat._close_expired, expired if pause is None else _with_pauses(expired, pause))
     return len(expired)
 
 
-def _each(action: Callable[[_One], None], ones: list[_One], pause: Callable[[], object] | None = None) -> None:
-    failures: list[BaseException] = []
-    for number, each in enumerate(ones, 1):
-        try:
-            action(each)
-        except BaseException as error:
-            failures.append(error)
-        if pause is not None and number % _WINDOWS_A_PAUSE == 0:
+def _with_pauses(stats: list[Stat], pause: Callable[[], object]) -> Iterator[Stat]:
+    for number, stat in enumerate(stats, 1):
+        yield stat
+        if number % _WINDOWS_PER_PAUSE == 0:
             pause()
-    if failures:
-        raise_first(failures)
 
 
 def _start_empty() -> None:
-    """In a forked child: what the parent has collected so far, the parent logs."""
+    """Empty all windows in a forked child: the parent logs their samples."""
     global _lock
     _lock = RLock()
     for each in _window.live():
-        each._forget()
+        each._reset()
 
 
 os.register_at_fork(after_in_child=_start_empty)

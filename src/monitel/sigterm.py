@@ -1,9 +1,9 @@
-"""SIGTERM: deliver first, then do what SIGTERM did before, even if the main thread is inside C or C++ code.
+"""SIGTERM handling: deliver first, then do what SIGTERM did before, even if the main thread is inside C or C++ code.
 
 Python runs signal handlers in the main thread, between two bytecodes. While that thread waits inside a library (a
 collective, ``init_process_group``) no handler runs, and a process that replaced SIGTERM's default action survives it.
 A handler in C therefore wakes a thread, which takes over after half a second. Without the C extension
-(``MONITEL_NO_EXTENSIONS=1``, no compiler, not Linux) there is the Python handler only: the process ends when the main
+(``MONITEL_NO_EXTENSIONS=1``, no compiler, not Linux) there is only the Python handler: the process ends when the main
 thread returns to Python.
 """
 
@@ -27,7 +27,7 @@ _log = logging.getLogger("monitel.sigterm")
 
 _c: Any = None
 if os.environ.get("MONITEL_NO_EXTENSIONS", "0") in {"", "0"}:
-    with suppress(ModuleNotFoundError):  # any other ImportError is a fault that must be seen
+    with suppress(ModuleNotFoundError):  # any other ImportError is a fault that must be raised
         _c = import_module("monitel._sigterm_c")
 
 _MAIN_THREAD_TIMEOUT = 0.5  # seconds until the main thread counts as blocked
@@ -39,7 +39,7 @@ def is_default() -> bool:
     """Return whether SIGTERM has its default action: neither Python nor a C library handles or ignores it."""
     handler = _current
     if handler is not None and handler._closed:
-        handler.uninstall()  # which another thread could not finish
+        handler.uninstall()  # an earlier call in another thread could not finish
     return signal.getsignal(signal.SIGTERM) is signal.SIG_DFL and (_c is None or _c.is_default())
 
 
@@ -58,9 +58,9 @@ class SigtermHandler:
     """Delivers on SIGTERM, then does what SIGTERM did before. At most one is installed in a process.
 
     The handler that was installed last decides whether the process ends. While this one is the last, SIGTERM calls
-    ``end``, restores the previous handler, and calls it; where there was none, the signal is sent again, so that the
-    exit status stays the same. When a later handler calls this one, ``flush`` and the previous handler are called, and
-    the process goes on. A further SIGTERM during ``end`` changes nothing.
+    ``end``, restores the previous handler, and calls it; without a previous handler, the signal is sent again, so that
+    the exit status stays the same. When a later handler calls this one, ``flush`` and the previous handler are called,
+    and the process continues. A further SIGTERM during ``end`` changes nothing.
 
     If SIGTERM had its default action and the main thread has not run for half a second, a thread calls ``end`` and
     sends the signal again. If no thread gets the GIL, the process ends five seconds after SIGTERM without ``end``.
@@ -69,11 +69,11 @@ class SigtermHandler:
 
     Args:
         end: Takes a time in seconds; within it, deliver or store everything. Called once, in the main thread inside a
-            signal handler, or in the thread. Returns False if the interrupted code is at it already: that code goes on,
-            and SIGTERM does what it did before when :meth:`uninstall` is called.
+            signal handler, or in the thread. Returns False if the interrupted code is delivering already: that code
+            continues, and SIGTERM does what it did before when :meth:`uninstall` is called.
         flush: Takes a time in seconds; within it, deliver what can be delivered. Called in the main thread inside a
             signal handler.
-        timeout: Seconds from SIGTERM to the end of either.
+        timeout: Seconds from SIGTERM to the end of ``end`` or ``flush``.
 
     Example:
         >>> import signal
@@ -95,7 +95,7 @@ class SigtermHandler:
         self._timeout = timeout
         self._callback = self._handle  # one object: handlers are compared by identity
         self._previous: Any = None
-        self._disposition: bytes | None = None  # of the signal, for the C library's handlers that Python cannot name
+        self._disposition: bytes | None = None  # of the signal: Python cannot represent the handlers of C libraries
         self._pid = 0
         self._claim = threading.Lock()  # taken once, by the thread that calls end
         self._closed = False
@@ -126,7 +126,7 @@ class SigtermHandler:
             _c.begin()
         if _c is not None and default:
             thread = threading.Thread(target=self._watch, name="monitel-sigterm", daemon=True)
-            with suppress(RuntimeError):  # no further thread can be started: the Python handler has to do
+            with suppress(RuntimeError):  # no further thread can be started: only the Python handler works
                 thread.start()
                 self._thread = thread
             self.check()
@@ -134,12 +134,12 @@ class SigtermHandler:
     def uninstall(self) -> None:
         """Restore the previous handler if this one is the last. Idempotent.
 
-        Below a later handler, or if called outside the main thread, the Python handler stays, and does nothing but
+        Below a later handler, or if called outside the main thread, the Python handler stays installed, and only does
         what SIGTERM did before.
         """
         global _current
         if self._claim.locked() and not self._postponed:
-            return  # called by end, and what follows restores the previous handler
+            return  # called by end, after which the previous handler is restored
         self._closed = True
         if _current is self and threading.current_thread() is threading.main_thread():
             _current = None
@@ -171,7 +171,7 @@ class SigtermHandler:
             else:
                 if self._in_thread and self._thread is not None:
                     self._thread.join(self._timeout)  # it ends the process
-                return  # a further signal: the main thread's end goes on
+                return  # a further signal: the main thread is still in end
         if decides:
             self._closed = True
             self._restore()
@@ -194,7 +194,7 @@ class SigtermHandler:
                 os.kill(os.getpid(), signal.SIGTERM)
 
     def _live_on(self) -> None:
-        """Leave the process alive: the C handler took this handler for the last, as one above it can make it."""
+        """Keep the process alive: a handler above this one made the C handler take this handler for the last one."""
         if self._thread is not None:
             _c.live_on()
 
@@ -219,7 +219,7 @@ def _guarded(function: Callable[[float], object], timeout: float, errors: type[B
 
 
 def _in_child() -> None:
-    """Give a forked child the previous handler back."""
+    """Restore the previous handler in a forked child."""
     global _current
     handler, _current = _current, None
     if handler is not None and handler._decides():

@@ -1,22 +1,21 @@
-"""The training step, process-wide."""
+"""The training step of the process."""
 
 from __future__ import annotations
 
 from operator import index
 
 from monitel import _window
-
-_LARGEST = 2**63 - 1
+from monitel.attributes import INT64_MAX
 
 
 def set_step(n: int) -> None:
-    """Say which training step this process is at.
+    """Set the training step of this process.
 
-    Windows note it at their first and last sample, exporters put it on events as ``training.step``. It may go
+    Windows record it at their first and last sample, exporters add it to events as ``training.step``. It may go
     back, as it does when a run resumes from a checkpoint.
 
     Args:
-        n: At least 0; an int or what can stand for one, such as a NumPy integer.
+        n: At least 0; an int, or an object that converts to one, such as a NumPy integer.
 
     Raises:
         TypeError: Not an int.
@@ -32,11 +31,11 @@ def set_step(n: int) -> None:
         step = index(n)
     except TypeError:
         raise TypeError(f"set_step() takes an int, got {type(n).__qualname__}: {n!r:.80}") from None
-    if not 0 <= step <= _LARGEST:
+    if not 0 <= step <= INT64_MAX:
         raise ValueError(f"set_step() takes a step from 0 to 2**63 - 1, got {step}")
     _window.set_step(step)
 
 
 def get_step() -> int | None:
-    """The step last set with :func:`monitel.set_step`; None when none was set."""
+    """Return the step that was last set with :func:`monitel.set_step`; None if there is none."""
     return _window.get_step()

@@ -1,4 +1,4 @@
-"""torch's handler for TensorBoard, for any writer that has ``add_scalar``."""
+"""torch's event handler for TensorBoard, for any writer that has ``add_scalar``."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 class TensorboardEventHandler:
-    """Write the values of Stat events as scalars: exactly torch's handler (torch/monitor/__init__.py).
+    """Writes the values of Stat events as scalars, exactly as torch's handler (torch/monitor/__init__.py).
 
-    As there, no ``global_step`` is given, so TensorBoard's step axis shows one column of points;
-    ``monitel_tensorboard.install(log_dir)`` gives rising steps, and needs no torch.
+    As in torch, no ``global_step`` is passed, so that TensorBoard's step axis shows one column of points;
+    ``monitel_tensorboard.install(log_dir)`` writes rising steps, and does not need torch.
 
     Args:
         writer: Any object with ``add_scalar(tag, value, walltime=...)``.

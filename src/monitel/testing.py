@@ -1,4 +1,4 @@
-"""For the tests of code that uses monitel: time that stands still, and events to look at."""
+"""Tools for tests of code that uses monitel: a manual clock, and captured events."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["ManualClock", "capture_events"]
 
 
 class ManualClock:
-    """A clock that moves only by :meth:`advance`; inside ``with`` it is the one that monitel reads.
+    """A clock that moves only by :meth:`advance`; inside ``with``, monitel uses it.
 
-    Stats keep the clock they were made with, so make them inside. The monotonic clock starts at 0, a grid line
-    of every window size.
+    Stats keep the clock they were created with, so create them inside ``with``. The monotonic clock starts at 0, where
+    a window of any size begins.
 
     Args:
         epoch_ns: Unix time in nanoseconds to start at; by default 2026-01-01T00:00:00Z.
@@ -42,21 +42,21 @@ class ManualClock:
         self._previous: list[clock.Clock | None] = []
 
     def monotonic_ns(self) -> int:
-        """Nanoseconds since the clock was made."""
+        """Return nanoseconds since the clock was created."""
         return self._elapsed_ns
 
     def time_ns(self) -> int:
-        """Nanoseconds since the Unix epoch."""
+        """Return nanoseconds since the Unix epoch."""
         return self._epoch_ns + self._elapsed_ns
 
     def advance(self, seconds: float) -> None:
-        """Move on by ``seconds``, monotonic and wall clock alike."""
+        """Advance both the monotonic and the wall clock by ``seconds``."""
         if seconds < 0:
             raise ValueError(f"a monotonic clock never goes back: advance() takes seconds >= 0, got {seconds}")
         self._elapsed_ns += round(seconds * 1e9)
 
     def set_wall_clock(self, seconds: float) -> None:
-        """Set the wall clock by ``seconds``, forwards or (negative) back, as NTP or an operator would."""
+        """Adjust the wall clock by ``seconds``, forwards or (negative) back, as NTP or an operator does."""
         self._epoch_ns += round(seconds * 1e9)
 
     def __enter__(self) -> ManualClock:  # noqa: PYI034  typing.Self is 3.11's
@@ -69,7 +69,7 @@ class ManualClock:
 
 @contextmanager
 def capture_events() -> Iterator[list[Event]]:
-    """Collect the events that are logged inside ``with``, Stat events too.
+    """Collect the events that are logged inside ``with``, including Stat events.
 
     Example:
         >>> import monitel

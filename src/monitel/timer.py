@@ -1,4 +1,4 @@
-"""Seconds that a block or a function takes, as samples of a Stat."""
+"""Timer: the duration of a block or a function, in seconds, as a sample of a Stat."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _Sink(Protocol):
 
 
 class Timer:
-    """What :meth:`monitel.Stat.time` returns. One ``with`` at a time; as a decorator each call has its own."""
+    """The timer that :meth:`monitel.Stat.time` returns; for one ``with`` at a time, or as a decorator for any calls."""
 
     __slots__ = ("_sink", "_start_ns")
 
@@ -38,7 +38,7 @@ class Timer:
             self._start_ns = None
 
     def __call__(self, function: _Function) -> _Function:
-        """Time every call of ``function``; of a coroutine function, from the first await to the result."""
+        """Time every call of ``function``; a coroutine function is timed from its first await to its result."""
         sink = self._sink
         if iscoroutinefunction(function):
 

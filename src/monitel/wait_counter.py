@@ -1,4 +1,4 @@
-"""How often and how long this process has waited, by key."""
+"""Wait counters: number and duration of waits in this process, by key."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from weakref import ref
 
 from monitel import clock
+from monitel.attributes import checked_text
 from monitel.compiling import compiling
-from monitel.event import text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WaitReading:
-    """What is known of one key.
+    """The totals of one key.
 
     Attributes:
-        count: Waits that have ended.
-        total: Seconds that they took together.
-        max: Seconds that the longest took.
-        active: Waits in flight now.
+        count: Number of waits that have ended.
+        total: Seconds of all waits that have ended.
+        max: Seconds of the longest wait that has ended.
+        active: Number of waits in progress.
     """
 
     count: int
@@ -50,20 +50,20 @@ _lock = RLock()
 _waits: dict[str, _Waits] = {}
 _maxima: tuple[ref[WaitMaxima], ...] = ()
 _sources: tuple[Source, ...] = ()
-_ended: dict[str, WaitReading] = {}  # of sources that are read no more
+_ended: dict[str, WaitReading] = {}  # last readings of removed sources
 
 
 class WaitCounter:
     """Counts waits of one kind: ``with WaitCounter("data.loading").guard(): ...``.
 
-    The totals belong to the key: counters of one key share them, in all threads. A forked child starts at zero.
-    ``_WaitCounter`` is the same class, by torch's name.
+    All counters of one key share its totals, in all threads. A forked child starts at zero. ``_WaitCounter`` is the
+    same class under torch's name.
 
     Args:
-        key: What is waited for.
+        key: The kind of wait.
 
     Raises:
-        TypeError: A key that is no str.
+        TypeError: A key that is not a str.
 
     Example:
         >>> import monitel
@@ -76,17 +76,17 @@ class WaitCounter:
     __slots__ = ("__weakref__", "_key", "_waits")
 
     def __init__(self, key: str) -> None:
-        self._key = text("WaitCounter key", key)
+        self._key = checked_text("WaitCounter key", key)
         with _lock:
             self._waits = _waits.setdefault(self._key, _Waits(self._key))
 
     @property
     def key(self) -> str:
-        """What is waited for."""
+        """The kind of wait."""
         return self._key
 
     def guard(self) -> _WaitCounterTracker:
-        """A context manager that counts one wait, from entering to leaving."""
+        """Return a context manager that counts one wait, from entering to leaving."""
         return _WaitCounterTracker._of(self._waits)
 
     def __repr__(self) -> str:
@@ -94,7 +94,7 @@ class WaitCounter:
 
 
 class _WaitCounterTracker:
-    """One wait. Entered again before it was left, it ends the wait under way and begins another, as in torch."""
+    """One wait. Entering it again before leaving ends the wait and starts another one, as in torch."""
 
     __slots__ = ("_start_ns", "_waits")
     _waits: _Waits
@@ -124,7 +124,7 @@ class _WaitCounterTracker:
             self._end()
 
     def __del__(self) -> None:
-        if getattr(self, "_start_ns", None) is not None:  # lost while entered: the wait is over
+        if getattr(self, "_start_ns", None) is not None:  # garbage-collected inside the wait: the wait is over
             self._end()
 
     def _end(self) -> None:
@@ -144,10 +144,10 @@ class _WaitCounterTracker:
 
 
 def wait_counters() -> dict[str, WaitReading]:
-    """What every key has seen so far in this process, those of the sources too (:func:`add_source`).
+    """Return the totals of every key in this process, including those of sources (:func:`add_source`).
 
     Returns:
-        A new dict, by key.
+        A new dict by key.
 
     Example:
         >>> import monitel
@@ -163,14 +163,14 @@ def wait_counters() -> dict[str, WaitReading]:
 
 
 def add_source(source: Source) -> None:
-    """Read wait counters from elsewhere too, such as those that a library keeps in C++.
+    """Add a source of further wait counters, such as those that a library keeps in C++.
 
-    They are then as good as our own in :func:`monitel.wait_counters` and whatever is made from it. A forked child
-    has no sources: what they count there, they may have counted in the parent.
+    :func:`monitel.wait_counters`, and all that is based on it, then include the keys of the source. A forked child
+    has no sources, because their counts may include those of the parent.
 
     Args:
-        source: Gives what every key has seen so far; called in any thread, often, and must not raise. A key that
-            this process counts itself hides the source's.
+        source: Returns the totals of every key; called often, in any thread, and must not raise. A key that this
+            process counts itself takes precedence over the key of a source.
     """
     global _sources
     with _lock:
@@ -178,9 +178,10 @@ def add_source(source: Source) -> None:
 
 
 def remove_source(source: Source) -> None:
-    """Read a source no more; one that is not known is passed over.
+    """Remove a source; an unknown source is ignored.
 
-    What it tells now stays, with no wait in flight: an exporter's last look may come later, and totals do not fall.
+    Its final readings are kept, with zero waits in progress, so that totals never decrease for an exporter that reads
+    later.
     """
     global _sources, _ended
     if source not in _sources:
@@ -196,10 +197,11 @@ def _from_sources() -> dict[str, WaitReading]:
 
 
 class WaitMaxima:
-    """The longest wait of each key since the last reading: for exporters, each of which has its own.
+    """The longest wait of each key since the last reading. Each exporter uses a separate one.
 
-    The first reading tells the longest since the process began. Of a key that comes from a source (:func:`add_source`)
-    it is known where it was the only wait, or the longest since the process began; else the key is left out.
+    The first reading gives the longest wait since the process started. For a key of a source (:func:`add_source`) the
+    longest wait is only known if it was the only wait, or the longest since the process started; otherwise the key is
+    omitted.
 
     Example:
         >>> import monitel
@@ -220,7 +222,7 @@ class WaitMaxima:
             _maxima = (*(reference for reference in _maxima if reference() is not None), ref(self))
 
     def read(self) -> dict[str, float]:
-        """Seconds, by key, of the waits that have ended since this was last called."""
+        """Return the seconds of the longest wait that has ended since the last call, by key."""
         with _lock:
             longest_ns, self._longest_ns = self._longest_ns, {}
         longest = self._longest_of_sources() if _sources or _ended else {}
@@ -231,11 +233,11 @@ class WaitMaxima:
         before, self._seen = self._seen, _from_sources()
         longest = {}
         for key, now in self._seen.items():
-            was = before.get(key, _NEVER)
-            if now.max > was.max:
+            previous = before.get(key, _NEVER)
+            if now.max > previous.max:
                 longest[key] = now.max
-            elif now.count == was.count + 1:
-                longest[key] = now.total - was.total
+            elif now.count == previous.count + 1:
+                longest[key] = now.total - previous.total
         return longest
 
     def _note(self, key: str, elapsed_ns: int) -> None:
@@ -244,7 +246,7 @@ class WaitMaxima:
 
 
 def _start_at_zero() -> None:
-    """In a forked child: what the parent has counted stays the parent's; a wait in flight here goes on."""
+    """Reset all totals in a forked child; a wait in progress in the forking thread continues."""
     global _lock, _sources, _ended
     _lock = RLock()
     _sources, _ended = (), {}

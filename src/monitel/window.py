@@ -1,8 +1,9 @@
-"""What is known of a closed window, for handlers and exporters."""
+"""Closed windows and the definitions of their Stats, for handlers and exporters."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -12,22 +13,21 @@ from monitel.aggregation import Aggregation
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from monitel.attributes import AttributeValue
     from monitel.histogram import Histogram
-
-    AttributeValue = str | bool | int | float
 
 
 @dataclass(frozen=True, slots=True)
 class StatDefinition:
-    """What a Stat was made with; all windows of one Stat share one definition.
+    """The arguments that a Stat was created with; all windows of one Stat share one definition.
 
     Attributes:
         name: The Stat's name.
-        aggregations: What was asked for, in the order of :class:`monitel.Aggregation`, without duplicates.
+        aggregations: The requested aggregations, in the order of :class:`monitel.Aggregation`, without duplicates.
         unit: UCUM unit such as ``"s"`` or ``"By"``; ``""`` when not given.
-        description: What is measured, in words.
-        attributes: What tells this Stat from others of its name. Read-only.
-        monotonic: True when samples are never negative, so that their sum only rises.
+        description: The measured quantity, in words.
+        attributes: Attributes that distinguish Stats of the same name. Read-only.
+        monotonic: True when samples are never negative, so that their sum never falls.
     """
 
     name: str
@@ -53,25 +53,27 @@ def _definition(  # noqa: PLR0917  called by pickle
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One closed window of one Stat: everything but distributions, whatever aggregations were asked for.
+    """One closed window of one Stat.
+
+    It has all numbers, whatever aggregations were requested, except ``stddev`` and ``histogram``.
 
     Attributes:
-        definition: What the Stat was made with.
-        start_ns: Start in nanoseconds since the Unix epoch: the grid line, or the end of the window before, or
-            the Stat's construction, whichever is latest.
-        end_ns: End in nanoseconds since the Unix epoch: the grid line, or the moment at which ``max_samples``, a
-            flush or the exit closed the window. Times of one Stat only rise, also when the wall clock is set back.
-        count: Samples in the window, at least 1.
-        sum: The samples added up, from first to last.
+        definition: The arguments that the Stat was created with.
+        start_ns: Start in nanoseconds since the Unix epoch: the boundary at which the window opened, the end of the
+            previous window, or the Stat's creation, whichever is latest.
+        end_ns: End in nanoseconds since the Unix epoch: the next boundary, or the moment at which ``max_samples``, a
+            flush or the exit closed the window. Times of one Stat only rise, even if the wall clock is set back.
+        count: Number of samples, at least 1.
+        sum: Sum of the samples, added from first to last.
         min: The smallest sample; NaN if the first one was.
         max: The largest sample; NaN if the first one was.
         last: The last sample.
-        discarded: Samples that ``max_samples`` kept out since the window before.
-        first_step: :func:`monitel.set_step` as it was at the first sample, None when never set.
-        last_step: The same at the last sample.
-        stddev: The standard deviation of the samples as a population, not finite if one of them is not; None unless
-            ``STDDEV`` was asked for.
-        histogram: The distribution; None unless ``HISTOGRAM`` was asked for.
+        discarded: Number of samples that ``max_samples`` kept out since the previous window.
+        first_step: The training step (:func:`monitel.set_step`) at the first sample; None when never set.
+        last_step: The training step at the last sample; None when never set.
+        stddev: The population standard deviation of the samples, not finite if one of them is not finite; None unless
+            ``STDDEV`` was requested.
+        histogram: The distribution; None unless ``HISTOGRAM`` was requested.
     """
 
     definition: StatDefinition
@@ -89,7 +91,7 @@ class Window:
     histogram: Histogram | None = None
 
     def __post_init__(self) -> None:
-        untrack(self)  # no window is part of a cycle, and a queue may hold 100,000 of them
+        untrack(self)  # a window is never part of a cycle, and a queue may hold 100,000 of them
 
     @property
     def name(self) -> str:
@@ -112,22 +114,22 @@ class Window:
         return self.sum / self.count
 
     def value(self, aggregation: Aggregation) -> float:
-        """One number of the window, as torch reports it: a float, the count too.
+        """Return one number of the window as a float, as torch does; the count too.
 
         Raises:
-            ValueError: ``HISTOGRAM``, which is no number, or ``STDDEV`` that was not asked for.
+            ValueError: ``HISTOGRAM``, which is not a number, or a ``STDDEV`` that was not requested.
         """
         if aggregation is Aggregation.VALUE:
             return self.last
         if aggregation is Aggregation.HISTOGRAM:
-            raise ValueError("HISTOGRAM is no number: take quantile(q), or values(), which has percentiles")
+            raise ValueError("HISTOGRAM is not a number: use quantile(q), or values(), which has percentiles")
         number = getattr(self, aggregation.suffix)
         if number is None:
-            raise not_asked_for(self.name, aggregation)
+            raise not_requested(self.name, aggregation)
         return float(number)
 
     def values(self) -> dict[str, float]:
-        """What was asked for, by the last part of its name: ``{"mean": 0.5, "p50": 0.4, ...}``.
+        """Return the requested aggregations by the last part of their name: ``{"mean": 0.5, "p50": 0.4, ...}``.
 
         ``HISTOGRAM`` gives ``p50``, ``p90``, ``p95`` and ``p99``, every other aggregation one number.
         """
@@ -136,25 +138,93 @@ class Window:
             if aggregation is not Aggregation.HISTOGRAM:
                 found[aggregation.suffix] = self.value(aggregation)
             elif self.histogram is None:
-                raise not_asked_for(self.name, aggregation)
+                raise not_requested(self.name, aggregation)
             else:
                 found.update(self.histogram.percentiles())
         return found
 
     def quantile(self, q: float) -> float:
-        """A quantile of the finite samples, as :meth:`monitel.Histogram.quantile` gives it: 0.5 is the median.
+        """Return a quantile of the finite samples (see :meth:`monitel.Histogram.quantile`): 0.5 is the median.
 
         Its relative error is at most ``window.histogram.relative_error``, and 0 for ``q`` 0 and 1.
 
         Raises:
-            ValueError: ``HISTOGRAM`` was not asked for, or ``q`` is not from 0 to 1.
+            ValueError: ``HISTOGRAM`` was not requested, or ``q`` is not between 0 and 1.
         """
         if self.histogram is None:
-            raise not_asked_for(self.name, Aggregation.HISTOGRAM)
+            raise not_requested(self.name, Aggregation.HISTOGRAM)
         return self.histogram.quantile(q)
 
+    def merge(self, other: Window, *, other_last: bool = True) -> Window:
+        """Return the window of the samples of both, as if those of ``other`` had been added after those of this one.
 
-def not_asked_for(name: str, aggregation: Aggregation) -> ValueError:
-    """What to raise where a distribution is wanted of a Stat that collects none."""
+        Count, ``last``, steps and histogram are exact; ``sum`` and ``stddev`` may differ in their last digits. The
+        merged window starts at the earlier start and ends at the later end.
+
+        NaN follows the rule of one window: ``min`` and ``max`` stay NaN if this window's are. If only those of
+        ``other`` are NaN, they are ignored, as the NaN that ``other`` began with would have been.
+
+        Args:
+            other: A later window, usually of the same Stat. The merged window has its definition. A ``stddev`` or a
+                ``histogram`` that only one of the two windows has is the one of ``other``, or None.
+            other_last: False if the samples of the two windows alternate, and the last one is in this window.
+
+        Example:
+            >>> import monitel
+            >>> loss = monitel.Stat("loss", [monitel.MEAN, monitel.STDDEV], 60.0)
+            >>> with monitel.testing.capture_events() as events:
+            ...     for sample in (1.0, 3.0):
+            ...         loss.add(sample)
+            ...         loss.flush()
+            >>> first, second = (event.window for event in events)
+            >>> first.merge(second).values()
+            {'mean': 2.0, 'stddev': 1.0}
+        """
+        last = other if other_last else self
+        if self.count and other.count:
+            numbers = self._merged_numbers(other)
+            numbers["last"] = last.last
+        else:  # pending samples only, or none of them: their numbers, to the last digit
+            numbers = {name: getattr(self if self.count else other, name) for name in _NUMBERS}
+        return replace(
+            other,
+            start_ns=min(self.start_ns, other.start_ns),
+            end_ns=max(self.end_ns, other.end_ns),
+            discarded=self.discarded + other.discarded,
+            first_step=self.first_step,
+            last_step=last.last_step,
+            **numbers,
+        )
+
+    def _merged_numbers(self, other: Window) -> dict[str, Any]:
+        histogram = other.histogram
+        if self.histogram is not None and histogram is not None:
+            histogram = self.histogram.merge(histogram)
+        return {
+            "count": self.count + other.count,
+            "sum": self.sum + other.sum,
+            "min": min(self.min, other.min),  # in this order a NaN of this window stays
+            "max": max(self.max, other.max),
+            "stddev": _pooled_stddev(self, other),
+            "histogram": histogram,
+        }
+
+
+_NUMBERS = ("count", "sum", "min", "max", "last", "stddev", "histogram")
+
+
+def _pooled_stddev(one: Window, other: Window) -> float | None:
+    """Return the standard deviation of all samples, by the law of total variance; inf if squares overflow."""
+    if one.stddev is None or other.stddev is None:
+        return other.stddev
+    count = one.count + other.count
+    difference = other.mean - one.mean
+    squares = one.stddev * one.stddev * one.count + other.stddev * other.stddev * other.count  # ** raises on overflow
+    squares += difference * difference * one.count * other.count / count
+    return math.sqrt(squares / count)
+
+
+def not_requested(name: str, aggregation: Aggregation) -> ValueError:
+    """Return the error for an aggregation that a Stat does not collect."""
     member = f"monitel.{aggregation.name}"
-    return ValueError(f"Stat {name!r} collects no {aggregation.name}: put {member} into its aggregations")
+    return ValueError(f"Stat {name!r} does not collect {aggregation.name}: add {member} to its aggregations")

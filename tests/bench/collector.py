@@ -1,4 +1,4 @@
-"""What a Collector spends on what 64 ranks send: it takes, batches, forwards it. MONITEL_BACKENDS says where it is."""
+"""CPU and memory of a Collector that receives, batches and forwards the data of 64 ranks (see MONITEL_BACKENDS)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def spent(program: Path, interval_ms: int) -> tuple[float, int, int]:
     from exporters.otlp.tests.receiver import Receiver
     from tests.integration.conftest import free_port, running
 
-    from monitel_otlp.commands.simulate import Simulation, simulate
+    from monitel_otlp.commands.simulate import simulate
+    from monitel_otlp.commands.simulation import Simulation
 
     port = free_port()
     url = f"http://127.0.0.1:{port}"

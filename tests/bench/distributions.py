@@ -102,7 +102,7 @@ def merging(samples: list[float]) -> None:
 
 
 def memory() -> None:
-    """What a Stat takes more than one without."""
+    """Return the bytes that a Stat takes more than one without."""
 
     def with_aggregations(*extra: monitel.Aggregation) -> float:
         asked = [*TORCHS, *extra]

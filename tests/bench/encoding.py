@@ -101,7 +101,7 @@ def windows(found: Any) -> dict[str, Contender]:
     entries = queue.queue.take(_ITEMS)
     mapping = found.mapping.mapping_of("cumulative", 0, "percentiles")
     resource = found.resources.Resource({})
-    exporter = found.exporters.WindowExporter(mapping, lambda: 0, resource, _ignore, _ignore)
+    exporter = found.exporters.MetricRequests(mapping, lambda: 0, resource, _ignore, _ignore)
 
     def live() -> None:
         for begin in range(0, _ITEMS, 8):

@@ -52,7 +52,7 @@ def time_to_exit(job: str, endpoint: str, folder: str) -> int:
 
 def time_to_write_raw(folder: str) -> int:
     """From 100,000 events as plain values to a segment on disk, in ns."""
-    from monitel_otlp.spool.raw import encode_block  # late: monitel_otlp may be missing
+    from monitel_otlp.spool.raw_segment import encode_block  # late: monitel_otlp may be missing
     from monitel_otlp.spool.spool import Spool
 
     events = [("epoch", 1_700_000_000 + n, {"epoch": n, "loss": 0.25, "phase": "train"}) for n in range(_EVENTS)]

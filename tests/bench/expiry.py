@@ -54,7 +54,7 @@ def one_run(pipeline: Any) -> tuple[int, int, int]:
     pipeline.force_flush(60.0)
     for stat in idle:
         stat.add(0.25)
-    threading.Event().wait(_WINDOW)  # a grid line has passed, and all are expired; the interval is longer
+    threading.Event().wait(_WINDOW)  # a boundary has passed, and all windows are expired; the export interval is longer
     longest, together = loop_during(lambda: pipeline.force_flush(60.0))
     left = sum(stat.count for stat in idle)
     if left:

@@ -1,4 +1,4 @@
-"""What exporters cost the thread that logs: an event, and the add that closes a window."""
+"""Costs of exporters for the calling thread: an event, and the add that closes a window."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def api_path() -> None:
 
 
 def sdk_path() -> None:
-    """The same, and events, with the OTLP pipeline, whose delivery thread has nothing to do meanwhile."""
+    """Measure windows and events with the OTLP pipeline, whose threads are idle meanwhile."""
     otlp = optional("monitel_otlp")
     if otlp is None:
         Row("OTLP pipeline, caller's side", None).put()

@@ -62,5 +62,5 @@ def optional(name: str) -> ModuleType | None:
 
 
 def twin() -> str:
-    """Which window is measured."""
+    """Name of the measured window."""
     return "C" if monitel.Stat.__mro__[1].__module__ == "monitel._window_c" else "Python twin"

@@ -1,4 +1,4 @@
-"""What many ranks cost, from one to 64: requests, bytes, CPU and series. docs/distributed.md reckons on from here.
+"""Costs of one to 64 ranks: requests, bytes, CPU and series. The documentation extrapolates from here.
 
 Each run is one of ``python -m monitel_otlp simulate`` against a receiver that looks at all it gets. Windows last a
 second instead of a minute, so that there are many of them soon.
@@ -19,14 +19,14 @@ from row import Row
 _RANKS = (1, 4, 16, 64)
 _STATS = (10, 50, 200)  # of one rank
 _WINDOWS = 10
-_NAMED = 4  # Stats of a rank that have a name of their own; the others are one name with an attribute
+_NAMED = 4  # Stats of a rank with separate names; the others share one name, with an attribute
 _OFTEN_MS = 200  # between two requests: so most carry no window, and the others one of each Stat, as with long windows
 _COMPRESSION, _INTERVAL = "OTEL_EXPORTER_OTLP_COMPRESSION", "OTEL_METRIC_EXPORT_INTERVAL"
 
 
 @dataclass
 class Cost:
-    """What a run has cost.
+    """Costs of a run.
 
     Attributes:
         windows: How many there were.
@@ -49,7 +49,8 @@ def cost(ranks: int, stats: int) -> Cost:
     """Simulate, and look at what has arrived."""
     from exporters.otlp.tests.receiver import Receiver
 
-    from monitel_otlp.commands.simulate import Simulation, simulate
+    from monitel_otlp.commands.simulate import simulate
+    from monitel_otlp.commands.simulation import Simulation
 
     with Receiver() as receiver:
         reports, _ = simulate(Simulation(ranks, stats, _WINDOWS, 1.0, seed=0, endpoint=receiver.url))
@@ -72,7 +73,7 @@ def on_the_wire(request: Any) -> int:
 
 
 def windows_in(request: Any) -> int:
-    """How many windows a request carries: their counts are one point each."""
+    """Return the number of windows in a request: the count of each is one point."""
     metrics = (metric for scope in request.message.resource_metrics[0].scope_metrics for metric in scope.metrics)
     return sum(len(each.sum.data_points) for each in metrics if each.unit == "{sample}" and each.name.endswith("count"))
 
@@ -101,13 +102,13 @@ def put(who: str, found: Cost) -> None:
 
 
 def put_parts(what: str, cpu_of_a_window: float) -> None:
-    """What requests are made of, where each carries at most one window of each Stat."""
+    """Measure the parts of a request, which carries at most one window of each Stat."""
     named, more = cost(1, _NAMED), cost(1, 50)
     empty = median(size for windows, size in named.sizes if not windows)
     with_named = median(size for windows, size in named.sizes if windows == _NAMED)
     with_more = median(size for windows, size in more.sizes if windows == 50)
     Row(f"{what}: a request without windows", empty, "B").put()
-    Row(f"{what}: a window more, of a name of its own", (with_named - empty) / _NAMED, "B").put()
+    Row(f"{what}: one more window, with a separate name", (with_named - empty) / _NAMED, "B").put()
     Row(f"{what}: a window more, of a name with attributes", (with_more - with_named) / (50 - _NAMED), "B").put()
     Row(f"{what}: a request of one event", median(named.others), "B").put()
     idle_ns = named.cpu_ns - cpu_of_a_window * named.windows

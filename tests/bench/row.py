@@ -40,7 +40,7 @@ class Row:
 
     @property
     def kept(self) -> bool | None:
-        """Whether the budget is kept; None where there is none, or nothing to hold against it."""
+        """True if the budget is kept; None without a budget, or without a number to compare."""
         if self.most is not None and self.value is not None:
             return self.value <= self.most
         if self.most_ratio is not None and self.ratio is not None:

@@ -1,6 +1,6 @@
 """Measure monitel beside its peers and print a table; ``make bench`` runs this.
 
-Each subject runs in a process of its own. Times are medians of rounds in which all contenders take turns, and a
+Each subject runs in a separate process. Times are medians of rounds in which all contenders take turns, and a
 ratio is the median of the rounds' ratios, monitel's cost in the peer's: less is better. Peers that are not
 installed are left out.
 """
@@ -45,7 +45,7 @@ def main() -> int:
 
 
 def _rows(subject: str) -> list[Row]:
-    """What a subject has to say, of the C window and, where that matters, of its Python twin."""
+    """Yield the rows of a subject, for the C window and, where it matters, for its Python twin."""
     compiled = find_spec("monitel._window_c") is not None
     switches = ("0", "1") if compiled and subject in _BOTH_TWINS else ("0",)
     return [row for switch in switches for row in _measure(subject, switch)]

@@ -1,4 +1,4 @@
-"""What ``monitel.torch.instrument()`` costs a training step above the same step without it, beside nv-one-logger."""
+"""Cost of ``monitel.torch.instrument()`` per training step, beside nv-one-logger."""
 
 from __future__ import annotations
 

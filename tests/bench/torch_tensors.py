@@ -1,4 +1,4 @@
-"""What ``stat.add(loss)`` costs the loop where the loss is on a device.
+"""Cost of ``stat.add(loss)`` for the loop where the loss is on a device.
 
 Without an accelerator a stand-in is measured, a device in Python whose operations only go into a queue: then what torch
 itself is called for (detach, one copy into a slot, record_stream) is taken off.

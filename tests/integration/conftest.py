@@ -1,6 +1,6 @@
-"""The real programs, with the configuration that users run, on ports of their own, each ended by its own process id.
+"""Real backends with the configuration that users run, on free ports, each ended by its process id.
 
-They come from ``../shared/backends/unpack``, or from the folder that MONITEL_BACKENDS names. Nothing but monitel is
+The variable MONITEL_BACKENDS names the folder of the programs ``otelcol`` and ``prometheus``. Nothing but monitel is
 imported when tests are collected: the other legs of CI collect this folder too.
 """
 
@@ -31,19 +31,15 @@ __all__ = ["COMPOSE", "DEADLINE", "ROOT", "Prometheus", "eventually", "free_port
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "compose"
-UNPACK = ROOT.parent / "shared" / "backends" / "unpack"
 
 
 @pytest.fixture(scope="session")
 def backends() -> Path:
     """The folder with the programs ``otelcol`` and ``prometheus``."""
     named = os.environ.get("MONITEL_BACKENDS")
-    if named:
-        return Path(named)
-    if not UNPACK.exists():
+    if not named:
         pytest.skip("no real backends: set MONITEL_BACKENDS to a folder with the programs otelcol and prometheus")
-    done = subprocess.run([str(UNPACK)], capture_output=True, text=True, timeout=300, check=True)
-    return Path(done.stdout.strip())
+    return Path(named)
 
 
 @pytest.fixture(scope="session")
@@ -55,15 +51,12 @@ def engine() -> dict[str, str]:
         pytest.skip(f"no Docker: {enable}, and get the images: docker compose --profile test pull")
     if _fails("docker", "info"):
         pytest.skip(f"no Docker engine answers: {enable}")
-    if _fails("docker", "compose", "version") and UNPACK.exists():
-        unpacked = subprocess.run([str(UNPACK)], capture_output=True, text=True, timeout=300, check=True)
-        environment["DOCKER_CONFIG"] = f"{unpacked.stdout.strip()}/docker-config"
     compose = ("docker", "compose", "--project-directory", str(COMPOSE), "--profile", "test")
     if _fails(*compose, "version", environment=environment):
         pytest.skip("no Compose: install the docker-compose plugin of Docker, version 2.20 or newer")
     images = subprocess.check_output([*compose, "config", "--images"], env=environment, text=True).split()
     if missing := [image for image in images if _fails("docker", "image", "inspect", image)]:
-        pytest.skip(f"no image {missing}: docker compose --profile test pull, or ../shared/backends/images")
+        pytest.skip(f"no image {missing}: docker compose --profile test pull")
     return environment
 
 
@@ -109,7 +102,7 @@ class Prometheus:
         return [each["value"][1] for each in self.ask("query", query=query)["result"]]
 
     def ask(self, path: str, **parameters: object) -> Any:
-        """What the HTTP API answers."""
+        """Return the answer of the HTTP API."""
         url = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
         with urllib.request.urlopen(url, timeout=10) as answer:
             return json.load(answer)["data"]
@@ -126,7 +119,7 @@ class Stack:
 
     @property
     def endpoint(self) -> str:
-        """Where a run sends its telemetry."""
+        """The endpoint to which a run sends its telemetry."""
         return f"http://127.0.0.1:{self.wires['otelcol'].port}"
 
     @property
@@ -136,7 +129,7 @@ class Stack:
 
 
 def prometheus_command(backends: Path, url: str, folder: Path, config: Path) -> list[str]:
-    """How Prometheus is started."""
+    """Return the command that starts Prometheus."""
     return [
         str(backends / "prometheus"),
         f"--config.file={config}",

@@ -1,7 +1,7 @@
 """Ranks of a training job that fill a Prometheus by the real pipeline, in good health or with a fault each.
 
 Time runs sixty times as fast as in a real job: windows of a second stand for windows of a minute, and whatever reads
-the data shortens its durations likewise (:func:`sixty_times_faster`), Prometheus' own five minutes among them.
+the data shortens its durations as well (:func:`sixty_times_faster`), Prometheus' own five minutes among them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ import json, random, sys, threading
 import monitel, monitel_otlp
 
 faults = set(sys.argv[1].split(","))
-over, told = threading.Event(), threading.Event()
+over, triggered = threading.Event(), threading.Event()
 pipeline = monitel_otlp.configure(
     service_name="train", export_interval=0.25, spool_dir="spool", distributions="histogram"
 )
@@ -50,13 +50,13 @@ data_loading, all_reduce = monitel.WaitCounter("data.loading"), monitel.WaitCoun
 
 def listen():
     for line in sys.stdin:
-        told.set()
+        triggered.set()
     over.set()
 
 threading.Thread(target=listen, daemon=True).start()
 step = 0
 while not over.is_set():
-    if "hang" in faults and told.is_set():
+    if "hang" in faults and triggered.is_set():
         over.wait(0.05)
         continue
     step += 1
@@ -68,7 +68,7 @@ while not over.is_set():
     with all_reduce.guard():
         over.wait(0.002)
     loss = 2.0 / step + random.random()
-    train_loss.add(float("nan") if "nan" in faults and told.is_set() else loss)
+    train_loss.add(float("nan") if "nan" in faults and triggered.is_set() else loss)
     val_loss.add(loss + 0.1)
     gradient_norm.add(random.random())
     throughput.add(512 / 0.035)
@@ -89,7 +89,7 @@ class Job:
 
     ranks: list[subprocess.Popen[str]] = field(default_factory=list)
 
-    def tell(self) -> None:
+    def trigger(self) -> None:
         """Let the faults begin that a rank is to have later: ``nan`` and ``hang``."""
         for rank in self.ranks:
             assert rank.stdin is not None
@@ -118,7 +118,7 @@ class Store:
             raise AssertionError(f"{parameters}: {error.read().decode()}") from error
 
     def query(self, expression: str) -> list[dict[str, Any]]:
-        """What an expression has now: labels in ``metric``, time and value in ``value``."""
+        """Return the current result of an expression: labels in ``metric``, time and value in ``value``."""
         result: list[dict[str, Any]] = self.get("query", query=expression)["result"]
         return result
 

@@ -1,4 +1,4 @@
-"""What the tests break: programs that can be taken away and given back, and a wire that can be cut."""
+"""Services that tests break: programs that stop and start again, and a connection that can be cut."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def test_each_fault_fires_its_alert_and_no_other(backends: Path, tmp_path: Path)
         steps = "count by (training_run_id) (training:step_time:seconds)"
         eventually(lambda: len(prometheus.query(steps)) == len(RUNS), "not all runs have begun")
         for run in ("nan", "hang"):
-            jobs[run].tell()
+            jobs[run].trigger()
         jobs["silent"].kill(1)
         expected = {run: alerts for run, (_, alerts) in RUNS.items()}
         eventually(lambda: all(expected[run] <= alerts for run, alerts in fired().items()), "not all alerts have fired")

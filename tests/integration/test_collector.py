@@ -96,7 +96,7 @@ def test_native_histograms_and_exemplars(
 def test_an_outage_of_the_collector_costs_nothing(
     collector: Collector, prometheus: Prometheus, receiver: Receiver, tmp_path: Path
 ) -> None:
-    """It goes away in the middle of the run and comes back: everything is stored, in order."""
+    """A Collector that stops in the middle of the run and starts again: everything is stored, in order."""
     with training(tmp_path, to(collector)) as under_way:
         with collector.run():
             under_way.until(lambda: prometheus.query("train_loss_count_total"), "nothing has arrived")

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.integration
 
 @dataclass(frozen=True)
 class Project:
-    """The services of the profile ``test``, under a name and on ports of their own."""
+    """The services of the profile ``test``, under a separate project name and on free ports."""
 
     name: str
     environment: Mapping[str, str]
@@ -43,7 +43,7 @@ class Project:
         self.compose("up", "--detach", "--wait", "--wait-timeout", "60", "--pull", "never")
 
     def state(self, service: str) -> dict[str, object]:
-        """What the engine says about a container."""
+        """Return the engine's description of a container."""
         (state,) = json.loads(self.docker("inspect", self.container(service)))
         return dict(state["State"], restarts=state["RestartCount"])
 
@@ -107,7 +107,7 @@ def crash(project: Project, service: str) -> None:
 
 
 def fault(project: Project, service: str, kind: str) -> tuple[Callable[[], object], Callable[[], object]]:
-    """What breaks a service, and what mends it."""
+    """Return the function that breaks a service, and the one that restores it."""
     network = ("network", f"{project.name}_default", project.container(service))
     return {
         "stop": (lambda: project.compose("stop", service), lambda: project.compose("start", service)),

@@ -43,7 +43,7 @@ class Board:
     store: Store
 
     def variables(self) -> dict[str, str]:
-        """What each variable stands for in an expression."""
+        """Return the value of each variable in an expression."""
         chosen = {"__rate_interval": "4m", "__range": "10m"}
         for variable in self.content["templating"]["list"]:
             chosen[variable["name"]] = self._chosen(variable, chosen)
@@ -61,7 +61,7 @@ class Board:
         return variable.get("allValue") or f"({'|'.join(options)})"
 
     def options(self, variable: dict[str, Any], chosen: dict[str, str]) -> list[str]:
-        """What a query variable offers."""
+        """Return the choices of a query variable."""
         found = re.fullmatch(r"label_values\((.+),\s*(\w+)\)", variable["query"]["query"])
         assert found, variable
         values = self.store.get(f"label/{found[2]}/values", **{"match[]": filled(found[1], chosen)})
@@ -115,13 +115,13 @@ def prometheus(backends: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
         ranks = {0: "", 1: "events", 2: "slow", 3: "nan", 4: ""}
         with found.training(folder / "job", "run-7", ranks, variables) as job:
             eventually(lambda: len(found.query("step_time_mean_seconds")) == len(ranks), "not all ranks have begun")
-            job.tell()
+            job.trigger()
             job.kill(4)
             yield found
 
 
 def board(name: str, prometheus: Store) -> Board:
-    """One of the dashboards."""
+    """A dashboard."""
     return Board(json.loads((COMPOSE / "grafana" / "dashboards" / f"monitel-{name}.json").read_text()), prometheus)
 
 
@@ -150,7 +150,7 @@ def test_all_samples_are_shown(prometheus: Store) -> None:
     assert {"p50", "p90", "p99"} == set(percentiles)
 
     def shown() -> bool:
-        """Whether the newest percentiles lie apart, and the newest column has samples of both kinds of ranks."""
+        """Return True if the newest percentiles differ, and the newest column has samples of both kinds of ranks."""
         found = {name: opened._ask(target, variables) for name, target in percentiles.items()}
         columns = opened._ask(cells, variables)
         if not columns or not all(found.values()):
@@ -247,7 +247,7 @@ def test_the_files_are_what_the_code_makes(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_each_panel_says_what_it_shows(file: Path) -> None:
-    """It has a title, a unit, a description and a query; what no test has run says so, and what histograms need."""
+    """Each panel has a title, a unit, a description and a query; untested ones and those for histograms are marked."""
     content = json.loads(file.read_text())
     assert file.stem == content["uid"]
     for panel in content["panels"]:

@@ -49,7 +49,7 @@ def test_volumes_are_named_and_files_are_there(name: str) -> None:
 
 
 def test_profiles() -> None:
-    """What starts by default is in .env; the tests need two services."""
+    """The default services are in .env; the tests need two of them."""
     started = {profile: {name for name in SERVICES if profile in SERVICES[name]["profiles"]} for profile in PROFILES}
     assert {"otelcol", "prometheus"} == started["test"]
     assert {"otelcol", "prometheus", "loki", "tempo", "grafana"} == started[SETTINGS["COMPOSE_PROFILES"]]

@@ -27,7 +27,7 @@ SCRIPT = 'mount -t tmpfs -o size=32k tmpfs spool && { "$@"; status=$?; cp -r spo
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> tuple[str, ...]:
-    """What comes before a command, so that ``spool`` is a disk of 32 KiB; ``left`` becomes its copy at the end."""
+    """Return the prefix of a command that makes ``spool`` a disk of 32 KiB; ``left`` becomes its copy at the end."""
     (tmp_path / "spool").mkdir()
     (tmp_path / "left").mkdir()
     wrapper = (*NAMESPACE, SCRIPT, "sh")
@@ -70,7 +70,7 @@ def test_what_the_disk_takes_is_replayed_and_the_rest_is_counted(
 def test_a_full_disk_costs_nothing_when_the_backend_comes_back(
     stack: Stack, small_disk: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """What the disk does not take waits in memory, behind what it took."""
+    """Requests that do not fit on the disk wait in memory, behind those on disk."""
     stack.programs["otelcol"].stop()
     environment = {**stack.environment, "SPOOL_AT_ONCE": "yes"}
     with training(tmp_path, environment, wrapper=small_disk) as under_way:

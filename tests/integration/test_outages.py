@@ -18,7 +18,7 @@ pytestmark = pytest.mark.integration
 
 
 def fault(stack: Stack, service: str, kind: str) -> tuple[Callable[[], None], Callable[[], None]]:
-    """What breaks a service, and what mends it."""
+    """Return the function that breaks a service, and the one that restores it."""
     program, wire = stack.programs[service], stack.wires[service]
     return {
         "stop": (program.stop, program.start),

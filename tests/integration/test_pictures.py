@@ -77,7 +77,7 @@ def found(browser: Chrome, selector: str) -> list[WebElement]:
 
 
 def drawn(chart: WebElement, colours: list[Colour]) -> bool:
-    """Whether a chart has a curve of each colour that spans a quarter of its width at least."""
+    """Return True if a chart has a curve of each colour that spans at least a quarter of its width."""
     import numpy as np
     from PIL import Image
 

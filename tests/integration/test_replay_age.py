@@ -1,4 +1,4 @@
-"""Old data and a real Prometheus: what replay says of its age is what happens to it."""
+"""Old data and a real Prometheus: replay foretells which points it refuses."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def replayed(python: Python, prometheus: Prometheus, tmp_path: Path) -> Callable
 def test_prometheus_takes_nothing_old_by_default(
     replayed: Callable[..., list[str]], prometheus: Prometheus
 ) -> None:
-    """It has data of the present already: what is older than an hour is refused, foretold, and counted."""
+    """With present data in Prometheus, points older than an hour are refused; replay foretells and counts them."""
     age, result = replayed(0.1, "fresh")
     assert "6 minutes ago" in age
     assert "delivered 3 items from 1 spool" == result

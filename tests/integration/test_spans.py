@@ -1,4 +1,4 @@
-"""Spans through the official Collector: whole, as one trace a step, also when the Collector was away."""
+"""Spans through the official Collector: complete, one trace per step, even after an outage of the Collector."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ import monitel, monitel_otlp
 from monitel.profiler import ranges, record_function
 
 url, steps = sys.argv[1], int(sys.argv[2])
-heard = []
+received = []
 pipeline = monitel_otlp.configure(endpoint=url, spool_dir="spool", step_traces=True, service_name="job")
-with ranges.listen(ended=heard.append):
+with ranges.listen(ended=received.append):
     for step in range(steps):
         monitel.set_step(step)
         with record_function("forward", {"batch": 32, "text": "straße"}):
@@ -42,12 +42,12 @@ with ranges.listen(ended=heard.append):
         with record_function("all_reduce"):
             pass
 pipeline.shutdown(float(sys.argv[3]))
-print(json.dumps([[each.name, each.step, each.start_ns, each.end_ns] for each in heard]))
+print(json.dumps([[each.name, each.step, each.start_ns, each.end_ns] for each in received]))
 """
 
 
 def run_job(url: str, folder: Path, timeout: float) -> dict[int, list[Any]]:
-    """All ranks at once; what each of them heard of its own ranges."""
+    """Run all ranks at once; return the ranges that each rank's listener received."""
     script = folder / "job.py"
     script.write_text(JOB, encoding="utf-8")
     ranks = [
@@ -61,19 +61,19 @@ def run_job(url: str, folder: Path, timeout: float) -> dict[int, list[Any]]:
         )
         for rank in range(RANKS)
     ]
-    heard = {}
+    received = {}
     for rank, process in enumerate(ranks):
         stdout, stderr = process.communicate(timeout=DEADLINE)
         assert process.returncode == 0, stderr
-        heard[rank] = json.loads(stdout)
-    return heard
+        received[rank] = json.loads(stdout)
+    return received
 
 
-def check(receiver: Receiver, heard: dict[int, list[Any]]) -> None:
+def check(receiver: Receiver, received: dict[int, list[Any]]) -> None:
     """Each range of each rank is a span at its own time, and each step one trace with a subtree a rank."""
     spans = receiver.spans()
     assert STEPS == len({span.trace_id for span in spans})
-    for rank, own in heard.items():
+    for rank, own in received.items():
         found = [
             [span.name, span.attributes["training.step"], span.start_ns, span.end_ns]
             for span in spans
@@ -103,20 +103,20 @@ def check(receiver: Receiver, heard: dict[int, list[Any]]) -> None:
 def test_four_ranks_show_one_trace_a_step_at_the_backend(
     collector: Collector, receiver: Receiver, tmp_path: Path
 ) -> None:
-    """What the Collector hands on is decoded: nothing is missing, nothing is there twice."""
+    """Spans that the Collector forwards are decoded: none is missing, none is there twice."""
     with collector.run():
-        heard = run_job(collector.url, tmp_path, 20.0)
-    check(receiver, heard)
+        received = run_job(collector.url, tmp_path, 20.0)
+    check(receiver, received)
     assert not list(tmp_path.rglob("*.spool"))
 
 
 def test_an_outage_of_the_collector_loses_no_span(
     collector: Collector, receiver: Receiver, tmp_path: Path, python: Callable[..., Any]
 ) -> None:
-    """It is away for the whole of the job: all of it is on disk, and the same traces after a replay."""
-    heard = run_job(collector.url, tmp_path, 2.0)
+    """Without a Collector for the whole job, all spans are on disk, and a replay gives the same traces."""
+    received = run_job(collector.url, tmp_path, 2.0)
     assert [] == receiver.spans()
     with collector.run():
         for folder in {path.parent for path in (tmp_path / "spool").rglob("*.spool")}:
             python("-m", "monitel_otlp", "replay", folder, "--endpoint", collector.url)
-    check(receiver, heard)
+    check(receiver, received)

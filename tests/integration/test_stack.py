@@ -36,8 +36,7 @@ def environment(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str
     return {
         **own,
         "PATH": str(tmp_path),
-        "MONITEL_OTELCOL": str(backends / "otelcol"),
-        "MONITEL_PROMETHEUS": str(backends / "prometheus"),
+        "MONITEL_BACKENDS": str(backends),
         "MONITEL_STACK_DIR": str(tmp_path / "stack"),
     }
 
@@ -64,17 +63,17 @@ def stack(environment: dict[str, str]) -> Iterator[Stack]:
 
 
 def listening(port: str) -> bool:
-    """Whether somebody listens on a port."""
+    """Return True if a port accepts connections."""
     with socket.socket() as client:
         return client.connect_ex(("127.0.0.1", int(port))) == 0
 
 
 def test_up_look_and_down(stack: Stack, environment: dict[str, str], tmp_path: Path) -> None:
-    """It says where to send a run, which is then there, and ``down`` ends what ``up`` has started."""
+    """``up`` prints the endpoint for a run, whose data is then stored; ``down`` ends what ``up`` has started."""
     prometheus = Prometheus(f"http://127.0.0.1:{environment['PROMETHEUS_PORT']}")
-    said = stack("up").stdout
-    assert f"OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:{environment['OTLP_HTTP_PORT']} make demo" in said
-    assert prometheus.url in said
+    printed = stack("up").stdout
+    assert f"OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:{environment['OTLP_HTTP_PORT']} make demo" in printed
+    assert prometheus.url in printed
     endpoint = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{environment['OTLP_HTTP_PORT']}"}
     run = train(tmp_path, environment={**os.environ, **endpoint})
     assert {} == run.dropped
@@ -93,8 +92,8 @@ def test_what_is_in_the_way_is_named(stack: Stack, environment: dict[str, str], 
     with socket.create_server(("127.0.0.1", int(environment["OTLP_GRPC_PORT"]))):
         assert f"otelcol did not start, see {tmp_path / 'stack' / 'otelcol.log'}" in stack("up", status=1).stderr
     assert not listening(environment["PROMETHEUS_PORT"])
-    environment["MONITEL_OTELCOL"] = str(tmp_path / "missing")
-    assert "MONITEL_OTELCOL" in stack("up", status=1).stderr
+    environment["MONITEL_BACKENDS"] = str(tmp_path / "missing")
+    assert "there is no program prometheus in the folder MONITEL_BACKENDS=" in stack("up", status=1).stderr
     assert not listening(environment["PROMETHEUS_PORT"])
     assert "usage: compose/stack up" in stack("start", status=1).stderr
     stack("down")
@@ -103,7 +102,7 @@ def test_what_is_in_the_way_is_named(stack: Stack, environment: dict[str, str], 
 @pytest.mark.parametrize("environment", ["processes"], indirect=True)
 @pytest.mark.parametrize("name", ["otelcol", "prometheus"])
 def test_what_has_died_is_started_again(stack: Stack, environment: dict[str, str], tmp_path: Path, name: str) -> None:
-    """``up`` leaves the other one as it is, also where what is missing does not start; ``down`` ends both."""
+    """``up`` leaves a running service as it is, even if the missing one does not start; ``down`` ends both."""
     stack("up")
     pids = {each: (tmp_path / "stack" / f"{each}.pid").read_text() for each in ("otelcol", "prometheus")}
     os.kill(int(pids[name]), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""TLS between the run and the Collector, with an authority of one's own, over HTTP and gRPC."""
+"""TLS between the run and the Collector, with a private authority, over HTTP and gRPC."""
 
 from __future__ import annotations
 

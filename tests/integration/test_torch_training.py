@@ -65,7 +65,7 @@ def windows(prometheus: Prometheus, stat: str) -> dict[str, list[dict[str, float
 
 
 def check(prometheus: Prometheus, ranks: set[str]) -> None:
-    """What is seen of every training, of these ranks and of nobody else."""
+    """Check the metrics of every training: those of these ranks, and no others."""
     assert dict.fromkeys(ranks, STEPS) == latest(prometheus, "training_steps_count_total")
     assert dict.fromkeys(ranks, STEPS) == latest(prometheus, "training_data_duration_count_total")
     durations = windows(prometheus, "training_step_duration")
@@ -91,7 +91,7 @@ def check(prometheus: Prometheus, ranks: set[str]) -> None:
 
 
 def check_configured(stack: Stack, ranks: set[str], printed: str) -> None:
-    """What the script that configures it tells besides: rates, its own loss, and an event."""
+    """Check what the configured script records in addition: rates, its loss, and an event."""
     check(stack.prometheus, ranks)
     durations = windows(stack.prometheus, "training_step_duration")
     rates, losses = windows(stack.prometheus, "training_tokens_rate"), windows(stack.prometheus, "train_loss")
@@ -127,7 +127,7 @@ def test_two_ranks(stack: Stack, tmp_path: Path) -> None:
 
 
 def test_without_a_line_of_code(stack: Stack, tmp_path: Path) -> None:
-    """``opentelemetry-instrument torchrun ...`` of a script that knows nothing of it: both ranks, and nobody else."""
+    """``opentelemetry-instrument torchrun ...`` of a script without monitel: both ranks, and no others."""
     variables = {
         "OTEL_SERVICE_NAME": "char-model",
         "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
@@ -141,5 +141,5 @@ def test_without_a_line_of_code(stack: Stack, tmp_path: Path) -> None:
     environment = stack.environment | variables
     done = run(instrument, *TORCHRUN, PLAIN, *ARGUMENTS, folder=tmp_path, environment=environment)
     check(stack.prometheus, RANKS)
-    said = [line for line in done.stderr.splitlines() if line.startswith("monitel")]
-    assert 2 * ["monitel: exported 3 windows, 0 events"] == said
+    printed = [line for line in done.stderr.splitlines() if line.startswith("monitel")]
+    assert 2 * ["monitel: exported 3 windows, 0 events"] == printed

@@ -65,7 +65,7 @@ print(json.dumps({"steps": steps, "dropped": pipeline.dropped, "windows": told})
 
 @dataclass
 class Run:
-    """What a training run said at its end."""
+    """The output of a training run."""
 
     steps: int
     dropped: dict[str, int]
@@ -93,7 +93,7 @@ def train(
 
 
 class Training:
-    """A run that is under way until it is told to end."""
+    """A run that goes on until it is asked to end."""
 
     def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
         self._process = process
@@ -101,10 +101,10 @@ class Training:
 
     @property
     def stderr(self) -> str:
-        """What it has said so far; it must be running."""
-        said = (self._folder / "stderr").read_text()
-        assert self._process.poll() is None, said
-        return said
+        """Return its output so far; the run must be alive."""
+        printed = (self._folder / "stderr").read_text()
+        assert self._process.poll() is None, printed
+        return printed
 
     def until(self, holds: Callable[[], object], what: str) -> None:
         """Wait until something holds, while it is running."""

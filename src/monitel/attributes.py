@@ -1,0 +1,136 @@
+"""Attributes: the checks of names and values, and what exporters need to send them.
+
+An attribute value is a str that UTF-8 can hold, an int of 64 bits, a float or a bool. Exporters check again, because
+``event.data`` can be changed after the check.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    AttributeValue = str | bool | int | float
+
+__all__ = ["INT64_MAX", "INT64_MIN", "escape_surrogates", "fits_int64", "typed_items"]
+
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+
+_NO_ATTRIBUTES: Mapping[str, AttributeValue] = MappingProxyType({})
+
+
+def fits_int64(number: int) -> bool:
+    """Return True if an int fits in 64 bits, with its sign."""
+    return INT64_MIN <= number <= INT64_MAX
+
+
+def escape_surrogates(text: str) -> str:
+    r"""Return text that UTF-8 can hold, as an exact str: a lone surrogate becomes its escape.
+
+    Example:
+        >>> from monitel.attributes import escape_surrogates
+        >>> escape_surrogates("caf\xe9 \udc80")
+        'café \\udc80'
+    """
+    if text.isascii():
+        return text if type(text) is str else str.__str__(text)
+    return text.encode(errors="backslashreplace").decode()
+
+
+def typed_items(attributes: Mapping[str, Any]) -> Hashable:
+    """Return a key that identifies attributes in any order: True, 1 and 1.0 differ in it, and NaN equals NaN."""
+    return frozenset(
+        (name, type(value), value if value == value else None)  # noqa: PLR0124  NaN differs from itself
+        for name, value in attributes.items()
+    )
+
+
+def checked_attributes(attributes: object) -> Mapping[str, AttributeValue]:
+    """Return a read-only copy of ``attributes``.
+
+    Raises:
+        TypeError: Not a mapping, a name that is not a str, or a value of another type than those of attributes.
+        ValueError: An empty name, or an int beyond 64 bits.
+    """
+    if attributes is None:
+        return _NO_ATTRIBUTES
+    if not isinstance(attributes, Mapping):
+        raise TypeError(f"attributes must be a mapping of names to values, got {type(attributes).__qualname__}")
+    checked: dict[str, AttributeValue] = {}
+    for key, value in attributes.items():
+        name = checked_text("attribute name", key)
+        if not name:
+            raise ValueError("attribute names must not be empty: Prometheus rejects the whole request")
+        checked[name] = checked_value(f"attribute {name!r}", value)
+    return MappingProxyType(checked) if checked else _NO_ATTRIBUTES
+
+
+def checked_text(what: str, value: object) -> str:
+    """Return a str or bytes as an exact str; bytes are decoded, as in torch.
+
+    Args:
+        what: The name of the argument, for error messages.
+        value: The argument.
+
+    Raises:
+        TypeError: Another type, or a str that UTF-8 cannot hold.
+        UnicodeDecodeError: Bytes that are not UTF-8.
+    """
+    if type(value) is str:
+        decoded = value
+    elif isinstance(value, (bytes, bytearray)):
+        return value.decode()
+    elif isinstance(value, str):
+        decoded = str.__str__(value)
+    else:
+        raise TypeError(f"{what} must be a str, got {type(value).__qualname__}: {value!r:.80}")
+    if not decoded.isascii():
+        try:
+            decoded.encode()
+        except UnicodeEncodeError as error:
+            raise TypeError(f"{what} must be text that UTF-8 can hold, got {value!r:.80}") from error
+    return decoded
+
+
+def checked_value(what: str, value: object) -> AttributeValue:
+    """Return an attribute's value as an exact str, int, float or bool; NumPy scalars and bytes are converted.
+
+    Args:
+        what: The name of the attribute, for error messages.
+        value: The value.
+
+    Raises:
+        TypeError: A value of another type, or a str that UTF-8 cannot hold.
+        ValueError: An int beyond 64 bits.
+    """
+    value = _without_numpy(value)
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, float):
+        return float.__float__(value)
+    if isinstance(value, int):
+        number = int.__int__(value)
+        if not fits_int64(number):
+            raise ValueError(f"{what}: an int must fit in 64 bits, got {number}; send it as a str")
+        return number
+    if isinstance(value, (str, bytes)):
+        return checked_text(what, value)
+    raise TypeError(f"{what}: a value must be a str, int, float or bool, got {type(value).__qualname__}")
+
+
+def _without_numpy(value: object) -> object:
+    """Return a NumPy number as a Python number, and any other value unchanged."""
+    numpy = sys.modules.get("numpy")  # a program that passes NumPy scalars has imported it
+    if numpy is None or not isinstance(value, numpy.generic):
+        return value
+    if isinstance(value, numpy.bool_):
+        return bool(value)
+    if isinstance(value, numpy.integer) and not isinstance(value, numpy.timedelta64):
+        return int(value)
+    if isinstance(value, numpy.floating):
+        return float(value)
+    return value

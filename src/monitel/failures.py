@@ -1,0 +1,55 @@
+"""Exceptions of several callables: all of them are called, then the first exception is raised."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+_Argument = TypeVar("_Argument")
+
+
+def call_each(action: Callable[[_Argument], object], arguments: Iterable[_Argument]) -> None:
+    """Call ``action`` with each argument, even if a call raises; then raise as :func:`raise_first` does."""
+    failures: list[BaseException] = []
+    for argument in arguments:
+        try:
+            action(argument)
+        except BaseException as error:
+            failures.append(error)
+    if failures:
+        raise_first(failures)
+
+
+def raise_first(failures: list[BaseException]) -> NoReturn:
+    """Raise one of several exceptions, KeyboardInterrupt and SystemExit first, and report the others as unraisable.
+
+    The list is emptied: the traceback holds the caller's frame, which would keep the exceptions alive.
+    """
+    urgent = [error for error in failures if isinstance(error, (KeyboardInterrupt, SystemExit))]
+    first = (urgent or failures)[0]
+    failures.remove(first)
+    while failures:
+        report_unraisable(failures.pop(0))
+    try:
+        raise first
+    finally:
+        del first, urgent
+
+
+def report_unraisable(error: BaseException) -> None:
+    """Pass an exception that no caller can catch to :func:`sys.unraisablehook`."""
+    raiser = _Raiser(error)
+    del error  # the traceback will hold this frame too
+    del raiser
+
+
+class _Raiser:
+    """Raises an exception in its destructor, which is the only way to the hook from Python."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._errors = [error]
+
+    def __del__(self) -> None:
+        raise self._errors.pop()  # popped: the traceback holds this frame, and would keep the exception alive
