@@ -1,4 +1,4 @@
-"""What the tests of this folder share: OpenTelemetry's own providers in memory, a clock that stands."""
+"""Fixtures: OpenTelemetry's providers in memory, and a manual clock."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def clock() -> Iterator[monitel.testing.ManualClock]:
-    """The clock of the Stats that the test makes: it stands until advanced."""
+    """Yield the clock of the test's Stats, which stays until advanced."""
     with monitel.testing.ManualClock() as clock:
         yield clock
 
 
 @dataclass
 class Backend:
-    """An application's own providers, with all that they have exported."""
+    """An application's providers, with everything that they have exported."""
 
     reader: InMemoryMetricReader = field(default_factory=InMemoryMetricReader)
     exporter: InMemoryLogRecordExporter = field(default_factory=InMemoryLogRecordExporter)
@@ -48,7 +48,7 @@ class Backend:
         self.tracer_provider.add_span_processor(SimpleSpanProcessor(self.span_exporter))
 
     def collect(self) -> dict[str, Any]:
-        """Collect as a reader does each interval: the metrics of the scope ``monitel``, by name."""
+        """Collect as a reader does, and return the metrics of the scope ``monitel`` by name."""
         data = self.reader.get_metrics_data()
         return {
             metric.name: metric
@@ -59,7 +59,7 @@ class Backend:
         }
 
     def values(self) -> dict[str, float]:
-        """Collect, and give each metric's value, of those that have one point."""
+        """Collect, and return the values of the metrics with one point."""
         return {
             name: metric.data.data_points[0].value
             for name, metric in self.collect().items()
@@ -67,23 +67,23 @@ class Backend:
         }
 
     def records(self) -> list[Any]:
-        """The log records so far."""
+        """Return the log records so far."""
         return [each.log_record for each in self.exporter.get_finished_logs()]
 
     def spans(self) -> list[ReadableSpan]:
-        """The spans that have ended so far."""
+        """Return the spans that have ended so far."""
         return list(self.span_exporter.get_finished_spans())
 
 
 @pytest.fixture
 def backend() -> Backend:
-    """Providers of OpenTelemetry's SDK, in memory."""
+    """Yield providers of OpenTelemetry's SDK, in memory."""
     return Backend()
 
 
 @pytest.fixture
 def installed(backend: Backend) -> Iterator[Installation]:
-    """monitel_otel, installed with these providers."""
+    """Yield the installation of monitel_otel with these providers."""
     installation = monitel_otel.install(backend.meter_provider, backend.logger_provider)
     yield installation
     installation.uninstall()

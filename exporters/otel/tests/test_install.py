@@ -1,4 +1,4 @@
-"""install() and uninstall(): which providers, from when to when, and what it needs."""
+"""install() and uninstall(): providers, lifetime, and dependencies."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def add_one(stat: Stat) -> None:
     stat.flush()
 
 
-def test_uninstall_ends_it(backend: Backend, installed: Installation, clock: ManualClock) -> None:
-    """Nothing is written any more, and a collect closes no windows; a second time does nothing."""
+def test_uninstall(backend: Backend, installed: Installation, clock: ManualClock) -> None:
+    """Afterwards nothing is written, and a collection closes no windows. Idempotent."""
     stat = Stat("loss", [COUNT], 60.0)
     add_one(stat)
     installed.uninstall()
@@ -41,8 +41,8 @@ def test_uninstall_ends_it(backend: Backend, installed: Installation, clock: Man
     assert (1, []) == (stat.count, backend.records())
 
 
-def test_uninstall_leaves_the_others(backend: Backend, installed: Installation) -> None:
-    """Somebody else's handlers, registered before or after, still hear of everything."""
+def test_uninstall_keeps_other_handlers(backend: Backend, installed: Installation) -> None:
+    """Other handlers, registered before or after, still receive all events."""
     with monitel.testing.capture_events() as events:
         installed.uninstall()
         monitel.emit("late")
@@ -50,8 +50,8 @@ def test_uninstall_leaves_the_others(backend: Backend, installed: Installation) 
     assert [] == backend.records()
 
 
-def test_it_can_be_installed_again(backend: Backend, installed: Installation) -> None:
-    """With the same providers; counts go on."""
+def test_installed_again(backend: Backend, installed: Installation) -> None:
+    """After a second installation with the same providers, counts continue."""
     stat = Stat("loss", [COUNT], 60.0)
     add_one(stat)
     installed.uninstall()
@@ -62,8 +62,8 @@ def test_it_can_be_installed_again(backend: Backend, installed: Installation) ->
     assert ["epoch"] == [record.event_name for record in backend.records()]
 
 
-def test_leaving_with_closes_what_is_open(backend: Backend) -> None:
-    """Then it is uninstalled."""
+def test_leaving_with_closes_open_windows(backend: Backend) -> None:
+    """Open windows are written, then the handler is unregistered."""
     with monitel_otel.install(backend.meter_provider, backend.logger_provider) as installation:
         stat = Stat("loss", [COUNT], 60.0)
         stat.add(1)
@@ -73,8 +73,8 @@ def test_leaving_with_closes_what_is_open(backend: Backend) -> None:
     installation.uninstall()
 
 
-def test_leaving_with_by_an_exception_uninstalls_too(backend: Backend) -> None:
-    """And the exception is the caller's."""
+def test_leaving_with_an_exception(backend: Backend) -> None:
+    """The handler is unregistered, and the exception is not suppressed."""
     installation = monitel_otel.install(backend.meter_provider, backend.logger_provider)
     with pytest.raises(RuntimeError, match="training failed"), installation:
         raise RuntimeError("training failed")
@@ -130,7 +130,7 @@ print([name for name in sys.modules if name.startswith("opentelemetry.sdk")])
 
 
 def run(script: str, tmp_path: Path, *arguments: str) -> str:
-    """Run a script that says nothing on stderr."""
+    """Run a script that prints nothing to stderr, and return its output."""
     path = tmp_path / "script.py"
     path.write_text(script)
     done = subprocess.run(
@@ -141,12 +141,12 @@ def run(script: str, tmp_path: Path, *arguments: str) -> str:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_the_global_providers_are_taken_where_none_is_given(tmp_path: Path, when: str) -> None:
-    """Also if the application sets them later, as frameworks do."""
-    said = run(GLOBALS, tmp_path, when).splitlines()
-    assert {"loss.sum 5.0", "monitel.windows 1", "['epoch']"} <= set(said)
+def test_global_providers_are_the_default(tmp_path: Path, when: str) -> None:
+    """This is so even if the application sets them later, as frameworks do."""
+    output = run(GLOBALS, tmp_path, when).splitlines()
+    assert {"loss.sum 5.0", "monitel.windows 1", "['epoch']"} <= set(output)
 
 
-def test_the_api_alone_is_enough(tmp_path: Path) -> None:
-    """Without an SDK everything goes nowhere, silently: a library may install it and leave the rest to others."""
+def test_api_without_an_sdk(tmp_path: Path) -> None:
+    """Without an SDK, nothing is exported and nothing is logged, so that a library may install monitel_otel."""
     assert "[]\n" == run(NO_SDK, tmp_path)

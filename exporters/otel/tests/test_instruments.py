@@ -1,4 +1,4 @@
-"""Windows in the instruments of an application's own MeterProvider."""
+"""Conversion of windows to instruments of an application's MeterProvider."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CUMULATIVE = 2
 
 
 def close_windows(stat: Stat, clock: ManualClock, *windows: list[float]) -> None:
-    """Fill one window after the other; the last one is closed too."""
+    """Fill and close one window per list of samples."""
     for samples in windows:
         for sample in samples:
             stat.add(sample)
@@ -36,7 +36,7 @@ def close_windows(stat: Stat, clock: ManualClock, *windows: list[float]) -> None
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """All that was told, by anybody."""
+    """Return all messages of warnings."""
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
@@ -65,7 +65,7 @@ def test_each_aggregation_has_its_instrument(
     unit: str,
     value: float,
 ) -> None:
-    """COUNT and SUM add up over windows, the others show the last one; unit, description and attributes are there."""
+    """COUNT and SUM add up over windows, the others have the last window; unit, description and attributes are set."""
     attributes: dict[str, Any] = {"split": "val", "fold": 3}
     stat = Stat(
         "step.time", [aggregation], 60.0, unit="s", description="a step", attributes=attributes, monotonic=declared
@@ -83,8 +83,8 @@ def test_each_aggregation_has_its_instrument(
 
 
 @pytest.mark.usefixtures("installed")
-def test_a_distribution_is_percentiles(backend: Backend, clock: ManualClock) -> None:
-    """Gauges, because an instrument of the API takes samples, not a histogram that is made; NaN is left out."""
+def test_distribution_becomes_percentiles(backend: Backend, clock: ManualClock) -> None:
+    """Percentiles are gauges, because instruments of the API do not accept a histogram; NaN is left out."""
     stat = Stat("step.time", [HISTOGRAM], 60.0, unit="s")
     close_windows(stat, clock, [1.0], [1.0, 2.0, 3.0], [math.nan])
     metrics = backend.collect()
@@ -100,10 +100,10 @@ windows = st.lists(st.lists(st.integers(-1000, 1000).map(float), min_size=1, max
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(windows=windows, every=st.integers(1, 5))
-def test_counts_and_sums_are_exact_over_any_windows(
+def test_counts_and_sums_are_exact(
     clock: ManualClock, windows: list[list[float]], every: int
 ) -> None:
-    """However often somebody collects in between."""
+    """Collections at any time do not change them."""
     backend = Backend()
     with monitel_otel.install(backend.meter_provider, backend.logger_provider):
         stat = Stat("loss", TORCHS, 60.0)
@@ -126,7 +126,7 @@ def test_counts_and_sums_are_exact_over_any_windows(
 def test_stats_of_one_name_share_instruments(
     backend: Backend, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Other attributes are other points of one metric; the same ones add up, also in a Stat made later."""
+    """Different attributes give different points of one metric; equal attributes add up, even for a later Stat."""
     for attributes, value in [({"split": "val"}, 1.0), ({"split": "train"}, 2.0), ({"split": "val"}, 4.0)]:
         close_windows(Stat("loss", [SUM], 60.0, attributes=attributes), clock, [value])
     points = backend.collect()["loss.sum"].data.data_points
@@ -136,10 +136,10 @@ def test_stats_of_one_name_share_instruments(
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.usefixtures("installed")
-def test_what_is_not_finite_is_left_out_and_counted(
+def test_values_that_are_not_finite_are_counted(
     backend: Backend, clock: ManualClock, caplog: pytest.LogCaptureFixture, bad: float
 ) -> None:
-    """The SDK would drop it too, with a warning for each call; counts stay exact."""
+    """Such values are left out, because the SDK would log a warning for each; counts are exact."""
     stat = Stat("loss", TORCHS, 60.0)
     close_windows(stat, clock, [1.0])
     backend.collect()
@@ -155,10 +155,10 @@ def test_what_is_not_finite_is_left_out_and_counted(
 
 
 @pytest.mark.usefixtures("installed")
-def test_a_counter_that_would_fall_is_counted_too(
+def test_negative_sum_of_a_monotonic_stat(
     backend: Backend, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """``monotonic=True`` was promised; a negative sum is left out, without a warning of the SDK."""
+    """A negative sum with ``monotonic=True`` is left out and counted, without a warning of the SDK."""
     stat = Stat("tokens", [SUM], 60.0, monotonic=True)
     close_windows(stat, clock, [5.0], [-3.0], [2.0])
     values = backend.values()
@@ -176,10 +176,10 @@ def test_a_counter_that_would_fall_is_counted_too(
     ],
 )
 @pytest.mark.usefixtures("installed")
-def test_names_are_what_the_api_takes(
+def test_names_follow_the_syntax_of_the_api(
     backend: Backend, clock: ManualClock, name: str, metric: str | None, description: str
 ) -> None:
-    """The API raises for others; the Stat's own name is kept in the description."""
+    """The API raises for other names; the Stat's name is kept in the description."""
     close_windows(Stat(name, [COUNT], 60.0, description="of a step"), clock, [1.0])
     (found,) = (each for each in backend.collect().values() if not each.name.startswith("monitel."))
     assert found.name == f"{metric}.count" if metric else len(found.name) <= 255
@@ -187,10 +187,10 @@ def test_names_are_what_the_api_takes(
 
 
 @pytest.mark.usefixtures("installed")
-def test_names_that_become_one_are_told_once(
+def test_equal_metric_names_are_logged_once(
     backend: Backend, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Also by upper and lower case, which OpenTelemetry does not tell apart; no sample is lost."""
+    """This includes names that differ only in case, which OpenTelemetry ignores; no sample is lost."""
     stats = [Stat(name, [COUNT], 60.0, description="same") for name in ("Loss", "loss")]
     for _ in range(3):
         for stat in stats:
@@ -200,10 +200,10 @@ def test_names_that_become_one_are_told_once(
 
 
 @pytest.mark.usefixtures("installed")
-def test_windows_that_come_faster_than_collects_are_told_once(
+def test_windows_faster_than_collections_are_logged_once(
     backend: Backend, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The Stat is named, and what to do; counts and sums alone lose nothing and give no warning."""
+    """The warning names the Stat and a remedy; Stats with only counts and sums give no warning."""
     exact, lossy = Stat("exact", [COUNT, SUM], 60.0), Stat("lossy", [MEAN], 60.0)
     backend.collect()
     close_windows(exact, clock, [1.0], [2.0], [3.0])
@@ -219,10 +219,10 @@ def test_windows_that_come_faster_than_collects_are_told_once(
 
 
 @pytest.mark.usefixtures("installed")
-def test_the_loss_is_told_for_stats_that_are_made_anew_too(
+def test_lost_window_of_a_new_stat_is_logged(
     backend: Backend, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Two Stats of one name and attributes write one gauge: it holds the later one's window."""
+    """Two Stats with the same name and attributes write one gauge, which keeps the later window."""
     backend.collect()
     backend.collect()
     stats = [Stat("val.loss", [MEAN], 60.0) for _ in range(2)]
@@ -232,10 +232,10 @@ def test_the_loss_is_told_for_stats_that_are_made_anew_too(
 
 
 @pytest.mark.usefixtures("installed")
-def test_stats_of_other_attributes_do_not_lose_each_others_windows(
+def test_stats_with_other_attributes_lose_no_windows(
     backend: Backend, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One window each between two collects, of many Stats that come and go, is no loss and gives no warning."""
+    """One window per Stat between two collections, of many short-lived Stats, gives no warning."""
     backend.collect()
     backend.collect()
     for number in range(200):
@@ -244,7 +244,7 @@ def test_stats_of_other_attributes_do_not_lose_each_others_windows(
 
 
 def in_thread(function: Any) -> None:
-    """Call it in a thread that must come back."""
+    """Call a function in a thread, which must end in time."""
     thread = Thread(target=function, daemon=True)
     thread.start()
     thread.join(DEADLINE)
@@ -252,8 +252,8 @@ def in_thread(function: Any) -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_a_collect_closes_windows_whose_time_is_over(backend: Backend, clock: ManualClock) -> None:
-    """A Stat that nobody adds to is heard of all the same; an open window stays open."""
+def test_collection_closes_expired_windows(backend: Backend, clock: ManualClock) -> None:
+    """The window of an idle Stat is exported; an open window stays open."""
     stat = Stat("loss", [SUM], 60.0)
     backend.collect()
     stat.add(1)
@@ -265,8 +265,8 @@ def test_a_collect_closes_windows_whose_time_is_over(backend: Backend, clock: Ma
 
 
 @pytest.mark.usefixtures("installed")
-def test_the_first_window_of_a_stat_may_close_in_a_collect(backend: Backend, clock: ManualClock) -> None:
-    """Its instruments are then made inside the callback: no deadlock, in many Stats at once."""
+def test_first_window_of_a_stat_closes_in_a_collection(backend: Backend, clock: ManualClock) -> None:
+    """Creating the instruments inside the callback does not deadlock, even for many Stats."""
     for number in range(50):
         Stat(f"loss.{number}", TORCHS, 60.0).add(1)  # destructed with an open window
         monitel.stat(f"registered.loss.{number}").add(1)
@@ -278,8 +278,8 @@ def test_the_first_window_of_a_stat_may_close_in_a_collect(backend: Backend, clo
 
 
 @pytest.mark.usefixtures("installed")
-def test_a_broken_handler_does_not_spoil_a_collect(backend: Backend, clock: ManualClock) -> None:
-    """Somebody's handler raises when it hears of a window that a collect has closed: the window is exported."""
+def test_failing_handler_in_a_collection(backend: Backend, clock: ManualClock) -> None:
+    """If another handler raises while a collection closes a window, the window is exported."""
 
     def broken(_event: monitel.Event) -> None:
         raise RuntimeError("broken handler")
@@ -292,8 +292,8 @@ def test_a_broken_handler_does_not_spoil_a_collect(backend: Backend, clock: Manu
     assert 1.0 == backend.values()["loss.sum"]
 
 
-def test_threads_lose_nothing(backend: Backend, installed: Installation) -> None:
-    """Windows closed in four threads, while a fifth collects."""
+def test_threads_lose_no_windows(backend: Backend, installed: Installation) -> None:
+    """Four threads close windows while a fifth collects."""
 
     def work(name: str) -> None:
         for _ in range(500):

@@ -1,4 +1,4 @@
-"""Events as log records of an application's own LoggerProvider."""
+"""Conversion of events to log records of an application's LoggerProvider."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ MOMENT_NS = 1_772_366_400_123_456_000
 
 
 @pytest.mark.parametrize("severity", list(Severity))
-def test_an_event_is_a_log_record(backend: Backend, severity: Severity) -> None:
-    """Name, time in ns, severity and data; the name as body, no severity text; observed when it was logged."""
+def test_event_becomes_a_log_record(backend: Backend, severity: Severity) -> None:
+    """A record has name, time in ns, severity and data; the body is the name; it is observed when it was logged."""
     data: dict[str, Any] = {"loss": 3.5, "rank": 2, "ok": False, "why": "learning rate", "nan": float("inf")}
     before = time.time_ns()
     monitel.log_event(Event("loss.spike", MOMENT, data, severity=severity))
@@ -46,22 +46,22 @@ def test_an_event_is_a_log_record(backend: Backend, severity: Severity) -> None:
     assert before <= record.observed_timestamp <= time.time_ns()
 
 
-def test_the_severity_is_info_unless_said(backend: Backend) -> None:
-    """As OpenTelemetry asks of events."""
+def test_default_severity_is_info(backend: Backend) -> None:
+    """OpenTelemetry demands this of events."""
     monitel.emit("epoch")
     assert [9] == [record.severity_number.value for record in backend.records()]
 
 
-def test_the_scope_is_monitel(backend: Backend) -> None:
-    """With its version, and no schema."""
+def test_scope_is_monitel(backend: Backend) -> None:
+    """The scope has monitel's version, and no schema."""
     monitel.emit("epoch")
     (exported,) = backend.exporter.get_finished_logs()
     scope: Any = exported.instrumentation_scope
     assert ("monitel", monitel.__version__, "") == (scope.name, scope.version, scope.schema_url or "")
 
 
-def test_the_training_step_is_an_attribute(backend: Backend) -> None:
-    """The one in force when the event was logged; without one there is none; the event's own wins."""
+def test_training_step_is_an_attribute(backend: Backend) -> None:
+    """The step is that of the logging, or absent; an item of the event's data with its name takes precedence."""
     monitel.emit("before")
     monitel.set_step(7)
     monitel.emit("at")
@@ -70,8 +70,8 @@ def test_the_training_step_is_an_attribute(backend: Backend) -> None:
     assert expected == [dict(record.attributes) for record in backend.records()]
 
 
-def test_the_record_belongs_to_the_span_in_which_it_was_logged(backend: Backend) -> None:
-    """Trace and span id are those of the caller's context."""
+def test_record_belongs_to_the_current_span(backend: Backend) -> None:
+    """Trace and span id are those of the current context."""
     with TracerProvider(shutdown_on_exit=False).get_tracer("test").start_as_current_span("step") as span:
         monitel.emit("inside")
     monitel.emit("outside")
@@ -89,30 +89,30 @@ def test_the_record_belongs_to_the_span_in_which_it_was_logged(backend: Backend)
     ("key", "value"),
     [("x", [1, 2]), ("x", None), ("x", b"bytes"), ("x", object()), ("x", 2**63), ("x", 1j), ("", 1), (5, 1)],
 )
-def test_what_cannot_be_an_attribute_is_left_out_and_told_once(
+def test_unsuitable_data_is_left_out_and_logged_once(
     backend: Backend, caplog: pytest.LogCaptureFixture, key: Any, value: Any
 ) -> None:
-    """What was put into ``event.data`` unchecked costs itself only."""
+    """Unchecked items of ``event.data`` do not affect other items."""
     for _ in range(3):
         event = Event("odd", MOMENT, {"good": 1})
         event.data[key] = value
         monitel.log_event(event)
     assert [{"good": 1}] * 3 == [dict(record.attributes) for record in backend.records()]
-    told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert 1 == len(told)
-    assert "'odd'" in told[0]
-    assert repr(key) in told[0]
+    messages = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert 1 == len(messages)
+    assert "'odd'" in messages[0]
+    assert repr(key) in messages[0]
 
 
 @pytest.mark.parametrize("value", [2**63 - 1, -(2**63)])
 def test_every_int_of_64_bits_is_kept(backend: Backend, value: int) -> None:
-    """Exactly."""
+    """The smallest and the largest int of 64 bits are exact."""
     monitel.emit("epoch", number=value)
     assert [value] == [record.attributes["number"] for record in backend.records()]
 
 
 def test_windows_never_become_records(backend: Backend) -> None:
-    """They are metrics; a Stat's event by its name alone, logged by somebody else, is an event."""
+    """Windows are metrics; an event that only has the name of a Stat's events is a record."""
     stat = monitel.Stat("loss", [monitel.MEAN], 60.0)
     stat.add(1)
     stat.flush()
@@ -127,14 +127,14 @@ def test_windows_never_become_records(backend: Backend) -> None:
     st.integers(-14 * 60, 14 * 60),
 )
 def test_timestamps_are_exact(moment: dt.datetime, minutes: int) -> None:
-    """To the microsecond, in any zone."""
+    """Timestamps are exact to the microsecond, in any zone."""
     elsewhere = moment.astimezone(dt.timezone(dt.timedelta(minutes=minutes)))
     assert (moment - EPOCH) // dt.timedelta(microseconds=1) * 1000 == timestamp_ns(elsewhere)
 
 
 @pytest.mark.parametrize("fold", [0, 1])
-def test_a_naive_timestamp_is_local_time(monkeypatch: pytest.MonkeyPatch, fold: int) -> None:
-    """As in torch; also in the hour that comes twice."""
+def test_naive_timestamp_is_local_time(monkeypatch: pytest.MonkeyPatch, fold: int) -> None:
+    """This is as in torch, even in the hour that is repeated when the clock is set back."""
     monkeypatch.setenv("TZ", "Europe/Berlin")
     time.tzset()
     try:
@@ -157,13 +157,13 @@ def test_a_naive_timestamp_is_local_time(monkeypatch: pytest.MonkeyPatch, fold: 
         (dt.datetime.max.replace(tzinfo=dt.timezone.utc), 2**64 - 1),
     ],
 )
-def test_years_that_the_protocol_does_not_have_are_cut(backend: Backend, moment: dt.datetime, expected: int) -> None:
-    """The event arrives, as early or as late as can be."""
+def test_years_outside_the_protocol_are_limited(backend: Backend, moment: dt.datetime, expected: int) -> None:
+    """The event has the earliest or the latest possible time."""
     monitel.log_event(Event("odd", moment, {}))
     assert [expected] == [record.timestamp for record in backend.records()]
 
 
-def test_the_latest_naive_year_is_cut_too(backend: Backend) -> None:
-    """Also where the C library's calendar ends before it."""
+def test_latest_naive_year_is_limited(backend: Backend) -> None:
+    """This is so even if the C library cannot convert that year."""
     monitel.log_event(Event("odd", dt.datetime.max, {}))  # noqa: DTZ901  naive
     assert [2**64 - 1] == [record.timestamp for record in backend.records()]

@@ -1,4 +1,4 @@
-"""Ranges as spans of an application's own TracerProvider."""
+"""Conversion of ranges to spans of an application's TracerProvider."""
 
 from __future__ import annotations
 
@@ -34,38 +34,38 @@ DEADLINE = 20.0
 
 @pytest.fixture
 def spanning(backend: Backend) -> Iterator[Installation]:
-    """monitel_otel, installed with these providers and the TracerProvider too."""
+    """Yield the installation of monitel_otel with these providers, including the TracerProvider."""
     with monitel_otel.install(backend.meter_provider, backend.logger_provider, backend.tracer_provider) as installed:
         yield installed
 
 
 def ids_of(span: ReadableSpan) -> tuple[int, int]:
-    """Trace and span id."""
+    """Return trace and span id."""
     context = span.get_span_context()
     assert context is not None
     return context.trace_id, context.span_id
 
 
 def parents(spans: list[ReadableSpan]) -> dict[str, str]:
-    """The name of each span's parent, by its own name; "" where there is none."""
+    """Return the name of each span's parent by the span's name; "" without a parent."""
     names = {ids_of(span)[1]: span.name for span in spans}
     assert len(spans) == len(names)
     return {span.name: names.get(span.parent.span_id, "?") if span.parent else "" for span in spans}
 
 
 @pytest.mark.usefixtures("spanning")
-def test_a_range_is_a_span(backend: Backend) -> None:
-    """With its times to the nanosecond, its step, thread and arguments, by the scope ``monitel``."""
-    heard: list[Range] = []
+def test_range_becomes_a_span(backend: Backend) -> None:
+    """A span has the range's times in ns, step, thread and arguments, and the scope ``monitel``."""
+    received: list[Range] = []
     args: dict[str, Any] = {"batch": 32, "shape": (2, 3), "bad": object()}
     monitel.set_step(7)
-    with ranges.listen(ended=heard.append), record_function("forward", args):
+    with ranges.listen(ended=received.append), record_function("forward", args):
         pass
     (span,) = backend.spans()
-    assert ("forward", heard[0].start_ns, heard[0].end_ns) == (span.name, span.start_time, span.end_time)
+    assert ("forward", received[0].start_ns, received[0].end_ns) == (span.name, span.start_time, span.end_time)
     assert {
         "training.step": 7,
-        "thread.id": heard[0].track.thread_id,
+        "thread.id": received[0].track.thread_id,
         "thread.name": "MainThread",
         "batch": 32,
         "shape": (2, 3),
@@ -75,15 +75,15 @@ def test_a_range_is_a_span(backend: Backend) -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_ranges_are_no_spans_unless_asked_for(backend: Backend) -> None:
-    """Nobody listens, so that they cost next to nothing."""
+def test_spans_are_opt_in(backend: Backend) -> None:
+    """By default there is no listener, so that ranges cost almost nothing."""
     with record_function("forward"):
         assert ranges.current_range() is None
 
 
 @pytest.mark.usefixtures("spanning")
-def test_parents_are_ranges_and_the_callers_own_spans(backend: Backend) -> None:
-    """The innermost of the two; nothing is attached to the caller's context."""
+def test_parents_are_ranges_and_spans_of_the_application(backend: Backend) -> None:
+    """The innermost one is the parent; no context is attached."""
     tracer = backend.tracer_provider.get_tracer("mine")
     with tracer.start_as_current_span("request") as request, record_function("step"):
         assert request is trace.get_current_span()
@@ -98,8 +98,8 @@ def test_parents_are_ranges_and_the_callers_own_spans(backend: Backend) -> None:
 
 
 @pytest.mark.usefixtures("spanning")
-def test_threads_and_tasks_have_their_own_parents(backend: Backend) -> None:
-    """A thread begins anew; a task begins in what was open when it was made."""
+def test_parents_in_threads_and_tasks(backend: Backend) -> None:
+    """A thread starts without a parent; a task starts in the ranges that were open at its creation."""
 
     async def work(name: str) -> None:
         with record_function(name):
@@ -120,8 +120,8 @@ def test_threads_and_tasks_have_their_own_parents(backend: Backend) -> None:
 
 
 @pytest.mark.usefixtures("spanning")
-def test_events_in_a_range_carry_its_ids(backend: Backend) -> None:
-    """Those in a span of the caller's own carry that one's."""
+def test_events_in_a_range_have_its_ids(backend: Backend) -> None:
+    """Events inside a span of the application have the ids of that span."""
     tracer = backend.tracer_provider.get_tracer("mine")
     with record_function("step"):
         monitel.emit("in step")
@@ -134,8 +134,8 @@ def test_events_in_a_range_carry_its_ids(backend: Backend) -> None:
 
 
 @pytest.mark.usefixtures("spanning")
-def test_what_is_beyond_the_budget_of_a_step_is_one_span(backend: Backend, clock: ManualClock) -> None:
-    """It says how many and how long; it comes when the step is over, or at the end."""
+def test_ranges_beyond_the_budget_are_folded(backend: Backend, clock: ManualClock) -> None:
+    """The fold has their number and duration; it is written after the step, or at the end."""
     with monitel_otel.install(
         backend.meter_provider, backend.logger_provider, backend.tracer_provider, span_budget=2
     ):
@@ -160,8 +160,8 @@ def test_what_is_beyond_the_budget_of_a_step_is_one_span(backend: Backend, clock
         assert fold.parent == steps_of[step].get_span_context()
 
 
-def test_one_step_in_so_many_is_exported(backend: Backend) -> None:
-    """Those that the number divides."""
+def test_some_steps_are_exported(backend: Backend) -> None:
+    """Only steps that are multiples of span_steps are exported."""
     with monitel_otel.install(tracer_provider=backend.tracer_provider, span_steps=3):
         for step in range(7):
             monitel.set_step(step)
@@ -171,16 +171,16 @@ def test_one_step_in_so_many_is_exported(backend: Backend) -> None:
 
 
 @pytest.mark.usefixtures("spanning")
-def test_a_trace_that_is_not_sampled_gets_no_ranges(backend: Backend) -> None:
-    """However deep they are."""
+def test_trace_that_is_not_sampled(backend: Backend) -> None:
+    """Ranges in such a trace are not exported, at any depth."""
     context = SpanContext(0xA1, 0xB2, is_remote=True, trace_flags=TraceFlags(0))
     with trace.use_span(NonRecordingSpan(context)), record_function("step"), record_function("forward"):
         pass
     assert [] == backend.spans()
 
 
-def test_the_providers_sampler_decides() -> None:
-    """Also for the ranges within one that it refused."""
+def test_sampler_of_the_provider_decides() -> None:
+    """Ranges inside a range that it drops are dropped, too."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider(ALWAYS_OFF, shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -189,8 +189,8 @@ def test_the_providers_sampler_decides() -> None:
     assert () == exporter.get_finished_spans()
 
 
-def test_nothing_is_written_after_uninstall(backend: Backend) -> None:
-    """A range that runs then still becomes a span; what begins later does not."""
+def test_ranges_after_uninstall(backend: Backend) -> None:
+    """A range that is running becomes a span; a range that begins later does not."""
     installation = monitel_otel.install(tracer_provider=backend.tracer_provider)
     with record_function("running"):
         installation.uninstall()
@@ -199,8 +199,8 @@ def test_nothing_is_written_after_uninstall(backend: Backend) -> None:
     assert ["running"] == [span.name for span in backend.spans()]
 
 
-def test_the_global_provider_takes_them_when_asked(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``spans=True``, without a provider."""
+def test_global_tracer_provider(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``spans=True`` without a provider uses the global one."""
     monkeypatch.setattr("monitel_otel.installation.get_tracer_provider", lambda: backend.tracer_provider)
     with monitel_otel.install(spans=True), record_function("step"):
         pass
@@ -208,7 +208,7 @@ def test_the_global_provider_takes_them_when_asked(backend: Backend, monkeypatch
 
 
 @pytest.mark.parametrize(("arguments", "says"), [({"span_budget": 0}, "got 0"), ({"span_steps": -1}, "got -1")])
-def test_misuse_is_said_at_once(arguments: dict[str, Any], says: str) -> None:
-    """And nothing is installed."""
+def test_wrong_limits(arguments: dict[str, Any], says: str) -> None:
+    """Wrong limits are errors, and nothing is installed."""
     with pytest.raises(ValueError, match=f"must be at least 1, {says}"):
         monitel_otel.install(spans=True, **arguments)

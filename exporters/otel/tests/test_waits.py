@@ -1,4 +1,4 @@
-"""Wait counters as instruments."""
+"""Conversion of wait counters to instruments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def collected(reader: InMemoryMetricReader, key: str) -> dict[str, float]:
-    """What a collect gives for one key, by the last part of the metric's name, with its unit."""
+    """Collect, and return value and unit of one key's metrics by the last part of their names."""
     data: Any = reader.get_metrics_data()
     metrics = [metric for scope in data.resource_metrics[0].scope_metrics for metric in scope.metrics]
     return {
@@ -32,8 +32,8 @@ def wait(clock: ManualClock, key: str, seconds: float) -> None:
         clock.advance(seconds)
 
 
-def test_a_wait_counter_gives_four_metrics(clock: ManualClock) -> None:
-    """Time, count and active are the process's totals; max is the longest since the last collect."""
+def test_wait_counter_gives_four_metrics(clock: ManualClock) -> None:
+    """Time, count and active are totals of the process; max is the longest wait since the last collection."""
     reader = InMemoryMetricReader()
     waits = monitel_otel.WaitInstruments(MeterProvider([reader]).get_meter("test"))
     wait(clock, "loading.one", 2.0)
@@ -50,21 +50,21 @@ def test_a_wait_counter_gives_four_metrics(clock: ManualClock) -> None:
 
 
 def test_install_observes_wait_counters(clock: ManualClock) -> None:
-    """A counter made after install() is seen once a window has been written, also while a reader collects."""
+    """A counter that is created after install() is observed after the next window, even one closed by a collection."""
     reader = InMemoryMetricReader()
     with monitel_otel.install(meter_provider=MeterProvider([reader])):
         wait(clock, "loading.two", 1.0)
         stat = monitel.Stat("x", [monitel.COUNT], 60.0)
         stat.add(1.0)
         clock.advance(60)
-        assert {} == collected(reader, "loading.two")  # closed by this collect, where none is made
+        assert {} == collected(reader, "loading.two")  # closed by this collection, which creates no instruments
         stat.add(1.0)
         stat.flush()
         assert 1.0 == collected(reader, "loading.two")[".time s"]
 
 
-def test_a_collect_asks_the_sources_once_for_each_instrument() -> None:
-    """Not for each key: torch's source is a hundred keys of JSON. A key that it has no more has no point."""
+def test_collection_reads_the_sources_once_per_instrument() -> None:
+    """Sources are not read for each key, because torch's source has a hundred keys. A removed key has no point."""
     asked: list[int] = []
     keys = list(range(20))
 

@@ -1,4 +1,4 @@
-"""A random secret, and the check that no output channel shows it."""
+"""Random secrets, and the check that no output channel shows them."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from typing import Any
 from urllib.parse import quote
 
 _RANDOM = random.Random(4711)
-_PIECE = 8  # characters: as much of a secret must not be seen either
-_DEPTH = 4  # of attributes of attributes
+_PIECE = 8  # characters: no piece of a secret of this length may be visible either
+_DEPTH = 4  # levels of nested attributes that are searched
 
 
 def new_canary(length: int = 20) -> str:
-    """Return a secret that occurs nowhere by chance."""
+    """Return a secret that does not occur anywhere by chance."""
     return "".join(_RANDOM.choices(string.ascii_letters + string.digits, k=length))
 
 
 def assert_canary_unseen(canary: str, *channels: Any) -> None:
-    """Assert that no channel shows a canary, or eight characters of it, in any encoding that is in use.
+    """Assert that no channel shows a canary, or eight characters of it, in plain text, base64 or hexadecimal.
 
     Args:
-        canary: The secret, of letters and digits.
-        *channels: Text, bytes, log records (with their tracebacks), exceptions (with all that they are chained to),
-            files and folders, or any other object, of which repr, str and attributes are looked at.
+        canary: The secret: letters and digits.
+        *channels: Text, bytes, log records, exceptions (with the exceptions they are chained to), files and folders,
+            or any other object: its repr, str and attributes are searched.
     """
     for channel in channels:
         for text in _texts(channel, _DEPTH):
@@ -37,7 +37,7 @@ def assert_canary_unseen(canary: str, *channels: Any) -> None:
 
 
 def forms_of(canary: str) -> set[str]:
-    """Return what must not be seen of a canary: pieces of it, and the same in base64 and hexadecimal."""
+    """Return the texts that would reveal a canary: its pieces, and its base64 and hexadecimal forms."""
     pieces = {canary[start : start + _PIECE] for start in range(max(1, len(canary) - _PIECE + 1))}
     pieces |= {canary.encode().hex()}
     for before in range(3):
@@ -47,7 +47,7 @@ def forms_of(canary: str) -> set[str]:
 
 
 def echoes_of(text: str) -> list[str]:
-    """Return a text in the forms in which a backend may echo it."""
+    """Return a text in each form in which a backend may echo it."""
     return [
         text,
         quote(text, safe=""),

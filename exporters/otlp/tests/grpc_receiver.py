@@ -1,4 +1,4 @@
-"""An OTLP/gRPC backend inside pytest: the twin of the HTTP receiver, with the same inbox."""
+"""An OTLP/gRPC backend inside pytest, with the same inbox as the HTTP backend."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _SERVICES = {
 
 @dataclass(frozen=True)
 class GrpcAnswer(Answer):
-    """How a request is answered over gRPC; of the faults ``hang`` alone is known here.
+    """An answer over gRPC; ``hang`` is the only supported fault.
 
     Attributes:
-        code: The status.
-        details: What the status says in words.
-        retry_delay: Seconds for a ``google.rpc.RetryInfo`` in the trailing metadata; None has no details there.
+        code: Status.
+        details: Message of the status.
+        retry_delay: Seconds of a ``google.rpc.RetryInfo`` in the trailing metadata; None sends no trailing metadata.
     """
 
     code: grpc.StatusCode = grpc.StatusCode.OK
@@ -38,16 +38,16 @@ class GrpcAnswer(Answer):
 
     @property
     def takes(self) -> bool:
-        """Whether a backend that answers so has the data."""
+        """True if a backend that gives this answer has accepted the data."""
         return self.code is grpc.StatusCode.OK and super().takes
 
 
 class GrpcReceiver(Inbox):
-    """The server; use it as a context manager.
+    """A gRPC server on 127.0.0.1; use it as a context manager.
 
     Args:
-        port: Where to listen on 127.0.0.1; 0 takes a free one.
-        credentials: To speak TLS.
+        port: Port to listen on; 0 chooses a free one.
+        credentials: Server credentials for TLS, or None for plain text.
     """
 
     def __init__(self, port: int = 0, credentials: grpc.ServerCredentials | None = None) -> None:
@@ -66,16 +66,16 @@ class GrpcReceiver(Inbox):
 
     @property
     def address(self) -> str:
-        """Host and port."""
+        """Host and port, without a scheme."""
         return f"127.0.0.1:{self.port}"
 
     @property
     def url(self) -> str:
-        """The address with its scheme; its name is the one that a certificate can be made for."""
+        """Base URL."""
         return f"{self._scheme}://{self.address}"
 
     def close(self) -> None:
-        """Refuse connections from now on, and end the calls that are open."""
+        """Refuse new connections, and cancel open calls."""
         assert self._server.stop(None).wait(DEADLINE)
         self._pool.shutdown()
         assert [] == self.failures

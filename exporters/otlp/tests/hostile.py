@@ -1,4 +1,4 @@
-"""Peers that are half dead or hostile: plain sockets on which each connection is given to a function."""
+"""Peers that break, hang or attack: plain sockets whose connections are each handed to a function."""
 
 from __future__ import annotations
 
@@ -16,20 +16,31 @@ if TYPE_CHECKING:
 
     Behaviour = Callable[["Peer", socket], object]
 
-DRIP_INTERVAL = 0.02  # seconds between two bytes
+DRIP_INTERVAL = 0.02  # seconds between two pieces
 OK_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-protobuf\r\n"
 
 
+def url_of(listening: socket) -> str:
+    """Return the URL of a listening socket."""
+    return f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+
+def refusing_url() -> str:
+    """Return a URL that refuses connections."""
+    with create_server(("127.0.0.1", 0)) as closed:
+        return url_of(closed)
+
+
 class Peer:
-    """The server; use it as a context manager. Each connection has a thread.
+    """A server with a thread for each connection; use it as a context manager.
 
     Args:
-        behave: Called with the peer and each connection, which is closed when it returns.
+        behave: Called with the peer and each connection; the connection is closed when the function returns.
 
     Attributes:
-        sent_bytes: Bytes that the kernel has accepted.
-        requests: What ``read_request`` has read.
-        connections: How many there were.
+        sent_bytes: Number of bytes that the kernel has accepted.
+        requests: Requests that ``read_request`` has read.
+        connections: Number of connections so far.
     """
 
     def __init__(self, behave: Behaviour) -> None:
@@ -45,7 +56,7 @@ class Peer:
 
     @property
     def url(self) -> str:
-        """The base URL."""
+        """Base URL."""
         return f"http://127.0.0.1:{self.port}"
 
     def __enter__(self) -> Peer:  # noqa: PYI034  typing.Self is 3.11's
@@ -55,7 +66,7 @@ class Peer:
     def __exit__(self, *_exception: object) -> None:
         self.closing.set()
         for each in [self._listener, *self._open]:
-            with suppress(OSError):  # the other side may have been quicker
+            with suppress(OSError):  # the client may have closed it first
                 each.shutdown(SHUT_RDWR)
         for thread in self._threads:
             thread.join(DEADLINE)
@@ -63,24 +74,24 @@ class Peer:
         self._listener.close()
 
     def send(self, connection: socket, content: bytes) -> None:
-        """Send all of it."""
+        """Send the whole content."""
         connection.sendall(content)
         self.sent_bytes += len(content)
 
     def drip(self, connection: socket, content: Iterator[bytes]) -> None:
-        """Send piece by piece, slowly."""
+        """Send the pieces one by one, slowly."""
         for piece in content:
             self.send(connection, piece)
             if self.closing.wait(DRIP_INTERVAL):
                 return
 
     def flood(self, connection: socket, content: bytes) -> None:
-        """Send the same again and again, as fast as it is read."""
+        """Send the content again and again, as fast as the client reads."""
         while not self.closing.is_set():
             self.send(connection, content)
 
     def read_request(self, connection: socket) -> bytes:
-        """Read a request up to its end."""
+        """Read a whole request."""
         content = b""
         while b"\r\n\r\n" not in content:
             content += self._received(connection)
@@ -116,85 +127,85 @@ class Peer:
 
 
 def drips_status_line(peer: Peer, connection: socket) -> None:
-    """Send a status line that takes forever."""
+    """Send an endless status line one byte at a time."""
     peer.read_request(connection)
     peer.drip(connection, iter([b"H", b"T", b"T", b"P", b"/", b"1", b".", b"1", b" ", *[b"2"] * 10_000]))
 
 
 def drips_headers(peer: Peer, connection: socket) -> None:
-    """Send headers a byte at a time."""
+    """Send endless headers one byte at a time."""
     peer.read_request(connection)
     peer.send(connection, b"HTTP/1.1 200 OK\r\nX: ")
     peer.drip(connection, iter([b"y"] * 10_000))
 
 
 def drips_body(peer: Peer, connection: socket) -> None:
-    """Send a body of a known length a byte at a time."""
+    """Send a body of a known length one byte at a time."""
     peer.read_request(connection)
     peer.send(connection, OK_HEAD + b"Content-Length: 100000\r\n\r\n")
     peer.drip(connection, iter([b"\0"] * 10_000))
 
 
 def drips_events(peer: Peer, connection: socket) -> None:
-    """Send server-sent events, as a chunked body without end."""
+    """Send server-sent events slowly, in an endless chunked body."""
     peer.read_request(connection)
     peer.send(connection, b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
     peer.drip(connection, iter([b"6\r\n: hi\n\n\r\n"] * 10_000))
 
 
 def continues_forever(peer: Peer, connection: socket) -> None:
-    """Send ``100 Continue`` without end."""
+    """Send ``100 Continue`` again and again."""
     peer.read_request(connection)
     peer.flood(connection, b"HTTP/1.1 100 Continue\r\n\r\n" * 1000)
 
 
 def hints_forever(peer: Peer, connection: socket) -> None:
-    """Send ``103 Early Hints`` without end."""
+    """Send ``103 Early Hints`` again and again."""
     peer.read_request(connection)
     peer.flood(connection, b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" * 1000)
 
 
 def sends_headers_forever(peer: Peer, connection: socket) -> None:
-    """Send headers without end."""
+    """Send endless headers as fast as the client reads."""
     peer.read_request(connection)
     peer.send(connection, b"HTTP/1.1 200 OK\r\n")
     peer.flood(connection, b"X-A: " + b"b" * 60_000 + b"\r\n")
 
 
 def sends_one_endless_line(peer: Peer, connection: socket) -> None:
-    """Send a status line without end."""
+    """Send an endless status line as fast as the client reads."""
     peer.read_request(connection)
     peer.flood(connection, b"H" * 60_000)
 
 
 def sends_body_forever(peer: Peer, connection: socket) -> None:
-    """Send a body without end."""
+    """Send an endless body as fast as the client reads."""
     peer.read_request(connection)
     peer.send(connection, OK_HEAD + b"\r\n")
     peer.flood(connection, b"\0" * 60_000)
 
 
 def sends_chunks_forever(peer: Peer, connection: socket) -> None:
-    """Send chunks without end."""
+    """Send endless chunks as fast as the client reads."""
     peer.read_request(connection)
     peer.send(connection, OK_HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
     peer.flood(connection, b"1000\r\n" + b"\0" * 4096 + b"\r\n")
 
 
 def sends_bomb(peer: Peer, connection: socket) -> None:
-    """Send 300 kB that are 300 MB when they are decompressed."""
+    """Send 300 kB that decompress to 300 MB."""
     peer.read_request(connection)
-    content = gzip.compress(bytes(1 << 20)) * 300  # members in a row are one file
+    content = gzip.compress(bytes(1 << 20)) * 300  # consecutive gzip members form one file
     peer.send(connection, OK_HEAD + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(content) + content)
     peer.closing.wait()
 
 
 def never_answers(peer: Peer, connection: socket) -> None:
-    """Read the request, and nothing more."""
+    """Read the request and never answer."""
     peer.read_request(connection)
     peer.closing.wait()
 
 
 def never_reads(peer: Peer, _connection: socket) -> None:
-    """Accept the connection, and nothing more."""
+    """Accept the connection and never read."""
     peer.closing.wait()

@@ -1,4 +1,4 @@
-"""What a backend inside pytest has received: decoded, and to be waited for."""
+"""Requests that a backend inside pytest has received: decoded, with functions to wait for them."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
     Number = int | float
     Rule = Callable[["Request"], "Answer | None"]
 
-DEADLINE = 20.0  # seconds, for what takes a fraction of one
+DEADLINE = 20.0  # seconds, for operations that take a fraction of a second
 
 
 @dataclass(frozen=True)
 class Answer:
-    """How a request is answered; the default is what a healthy backend says.
+    """An answer to a request; the default is that of a healthy backend.
 
     Attributes:
-        status: HTTP status (a gRPC twin has its own codes).
+        status: HTTP status (:class:`GrpcAnswer` has a gRPC status).
         headers: Headers of the answer.
         body: The encoded answer; None is the empty OTLP response of the signal.
         delay: Seconds before the answer.
         fault: ``drop unread`` closes the connection before the body is read, ``drop unanswered`` after the data was
-            taken, ``drop in answer`` in the middle of the answer; ``hang`` never answers, and ``drip`` does so a byte
-            at a time, too slowly for any deadline.
+            accepted, ``drop in answer`` in the middle of the answer; ``hang`` never answers, and ``drip`` answers one
+            byte at a time, too slowly for any deadline.
     """
 
     status: int = 200
@@ -39,13 +39,13 @@ class Answer:
 
     @property
     def takes(self) -> bool:
-        """Whether a backend that answers so has the data."""
+        """True if a backend that gives this answer has accepted the data."""
         return 200 <= self.status < 300 and self.fault not in {"drop unread", "hang", "drip"}
 
 
 @dataclass(frozen=True)
 class Request:
-    """One request, and how it was answered."""
+    """One request with its answer."""
 
     signal: str
     path: str
@@ -109,9 +109,9 @@ class Span:
 
 
 class Inbox:
-    """Requests in order of arrival, whatever the transport, and the answers that a test wants given.
+    """Requests in order of arrival, over any transport, and the answers that a test has prepared.
 
-    ``points()``, ``records()`` and ``spans()`` are of the requests that were taken (see :class:`Answer`).
+    ``points()``, ``records()`` and ``spans()`` return the content of accepted requests (see :attr:`Answer.takes`).
     """
 
     def __init__(self) -> None:
@@ -121,72 +121,91 @@ class Inbox:
         self._rules: list[Rule] = []
 
     def answer(self, signal: str, *answers: Answer) -> None:
-        """Give these answers to the next requests of a signal, one each."""
+        """Answer the next requests of a signal with these answers, one each."""
         self._script.setdefault(signal, deque()).extend(answers)
 
     def rule(self, rule: Rule) -> None:
-        """Ask ``rule`` for the answer to every request that has none scripted; None is no opinion."""
+        """Call ``rule`` for the answer to each request without a prepared answer; None leaves it to earlier rules."""
         self._rules.insert(0, rule)
 
     def forget_rules(self) -> None:
-        """Be healthy again."""
+        """Accept everything again."""
         self._rules.clear()
         self._script.clear()
 
     def scripted(self, signal: str) -> Answer | None:
-        """Take the next scripted answer."""
+        """Return and remove the next prepared answer of a signal."""
         script = self._script.get(signal)
         return script.popleft() if script else None
 
     def decide(self, request: Request) -> Answer:
-        """Ask the rules."""
+        """Return the answer of the first rule that has one, or that of a healthy backend."""
         return next((answer for rule in self._rules if (answer := rule(request)) is not None), Answer())
 
     def add(self, request: Request) -> None:
-        """Note a request, and wake whoever waits."""
+        """Keep a request, and wake the threads in ``wait_until``."""
         with self._changed:
             self.requests.append(request)
             self._changed.notify_all()
 
     def wait_until(self, predicate: Callable[[], object], deadline: float = DEADLINE) -> None:
-        """Wait until ``predicate`` holds, looked at after each arrival; fail after ``deadline`` seconds."""
+        """Call ``predicate`` after each arrival until it holds; fail the test after ``deadline`` seconds."""
         with self._changed:
             assert self._changed.wait_for(predicate, deadline), (
-                f"not within {deadline:g} s; there are {[(each.signal, each.answer.status) for each in self.requests]}"
+                f"not within {deadline:g} s; received: {[(each.signal, each.answer.status) for each in self.requests]}"
             )
 
     def of(self, signal: str) -> list[Request]:
-        """The requests of one signal."""
+        """Return the requests of one signal."""
         return [request for request in list(self.requests) if request.signal == signal]
 
     def points(self, metric: str) -> list[Point]:
-        """The data points of one metric, in order of arrival."""
+        """Return the data points of one metric, in order of arrival."""
         return [point for point in self.all_points() if point.metric == metric]
 
     def values(self, metric: str) -> list[Number]:
-        """Their values."""
+        """Return the values of one metric, in order of arrival."""
         return [point.value for point in self.points(metric)]
 
     def all_points(self) -> Iterator[Point]:
-        """The data points of all metrics."""
+        """Yield the data points of all metrics."""
         for request in self._taken("metrics"):
             yield from points_of(request.message)
 
     def records(self, name: str | None = None) -> list[Record]:
-        """The log records, of one event name or all."""
+        """Return the log records with this event name, or all."""
         found = [record for request in self._taken("logs") for record in records_of(request.message)]
         return [record for record in found if name in {None, record.name}]
 
+    def record_names(self) -> list[str]:
+        """Return the event names of the log records, in order of arrival."""
+        return [record.name for record in self.records()]
+
     def spans(self) -> list[Span]:
-        """The spans."""
+        """Return the spans."""
         return [span for request in self._taken("traces") for span in spans_of(request.message)]
+
+    def span(self, name: str) -> Span:
+        """Return the only span with this name."""
+        (found,) = [span for span in self.spans() if span.name == name]
+        return found
+
+    def parents(self) -> dict[str, str]:
+        """Return the name of each span's parent by the name of the span, or "" if no parent was received.
+
+        Ids and names must be unique.
+        """
+        spans = self.spans()
+        names = {span.span_id: span.name for span in spans}
+        assert len(spans) == len(names) == len(set(names.values()))
+        return {span.name: names.get(span.parent_id, "") for span in spans}
 
     def _taken(self, signal: str) -> Iterator[Request]:
         return (request for request in self.of(signal) if request.answer.takes)
 
 
 def points_of(message: Any) -> Iterator[Point]:
-    """The data points of a metrics request."""
+    """Yield the data points of a metrics request."""
     for resource_metrics in message.resource_metrics:
         resource = attributes_of(resource_metrics.resource.attributes)
         for scope_metrics in resource_metrics.scope_metrics:
@@ -213,7 +232,7 @@ def points_of(message: Any) -> Iterator[Point]:
 
 
 def records_of(message: Any) -> Iterator[Record]:
-    """The log records of a logs request."""
+    """Yield the log records of a logs request."""
     for resource_logs in message.resource_logs:
         resource = attributes_of(resource_logs.resource.attributes)
         for scope_logs in resource_logs.scope_logs:
@@ -233,7 +252,7 @@ def records_of(message: Any) -> Iterator[Record]:
 
 
 def spans_of(message: Any) -> Iterator[Span]:
-    """The spans of a traces request."""
+    """Yield the spans of a traces request."""
     for resource_spans in message.resource_spans:
         resource = attributes_of(resource_spans.resource.attributes)
         for scope_spans in resource_spans.scope_spans:
@@ -254,7 +273,7 @@ def spans_of(message: Any) -> Iterator[Span]:
 
 
 def attributes_of(pairs: Iterable[Any]) -> dict[str, Any]:
-    """Attributes as a dict."""
+    """Return attributes as a dict."""
     return {pair.key: _value(pair.value) for pair in pairs}
 
 

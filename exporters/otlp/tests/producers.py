@@ -1,4 +1,4 @@
-"""Producers of every kind of item, and a backend that answers at random, by seed."""
+"""Producers of every kind of item, and a backend that answers at random with a seed."""
 
 from __future__ import annotations
 
@@ -13,47 +13,76 @@ from typing import TYPE_CHECKING, Any
 import monitel
 import monitel_otlp.delivery.retry_queue
 import monitel_otlp.delivery.sender
-import monitel_otlp.engine
-import monitel_otlp.open_request
-import monitel_otlp.sdk.exporters
+import monitel_otlp.engine.engine
+import monitel_otlp.messages.request_builder
+import monitel_otlp.sdk.metric_requests
+import monitel_otlp.sdk.record_requests
 import monitel_otlp.spool.segment_writer
 from monitel import COUNT, VALUE, Stat
 from monitel.profiler import record_function
-from monitel_otlp.leaves import LEVELS, count_leaves
-from monitel_otlp.sdk._compat import SeverityNumber
+from monitel_otlp._compat import SeverityNumber
+from monitel_otlp.messages.records import LEVELS, count_records
+from monitel_otlp.messages.request import SIGNALS
 
-from .conftest import check_law
 from .inbox import DEADLINE, Answer
+from .pipelines import check_accounts
 from .receiver import partial_success
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     import pytest
 
     from monitel_otlp import Pipeline
 
-    from .inbox import Request
+    from .inbox import Inbox, Request
     from .receiver import Receiver
 
 _logger = logging.getLogger("application")
-_SIGNALS = {
+_SIGNAL_OF = {
     "window": "metrics",
     **dict.fromkeys(["event", "record", "logging"], "logs"),
     **dict.fromkeys(["range", "span"], "traces"),
 }
 
 
+def close_windows(stat: Stat, clock: monitel.testing.ManualClock, *windows: list[float]) -> None:
+    """Add the samples of each window to a Stat, and advance the clock by a minute after each."""
+    for samples in windows:
+        for sample in samples:
+            stat.add(sample)
+        clock.advance(60)
+
+
+def record_one_of_each(pipeline: Pipeline, number: int) -> None:
+    """Record a window, an event and a span with this number."""
+    stat = Stat(f"stat{number}", [COUNT], 60.0)
+    stat.add(1)
+    stat.flush()
+    monitel.emit(f"event {number}")
+    pipeline.tracer_provider.get_tracer("mine").start_span(f"span {number}").end()
+
+
+def has_arrived(receiver: Inbox, number: int, signals: Iterable[str] = SIGNALS) -> bool:
+    """Return True if the items of :func:`record_one_of_each` with this number have arrived."""
+    found: dict[str, Callable[[], object]] = {
+        "metrics": lambda: receiver.values(f"stat{number}.count"),
+        "logs": lambda: receiver.records(f"event {number}"),
+        "traces": lambda: any(span.name == f"span {number}" for span in receiver.spans()),
+    }
+    return all(found[signal]() for signal in signals)
+
+
 def emit_items(pipeline: Pipeline, count: int, seed: int) -> Counter[str]:
-    """Hand over items of all kinds, in random order, and return how many of each signal."""
+    """Record items of all kinds in random order, and return their number by signal."""
     choose = random.Random(seed)
     stat = Stat(f"loss.{seed}", [COUNT, VALUE], 3600.0)
     logger = pipeline.logger_provider.get_logger("mine")
     tracer = pipeline.tracer_provider.get_tracer("mine")
     handed_over: Counter[str] = Counter()
     for number in range(count):
-        kind = choose.choice(list(_SIGNALS))
-        handed_over[_SIGNALS[kind]] += 1
+        kind = choose.choice(list(_SIGNAL_OF))
+        handed_over[_SIGNAL_OF[kind]] += 1
         if kind == "window":
             stat.add(number)
             stat.flush()
@@ -72,14 +101,14 @@ def emit_items(pipeline: Pipeline, count: int, seed: int) -> Counter[str]:
 
 
 @contextmanager
-def checked_all_the_time(pipeline: Pipeline) -> Iterator[list[int]]:
-    """Check the law in a thread while the body runs; the list grows with each check."""
+def checked_continuously(pipeline: Pipeline) -> Iterator[list[int]]:
+    """Check in a thread that the accounts add up while the block runs; the list grows with each check."""
     stop, checks, broken = Event(), list[int](), list[BaseException]()
 
     def check() -> None:
         try:
             while not stop.wait(0.0005):
-                check_law(pipeline)
+                check_accounts(pipeline)
                 checks.append(1)
         except BaseException as error:
             broken.append(error)
@@ -96,7 +125,7 @@ def checked_all_the_time(pipeline: Pipeline) -> Iterator[list[int]]:
 
 
 def run_together(*functions: Callable[[], object]) -> None:
-    """Run functions in a thread each; the first exception is raised here."""
+    """Run each function in its own thread, and raise the first exception."""
     failed: list[BaseException] = []
 
     def guarded(function: Callable[[], object]) -> None:
@@ -116,11 +145,13 @@ def run_together(*functions: Callable[[], object]) -> None:
 
 
 @dataclass
-class Moody:
-    """A backend whose answers are drawn by seed, and what it has left out.
+class RandomBackend:
+    """A backend that draws its answers with a seeded generator.
 
     Attributes:
-        left_out: For each signal the points, records or spans that it took and left out.
+        choose: The generator.
+        answers: HTTP status codes and faults to choose from.
+        left_out: Number of points, records or spans of accepted requests that it has left out, by signal.
     """
 
     choose: random.Random
@@ -129,11 +160,11 @@ class Moody:
     lock: Any = field(default_factory=Lock)
 
     def __call__(self, request: Request) -> Answer:
-        """Draw an answer."""
-        leaves = count_leaves(request.message, LEVELS[request.signal])
+        """Return an answer."""
+        records = count_records(request.message, LEVELS[request.signal])
         with self.lock:
             answer = self.choose.choice(self.answers)
-            left_out = self.choose.randint(0, leaves) if answer == "partial" else 0
+            left_out = self.choose.randint(0, records) if answer == "partial" else 0
             self.left_out[request.signal] += left_out
         if answer == "partial":
             return partial_success(request.signal, left_out, "left out")
@@ -144,13 +175,14 @@ class Moody:
         return Answer(int(answer))
 
 
+#: Answers to choose from if the backend answers each request, and if it may also close connections.
 ANSWERED = ["200", "200", "200", "400", "413", "429", "500", "503", "partial"]
 ANY = [*ANSWERED, "drop unanswered", "drop in answer"]
 
 
-def moody(receiver: Receiver, seed: int, answers: list[str]) -> Moody:
-    """Make a receiver answer at random."""
-    backend = Moody(random.Random(seed), answers)
+def answer_at_random(receiver: Receiver, seed: int, answers: list[str]) -> RandomBackend:
+    """Let a receiver answer at random."""
+    backend = RandomBackend(random.Random(seed), answers)
     receiver.rule(backend)
     return backend
 
@@ -162,11 +194,12 @@ def make_small(
     memory_bytes: int = 1 << 20,
     spool_bytes: int = 1 << 30,
 ) -> None:
-    """Make requests and pauses small, and limits if need be, so that every path of the delivery is taken."""
-    monkeypatch.setattr(monitel_otlp.engine, "LIMIT", queue)
-    monkeypatch.setattr(monitel_otlp.engine, "_SPOOL_BYTES", spool_bytes)
-    monkeypatch.setattr(monitel_otlp.open_request, "RECORDS_PER_REQUEST", 16)
-    monkeypatch.setattr(monitel_otlp.sdk.exporters, "RECORDS_PER_REQUEST", 16)
+    """Reduce the sizes of requests, pauses and optionally limits, so that every path of the delivery is taken."""
+    monkeypatch.setattr(monitel_otlp.engine.engine, "LIMIT", queue)
+    monkeypatch.setattr(monitel_otlp.engine.engine, "_SPOOL_BYTES", spool_bytes)
+    monkeypatch.setattr(monitel_otlp.messages.request_builder, "RECORDS_PER_REQUEST", 16)
+    monkeypatch.setattr(monitel_otlp.sdk.record_requests, "RECORDS_PER_REQUEST", 16)
+    monkeypatch.setattr(monitel_otlp.sdk.metric_requests, "RECORDS_PER_REQUEST", 16)
     monkeypatch.setattr(monitel_otlp.delivery.retry_queue, "_MEMORY_BYTES", memory_bytes)
     monkeypatch.setattr(monitel_otlp.delivery.retry_queue, "_OLDEST_IN_MEMORY", 0.05)
     monkeypatch.setattr(monitel_otlp.delivery.retry_queue, "_DISK_PAUSE", 0.02)

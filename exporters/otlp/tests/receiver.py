@@ -1,4 +1,4 @@
-"""An OTLP/HTTP backend inside pytest, on a port of its own."""
+"""An OTLP/HTTP backend inside pytest."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _REJECTED = {"metrics": "rejected_data_points", "logs": "rejected_log_records", 
 
 
 def partial_success(signal: str, rejected: int, message: str) -> Answer:
-    """Make the answer of a backend that took all but ``rejected`` items."""
+    """Return the answer of a backend that has accepted a request except for ``rejected`` items."""
     response = MESSAGES[signal][1]()
     setattr(response.partial_success, _REJECTED[signal], rejected)
     response.partial_success.error_message = message
@@ -36,10 +36,10 @@ def partial_success(signal: str, rejected: int, message: str) -> Answer:
 
 
 class Receiver(Inbox):
-    """The server; use it as a context manager.
+    """An HTTP server on 127.0.0.1; use it as a context manager.
 
     Args:
-        port: Where to listen on 127.0.0.1; 0 takes a free one. With the port of a closed one, that one is back.
+        port: Port to listen on; 0 chooses a free one. The port of a closed receiver makes that backend come back.
     """
 
     def __init__(self, port: int = 0) -> None:
@@ -53,21 +53,21 @@ class Receiver(Inbox):
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """Port on which the server listens."""
         return int(self._server.server_address[1])
 
     @property
     def url(self) -> str:
-        """The base URL."""
+        """Base URL."""
         return f"http://127.0.0.1:{self.port}"
 
     def close(self) -> None:
-        """Refuse connections from now on, and end those that are open."""
+        """Refuse new connections, and close those that are open."""
         self.closing.set()
         self._server.shutdown()
         self._server.server_close()
         for connection in self.connections:
-            with suppress(OSError):  # the client may have been quicker
+            with suppress(OSError):  # the client may have closed it first
                 connection.shutdown(SHUT_RDWR)
         self._thread.join(DEADLINE)
         assert [] == self.failures
@@ -92,7 +92,7 @@ class _Server(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         error = sys.exc_info()[1]
-        if not isinstance(error, ConnectionError):  # a client may leave
+        if not isinstance(error, ConnectionError):  # a client may close the connection at any time
             self.receiver.failures.append(error)
 
 
@@ -117,13 +117,13 @@ class _Handler(BaseHTTPRequestHandler):
             receiver.closing.wait(answer.delay)
         elif answer.fault == "drip":
             self._drip()
-        if answer.fault in {"hang", "drip", "drop unanswered"}:
+        if answer.fault in {"hang", "drip", "drop unread", "drop unanswered"}:
             self.close_connection = True
         else:
             self._answer(signal, answer)
 
     def _drip(self) -> None:
-        with suppress(OSError):  # the client leaves when its time is over
+        with suppress(OSError):  # the client closes the connection at its deadline
             for byte in b"HTTP/1.1 200 OK\r\n" * 1000:
                 self.wfile.write(bytes([byte]))
                 if self.server.receiver.closing.wait(0.05):

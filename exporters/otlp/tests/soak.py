@@ -1,6 +1,7 @@
-"""Minutes of random faults: the accounts add up, arrivals match them, memory is flat, and no thread is left.
+"""Minutes of random faults: accounts add up and match the arrivals, memory does not grow, and no thread remains.
 
-Not part of the test suite; run it with ``pytest exporters/otlp/tests/soak.py``. ``MONITEL_SOAK_SECONDS``: how long.
+Not part of the test suite; run it with ``pytest exporters/otlp/tests/soak.py``. ``MONITEL_SOAK_SECONDS`` sets the
+duration in seconds.
 """
 
 from __future__ import annotations
@@ -8,14 +9,11 @@ from __future__ import annotations
 import json
 import os
 import random
-import signal
-import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from .conftest import PRELUDE
 from .inbox import Answer, Request
 from .receiver import partial_success
 from .spools import spooled
@@ -23,8 +21,8 @@ from .spools import spooled
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .conftest import Run
     from .receiver import Receiver
+    from .scripts import Run, Terminate
 
 SECONDS = float(os.environ.get("MONITEL_SOAK_SECONDS", "110"))
 SEED = 20261120
@@ -49,9 +47,9 @@ def check():
         found = each.delivered + each.on_disk + each.folded + each.lost + each.waiting
         if each.recorded != found or min(each.waiting, each.on_disk, each.delivered) < 0:
             logged["breaks"] += 1
-            print("the law is broken:", signal, each, file=sys.stderr)
+            print("the account does not add up:", signal, each, file=sys.stderr)
 
-def sick_sensor(_options):
+def slow_sensor(_options):
     if rng.random() < 0.1:
         pause.wait(2.5)
     return [Observation(1)]
@@ -64,7 +62,7 @@ monitel.register_event_handler(count)
 stats = [monitel.Stat(f"stat.{n}", monitel.aggregation.TORCHS, 0.05) for n in range(20)]
 meter = pipeline.meter_provider.get_meter("mine")
 counter = meter.create_counter("mine")
-meter.create_observable_gauge("sick", [sick_sensor])
+meter.create_observable_gauge("slow", [slow_sensor])
 
 def resident():
     gc.collect()
@@ -121,12 +119,12 @@ pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="blocked", exp
 for number in range(10_000):
     monitel.emit("blocked", number=number)
 print("ready", flush=True)
-ctypes.CDLL(None).system(b"exec sleep 15")  # in C: no Python handler runs
+ctypes.CDLL(None).system(b"exec sleep 15 >/dev/null 2>&1")  # in C: no Python handler runs
 """
 
 
 def test_everything_is_accounted_for(receiver: Receiver, run: Run, tmp_path: Path) -> None:
-    """Each item is delivered, on disk, or dropped with a reason; deliveries are those that the backend has decoded."""
+    """Each item is delivered, on disk, or dropped with a reason; delivered items are those that the backend decoded."""
     rng = random.Random(SEED)
 
     def fault(request: Request) -> Answer | None:
@@ -139,39 +137,33 @@ def test_everything_is_accounted_for(receiver: Receiver, run: Run, tmp_path: Pat
     receiver.rule(fault)
     env = {"OTEL_EXPORTER_OTLP_TIMEOUT": "1"}
     ended = run("-W", "ignore", "-c", TRAIN, receiver.url, SECONDS, SEED, env=env, timeout=SECONDS + 60)
-    told: dict[str, Any] = json.loads(ended.stdout)
-    assert 0 == told["breaks"]
-    account = told["account"]
-    assert told["windows"] == account["metrics"]["recorded"]
-    assert told["events"] == account["logs"]["recorded"]
-    assert told["windows"] > 20 * SECONDS
+    report: dict[str, Any] = json.loads(ended.stdout)
+    assert 0 == report["breaks"]
+    account = report["account"]
+    assert report["windows"] == account["metrics"]["recorded"]
+    assert report["events"] == account["logs"]["recorded"]
+    assert report["windows"] > 20 * SECONDS
     for signal_, each in account.items():
         assert 0 == each["waiting"]
         assert each["recorded"] == each["delivered"] + each["on_disk"] + sum(each["dropped"].values()), signal_
         assert not {"unaccounted", "encoding", "exit"} & each["dropped"].keys(), (signal_, each)
     received = {record.attributes["number"] for record in receiver.records("event")}
-    kept = set(range(told["events"])) - received
+    missing = set(range(report["events"])) - received
     logs = account["logs"]
     assert logs["delivered"] <= len(received)
-    assert len(kept) <= logs["on_disk"] + sum(logs["dropped"].values())
+    assert len(missing) <= logs["on_disk"] + sum(logs["dropped"].values())
     assert logs["on_disk"] == len(spooled(tmp_path / "spool")[1])
-    assert told["took"] < 3.0
-    assert told["late"] - told["early"] < 20 << 20, told
-    assert [] == told["left"]
+    assert report["took"] < 3.0
+    assert report["late"] - report["early"] < 20 << 20, report
+    assert [] == report["left"]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the C handler for SIGTERM is Linux's")
-def test_sigterm_inside_c_loses_nothing(receiver: Receiver, tmp_path: Path) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="the C handler for SIGTERM needs Linux")
+def test_sigterm_inside_c_loses_nothing(receiver: Receiver, terminate: Terminate, tmp_path: Path) -> None:
     """With the main thread inside C and a backend that fails at random, 10,000 events are delivered or on disk."""
     rng = random.Random(SEED)
     receiver.rule(lambda _request: rng.choice([None, None, Answer(503), Answer(fault="drip")]))
-    script = tmp_path / "blocked.py"
-    script.write_text(PRELUDE + BLOCKED, encoding="utf-8")
-    with subprocess.Popen([sys.executable, script, receiver.url], cwd=tmp_path, stdout=subprocess.PIPE) as job:
-        assert job.stdout is not None
-        assert job.stdout.readline() == b"ready\n"
-        job.send_signal(signal.SIGTERM)
-        assert -signal.SIGTERM == job.wait(10)
+    terminate(BLOCKED, receiver.url, within=10)
     received = {record.attributes["number"] for record in receiver.records("blocked")}
     stored = spooled(tmp_path / "blocked")[1]
     assert 10_000 <= len(received) + len(stored)

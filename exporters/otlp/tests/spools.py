@@ -1,4 +1,4 @@
-"""What lies in the spools of a run, and what its last line says of them."""
+"""Spools on disk: writing and reading them, and the last line of a run, which reports them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from monitel_otlp.request import FrozenRequest
+from monitel_otlp.messages.request import FrozenRequest
 from monitel_otlp.spool.discovery import find_spools
 from monitel_otlp.spool.spool import Spool
 
@@ -33,14 +33,14 @@ def make_request(number: int, signal: str = "metrics", body: bytes | None = None
 
 
 def write(folder: Path, *requests: FrozenRequest, limit_bytes: int | None = None) -> None:
-    """Write requests as a process does that then ends."""
+    """Write requests to a spool, and close it as a process does at its end."""
     with closing(Spool(folder, limit_bytes)) as spool:
         for request in requests:
             spool.append(request)
 
 
 def load(folder: Path) -> list[FrozenRequest]:
-    """Return the requests that another process finds."""
+    """Return the requests that the next process loads from a spool."""
     with closing(Spool(folder)) as spool:
         spool.load()
         return list(spool.requests())
@@ -62,7 +62,7 @@ def the_segment(folder: Path) -> Path:
 
 
 def spooled(root: Path) -> tuple[list[float], list[str]]:
-    """The values of ``loss.count`` and the names of the events in all spools below a folder."""
+    """Return the values of ``loss.count`` and the names of the events in all spools below a folder."""
     counts: list[float] = []
     names: list[str] = []
     for folder in folders(root):
@@ -76,7 +76,7 @@ def spooled(root: Path) -> tuple[list[float], list[str]]:
 
 @dataclass(frozen=True)
 class LastLine:
-    """The one line that a run says at its end, in numbers; None where it does not speak of something."""
+    """Numbers of the line that a run prints at its end; None for a number that is not in the line."""
 
     windows: int | None
     events: int | None
@@ -87,19 +87,19 @@ class LastLine:
 
 
 def last_line(stderr: str) -> LastLine:
-    """Read it; there must be exactly one."""
+    """Parse the last line of a run; there must be exactly one."""
     (line,) = (line for line in stderr.splitlines() if line.startswith("monitel: "))
 
     def number(pattern: str) -> int | None:
         found = re.search(pattern, line)
         return int(found[1]) if found else None
 
-    place = re.search(r"(\d+) in (\S+), replay with: (.*)$", line)
+    spooled = re.search(r"(\d+) in (\S+), replay with: (.*)$", line)
     return LastLine(
         number(r"exported (\d+) windows"),
         number(r"(\d+) events"),
         number(r"dropped (\d+)"),
-        int(place[1]) if place else None,
-        place[2] if place else None,
-        place[3] if place else None,
+        int(spooled[1]) if spooled else None,
+        spooled[2] if spooled else None,
+        spooled[3] if spooled else None,
     )

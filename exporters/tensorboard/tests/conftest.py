@@ -1,4 +1,4 @@
-"""What the tests of this folder share: TensorBoard's own reader, waiting with a deadline, scripts, a disk."""
+"""Fixtures: TensorBoard's reader, waiting with a deadline, scripts, and a disk that can fail."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def read() -> Callable[[Path], dict[str, list[tuple[int, float | str]]]]:
-    """Read all (step, value) pairs of a folder, by tag, with TensorBoard's own reader."""
+    """Return a function that reads all (step, value) pairs of a folder by tag, with TensorBoard's reader."""
 
     def read(log_dir: Path) -> dict[str, list[tuple[int, float | str]]]:
         reader = EventAccumulator(str(log_dir), size_guidance={"scalars": 0, "tensors": 0})
@@ -41,7 +41,7 @@ def read() -> Callable[[Path], dict[str, list[tuple[int, float | str]]]]:
 
 @pytest.fixture
 def eventually() -> Callable[[Callable[[], bool]], None]:
-    """Wait until something holds, for 20 seconds at most."""
+    """Return a function that waits until a condition is true, for at most 20 seconds."""
 
     def eventually(holds: Callable[[], bool]) -> None:
         deadline, pause = time.monotonic() + 20, Signal()
@@ -54,7 +54,7 @@ def eventually() -> Callable[[Callable[[], bool]], None]:
 
 @pytest.fixture
 def run_script(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
-    """Run a script in a Python of its own and return what it said; it must end in time, and as expected."""
+    """Return a function that runs a script in a new process, with a timeout, and returns its output."""
 
     def run_script(script: str, *arguments: object, timeout: float = 60, returncode: int = 0) -> str:
         path = tmp_path_factory.mktemp("script") / "script.py"
@@ -68,7 +68,7 @@ def run_script(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
 
 
 class Disk:
-    """Stands before the real disk: it can hang and can fail, and notes how many points came at a time."""
+    """A disk that can hang and fail, and that records the number of points of each write."""
 
     def __init__(self) -> None:
         self.works = Signal()
@@ -78,7 +78,7 @@ class Disk:
         self.real_append = EventFile.append
 
     def append(self, file: EventFile, points: list[Any]) -> None:
-        """Do what ``EventFile.append`` does, when and if the test lets it."""
+        """Call ``EventFile.append``, unless the test makes the disk hang or fail."""
         self.slices.append(len(points))
         assert self.works.wait(60)
         if self.error is not None:
@@ -88,7 +88,7 @@ class Disk:
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
-    """Every event file of the test lies on this disk."""
+    """Replace the disk of all event files of the test."""
     disk = Disk()
     monkeypatch.setattr(EventFile, "append", lambda file, points: disk.append(file, points))  # noqa: PLW0108
     yield disk

@@ -1,4 +1,4 @@
-"""install: Stats and Events become charts with rising steps, and the loop never hears of trouble."""
+"""install: Stats and Events become charts with rising steps; disk errors do not affect the training loop."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MINUTE = dt.timedelta(minutes=1)
 
 
-def test_a_window_gives_a_scalar_for_each_aggregation(tmp_path: Path, read: Read) -> None:
+def test_window_gives_a_scalar_for_each_aggregation(tmp_path: Path, read: Read) -> None:
     """The tag is the Stat's name and aggregation; the step is the one of the window's last sample."""
     with install(tmp_path):
         loss = monitel.Stat("loss", [monitel.MEAN, monitel.MAX], MINUTE)
@@ -44,7 +44,7 @@ def test_a_window_gives_a_scalar_for_each_aggregation(tmp_path: Path, read: Read
     assert read(tmp_path) == {"loss.mean": [(11, 0.375)], "loss.max": [(11, 0.5)]}
 
 
-def test_a_distribution_is_on_the_histogram_tab(tmp_path: Path) -> None:
+def test_distribution_is_on_the_histogram_tab(tmp_path: Path) -> None:
     """HISTOGRAM gives percentiles as scalars, and its buckets from the smallest sample to the largest."""
     with install(tmp_path):
         stat = monitel.Stat("step.time", [monitel.HISTOGRAM, monitel.STDDEV], 60.0, attributes={"split": "val"})
@@ -70,7 +70,7 @@ def test_a_distribution_is_on_the_histogram_tab(tmp_path: Path) -> None:
 
 
 def test_tensorboard_reads_any_distribution(tmp_path: Path) -> None:
-    """Its own conversion for the browser keeps every count, whatever the samples are."""
+    """TensorBoard's conversion for the browser keeps every count, for any samples."""
     every = [[3.0] * 4, [0.0, 0.0], [-1e-3, 0.0, 1e3], [-5.0, -4.0], [1.0, 2.0, 4.0, 1e9]]
     with install(tmp_path):
         for number, samples in enumerate(every):
@@ -93,7 +93,7 @@ def test_tensorboard_reads_any_distribution(tmp_path: Path) -> None:
 
 
 def test_attributes_are_part_of_the_tag(tmp_path: Path, read: Read) -> None:
-    """Two Stats of one name are two charts; attributes stand in the order of their names."""
+    """Two Stats with one name are two charts; attributes are sorted by name."""
     every: list[Any] = [{"split": "val"}, {"split": "train", "fold": 3, "best": True}, None]
     with install(tmp_path):
         stats = [monitel.Stat("loss", [monitel.SUM], MINUTE, attributes=attributes) for attributes in every]
@@ -107,7 +107,7 @@ def test_attributes_are_part_of_the_tag(tmp_path: Path, read: Read) -> None:
 
 
 def test_without_a_step_windows_are_numbered(tmp_path: Path, read: Read) -> None:
-    """Each tag counts its own windows from 0, and takes the training step once there is one."""
+    """The windows of each tag are numbered from 0, until there is a training step."""
     with install(tmp_path):
         loss = monitel.Stat("loss", [monitel.SUM], MINUTE)
         rare = monitel.Stat("rare", [monitel.SUM], MINUTE)
@@ -122,19 +122,19 @@ def test_without_a_step_windows_are_numbered(tmp_path: Path, read: Read) -> None
 
 
 def test_steps_of_a_tag_never_fall() -> None:
-    """A training step that goes back stands still; without one it counts on; tags do not touch each other."""
+    """If the training step goes back, the step stays; without one it is counted; tags are independent."""
     steps = RisingSteps()
 
-    def settle(tag: str, step: int | None, *, rising: bool = True) -> int | None:
-        return steps.settle(Point(tag, 0.0, step, 0.0, rising)).step
+    def assigned(tag: str, step: int | None, *, rising: bool = True) -> int | None:
+        return steps.assign(Point(tag, 0.0, step, 0.0, rising)).step
 
-    assert [settle("loss", step) for step in (None, 5, 3, None, 6, 6)] == [0, 5, 5, 6, 6, 6]
-    assert settle("other", 2) == 2
-    assert settle("loss", 1, rising=False) == 1
+    assert [assigned("loss", step) for step in (None, 5, 3, None, 6, 6)] == [0, 5, 5, 6, 6, 6]
+    assert assigned("other", 2) == 2
+    assert assigned("loss", 1, rising=False) == 1
 
 
-def test_the_time_is_the_end_of_the_window(tmp_path: Path) -> None:
-    """A window that was closed late still stands at its own time."""
+def test_time_is_the_end_of_the_window(tmp_path: Path) -> None:
+    """A window that is closed late has the time of its end."""
     with ManualClock(epoch_ns=1_000_000 * 10**9) as clock, install(tmp_path):
         loss = monitel.Stat("loss", [monitel.SUM], MINUTE)
         loss.add(1)
@@ -146,7 +146,7 @@ def test_the_time_is_the_end_of_the_window(tmp_path: Path) -> None:
 
 
 def test_events_give_a_point_for_each_item(tmp_path: Path, read: Read) -> None:
-    """Numbers are scalars, bools 0 and 1, strings texts, each at <event>/<key> and the present step."""
+    """Numbers become scalars, bools 0 and 1, strings texts, each at <event>/<key> and the current step."""
     with install(tmp_path):
         monitel.set_step(5)
         monitel.emit("checkpoint", path="/tmp/5.pt", seconds=1.5, shards=8, final=False)
@@ -161,14 +161,14 @@ def test_events_give_a_point_for_each_item(tmp_path: Path, read: Read) -> None:
     }
 
 
-def test_a_stat_event_without_a_window_keeps_its_names(tmp_path: Path, read: Read) -> None:
-    """What torch.monitor's own Stats log, handed on by a bridge, is charted like monitel's."""
+def test_stat_event_without_a_window_keeps_its_names(tmp_path: Path, read: Read) -> None:
+    """Events of torch.monitor's Stats are charted like those of monitel."""
     with install(tmp_path):
         monitel.log_event(monitel.Event(monitel.STAT_EVENT, dt.datetime.now(), {"loss.mean": 0.5}))  # noqa: DTZ005
     assert read(tmp_path) == {"loss.mean": [(0, 0.5)]}
 
 
-def test_an_event_time_is_its_timestamp(tmp_path: Path) -> None:
+def test_time_of_an_event_is_its_timestamp(tmp_path: Path) -> None:
     """Naive timestamps are local time, aware ones keep their zone."""
     moment = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
     with install(tmp_path):
@@ -179,8 +179,8 @@ def test_an_event_time_is_its_timestamp(tmp_path: Path) -> None:
     assert {point.wall_time for point in reader.Scalars("epoch/n")} == {moment.timestamp()}
 
 
-def test_what_cannot_be_charted_is_dropped_and_counted(tmp_path: Path, read: Read) -> None:
-    """An item of a foreign type, put into event.data behind its back, raises nothing and stops nothing."""
+def test_unsuitable_items_are_dropped_and_counted(tmp_path: Path, read: Read) -> None:
+    """An item of another type that was added to event.data raises no error and does not stop the thread."""
     event = monitel.Event("odd", dt.datetime(2026, 1, 1), {"good": 1})  # noqa: DTZ001
     odd: dict[str, Any] = {"list": [1], "none": None, "huge": 10**400}
     event.data.update(odd)
@@ -191,8 +191,8 @@ def test_what_cannot_be_charted_is_dropped_and_counted(tmp_path: Path, read: Rea
     assert installed.writer.dropped == 4
 
 
-def test_an_idle_stat_is_seen(tmp_path: Path, read: Read, eventually: Eventually) -> None:
-    """Nobody adds to it any more, and its window arrives all the same."""
+def test_idle_stat_is_written(tmp_path: Path, read: Read, eventually: Eventually) -> None:
+    """The window of a Stat without further samples is written."""
     with ManualClock() as clock, install(tmp_path, expiry_secs=0.01, flush_secs=0.01):
         loss = monitel.Stat("loss", [monitel.COUNT], MINUTE)
         loss.add(1)
@@ -201,8 +201,8 @@ def test_an_idle_stat_is_seen(tmp_path: Path, read: Read, eventually: Eventually
         assert loss.count == 0
 
 
-def test_many_idle_stats_are_closed_in_slices() -> None:
-    """Between slices of windows the thread lets others run for a moment."""
+def test_many_idle_stats_are_closed_with_pauses() -> None:
+    """The thread pauses between groups of windows, so that other threads can run."""
     pauses: list[float] = []
 
     class Stop:
@@ -220,7 +220,7 @@ def test_many_idle_stats_are_closed_in_slices() -> None:
 
 
 def test_uninstall_flushes_and_stops(tmp_path: Path, read: Read) -> None:
-    """Open windows are in the file; what comes later is not, and uninstalling again does nothing."""
+    """Open windows are written, later samples are not. Idempotent."""
     installed = install(tmp_path)
     loss = monitel.Stat("loss", [monitel.SUM], MINUTE)
     loss.add(1)
@@ -234,7 +234,7 @@ def test_uninstall_flushes_and_stops(tmp_path: Path, read: Read) -> None:
 
 
 def test_uninstall_ends_the_threads(tmp_path: Path, eventually: Eventually) -> None:
-    """Neither the writer's thread nor the one that looks for idle Stats stays."""
+    """The writer's thread and the expiry thread end."""
     before = set(threading.enumerate())
     with install(tmp_path, expiry_secs=0.01):
         started = set(threading.enumerate()) - before
@@ -242,10 +242,10 @@ def test_uninstall_ends_the_threads(tmp_path: Path, eventually: Eventually) -> N
     eventually(lambda: not any(thread.is_alive() for thread in started))
 
 
-def test_a_failing_neighbour_does_not_stop_the_thread(
+def test_failing_handler_does_not_stop_the_thread(
     tmp_path: Path, read: Read, eventually: Eventually, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Another handler's exception is logged where nobody could catch it; our points are there."""
+    """An exception of another handler in the expiry thread is logged; all points are written."""
 
     def fail(event: monitel.Event) -> None:
         raise RuntimeError("neighbour")
@@ -267,8 +267,8 @@ def test_a_failing_neighbour_does_not_stop_the_thread(
     assert "neighbour" in caplog.text
 
 
-def test_a_broken_disk_does_not_reach_the_loop(tmp_path: Path, disk: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """Adding and closing windows goes on; what is lost is counted."""
+def test_failing_disk_does_not_affect_the_loop(tmp_path: Path, disk: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """Samples can be added and windows closed; losses are counted."""
     disk.error = OSError(30, "Read-only file system")
     with install(tmp_path) as installed:
         loss = monitel.Stat("loss", [monitel.SUM], MINUTE)
@@ -279,8 +279,8 @@ def test_a_broken_disk_does_not_reach_the_loop(tmp_path: Path, disk: Any, caplog
     assert caplog.text.count("cannot write to") == 1
 
 
-def test_own_points_go_beside_the_events(tmp_path: Path, read: Read) -> None:
-    """The installation's writer is open to its user."""
+def test_writer_accepts_further_points(tmp_path: Path, read: Read) -> None:
+    """Users can add points to the installation's writer."""
     with install(tmp_path) as installed:
         installed.writer.add_scalar("lr", 0.125, 3)
     assert read(tmp_path) == {"lr": [(3, 0.125)]}
@@ -299,7 +299,7 @@ def test_torchs_handler_takes_the_writer(tmp_path: Path, read: Read) -> None:
 
 @pytest.mark.parametrize("expiry_secs", [0, -1, float("nan")])
 def test_wrong_arguments_register_nothing(tmp_path: Path, expiry_secs: float) -> None:
-    """A refused installation leaves no handler and no file."""
+    """A failed installation leaves no handler and no file."""
     with pytest.raises(ValueError, match="expiry_secs must be more than 0 and at most 86400 seconds"):
         install(tmp_path / "runs", expiry_secs=expiry_secs)
     monitel.emit("epoch", n=1)

@@ -1,4 +1,4 @@
-"""Forks and exits: each process writes what is its own, once, and ends in time."""
+"""Forks and exits: each process writes its points once, and ends in time."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ loss = monitel.Stat("loss", [monitel.SUM], datetime.timedelta(minutes=1))
 """
 
 
-def test_exit_writes_what_is_open(tmp_path: Path, read: Read, run_script: Callable[..., str]) -> None:
-    """A script that neither flushes nor uninstalls loses nothing: monitel is flushed before the writer closes."""
+def test_exit_writes_open_windows(tmp_path: Path, read: Read, run_script: Callable[..., str]) -> None:
+    """A script that neither flushes nor uninstalls loses no window: monitel is flushed before the writer closes."""
     script = f"{STAT}monitel_tensorboard.install(sys.argv[1])\nloss.add(1)\nmonitel.emit('end', ok=True)"
     assert run_script(script, tmp_path) == ""
     assert read(tmp_path) == {"loss.sum": [(0, 1)], "end/ok": [(0, 1)]}
 
 
-def test_exit_after_an_exception_writes_what_is_open(
+def test_exit_after_an_exception_writes_open_windows(
     tmp_path: Path, read: Read, run_script: Callable[..., str]
 ) -> None:
-    """A job that fails shows how far it came."""
+    """A job that fails writes its last windows."""
     script = f"{STAT}monitel_tensorboard.install(sys.argv[1])\nloss.add(1)\nsys.exit(1)"
     run_script(script, tmp_path, returncode=1)
     assert read(tmp_path) == {"loss.sum": [(0, 1)]}
 
 
 def test_exit_on_a_hanging_disk_is_bounded(tmp_path: Path, run_script: Callable[..., str]) -> None:
-    """A disk that hangs for ever costs all writers together one time limit, and a line each."""
+    """A disk that hangs forever delays the exit by one time limit for all writers, with one warning each."""
     script = f"""{STAT}
 import threading
 from monitel_tensorboard.event_file import EventFile
@@ -54,19 +54,19 @@ loss.add(1)
 
 
 def test_exit_without_a_log_dir_is_quick(tmp_path: Path, run_script: Callable[..., str]) -> None:
-    """A folder that cannot be made costs two lines, and the exit code stays 0."""
+    """A folder that cannot be created gives two warnings, and the exit code stays 0."""
     (tmp_path / "file").write_text("")
     script = f"{STAT}monitel_tensorboard.install(sys.argv[1] + '/file/run')\nloss.add(1)"
-    said = run_script(script, tmp_path)
-    assert "cannot write to" in said
-    assert "were dropped, 1 of them by close()" in said
+    output = run_script(script, tmp_path)
+    assert "cannot write to" in output
+    assert "were dropped, 1 of them by close()" in output
 
 
 @pytest.mark.parametrize("end", ["os._exit(uninstall())", "sys.exit()"])
-def test_a_forked_child_writes_its_own_file(
+def test_forked_child_writes_a_separate_file(
     tmp_path: Path, read: Read, run_script: Callable[..., str], end: str
 ) -> None:
-    """Parent and child write every point of theirs once, also what was queued at the moment of the fork."""
+    """Parent and child write each of their points once, even those in the queue at the fork."""
     script = f"""{STAT}
 installed = monitel_tensorboard.install(sys.argv[1], flush_secs=3600)
 uninstall = lambda: not installed.uninstall()
@@ -91,10 +91,10 @@ installed.writer.add_scalar("parent", 100, 100)
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_a_forked_child_whose_first_window_closes_at_exit(
+def test_forked_child_whose_first_window_closes_at_exit(
     tmp_path: Path, read: Read, run_script: Callable[..., str]
 ) -> None:
-    """From Python 3.12 on no thread starts at that moment; the points are written all the same."""
+    """From Python 3.12 on no thread can start at exit; the points are still written."""
     script = f"""{STAT}
 monitel_tensorboard.install(sys.argv[1])
 pid = os.fork()
@@ -106,10 +106,10 @@ if pid:
     assert sorted(read(tmp_path)["loss.sum"]) == [(0, 1), (0, 2)]
 
 
-def test_a_forked_child_closes_the_windows_of_idle_stats(
+def test_forked_child_closes_the_windows_of_idle_stats(
     tmp_path: Path, read: Read, run_script: Callable[..., str]
 ) -> None:
-    """From the child's first event on, as in the parent."""
+    """Idle windows are closed as in the parent, from the child's first event on."""
     script = f"""{STAT}
 import threading
 monitel_tensorboard.install(sys.argv[1], expiry_secs=0.01, flush_secs=0.01)
@@ -127,8 +127,8 @@ assert os.waitpid(pid, 0)[1] == 0
     run_script(script, tmp_path)
 
 
-def test_a_child_that_adds_nothing_makes_no_file(tmp_path: Path, run_script: Callable[..., str]) -> None:
-    """Workers that only load data leave no trace."""
+def test_child_that_adds_nothing_creates_no_file(tmp_path: Path, run_script: Callable[..., str]) -> None:
+    """Workers that only load data write nothing."""
     script = f"""{STAT}
 monitel_tensorboard.install(sys.argv[1])
 loss.add(1)
@@ -142,7 +142,7 @@ assert os.waitpid(pid, 0)[1] == 0
 
 
 def test_forks_while_all_threads_are_busy_do_not_hang(tmp_path: Path, run_script: Callable[..., str]) -> None:
-    """Whatever lock a thread of the parent holds at the fork, the child has its own."""
+    """A child has new locks, even if threads of the parent hold them at the fork."""
     script = f"""{STAT}
 import threading
 installed = monitel_tensorboard.install(sys.argv[1], flush_secs=0.0001, expiry_secs=0.0001)
@@ -168,10 +168,10 @@ for thread in threads:
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
-def test_children_of_multiprocessing_write_at_their_end(
+def test_children_of_multiprocessing_write_at_exit(
     tmp_path: Path, read: Read, run_script: Callable[..., str], method: str
 ) -> None:
-    """They leave without atexit, by os._exit, and yet nothing is lost."""
+    """Children that end without atexit, by os._exit, lose no window."""
     script = f"""{STAT}
 import multiprocessing
 def train(log_dir):
@@ -190,10 +190,10 @@ if __name__ == "__main__":
     assert read(tmp_path) == {"loss.sum": [(0, 2)]}
 
 
-def test_a_killed_process_loses_only_the_last_moment(
+def test_killed_process_loses_only_queued_points(
     tmp_path: Path, read: Read, run_script: Callable[..., str]
 ) -> None:
-    """What was flushed is there after SIGKILL: no buffer of ours stands between."""
+    """Flushed points are in the file after SIGKILL, because there is no buffer in the process."""
     script = f"""{STAT}
 writer = monitel_tensorboard.SummaryWriter(sys.argv[1])
 writer.add_scalar("loss", 1, 1)

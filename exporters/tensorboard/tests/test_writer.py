@@ -1,4 +1,4 @@
-"""SummaryWriter: what is added can be read back, whatever the disk does, and nobody waits for it."""
+"""SummaryWriter: added points can be read back, disk errors lose none, and no caller waits for the disk."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from tensorboard.backend.event_processing.event_file_loader import (  # type: ig
 )
 
 import monitel_tensorboard
+from monitel.attributes import escape_surrogates
 from monitel_tensorboard import SummaryWriter
 from monitel_tensorboard.event_file import EventFile
 from monitel_tensorboard.point import Point
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     Eventually: TypeAlias = Callable[[Callable[[], bool]], None]
 
 FULL = OSError(28, "No space left on device")
-_ANY_TEXT = st.text(st.characters(exclude_categories=()))  # lone surrogates too
+_ANY_TEXT = st.text(st.characters(exclude_categories=()))  # including lone surrogates
 
 
 def test_public_names() -> None:
@@ -41,7 +42,7 @@ def test_public_names() -> None:
 
 
 def test_imports_neither_torch_nor_tensorflow(run_script: Callable[..., str]) -> None:
-    """Writing and reading needs tensorboard alone."""
+    """Writing and reading only needs tensorboard."""
     script = """
 import sys, tempfile, monitel_tensorboard
 with monitel_tensorboard.SummaryWriter(tempfile.mkdtemp()) as writer:
@@ -67,8 +68,8 @@ def test_scalars_and_texts_are_read_back(tmp_path: Path, read: Read) -> None:
     assert (writer.dropped, writer.failed) == (0, 0)
 
 
-def test_the_file_is_what_tensorboard_expects(tmp_path: Path) -> None:
-    """The name is tensorboard's own pattern, the first record the version, the times those given."""
+def test_format_of_the_file(tmp_path: Path) -> None:
+    """The file has TensorBoard's name pattern, the version as the first record, and the given times."""
     with SummaryWriter(str(tmp_path)) as writer:
         writer.add_scalar("loss", 1, 2, walltime=1234.5)
     (path,) = tmp_path.iterdir()
@@ -92,16 +93,16 @@ def test_the_file_is_what_tensorboard_expects(tmp_path: Path) -> None:
     )
 )
 def test_any_point_can_be_encoded(tmp_path_factory: pytest.TempPathFactory, points: list[Point]) -> None:
-    """Whatever passes the checks is written and comes back; lone surrogates come back as question marks."""
+    """Any valid point can be written and read back; lone surrogates become their escapes."""
     file = EventFile(str(tmp_path_factory.mktemp("any")))
     file.append(points)
     records = list(LegacyEventFileLoader(str(file._path)).Load())[1:]
     assert [record.step for record in records] == [point.step for point in points]
     for record, point in zip(records, points, strict=True):
         value = record.summary.value[0]
-        assert value.tag == point.tag.encode("utf-8", "replace").decode()
+        assert value.tag == escape_surrogates(point.tag)
         if isinstance(point.value, str):
-            assert value.tensor.string_val[0] == point.value.encode("utf-8", "replace")
+            assert value.tensor.string_val[0] == escape_surrogates(point.value).encode()
         else:
             assert isinstance(point.value, float)
             assert value.simple_value == point.value or math.isnan(point.value)
@@ -120,17 +121,17 @@ def test_any_point_can_be_encoded(tmp_path_factory: pytest.TempPathFactory, poin
         (("loss", 1, 0, "now"), TypeError, "walltime (seconds since the Unix epoch) must be a real number"),
     ],
 )
-def test_wrong_points_are_refused(
+def test_wrong_points(
     tmp_path: Path, arguments: tuple[Any, ...], error: type[Exception], message: str
 ) -> None:
-    """What is wrong, and what is allowed, is said where it is added."""
+    """The error names the wrong and the allowed values, where the point is added."""
     with SummaryWriter(tmp_path) as writer, pytest.raises(error) as raised:
         writer.add_scalar(*arguments)
     assert str(raised.value).startswith(message)
 
 
 def test_text_must_be_text(tmp_path: Path) -> None:
-    """A number is no text."""
+    """A number is not text."""
     with SummaryWriter(tmp_path) as writer, pytest.raises(TypeError, match="use add_scalar for a number"):
         writer.add_text("note", 3)  # type: ignore[arg-type]
 
@@ -147,17 +148,17 @@ def test_text_must_be_text(tmp_path: Path) -> None:
         (".", {"flush_secs": "1"}, TypeError, "flush_secs must be a number of seconds, got str: '1'"),
     ],
 )
-def test_wrong_arguments_are_refused_at_construction(
+def test_wrong_arguments(
     log_dir: Any, options: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    """A writer that cannot work is refused before training begins, and writes nothing."""
+    """Wrong arguments are errors at construction, and nothing is written."""
     with pytest.raises(error) as raised:
         SummaryWriter(log_dir, **options)
     assert str(raised.value).startswith(message)
 
 
-def test_a_hanging_disk_is_never_waited_for(tmp_path: Path, disk: Any, read: Read) -> None:
-    """Points are taken while the disk hangs (EventFileWriter blocks after 10), and arrive when it works again."""
+def test_hanging_disk_does_not_block_callers(tmp_path: Path, disk: Any, read: Read) -> None:
+    """Points are accepted while the disk hangs (EventFileWriter blocks after 10), and written when it works again."""
     disk.works.clear()
     with SummaryWriter(tmp_path) as writer:
         for step in range(1000):
@@ -169,11 +170,11 @@ def test_a_hanging_disk_is_never_waited_for(tmp_path: Path, disk: Any, read: Rea
     assert max(disk.slices) <= 32
 
 
-def test_the_oldest_points_give_way(tmp_path: Path, disk: Any, read: Read, eventually: Eventually) -> None:
-    """A full queue drops its oldest points and counts them; what was being written stays."""
+def test_full_queue_drops_the_oldest_points(tmp_path: Path, disk: Any, read: Read, eventually: Eventually) -> None:
+    """Dropped points are counted; points that are being written are kept."""
     disk.works.clear()
     with SummaryWriter(tmp_path, max_queue=10) as writer:
-        eventually(lambda: disk.slices == [0])  # the thread hangs in the empty file's first record
+        eventually(lambda: disk.slices == [0])  # the thread hangs in the first record of the empty file
         for step in range(25):
             writer.add_scalar("loss", step, step)
         assert writer.dropped == 15
@@ -182,8 +183,8 @@ def test_the_oldest_points_give_way(tmp_path: Path, disk: Any, read: Read, event
     assert writer.dropped == 15
 
 
-def test_half_a_queue_wakes_the_thread(tmp_path: Path, eventually: Eventually) -> None:
-    """Many points in a short time are not dropped for want of a look at the clock."""
+def test_half_full_queue_wakes_the_thread(tmp_path: Path, eventually: Eventually) -> None:
+    """Many points in a short time are written before the interval ends, not dropped."""
     with SummaryWriter(tmp_path, max_queue=10, flush_secs=3600) as writer:
         eventually(lambda: bool(writer._changed._waiters))  # type: ignore[attr-defined]
         for step in range(5):
@@ -192,16 +193,16 @@ def test_half_a_queue_wakes_the_thread(tmp_path: Path, eventually: Eventually) -
         assert writer.dropped == 0
 
 
-def test_an_idle_writer_leaves_the_disk_alone(tmp_path: Path, disk: Any) -> None:
-    """The first look makes the file; without points no further one touches it."""
+def test_idle_writer_does_not_access_the_disk(tmp_path: Path, disk: Any) -> None:
+    """The first round creates the file; without points, further rounds do not access it."""
     with SummaryWriter(tmp_path) as writer:
         assert writer.flush()
     assert writer._write_slice()
     assert disk.slices == [0]
 
 
-def test_where_no_thread_can_start_close_writes(tmp_path: Path, read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a forked child at its exit, from Python 3.12 on: the points wait, and are written by close()."""
+def test_close_writes_if_no_thread_can_start(tmp_path: Path, read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If no thread can start, as at exit from Python 3.12 on, points are written by close()."""
     with monkeypatch.context() as ending:
         ending.setattr(threading.Thread, "start", lambda _: (_ for _ in ()).throw(RuntimeError("at shutdown")))
         writer = SummaryWriter(tmp_path)
@@ -211,17 +212,17 @@ def test_where_no_thread_can_start_close_writes(tmp_path: Path, read: Read, monk
     assert read(tmp_path) == {"loss": [(step, step) for step in range(100)]}
 
 
-def test_points_are_written_without_being_asked(tmp_path: Path, read: Read, eventually: Eventually) -> None:
-    """A reader sees a point soon after it was added."""
+def test_points_are_written_without_a_flush(tmp_path: Path, read: Read, eventually: Eventually) -> None:
+    """A point can be read soon after it was added."""
     with SummaryWriter(tmp_path, flush_secs=0.01) as writer:
         writer.add_scalar("loss", 1)
         eventually(lambda: "loss" in read(tmp_path))
 
 
-def test_a_failing_disk_is_tried_again(
+def test_failing_disk_is_retried(
     tmp_path: Path, disk: Any, read: Read, eventually: Eventually, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Errors are counted and said once; nothing is lost when the disk works again."""
+    """Errors are counted and logged once; no point is lost if the disk works again."""
     disk.error = FULL
     with SummaryWriter(tmp_path, flush_secs=0.01) as writer:
         writer.add_scalar("loss", 1, 1)
@@ -231,15 +232,15 @@ def test_a_failing_disk_is_tried_again(
         assert writer.flush()
     assert read(tmp_path) == {"loss": [(1, 1), (2, 2)]}
     assert writer.dropped == 0
-    (said,) = [record for record in caplog.records if record.name == "monitel_tensorboard"]
-    assert said.levelno == logging.WARNING
-    assert f"cannot write to {tmp_path}: {FULL!r}" in said.getMessage()
+    (output,) = [record for record in caplog.records if record.name == "monitel_tensorboard"]
+    assert output.levelno == logging.WARNING
+    assert f"cannot write to {tmp_path}: {FULL!r}" in output.getMessage()
 
 
-def test_closing_on_a_failing_disk_counts_what_is_lost(
+def test_close_on_a_failing_disk_counts_lost_points(
     tmp_path: Path, disk: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """close() tries once more, gives up at once, and says how many points are gone."""
+    """close() tries once more and then logs the number of lost points."""
     disk.error = FULL
     writer = SummaryWriter(tmp_path)
     for step in range(100):
@@ -249,8 +250,8 @@ def test_closing_on_a_failing_disk_counts_what_is_lost(
     assert f"100 points for {tmp_path} were dropped, 100 of them by close()" in caplog.text
 
 
-def test_closing_on_a_hanging_disk_is_bounded(tmp_path: Path, disk: Any) -> None:
-    """close() and flush() end within their time; a second close() does not wait again."""
+def test_close_on_a_hanging_disk_is_bounded(tmp_path: Path, disk: Any) -> None:
+    """close() and flush() end within their timeout; a second close() does not wait again."""
     disk.works.clear()
     writer = SummaryWriter(tmp_path)
     writer.add_scalar("loss", 1)
@@ -263,10 +264,10 @@ def test_closing_on_a_hanging_disk_is_bounded(tmp_path: Path, disk: Any) -> None
     assert writer.dropped == 1
 
 
-def test_a_folder_that_cannot_be_made_breaks_nothing(
+def test_folder_that_cannot_be_created(
     tmp_path: Path, read: Read, eventually: Eventually, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One warning, and training goes on; once the folder can be made, everything is there."""
+    """One warning is logged; when the folder can be created, all points are written."""
     obstacle = tmp_path / "runs"
     obstacle.write_text("a file where a folder should be")
     with SummaryWriter(obstacle / "first", flush_secs=0.01) as writer:
@@ -278,8 +279,8 @@ def test_a_folder_that_cannot_be_made_breaks_nothing(
     assert read(obstacle / "first") == {"loss": [(1, 1)]}
 
 
-def test_a_relative_folder_stays_where_it_was(tmp_path: Path, read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another working directory does not move the run."""
+def test_relative_folder(tmp_path: Path, read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change of the working directory does not move the folder."""
     monkeypatch.chdir(tmp_path)
     with SummaryWriter("run") as writer:
         writer.add_scalar("loss", 1, 1)
@@ -290,8 +291,8 @@ def test_a_relative_folder_stays_where_it_was(tmp_path: Path, read: Read, monkey
     assert read(tmp_path / "run") == {"loss": [(1, 1), (2, 2)]}
 
 
-def test_a_deleted_folder_comes_back(tmp_path: Path, read: Read) -> None:
-    """Points added after somebody deleted the run are in a new, readable file."""
+def test_deleted_folder_is_created_again(tmp_path: Path, read: Read) -> None:
+    """Points that are added after the folder was deleted are in a new, readable file."""
     with SummaryWriter(tmp_path / "run") as writer:
         writer.add_scalar("loss", 1, 1)
         assert writer.flush()
@@ -302,8 +303,8 @@ def test_a_deleted_folder_comes_back(tmp_path: Path, read: Read) -> None:
     assert next(LegacyEventFileLoader(str(path)).Load()).file_version == "brain.Event:2"
 
 
-def test_a_torn_record_is_undone(tmp_path: Path, read: Read, run_script: Callable[..., str]) -> None:
-    """A disk that takes half a record (a real one, by RLIMIT_FSIZE) leaves a file that can be read and goes on."""
+def test_incomplete_record_is_removed(tmp_path: Path, read: Read, run_script: Callable[..., str]) -> None:
+    """After a partial write (with RLIMIT_FSIZE) the file can be read, and is continued."""
     script = """
 import resource, sys, threading
 from monitel_tensorboard import SummaryWriter
@@ -323,10 +324,10 @@ print(writer.close(), writer.dropped)
     assert read(tmp_path) == {"loss": [(step, step) for step in range(10)]}
 
 
-def test_where_nothing_can_be_undone_another_file_begins(
+def test_incomplete_record_that_cannot_be_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Read
 ) -> None:
-    """A torn record that cannot be cut off ends its file; the points go on in another one."""
+    """If an incomplete record cannot be removed, the points continue in another file."""
     file = EventFile(str(tmp_path))
     file.append([Point("loss", 1.0, 1, 1.0)])
     with monkeypatch.context() as broken:
@@ -339,8 +340,8 @@ def test_where_nothing_can_be_undone_another_file_begins(
     assert read(tmp_path) == {"loss": [(1, 1.0), (2, 2.0)]}
 
 
-def test_after_close_points_are_counted_and_nothing_is_raised(tmp_path: Path, read: Read) -> None:
-    """A late event must not break a job that is about to end well."""
+def test_points_after_close_are_counted(tmp_path: Path, read: Read) -> None:
+    """Points after close() raise no error, so that a late event does not break a job."""
     writer = SummaryWriter(tmp_path)
     writer.add_scalar("loss", 1, 1)
     assert writer.close()
@@ -351,8 +352,8 @@ def test_after_close_points_are_counted_and_nothing_is_raised(tmp_path: Path, re
     assert read(tmp_path) == {"loss": [(1, 1)]}
 
 
-def test_many_threads_lose_nothing(tmp_path: Path, read: Read) -> None:
-    """Points of several threads all arrive, each thread's in its order."""
+def test_threads_lose_no_points(tmp_path: Path, read: Read) -> None:
+    """All points of several threads are written, those of each thread in order."""
 
     def add(tag: str) -> None:
         for step in range(500):
@@ -367,8 +368,8 @@ def test_many_threads_lose_nothing(tmp_path: Path, read: Read) -> None:
     assert read(tmp_path) == {f"thread{n}": [(step, step) for step in range(500)] for n in range(4)}
 
 
-def test_a_signal_handler_may_add_a_point(tmp_path: Path, read: Read) -> None:
-    """The lock is re-entrant: a signal that arrives while it is held does not hang the process."""
+def test_signal_handler_may_add_a_point(tmp_path: Path, read: Read) -> None:
+    """The lock is re-entrant: a signal handler that runs while it is held does not hang."""
     with SummaryWriter(tmp_path) as writer:
         before = signal.signal(signal.SIGUSR1, lambda *_: writer.add_scalar("signal", 1))
         try:
@@ -379,8 +380,8 @@ def test_a_signal_handler_may_add_a_point(tmp_path: Path, read: Read) -> None:
     assert read(tmp_path) == {"signal": [(0, 1)]}
 
 
-def test_repr_says_what_is_going_on(tmp_path: Path) -> None:
-    """Folder, state and losses can be seen at a glance."""
+def test_repr(tmp_path: Path) -> None:
+    """The repr shows folder, state and losses."""
     writer = SummaryWriter(tmp_path)
     writer.close()
     assert repr(writer) == f"<SummaryWriter {str(tmp_path)!r}, closed, 0 dropped>"

@@ -1,4 +1,4 @@
-"""monitel's Stats, Events and ranges through an application's own OpenTelemetry providers."""
+"""Export of monitel's Stats, Events and ranges through the OpenTelemetry providers of an application."""
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
@@ -36,7 +36,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> "type[Ranges[_Any]]":
-    if name == "Ranges":  # not part of every import: it loads the profiler
+    if name == "Ranges":  # imported on demand: it loads the profiler
         from monitel_otel.ranges import Ranges
 
         return Ranges

@@ -1,4 +1,4 @@
-"""Every name of OpenTelemetry that begins with an underscore: its logs API still does, and it moves."""
+"""All private names of OpenTelemetry that this package uses: its logs API is still private, and changes."""
 
 from opentelemetry._logs import Logger, LoggerProvider, SeverityNumber, get_logger_provider
 

@@ -1,4 +1,4 @@
-"""monitel's handlers, put in place for an application's own providers."""
+"""install: registers monitel's handlers for the providers of an application."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Installation:
-    """What :func:`install` returns; leaving ``with install():`` takes the handler out again."""
+    """The registration of one :func:`install`; leaving ``with install():`` uninstalls."""
 
     def __init__(self, meter_provider: MeterProvider, logger_provider: LoggerProvider, spans: Spans | None) -> None:
         self.providers = meter_provider, logger_provider
@@ -41,7 +41,7 @@ class Installation:
             self._records.write(event, step=event.step, context=context)
 
     def uninstall(self) -> None:
-        """Write nothing any more. Windows still open are not closed; a second time does nothing."""
+        """Stop writing. Open windows are not closed. Idempotent."""
         monitel.unregister_event_handler(self._handle)
         self._instruments.stop()
         if self._spans is not None:
@@ -66,27 +66,27 @@ def install(
     span_budget: int = BUDGET,
     span_steps: int = 1,
 ) -> Installation:
-    """Write every closed window to metric instruments, every event to log records and, when asked, ranges to spans.
+    """Write closed windows to metric instruments, events to log records and, on request, ranges to spans.
 
-    A second call with the same providers takes the place of the first, so that a notebook's cell may run again.
-    Instruments are written in the thread that closes the window. Whenever a reader collects, the windows whose time
-    is over are closed first.
+    A second call with the same providers replaces the first, so that a notebook's cell can run again. Instruments are
+    written in the thread that closes the window. Before a reader collects, expired windows are closed.
 
     Args:
-        meter_provider: Where the instruments are made; the global one when left out, also if it is set later.
-        logger_provider: Where the log records go; likewise.
-        tracer_provider: Where ranges become spans; giving one asks for them. Started and ended in the thread that runs
-            the range, with the range's times.
-        spans: Make spans of ranges by the global TracerProvider.
-        span_budget: Spans a step; the rest of a step is folded into one, which says how many and how long.
-        span_steps: Make spans in one of so many steps, those that it divides.
+        meter_provider: Creates the instruments; the global one by default, even if it is set later.
+        logger_provider: Receives the log records; the global one by default, even if it is set later.
+        tracer_provider: Enables spans of ranges, and creates them. Spans are started and ended in the thread that runs
+            the range, with the times of the range.
+        spans: Enable spans of ranges with the global TracerProvider.
+        span_budget: The most spans of a step; the other ranges of the step are folded into one span, with their number
+            and duration.
+        span_steps: Create spans only in steps that are multiples of this number.
 
     Returns:
-        An object with ``uninstall()``, also a context manager.
+        The registration, with ``uninstall()``; it is also a context manager.
 
     Raises:
-        TypeError: ``span_budget`` or ``span_steps`` is no int.
-        ValueError: One of them is below 1.
+        TypeError: ``span_budget`` or ``span_steps`` is not an int.
+        ValueError: ``span_budget`` or ``span_steps`` is below 1.
 
     Example:
         >>> import monitel
@@ -100,15 +100,15 @@ def install(
         >>> [metric.name for metric in metrics if metric.name.startswith("train.loss.m")]
         ['train.loss.mean', 'train.loss.max', 'train.loss.min']
     """
-    made = None
+    range_spans = None
     if spans or tracer_provider is not None:
-        from monitel_otel.spans import Spans  # late, for it loads the profiler
+        from monitel_otel.spans import Spans  # imported on demand: it loads the profiler
 
-        made = Spans(tracer_provider or get_tracer_provider(), budget=span_budget, every=span_steps)
+        range_spans = Spans(tracer_provider or get_tracer_provider(), budget=span_budget, every=span_steps)
     providers = meter_provider or get_meter_provider(), logger_provider or get_logger_provider()
     for earlier in [each for each in _installed if each.providers == providers]:
         earlier.uninstall()
-    installation = Installation(*providers, made)
+    installation = Installation(*providers, range_spans)
     _installed.append(installation)
     return installation
 

@@ -1,4 +1,4 @@
-"""Windows into instruments of the OpenTelemetry API."""
+"""Conversion of windows to instruments of the OpenTelemetry API."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _CUMULATIVE = {monitel.COUNT, monitel.SUM}
 class Instruments:
     """Writes each window into the instruments of its Stat, in the thread that closed it.
 
-    COUNT and SUM lose nothing: they are cumulative. Of the others, of HISTOGRAM the percentiles, a reader sees the last
-    window before it collects, because that is all that the API's gauges carry; the first time that this costs a window,
-    a warning says so. Values that are not finite, and a negative sum of a monotonic Stat, are left out and counted in
-    ``monitel.stat.nonfinite``. Wait counters are observed too, from the first window on that is written after theirs.
+    COUNT and SUM are complete, because they are cumulative. The other aggregations, and the percentiles of HISTOGRAM,
+    are gauges, which keep only the last window before a reader collects; a warning is logged when this loses a window
+    for the first time. Values that are not finite, and negative sums of a monotonic Stat, are left out and counted in
+    ``monitel.stat.nonfinite``. A wait counter is observed from the first window after its creation on.
     """
 
     def __init__(self, meter_provider: MeterProvider) -> None:
@@ -54,7 +54,7 @@ class Instruments:
         if not self._collecting:
             self._waits.refresh()
         definition = window.definition
-        attributes: dict[str, Any] | None = dict(definition.attributes) or None  # the SDK is faster without
+        attributes: dict[str, Any] | None = dict(definition.attributes) or None  # no dict is faster
         values = window.values()
         writers = self._writers.get(definition)
         if writers is None:
@@ -69,7 +69,7 @@ class Instruments:
         self._watch_for_loss(definition)
 
     def stop(self) -> None:
-        """Report nothing any more; the API has no way to take an instrument back."""
+        """Stop reporting; the API cannot remove instruments."""
         self._active = False
 
     def _instrument(self, definition: monitel.StatDefinition, suffix: str) -> Callable[..., None]:
@@ -97,8 +97,8 @@ class Instruments:
         if series in self._since_collect:
             self._warned = True
             _log.warning(
-                "Stat %r closes windows faster than the metric reader collects: of all but the last window, all but "
-                "count and sum is lost here. Set OTEL_METRIC_EXPORT_INTERVAL to the window size (milliseconds), "
+                "Stat %r closes windows faster than the metric reader collects: gauges keep only the last window, "
+                "count and sum are complete. Set OTEL_METRIC_EXPORT_INTERVAL to the window size (milliseconds), "
                 "or use monitel_otlp, which delivers every window.",
                 definition.name,
             )
@@ -110,7 +110,7 @@ class Instruments:
             try:
                 monitel.close_expired_windows()
             except Exception:
-                _log.exception("a handler raised while windows were closed for a metric reader")
+                _log.exception("an event handler raised while expired windows were closed for a metric reader")
             finally:
                 self._collecting = False
             self._since_collect = set()

@@ -1,4 +1,4 @@
-"""From a Stat's name to a metric's name that every OpenTelemetry backend takes."""
+"""Metric names that every OpenTelemetry backend accepts, derived from the names of Stats."""
 
 from __future__ import annotations
 
@@ -7,46 +7,47 @@ import re
 
 _log = logging.getLogger("monitel.otel")
 
-_REFUSED = re.compile(r"[^A-Za-z0-9_./-]")
-_LONGEST = 255 - len(".nonfinite")  # room for what is appended
+_INVALID = re.compile(r"[^A-Za-z0-9_./-]")
+_LONGEST = 255 - len(".nonfinite")  # leaves room for a suffix
 
 
 def metric_name(name: str) -> str:
-    """``name`` by OpenTelemetry's rule (metrics API, instrument name syntax).
+    """Return ``name`` changed to OpenTelemetry's syntax for instrument names.
 
-    What the rule refuses becomes ``_``; a name that does not begin with a letter gets ``stat_`` before it.
+    Invalid characters become ``_``; a name that does not begin with a letter gets the prefix ``stat_``. A long name is
+    cut.
 
     Example:
         >>> from monitel_otel import metric_name
         >>> metric_name("train.loss"), metric_name("step time"), metric_name("1st")
         ('train.loss', 'step_time', 'stat_1st')
     """
-    cleaned = _REFUSED.sub("_", name)
+    cleaned = _INVALID.sub("_", name)
     if not cleaned[:1].isalpha():
         cleaned = f"stat_{cleaned}"
     return cleaned[:_LONGEST]
 
 
 class MetricNames:
-    """The names of one exporter: tells once when two Stats' names become one."""
+    """The metric names of one exporter. Logs a warning, once, if the names of two Stats become the same."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
         self._owners: dict[str, str] = {}
 
     def of(self, name: str) -> str:
-        """The metric name for a Stat's name."""
+        """Return the metric name for a Stat's name."""
         known = self._names.get(name)
         if known is None:
             known = self._names[name] = metric_name(name)
-            owner = self._owners.setdefault(known.lower(), name)  # names differ by more than case, says the spec
+            owner = self._owners.setdefault(known.lower(), name)  # the specification ignores case
             if owner != name:
                 _log.warning("Stats %r and %r have the same metric name %r: rename one", owner, name, known)
         return known
 
 
 def describe(name: str, description: str) -> str:
-    """A metric's description: the user's, and the Stat's own name where the metric could not have it."""
+    """Return a metric's description: that of the Stat, and the Stat's name if the metric has another one."""
     if metric_name(name) == name:
         return description
     return f"{description} (Stat {name!r})" if description else f"Stat {name!r}"

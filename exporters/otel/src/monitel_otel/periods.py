@@ -1,4 +1,4 @@
-"""What the ranges of one training step share: a budget of spans, and what is beyond it as one sum."""
+"""Periods: the ranges of one training step share a budget of spans, and a fold of the ranges beyond it."""
 
 from __future__ import annotations
 
@@ -13,28 +13,30 @@ if TYPE_CHECKING:
 
     from monitel.profiler.ranges import Range
 
-BUDGET = 1000  # spans a step
-_NAMES = 10  # said of a fold: those that took longest
+#: The most spans of a step, by default.
+BUDGET = 1000
+
+_NAMES = 10  # of the ranges with the longest total duration, in a fold
 
 
 class Period:
-    """A training step as far as spans are concerned, or five seconds where there are no steps.
+    """One training step, or five seconds if there are no steps.
 
-    Beyond the budget ranges are not lost: how many, how long and which is kept as :attr:`folded`. No lock: each
-    thread adds to numbers of its own.
+    Ranges beyond the budget are folded: their number, total duration and names are kept. No lock is needed: each thread
+    has separate sums.
 
     Args:
-        step: The training step, None where there are none.
-        until_ns: Monotonic time after which no range begins in it; None: until the step is another.
+        step: The training step; None if there are no steps.
+        until_ns: Monotonic time after which no range belongs to the period; None: the step decides.
 
     Attributes:
-        spans: Spans begun.
-        closed: A new period is to be made for what begins from now on.
+        spans: Number of spans that were started.
+        closed: Ranges that begin from now on belong to another period.
         first: The first span of the period.
-        over: What stands for each of the ranges beyond the budget while it runs.
+        folding: Stands for each running range that is beyond the budget.
     """
 
-    __slots__ = ("_folds", "closed", "first", "over", "spans", "step", "until_ns")
+    __slots__ = ("_folds", "closed", "first", "folding", "spans", "step", "until_ns")
 
     def __init__(self, step: int | None, until_ns: int | None = None) -> None:
         self.step = step
@@ -42,43 +44,43 @@ class Period:
         self.spans = 0
         self.closed = False
         self.first: Opened | None = None
-        self.over = Opened(self, INVALID_SPAN, kept=False)
-        self._folds: dict[tuple[int, str], list[int]] = {}
+        self.folding = Opened(self, INVALID_SPAN, kept=False)
+        self._folds: dict[tuple[int, str], list[int]] = {}  # by thread and name: count, duration, start, end
 
     def takes(self, step: int | None, now_ns: int) -> bool:
-        """Whether a range of this step that begins now is one of this period's."""
+        """Return True if a range that begins in this step and at this time belongs to the period."""
         return step == self.step and not self.closed and (self.until_ns is None or now_ns <= self.until_ns)
 
     def fold(self, ended: Range, end_ns: int) -> None:
-        """Add a range that is beyond the budget."""
+        """Add a range that is beyond the budget to the fold."""
         start_ns = ended.start_ns
         key = get_ident(), ended.name
-        own = self._folds.get(key)
-        if own is None:
-            own = self._folds[key] = [0, 0, start_ns, end_ns]
-        own[0] += 1
-        own[1] += end_ns - start_ns
-        own[2] = min(own[2], start_ns)
-        own[3] = max(own[3], end_ns)
+        sums = self._folds.get(key)
+        if sums is None:
+            sums = self._folds[key] = [0, 0, start_ns, end_ns]
+        sums[0] += 1
+        sums[1] += end_ns - start_ns
+        sums[2] = min(sums[2], start_ns)
+        sums[3] = max(sums[3], end_ns)
 
     @property
     def folded(self) -> int:
-        """Ranges beyond the budget so far."""
-        return sum(own[0] for own in self._folds.copy().values())
+        """Number of ranges that were folded."""
+        return sum(sums[0] for sums in self._folds.copy().values())
 
     def take_folded(self) -> Fold | None:
-        """All of them in one; None where there are none."""
+        """Remove and return the fold; None if no range was folded."""
         folds, self._folds = self._folds, {}
         return Fold(folds) if folds else None
 
 
 class Fold:
-    """Ranges beyond the budget of a step, as one span.
+    """The ranges beyond the budget of a step, as one span.
 
     Attributes:
-        start_ns: Start of the first, Unix ns.
-        end_ns: End of the last.
-        attributes: How many, how many seconds in all, and the names that took longest.
+        start_ns: Start of the first range, Unix ns.
+        end_ns: End of the last range, Unix ns.
+        attributes: Number of ranges, their total seconds, and the names with the longest total duration.
     """
 
     name = "monitel.folded"
@@ -98,12 +100,12 @@ class Fold:
 
 
 class Opened:
-    """What is known of a range while it runs; those who make spans of it add to it.
+    """The state of a running range; subclasses add the state of its span.
 
     Attributes:
-        period: Whose budget it is from.
-        around: The caller's own span when it began.
-        kept: It becomes a span of its own.
+        period: The period to which the range belongs.
+        around: The application's current span when the range began.
+        kept: The range becomes a separate span.
     """
 
     __slots__ = ("around", "kept", "period")
@@ -115,7 +117,12 @@ class Opened:
 
 
 def check_limits(budget: object, every: object) -> None:
-    """Refuse what cannot be a budget of spans, or a number of steps."""
+    """Check a budget of spans and a number of steps.
+
+    Raises:
+        TypeError: Not an int.
+        ValueError: Below 1.
+    """
     for name, value in (("span_budget", budget), ("span_steps", every)):
         if isinstance(value, bool) or not isinstance(value, int):
             raise TypeError(f"{name} must be an int, got {type(value).__qualname__}: {value!r:.80}")

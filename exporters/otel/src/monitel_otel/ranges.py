@@ -1,4 +1,4 @@
-"""Which ranges become spans, and whose children: what is the same however spans are made."""
+"""Selection of the ranges that become spans, and of their parents."""
 
 from __future__ import annotations
 
@@ -24,20 +24,19 @@ _Open = TypeVar("_Open", bound=Opened)
 
 
 class Ranges(ABC, Generic[_Open]):
-    """Hears of ranges and decides: sampled or not, in the budget or folded, and in what.
+    """Listens to ranges and decides for each: sampled or dropped, a separate span or folded, and its parent.
 
-    The parent of a range is the innermost of two: the range around it, and the span of the caller's own that is
-    current when it begins. What is in a span that is not sampled is not exported. Takes no lock but where a new step
-    begins, for a moment.
+    The parent is the innermost one of the enclosing range and the application's current span when the range begins.
+    Ranges inside a span that is not sampled are not exported. A lock is only taken when a new step begins, briefly.
 
     Args:
-        budget: Spans a step; the rest of it is folded into one.
-        every: Export the ranges of one in so many steps, those that it divides, and what begins before the first step.
-        by_step: Whether the training step is this process's own: a forked child's is its parent's.
+        budget: The most spans of a step; the other ranges of the step are folded into one span.
+        every: Export only the ranges of steps that are multiples of this number, and ranges before the first step.
+        by_step: True if the training step belongs to this process; the step of a forked child belongs to its parent.
 
     Raises:
-        TypeError: ``budget`` or ``every`` is no int.
-        ValueError: One of them is below 1.
+        TypeError: ``budget`` or ``every`` is not an int.
+        ValueError: ``budget`` or ``every`` is below 1.
     """
 
     def __init__(self, *, budget: int = BUDGET, every: int = 1, by_step: bool = True) -> None:
@@ -46,48 +45,48 @@ class Ranges(ABC, Generic[_Open]):
         self._every = every
         self._by_step = by_step
         self._lock = RLock()
-        self._turning = False
+        self._starting = False
         self._period = Period(None, -1)
-        self._periods: list[Period] = []  # those of which something is still to be written
-        self._of_step: dict[int | None, Period] = {}
+        self._periods: list[Period] = []  # periods that still have a fold or spans to write
+        self._by_number: dict[int | None, Period] = {}
         self._open: dict[Range, _Open] = {}
         self._listening: ranges.Listening | None = None
 
     def listen(self) -> None:
-        """Begin with what begins from now on."""
+        """Start with ranges that begin from now on."""
         self._listening = ranges.listen(began=self._began, ended=self._ended)
 
     def close(self) -> None:
-        """Export nothing that begins from now on; a second time does nothing."""
+        """Ignore ranges that begin from now on. Idempotent."""
         if self._listening is not None:
             self._listening.close()
 
     def abandon(self) -> None:
-        """In a forked child: what runs is the parent's, and ends there."""
+        """Forget all open ranges. Called in a forked child: they end in the parent."""
         self._open = {}
 
     def innermost(self) -> _Open | None:
-        """The range that runs here and is a span, unless a span of the caller's own runs in it."""
+        """Return the innermost running range that becomes a span; None if a span of the application runs inside it."""
         running = ranges.current_range()
-        opened = None if running is None else self._around(running)
+        opened = None if running is None else self._nearest(running)
         if opened is None or not opened.kept:
             return None
         return opened if _is_within(get_current_span(), opened) else None
 
     @abstractmethod
     def _start(self, began: Range, period: Period, parent: _Open | None, around: Span) -> _Open:
-        """What is known of a range that begins, in a range or else in a span of the caller's own."""
+        """Return the state of a range that begins inside ``parent``, or if None inside the current span ``around``."""
 
     @abstractmethod
     def _end(self, ended: Range, opened: _Open, end_ns: int) -> None:
-        """A range that is a span has ended."""
+        """End the span of a range."""
 
-    def _new_period(self, step: int | None, until_ns: int | None, *, now: bool) -> Period:  # noqa: ARG002  likewise
-        """A period; ``now``: the process is at that step, and not beyond it already."""
+    def _new_period(self, step: int | None, until_ns: int | None, *, now: bool) -> Period:  # noqa: ARG002  subclasses use it
+        """Return a new period; ``now`` is False if the process has already left that step."""
         return Period(step, until_ns)
 
-    def _turned(self) -> None:
-        """A new period has begun."""
+    def _period_started(self) -> None:
+        """Do something when a new period has started."""
 
     def _began(self, began: Range) -> None:
         step = began.step if self._by_step else None
@@ -95,16 +94,16 @@ class Ranges(ABC, Generic[_Open]):
             return
         period = self._period
         if not period.takes(step, began.monotonic_start_ns):
-            period = self._turn(step, began.monotonic_start_ns)
+            period = self._start_period(step, began.monotonic_start_ns)
         around = get_current_span()
         parent = None if began.parent is None else self._parent(began.parent, period, around)
         if parent is None:
-            if self._refused(period, around):
+            if self._is_unsampled(period, around):
                 return
         elif not parent.kept:
             return
         if period.spans >= self._budget:
-            self._open[began] = period.over  # type: ignore[assignment]  # nothing is asked of it but that
+            self._open[began] = period.folding  # type: ignore[assignment]  # only compared by identity
             return
         opened = self._open[began] = self._start(began, period, parent, around)
         if opened.kept:
@@ -120,78 +119,78 @@ class Ranges(ABC, Generic[_Open]):
     def _finish(self, ended: Range, opened: _Open, end_ns: int) -> None:
         if opened.kept:
             self._end(ended, opened, end_ns)
-        elif opened is opened.period.over:
+        elif opened is opened.period.folding:
             opened.period.fold(ended, end_ns)
 
-    def _refused(self, period: Period, around: Span) -> bool:  # noqa: ARG002  others need the period
-        """Whether what begins in the caller's own span is in a trace that is not sampled."""
+    def _is_unsampled(self, period: Period, around: Span) -> bool:  # noqa: ARG002  subclasses use it
+        """Return True if a range that begins in the application's span is in a trace that is not sampled."""
         context = around.get_span_context()
         return context.is_valid and not context.trace_flags.sampled
 
-    def _parent(self, outer: Range, period: Period, around: Span) -> _Open | None:  # noqa: ARG002  others need the period
-        """What a range that begins in ``outer`` is a child of; None: of the caller's own span, or of nothing."""
-        opened = self._around(outer)
+    def _parent(self, outer: Range, period: Period, around: Span) -> _Open | None:  # noqa: ARG002  subclasses use it
+        """Return the parent of a range that begins in ``outer``; None: the application's span, or no parent."""
+        opened = self._nearest(outer)
         return opened if opened is not None and _is_within(around, opened) else None
 
-    def _around(self, found: Range | None) -> _Open | None:
-        """The nearest that is more than a part of a fold, outwards from this one."""
+    def _nearest(self, found: Range | None) -> _Open | None:
+        """Return the nearest enclosing range that is not folded, beginning with this one."""
         while found is not None:
             opened = self._open.get(found)
-            if opened is not None and opened is not opened.period.over:
+            if opened is not None and opened is not opened.period.folding:
                 return opened
             found = found.parent
         return None
 
-    def _turn(self, step: int | None, now_ns: int) -> Period:
-        """The period of a range that is not of the present one.
+    def _start_period(self, step: int | None, now_ns: int) -> Period:
+        """Return the period of a range that does not belong to the current one, and start it if necessary.
 
-        A thread may be late with a range of the last step, while others are in the next one already: then that
-        step's period goes on, and the present one stays.
+        A thread may begin a range of the previous step while others are in the next step already. Then the range is
+        added to the previous step's period, and the current period stays.
         """
         with self._lock:
-            if self._turning:  # a garbage collection in here is a range too
+            if self._starting:  # a garbage collection inside this method is a range, too
                 return self._period
-            self._turning = True
+            self._starting = True
             try:
                 now = step is None or step == monitel.get_step()
-                known = self._of_step.get(step)
-                present = step is None or known is self._period  # else the process has gone back to that step
-                if known is not None and (not now or (present and known.takes(step, now_ns))):
+                known = self._by_number.get(step)
+                current = step is None or known is self._period  # otherwise the process has gone back to that step
+                if known is not None and (not now or (current and known.takes(step, now_ns))):
                     period = known
                 else:
                     until_ns = now_ns + _WITHOUT_STEPS_NS if step is None else None
-                    period = self._of_step[step] = self._new_period(step, until_ns, now=now)
+                    period = self._by_number[step] = self._new_period(step, until_ns, now=now)
                     self._periods.append(period)
                 if now:
                     self._period = period
             finally:
-                self._turning = False
+                self._starting = False
         if period is not known:
-            self._turned()
+            self._period_started()
         return period
 
-    def _over(self, *, last: bool = False) -> list[Period]:
-        """The periods that are over, and of which all ranges have ended; each once.
+    def _ended_periods(self, *, last: bool = False) -> list[Period]:
+        """Remove and return the periods whose step and ranges have all ended.
 
-        A period is over the second time that it is found so: a range that another thread was just about to begin in
-        it, or to end, has had its time.
+        A period is only returned when a second call finds it ended, so that ranges that another thread was just
+        beginning or ending are included.
         """
         found = []
         running = {id(opened.period) for opened in self._open.copy().values()}
-        periods = self._periods.copy()  # before the step is read: none of them is of a later one
+        periods = self._periods.copy()  # before the step is read, so that none belongs to a later step
         step, now_ns = monitel.get_step() if self._by_step else None, ranges.now()
         for period in periods:
             if last or (period.closed and id(period) not in running):
-                with suppress(ValueError):  # another thread was quicker
+                with suppress(ValueError):  # another thread has removed it
                     self._periods.remove(period)
                     found.append(period)
-                if self._of_step.get(period.step) is period:
-                    del self._of_step[period.step]
+                if self._by_number.get(period.step) is period:
+                    del self._by_number[period.step]
             elif not period.takes(step, now_ns):
                 period.closed = True
         return found
 
 
 def _is_within(around: Span, opened: Opened) -> bool:
-    """Whether what happens here is in this range directly: no span of the caller's own has begun since."""
+    """Return True if no span of the application has begun inside the range."""
     return around is opened.around or around is INVALID_SPAN or not around.get_span_context().is_valid

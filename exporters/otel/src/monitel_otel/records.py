@@ -1,4 +1,4 @@
-"""Events as OpenTelemetry log records."""
+"""Conversion of events to OpenTelemetry log records."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
+from monitel.attributes import fits_int64
 from monitel_otel._compat import SeverityNumber
 
 if TYPE_CHECKING:
@@ -17,18 +18,18 @@ if TYPE_CHECKING:
 _log = logging.getLogger("monitel.otel")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_LATEST_NS = 2**64 - 1  # the protocol's field
+_LATEST_NS = 2**64 - 1  # the limit of the protocol's field
 
 
 class Records:
     """Emits each event as a log record: event_name, time in ns, severity, attributes.
 
-    The name is the body too: what many backends show, and all that they keep of the name (Loki before 3.8).
+    The body is the name, too, because many backends show the body and ignore the event name (Loki before 3.8).
     """
 
     def __init__(self, logger: Logger) -> None:
         self._logger = logger
-        self._said: set[str] = set()
+        self._warned: set[str] = set()
 
     def write(
         self,
@@ -41,10 +42,10 @@ class Records:
         """Emit one event.
 
         Args:
-            event: What to emit.
-            step: The training step when it was logged: the attribute ``training.step``.
-            context: The context in which it was logged, for trace and span id; None is the current one.
-            observed_ns: When it was logged, Unix ns; None is now.
+            event: The event.
+            step: The training step when the event was logged, for the attribute ``training.step``.
+            context: The context when the event was logged, for trace and span id; None for the current one.
+            observed_ns: Time when the event was logged, Unix ns; None for the current time.
         """
         self._logger.emit(
             timestamp=timestamp_ns(event.timestamp),
@@ -60,8 +61,8 @@ class Records:
         attributes: dict[str, Any] = {} if step is None else {"training.step": step}
         for key, value in event.data.items():
             if not _can_be_sent(key, value):
-                if event.name not in self._said:
-                    self._said.add(event.name)
+                if event.name not in self._warned:
+                    self._warned.add(event.name)
                     _log.warning("event %r: %r cannot be an attribute and is left out", event.name, key)
                 continue
             attributes[key] = value
@@ -72,14 +73,14 @@ def _can_be_sent(key: object, value: object) -> bool:
     if not isinstance(key, str) or not key:
         return False
     if isinstance(value, int):
-        return -(2**63) <= value < 2**63
+        return fits_int64(value)
     return isinstance(value, (str, float))
 
 
 def timestamp_ns(timestamp: datetime) -> int:
-    """Nanoseconds since the Unix epoch; a naive datetime is local time, what the protocol cannot hold is cut."""
+    """Return nanoseconds since the Unix epoch, limited to the protocol's range; a naive datetime is local time."""
     try:
         elapsed = timestamp.astimezone(timezone.utc) - _EPOCH
-    except (OverflowError, ValueError):  # a year that the C library's calendar does not have
+    except (OverflowError, ValueError):  # a year that the C library cannot convert
         return 0 if timestamp.year < _EPOCH.year else _LATEST_NS
     return min(max(elapsed // timedelta(microseconds=1) * 1000, 0), _LATEST_NS)

@@ -1,4 +1,4 @@
-"""Ranges as spans of an application's own TracerProvider, by the API."""
+"""Conversion of ranges to spans of an application's TracerProvider."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Started(Opened):
 
     Attributes:
         span: The span.
-        outside: The context that it was started in.
+        outside: The context in which the span was started.
     """
 
     __slots__ = ("outside", "span")
@@ -36,10 +36,11 @@ class _Started(Opened):
 
 
 class Spans(Ranges[_Started]):
-    """Starts a span where a range begins and ends it where the range ends, in the thread that runs it.
+    """Starts a span when a range begins and ends it when the range ends, in the thread that runs the range.
 
-    The spans' times are the ranges'. No context is attached: what the caller's own code starts in a range is a child
-    of the caller's own span. What is beyond the budget of a step is written once that step is over, or at the end.
+    Spans have the times of their ranges. No context is attached: a span that the application starts inside a range is
+    a child of the application's current span. The fold of a step, with the ranges beyond its budget, is written after
+    the step, or at the end.
     """
 
     def __init__(self, tracer_provider: TracerProvider, **options: Any) -> None:
@@ -48,12 +49,12 @@ class Spans(Ranges[_Started]):
         self._attributes = RangeAttributes()
 
     def context(self) -> Context | None:
-        """The context of the range that runs here, for what is logged in it; None: it is the caller's own."""
+        """Return the context of the innermost running range, for log records; None: use the current context."""
         opened = self.innermost()
         return None if opened is None else set_span_in_context(opened.span)
 
     def close(self) -> None:
-        """Export nothing that begins from now on, and write the folds; a second time does nothing."""
+        """Stop exporting new ranges, and write the folds. Idempotent."""
         super().close()
         self._write_folds(last=True)
 
@@ -69,19 +70,19 @@ class Spans(Ranges[_Started]):
             opened.span.set_attributes(self._attributes.of_args(ended.name, ended.args))
         opened.span.end(end_ns)
 
-    def _turned(self) -> None:
+    def _period_started(self) -> None:
         self._write_folds()
 
     def _write_folds(self, *, last: bool = False) -> None:
-        for period in self._over(last=last):
+        for period in self._ended_periods(last=last):
             fold = period.take_folded()
             if fold is None or not isinstance(period.first, _Started):
                 continue
             first = period.first
             has_parent = get_current_span(first.outside).get_span_context().is_valid
-            beside = first.outside if has_parent else set_span_in_context(first.span)
+            context = first.outside if has_parent else set_span_in_context(first.span)
             attributes: dict[str, Any] = dict(fold.attributes)
             if period.step is not None:
                 attributes["training.step"] = period.step
-            span = self._tracer.start_span(fold.name, beside, attributes=attributes, start_time=fold.start_ns)
+            span = self._tracer.start_span(fold.name, context, attributes=attributes, start_time=fold.start_ns)
             span.end(fold.end_ns)

@@ -1,4 +1,4 @@
-"""Wait counters as OpenTelemetry instruments."""
+"""Conversion of wait counters to OpenTelemetry instruments."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 class WaitInstruments:
     """Observes every wait counter of the process: ``<key>.time``, ``.count``, ``.active`` and ``.max``.
 
-    ``.max`` is the longest wait that has ended since the last collect; there is no point when none has.
+    ``.max`` is the longest wait that has ended since the last collection, and has no point without such a wait.
 
     Args:
-        meter: Makes the instruments.
+        meter: Creates the instruments.
     """
 
     def __init__(self, meter: Meter) -> None:
@@ -35,7 +35,7 @@ class WaitInstruments:
         self._known: set[str] = set()
 
     def refresh(self) -> None:
-        """Make the instruments of keys that are new. Not while a reader collects: the SDK locks both."""
+        """Create the instruments of new keys. Not while a reader collects, because the SDK holds its lock then."""
         for key in monitel.wait_counters().keys() - self._known:
             self._known.add(key)
             self._make(key)
@@ -63,7 +63,7 @@ class WaitInstruments:
         )
 
     def _reading(self, what: str, key: str) -> list[monitel.WaitReading]:
-        """One key's reading; none where its source has it no more."""
+        """Return the reading of a key in a list, which is empty if its source has removed the key."""
         if self._begins(what, key):
             self._readings[what] = monitel.wait_counters()
         reading = self._readings[what].get(key)
@@ -76,7 +76,7 @@ class WaitInstruments:
         return [] if longest is None else [Observation(longest)]
 
     def _begins(self, what: str, key: str) -> bool:
-        """Whether this is the first key of a collect: all keys are read then, and once. It is when one comes again."""
+        """Return True for the first key of a collection, when all keys are read: it is when a key comes again."""
         asked = self._asked[what]
         begins = not asked or key in asked
         if begins:

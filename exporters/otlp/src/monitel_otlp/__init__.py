@@ -1,4 +1,4 @@
-"""monitel's whole OpenTelemetry pipeline: providers, OTLP delivery, spool and exit."""
+"""The OpenTelemetry pipeline of monitel: providers, OTLP delivery, spool and exit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from monitel_otlp.config.launcher import RankResourceDetector
     from monitel_otlp.configuration import configure
     from monitel_otlp.pipeline import Pipeline
-else:  # late: as a resource detector this is imported by the SDK while the SDK itself is still being imported
+else:  # lazy: the SDK imports this module as a resource detector, before the import of the SDK has finished
     _MODULES = {
         "Account": "accounting",
         "LogExporter": "attach",

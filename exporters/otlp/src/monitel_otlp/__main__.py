@@ -1,4 +1,4 @@
-"""``python -m monitel_otlp``: look at spooled telemetry and deliver it, see why none arrives, and simulate a job."""
+"""Commands of monitel-otlp: print or deliver spooled telemetry, check the endpoints, simulate a training job."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, TypeVar
 from monitel_otlp.commands.cat import cat
 from monitel_otlp.commands.doctor import examine
 from monitel_otlp.commands.replay import replay_all
-from monitel_otlp.commands.simulate import NAMED_STATS, SLOWDOWN, Report, Simulation, simulate
+from monitel_otlp.commands.simulate import simulate
+from monitel_otlp.commands.simulation import NAMED_STATS, SLOWDOWN, Report, Simulation
 from monitel_otlp.config.environment import GRPC, HTTP
 from monitel_otlp.config.settings import DISTRIBUTIONS, resolve
 from monitel_otlp.spool.spool import SpoolError
@@ -26,47 +27,49 @@ if TYPE_CHECKING:
 
 Number = TypeVar("Number", int, float)
 
-_CTRL_C = 128 + signal.SIGINT  # what a shell reports
+_CTRL_C = 128 + signal.SIGINT  # the exit status that a shell reports
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; the return value is the exit status."""
+    """Run one command, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m monitel_otlp", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    command = commands.add_parser("replay", help="deliver spooled telemetry, and remove what was acknowledged")
-    _from_where(command)
-    command.add_argument("--rejected", action="store_true", help="send what was refused, and is in rejected/, again")
-    _where_to(command)
-    command.set_defaults(run=_replay, interrupted="interrupted; run this again to go on")
+    command = commands.add_parser("replay", help="deliver spooled telemetry, and remove acknowledged requests")
+    _add_source(command)
+    command.add_argument("--rejected", action="store_true", help="also send the refused requests in rejected/ again")
+    _add_destination(command)
+    command.set_defaults(run=_replay, interrupted="interrupted; run this command again to continue")
     command = commands.add_parser("cat", help="print spooled telemetry as OTLP JSON lines")
-    _from_where(command)
+    _add_source(command)
     command.set_defaults(run=_cat, interrupted="interrupted")
-    command = commands.add_parser("doctor", help="show the configuration, and try each endpoint with an empty request")
-    _where_to(command)
-    command.set_defaults(run=_doctor, interrupted="interrupted before every endpoint had its time to answer")
+    command = commands.add_parser("doctor", help="show the configuration, and send an empty request to each endpoint")
+    _add_destination(command)
+    command.set_defaults(run=_doctor, interrupted="interrupted before every endpoint had answered")
     command = commands.add_parser(
         "simulate",
-        help="send what the ranks of a job would, each from a process of its own, one of them slow and one with a NaN",
-        description="Send what the ranks of a training job would send: real Stats, events and wait counters, through a "
-        "pipeline in a process for each rank. It takes as long as the windows do. One rank is slow and one has a loss "
-        "of NaN: see whether you find them. Without an endpoint everything goes to the spool. The exit status is 1 "
-        "when something was not delivered.",
+        help="send the telemetry of a job with one process per rank; one rank is slow, and one has a loss of NaN",
+        description="Send the telemetry of a training job: real Stats, events and wait counters, with one process and "
+        "one pipeline per rank. It takes as long as the windows last. One rank is slow, and one has a loss of NaN: try "
+        "to find them in your backend. Without an endpoint everything goes to the spool. The exit status is 1 if an "
+        "item was not delivered.",
     )
-    command.add_argument("--ranks", type=_at_least(1), default=64, help="processes (%(default)s)")
+    command.add_argument("--ranks", type=_at_least(1), default=64, help="number of processes (%(default)s)")
     command.add_argument("--stats", type=_at_least(NAMED_STATS), default=50, help="Stats of each rank (%(default)s)")
     command.add_argument("--windows", type=_at_least(1), default=10, help="windows of each Stat (%(default)s)")
-    command.add_argument("--window", type=_at_least(0.1), default=1.0, help="seconds that each lasts (%(default)s)")
-    command.add_argument("--seed", type=_at_least(0), default=0, help="same seed, same samples (%(default)s)")
-    command.add_argument("--distributions", choices=DISTRIBUTIONS, help="step.time has a HISTOGRAM too, and is sent so")
-    _where_to(command)
+    command.add_argument("--window", type=_at_least(0.1), default=1.0, help="length of a window, seconds (%(default)s)")
+    command.add_argument("--seed", type=_at_least(0), default=0, help="seed of the samples (%(default)s)")
+    command.add_argument(
+        "--distributions", choices=DISTRIBUTIONS, help="also export a HISTOGRAM of step.time, in this form"
+    )
+    _add_destination(command)
     command.set_defaults(
-        run=_simulate, interrupted="interrupted; ranks still at work are gone, with what was in their memory"
+        run=_simulate, interrupted="interrupted; ranks that were still running have lost the telemetry in their memory"
     )
     parsed = parser.parse_args(arguments)
     try:
         status: int = parsed.run(parsed)
         sys.stdout.flush()
-    except BrokenPipeError:  # `cat DIR | head`: what is still to be written at exit has nowhere to go
+    except BrokenPipeError:  # `cat DIR | head`: Python flushes stdout at exit, which would fail
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (SpoolError, ValueError, OSError) as error:
@@ -78,25 +81,25 @@ def main(arguments: list[str] | None = None) -> int:
     return status
 
 
-def _from_where(command: argparse.ArgumentParser) -> None:
+def _add_source(command: argparse.ArgumentParser) -> None:
     command.add_argument("dir", type=Path, help="a spool folder, or a folder that holds spool folders")
     command.add_argument(
         "--foreign",
         action="store_true",
-        help="use folders that belong to other users or that others can write to; only if you trust their content",
+        help="also use folders that belong to other users or that others can write to; only if you trust their content",
     )
 
 
-def _where_to(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--endpoint", help="base URL; else OTEL_EXPORTER_OTLP_ENDPOINT")
+def _add_destination(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--endpoint", help="base URL; default: OTEL_EXPORTER_OTLP_ENDPOINT")
     command.add_argument(
         "--header",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="sent along; else OTEL_EXPORTER_OTLP_HEADERS",
+        help="added to each request; default: OTEL_EXPORTER_OTLP_HEADERS",
     )
-    command.add_argument("--protocol", choices=(HTTP, GRPC), help="else OTEL_EXPORTER_OTLP_PROTOCOL")
+    command.add_argument("--protocol", choices=(HTTP, GRPC), help="default: OTEL_EXPORTER_OTLP_PROTOCOL")
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
@@ -119,7 +122,7 @@ def _replay(arguments: argparse.Namespace) -> int:
 def _header(given: str) -> tuple[str, str]:
     name, equals, value = given.partition("=")
     if not (name and equals):
-        raise ValueError("a --header must be NAME=VALUE")  # not echoed: it may hold a token
+        raise ValueError("--header: expected NAME=VALUE (the argument is not shown, because it may hold a token)")
     return name, value
 
 
@@ -128,7 +131,7 @@ def _cat(arguments: argparse.Namespace) -> int:
 
 
 def _at_least(minimum: Number) -> Callable[[str], Number]:
-    """Return an argparse type: a finite number of the minimum's kind, not below it."""
+    """Return an argparse type: a finite number of the type of ``minimum``, at least ``minimum``."""
 
     def convert(text: str) -> Number:
         value = type(minimum)(text)
@@ -136,7 +139,7 @@ def _at_least(minimum: Number) -> Callable[[str], Number]:
             raise argparse.ArgumentTypeError(f"must be at least {minimum}, got {text}")
         return value
 
-    convert.__name__ = type(minimum).__name__  # argparse names it: invalid int value: 'x'
+    convert.__name__ = type(minimum).__name__  # argparse prints it: invalid int value: 'x'
     return convert
 
 
@@ -154,11 +157,11 @@ def _simulate(arguments: argparse.Namespace) -> int:
         arguments.protocol,
         arguments.distributions,
     )
-    places = {each.public_url.removesuffix(f"/v1/{signal}") for signal, each in settings.endpoints.items()}
+    destinations = {each.public_url.removesuffix(f"/v1/{signal}") for signal, each in settings.endpoints.items()}
     if settings.offline:
-        places.add(f"{settings.spool_root.absolute()} ({', '.join(settings.offline)})")
+        destinations.add(f"{settings.spool_root.absolute()} ({', '.join(settings.offline)})")
     each = f"{simulation.stats} Stats each, {_count(simulation.windows, 'window')} of {simulation.window:g} s"
-    print(f"{_count(simulation.ranks, 'rank')}, {each}\nto          {', '.join(sorted(places))}", flush=True)
+    print(f"{_count(simulation.ranks, 'rank')}, {each}\nto          {', '.join(sorted(destinations))}", flush=True)
     began = time.monotonic()
     reports, interrupted = simulate(simulation)
     delivered = _print_outcome(simulation, reports, time.monotonic() - began)
@@ -168,27 +171,27 @@ def _simulate(arguments: argparse.Namespace) -> int:
 
 
 def _print_outcome(simulation: Simulation, reports: list[Report], seconds: float) -> bool:
-    """Print what there is to find and what became of it; True if all of it was delivered, or is on disk as wanted."""
+    """Print the totals, and the ranks to find; True if every item was delivered, or is on disk as configured."""
     windows, events = sum(each.windows for each in reports), sum(each.events for each in reports)
     print(f"recorded    {windows:,} windows and {events:,} events in {seconds:.1f} s")
     exported, spooled = sum(each.exported for each in reports), sum(each.spooled for each in reports)
     lost = sum((Counter(each.dropped) for each in reports), Counter[str]())
-    why = f" ({', '.join(f'{reason} {items:,}' for reason, items in lost.items())})" if lost else ""
-    print(f"of these    {exported:,} acknowledged, {spooled:,} on disk, {lost.total():,} dropped{why}")
+    reasons = f" ({', '.join(f'{reason} {items:,}' for reason, items in lost.items())})" if lost else ""
+    print(f"outcome     {exported:,} acknowledged, {spooled:,} on disk, {lost.total():,} dropped{reasons}")
     print(f"slow        rank {simulation.slow_rank}: step.time is {SLOWDOWN:g} times that of the others")
-    print(f"NaN         rank {simulation.sick_rank}: loss, in window {simulation.nan_window + 1}")
+    print(f"NaN         rank {simulation.nan_rank}: loss, in window {simulation.nan_window + 1}")
     if dead := simulation.ranks - len(reports):
-        print(f"monitel_otlp: {_count(dead, 'rank')} died without a word", file=sys.stderr)
+        print(f"monitel_otlp: {_count(dead, 'rank')} ended without a report", file=sys.stderr)
     if failed := [each for each in reports if not each.complete or each.dropped]:
         print(f"monitel_otlp: {_count(len(failed), 'rank')} could not deliver everything", file=sys.stderr)
-        print(f"rank {failed[0].rank} says:\n{failed[0].said.rstrip()}", file=sys.stderr)
+        print(f"output of rank {failed[0].rank}:\n{failed[0].stderr.rstrip()}", file=sys.stderr)
     if spooled:
-        print(f"send it by  python -m monitel_otlp replay {reports[0].spool_root}")
+        print(f"replay      python -m monitel_otlp replay {reports[0].spool_root}")
     return not (dead or failed)
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Every name of OpenTelemetry that begins with an underscore, in one place."""
+"""All private names of OpenTelemetry that this package uses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import TracerProvider
 
-_ATTRIBUTES = 128  # OpenTelemetry's limit where no variable sets another
+_ATTRIBUTES = 128  # the default limit of OpenTelemetry
 
 __all__ = [
     "APILoggerProvider",
@@ -55,18 +55,18 @@ __all__ = [
 
 
 def log_record_limits() -> LogRecordLimits:
-    """Return the limits of a log record's attributes, those of the SDK's variables or, if malformed, its defaults."""
+    """Return the attribute limits of log records from the SDK's variables; the defaults if a variable is malformed."""
     try:
         return LogRecordLimits()
-    except ValueError:  # logged where the LoggerProvider is made
+    except ValueError:  # it is logged when the LoggerProvider is made
         unset = LogRecordLimits.UNSET
         return LogRecordLimits(unset, unset, _ATTRIBUTES, unset)
 
 
 def is_set(provider: object) -> bool:
-    """Whether this global provider is somebody's, and not OpenTelemetry's stand-in until one is set."""
-    stand_ins = metrics_internal._ProxyMeterProvider, logs_internal.ProxyLoggerProvider, trace.ProxyTracerProvider
-    return not isinstance(provider, stand_ins)
+    """Return True if a global provider has been set; False for the proxy that OpenTelemetry returns before that."""
+    proxies = metrics_internal._ProxyMeterProvider, logs_internal.ProxyLoggerProvider, trace.ProxyTracerProvider
+    return not isinstance(provider, proxies)
 
 
 def set_global_providers(
@@ -74,7 +74,7 @@ def set_global_providers(
     logger_provider: APILoggerProvider | None,
     tracer_provider: TracerProvider | None,
 ) -> None:
-    """Make these the global ones. The public functions set each once; a second pipeline's must replace the first's."""
+    """Set the global providers, even if they are already set: a second pipeline replaces the providers of the first."""
     if meter_provider is not None:
         if is_set(metrics.get_meter_provider()):
             metrics_internal._METER_PROVIDER = meter_provider
@@ -93,5 +93,5 @@ def set_global_providers(
 
 
 def suppress_instrumentation() -> None:
-    """From here on in this thread, the user's instrumentation of HTTP clients leaves our own requests alone."""
+    """Disable OpenTelemetry's instrumentation of HTTP clients in this thread, so that exports make no spans."""
     context.attach(context.set_value(context._SUPPRESS_INSTRUMENTATION_KEY, True))

@@ -1,4 +1,4 @@
-"""What became of every recorded item: one place that counts, under one lock."""
+"""Accounts of all recorded items, counted in one place under one lock."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from threading import RLock
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from monitel_otlp.request import SIGNALS
+from monitel_otlp.messages.request import SIGNALS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -28,18 +28,18 @@ UNACCOUNTED = "unaccounted"
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What became of the items of one signal: windows, log records (events among them), or spans.
+    """The items of one signal, by outcome. Items are windows, log records (including events), or spans.
 
     ``recorded == delivered + on_disk + folded + sum(dropped.values()) + waiting`` holds in every account.
 
     Attributes:
-        recorded: Items that the application handed over. An unsampled range is not recorded.
-        delivered: Items that a backend acknowledged.
+        recorded: Items that the application has handed over. A range that is not sampled is not recorded.
+        delivered: Items that a backend has acknowledged.
         on_disk: Items in the spool.
-        folded: Ranges beyond the span budget whose sum, one span a step, is complete.
-        waiting: Items in memory: queued, being encoded, or in a request that is not acknowledged yet.
-        dropped: Lost items by reason; ``partial_success`` of metrics is an estimate, since backends count points.
-        synthetic: Spans that the pipeline made itself and that were delivered; they are not items.
+        folded: Ranges beyond the span budget that are part of a complete folded span (one per step).
+        waiting: Items in memory: queued, being encoded, or in an unacknowledged request.
+        dropped: Lost items by reason. ``partial_success`` of metrics is an estimate, because backends count points.
+        synthetic: Delivered spans that the pipeline has made itself. They are not items.
 
     Example:
         >>> from monitel_otlp import Account
@@ -57,24 +57,24 @@ class Account:
 
     @property
     def lost(self) -> int:
-        """Dropped items, all reasons together."""
+        """The number of dropped items, for any reason."""
         return sum(self.dropped.values())
 
 
 class Stage(Enum):
-    """Where an item is between its queue and its end."""
+    """The stage of an item between its queue and its outcome."""
 
-    ENCODING = "encoding"  #: taken from a queue, not in a request yet
+    ENCODING = "encoding"  #: taken from a queue, and not in a request yet
     MEMORY = "memory"  #: in a request in memory
     DISK = "disk"  #: in the spool
-    APPLICATION = "application"  #: handed to the application's own provider, which returns it to an exporter of ours
+    APPLICATION = "application"  #: handed to the application's provider, which returns it to one of monitel's exporters
 
 
 class Folds(Protocol):
-    """Counts the ranges beyond the span budget."""
+    """A counter of the ranges beyond the span budget."""
 
     def folding(self) -> int:
-        """Return the number of ranges in sums that are not complete yet."""
+        """Return the number of ranges in folded spans that are not complete yet."""
 
 
 class _Ledger:
@@ -94,12 +94,12 @@ class _Ledger:
 class Accounting:
     """Counts items from the moment they are queued until they are delivered, on disk, or dropped.
 
-    A queue counts and drops in the same step as it appends, so a producer takes no lock. Behind the queues an item
-    only moves between two counters under :attr:`lock`, and :meth:`account` holds that lock: so the accounts add up at
-    every moment. After :meth:`close` nothing changes any more.
+    A queue appends, counts and drops in one step, so a producer takes no lock. Behind the queues an item moves from
+    one counter to another only under :attr:`lock`, which :meth:`account` also holds. Therefore the accounts add up at
+    every moment. After :meth:`close` nothing changes.
 
     Attributes:
-        lock: Held while items move; never while anything is sent, written or called back.
+        lock: Held while items move, and never during a send, a write or a callback.
     """
 
     def __init__(self) -> None:
@@ -108,11 +108,11 @@ class Accounting:
         self._closed: dict[str, Account] | None = None
 
     def add_queue(self, signal: str, queue: BoundedQueue[Any]) -> None:
-        """Count what is put into a queue."""
+        """Count the items that are put into a queue."""
         self._ledgers[signal].queues.append(queue)
 
     def add_folds(self, folds: Folds) -> None:
-        """Count the ranges that are beyond the span budget."""
+        """Count the ranges beyond the span budget."""
         self._ledgers["traces"].folds = folds
 
     @property
@@ -124,9 +124,12 @@ class Accounting:
         """Take items from a queue into encoding.
 
         Args:
-            signal: The queue's.
-            take: The queue's own method: given a limit, it returns the oldest items.
-            limit: Items at most.
+            signal: The signal of the queue.
+            take: The ``take`` method of the queue. Given a limit, it returns the oldest items.
+            limit: The maximum number of items.
+
+        Returns:
+            The items; none after :meth:`close`.
         """
         with self.lock:
             if self._closed is not None:
@@ -136,18 +139,18 @@ class Accounting:
             return taken
 
     def record(self, signal: str, items: int, stage: Stage = Stage.ENCODING) -> None:
-        """Count items that come without a queue: batches of the application's own processors."""
+        """Count items that were recorded without a queue, such as batches of the application's processors."""
         with self.lock:
             if self._closed is None:
                 self._ledgers[signal].direct += items
                 self._ledgers[signal].at[stage] += items
 
     def fold(self, ranges: int) -> None:
-        """Count ranges whose sum is complete; they are no longer part of ``folds.folding()``."""
+        """Count the ranges of complete folded spans. ``folds.folding()`` no longer includes them."""
         self._ledgers["traces"].folded += ranges
 
     def move(self, signal: str, source: Stage, target: Stage, items: int) -> None:
-        """Count items on their way."""
+        """Move items from one stage to another."""
         with self.lock:
             if self._closed is None:
                 at = self._ledgers[signal].at
@@ -155,7 +158,7 @@ class Accounting:
                 at[target] += items
 
     def deliver(self, signal: str, source: Stage, items: int, synthetic: int = 0) -> None:
-        """Count items that a backend acknowledged."""
+        """Count items that a backend has acknowledged."""
         with self.lock:
             if self._closed is None:
                 ledger = self._ledgers[signal]
@@ -164,7 +167,7 @@ class Accounting:
                 ledger.synthetic += synthetic
 
     def drop(self, signal: str, source: Stage, reason: str, items: int) -> None:
-        """Count items that are lost, with the reason."""
+        """Count lost items, with the reason."""
         with self.lock:
             if self._closed is None and items:
                 ledger = self._ledgers[signal]
@@ -172,7 +175,7 @@ class Accounting:
                 ledger.dropped[reason] += items
 
     def lose(self, signal: str, reason: str, items: int) -> None:
-        """Count items that are recorded and lost at once."""
+        """Count items that are lost before they are queued."""
         with self.lock:
             self.record(signal, items)
             self.drop(signal, Stage.ENCODING, reason, items)
@@ -182,18 +185,18 @@ class Accounting:
         return self._ledgers[signal].at[stage]
 
     def account(self) -> dict[str, Account]:
-        """Return the account of each signal, all read at one moment."""
+        """Return the accounts of all signals, read at the same moment."""
         with self.lock:
             if self._closed is not None:
                 return dict(self._closed)
             return {signal: _account(ledger) for signal, ledger in self._ledgers.items()}
 
     def close(self, *, encoded: bool = True) -> None:
-        """Drop what still waits, with reason ``exit``, and freeze the accounts. Idempotent.
+        """Drop the waiting items, with reason ``exit``, and freeze the accounts. Idempotent.
 
         Args:
-            encoded: The encoder has finished and no request is left in memory. Items that are still counted there
-                have vanished by a bug: they are dropped with reason ``unaccounted``, and that is logged.
+            encoded: The encoder has finished, and no request is left in memory. Items that are still counted there
+                have vanished because of a bug. They are dropped with reason ``unaccounted``, and an error is logged.
         """
         with self.lock:
             if self._closed is not None:

@@ -1,7 +1,7 @@
-"""monitel in an application's own OpenTelemetry pipeline: exporters for its readers and processors.
+"""Exporters that attach monitel to the readers and processors of an application's OpenTelemetry pipeline.
 
 They are the entry points ``monitel`` for OTEL_METRICS_EXPORTER, OTEL_LOGS_EXPORTER and OTEL_TRACES_EXPORTER, and for a
-declarative configuration. The first one that is made registers monitel's handler, once for the process.
+declarative configuration. The first exporter registers monitel's event handler, once per process.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from opentelemetry.sdk.trace.export import SpanExporter as SDKSpanExporter
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 import monitel
+from monitel_otlp._compat import LogRecordExporter, LogRecordExportResult
 from monitel_otlp.config.launcher import launch_attributes
 from monitel_otlp.config.settings import resolve
 from monitel_otlp.pipeline import EXIT_TIMEOUT, Pipeline
-from monitel_otlp.sdk._compat import LogRecordExporter, LogRecordExportResult
 from monitel_otlp.sdk.preferences import reader_preferences
 
 if TYPE_CHECKING:
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricsData
     from opentelemetry.sdk.trace import ReadableSpan
 
-    from monitel_otlp.engine import Engine
-    from monitel_otlp.sdk._compat import ReadableLogRecord
+    from monitel_otlp._compat import ReadableLogRecord
+    from monitel_otlp.engine.engine import Engine
 
-_HAND_OVER = 0.3  # seconds of the exit's
+_HAND_OVER = 0.3  # seconds of the exit's time
 
 _lock = RLock()
 _attached: Pipeline | None = None
 
 
-@atexit.register  # at import, before the application's providers register: atexit runs last in, first out
+@atexit.register  # at import: it runs after the functions that the application's providers register later
 def _end() -> None:
     if _attached is not None:
-        # A declarative configuration makes the TracerProvider first: it will shut down after this.
+        # A declarative configuration makes the TracerProvider first, so it shuts down after this function.
         getattr(trace.get_tracer_provider(), "force_flush", lambda _milliseconds: None)(_HAND_OVER * 1e3)
         _attached.shutdown(EXIT_TIMEOUT - 2 * _HAND_OVER)
 
@@ -55,16 +55,17 @@ def _attach(**arguments: Any) -> Pipeline:
             settings = resolve(**arguments)
             resource = Resource.create(launch_attributes())
             _attached = Pipeline(settings, resource, point_attributes={}, attached=True)
-            atexit.unregister(_attached.shutdown)  # it would come before the shutdown of an earlier provider
+            atexit.unregister(_attached.shutdown)  # it would run before the shutdown of an earlier provider
             _hand_over_at_exit(_attached)
         return _attached
 
 
 def _hand_over_at_exit(pipeline: Pipeline) -> None:
-    """Have what waits given to the application's providers before they shut down.
+    """Hand over waiting items to the application's providers before those shut down.
 
-    They are made when the first event is logged, or when the main thread has ended, after which Python waits for other
-    threads before it calls what is registered, in the reverse order. What is called then may log events too.
+    The function below must be registered after the providers, because atexit calls the last function first. It is
+    registered with the first event, or after the end of the main thread: Python then waits for other threads before it
+    calls the registered functions. The registered functions may log events, too.
     """
     once = Lock()
 
@@ -91,10 +92,10 @@ def _hand_over_at_exit(pipeline: Pipeline) -> None:
 
 
 class _Attached:
-    """Base of the three exporters.
+    """Base class of the three exporters.
 
-    In a forked child the SDK's inherited readers and processors deliver nothing: what they hold is the parent's. There,
-    and after the end of the pipeline, an export fails.
+    In a forked child the inherited readers and processors of the SDK deliver nothing, because their data belongs to the
+    parent. There, and after the end of the pipeline, an export fails.
     """
 
     def __init__(self, **arguments: Any) -> None:
@@ -105,21 +106,21 @@ class _Attached:
         return self._pipeline.engine if os.getpid() == self._pid and self._pipeline.ended is None else None
 
     def force_flush(self, timeout_millis: float = 10_000) -> bool:
-        """Deliver what was handed over."""
+        """Deliver the items that were handed over."""
         return self._engine() is None or self._pipeline.force_flush(timeout_millis / 1e3)
 
     def shutdown(self, timeout_millis: float = 30_000, **_kwargs: Any) -> None:  # noqa: ARG002  it does not wait
-        """What was handed over is delivered in the background, or when the process ends."""
+        """Deliver the items that were handed over, in the background or when the process ends."""
         if (engine := self._engine()) is not None:
             engine.wake()
 
 
 class MetricExporter(_Attached, SDKMetricExporter):
-    """Puts monitel's windows into the requests of the reader that it is given to, and delivers them.
+    """Adds monitel's windows to the requests of its reader, and delivers them.
 
     Args:
         **arguments: ``endpoint``, ``headers``, ``export_interval``, ``spool_dir``, ``protocol``,
-            ``distributions``, as for :func:`monitel_otlp.configure`; the first exporter that is made decides.
+            ``distributions``, as for :func:`monitel_otlp.configure`. All exporters use the arguments of the first one.
 
     Example:
         >>> from opentelemetry.sdk.metrics import MeterProvider
@@ -137,23 +138,23 @@ class MetricExporter(_Attached, SDKMetricExporter):
     def export(
         self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any  # noqa: ARG002  the reader's
     ) -> MetricExportResult:
-        """Encode what was collected and every window that waits."""
+        """Encode the collected metrics and all queued windows."""
         if (engine := self._engine()) is None:
             return MetricExportResult.FAILURE
         engine.export(metrics_data)
         return MetricExportResult.SUCCESS
 
     def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:
-        """Encode the windows that are still open, too; see :meth:`LogExporter.shutdown`."""
+        """Encode the open windows as well; see :meth:`LogExporter.shutdown`."""
         engine = self._engine()
         if engine is not None:
             monitel.flush()
-            engine.flush_windows()  # no reader asks for them any more
+            engine.flush_windows()  # the reader will not ask for them
         super().shutdown(timeout_millis, **kwargs)
 
 
 class LogExporter(_Attached, LogRecordExporter):
-    """Delivers log records, monitel's events among them; see :class:`MetricExporter`."""
+    """Delivers log records, including monitel's events; see :class:`MetricExporter`."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)

@@ -1,4 +1,4 @@
-"""configure(): the whole pipeline in one call."""
+"""The function ``configure()``, which makes a pipeline and sets the global providers."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Literal
 from opentelemetry import metrics, trace
 from opentelemetry.sdk.resources import Resource
 
+from monitel.attributes import escape_surrogates, fits_int64
 from monitel_otel import BUDGET, check_limits
-from monitel_otlp.config.launcher import launch_attributes, readable
+from monitel_otlp._compat import get_logger_provider, is_set, set_global_providers
+from monitel_otlp.config.launcher import launch_attributes
 from monitel_otlp.config.settings import resolve
 from monitel_otlp.log_handler import LogHandler
 from monitel_otlp.metrics.window_queue import SERIES_LIMIT
 from monitel_otlp.pipeline import Pipeline
-from monitel_otlp.sdk._compat import get_logger_provider, is_set, set_global_providers
 from monitel_otlp.sigterm import check_sigterm, handle_sigterm
 from monitel_otlp.traces.ids import StepTraces
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("monitel.otlp")
 
 _current: Pipeline | None = None
-_ours: list[object] = []  # the global providers that were set here
+_own_providers: list[object] = []  # the global providers that were set here
 
 
 def configure(
@@ -51,48 +52,51 @@ def configure(
     step_traces: bool = False,
     series_limit: int = SERIES_LIMIT,
 ) -> Pipeline:
-    """Deliver every closed window, every event and the user's own OpenTelemetry data to an OTLP endpoint.
+    """Export every closed window, every event and the application's OpenTelemetry data to an OTLP endpoint.
 
-    What is left out comes from the standard OTEL_* variables. The providers become the global ones where none is set;
-    an application's own MeterProvider is left alone, and the windows go by a private one. A second call shuts the
-    first pipeline down. ``OTEL_SDK_DISABLED=true`` makes a pipeline that does nothing.
+    Omitted arguments are read from the standard OTEL_* variables. The providers of the pipeline become the global
+    providers, except where the application has set one. An application's MeterProvider is not changed; the windows
+    are exported through a private one. A second call shuts the first pipeline down. ``OTEL_SDK_DISABLED=true`` makes a
+    pipeline that does nothing.
 
     Args:
-        service_name: ``service.name``; else OTEL_SERVICE_NAME.
-        endpoint: Base URL such as ``"http://localhost:4318"``; ``/v1/metrics`` and so on are appended. Without it and
-            without a variable, everything goes to the spool under ``monitel-runs/``.
-        protocol: ``"http/protobuf"`` or ``"grpc"``; else OTEL_EXPORTER_OTLP_PROTOCOL, else HTTP.
-        headers: Sent with each request, e.g. a token; never written to disk or a log.
-        export_interval: Seconds between two rounds of delivery; else OTEL_METRIC_EXPORT_INTERVAL, else 5.
-        resource_attributes: Added to OTEL_RESOURCE_ATTRIBUTES and to what the launcher says (rank, run).
-        resource: Taken as it is, in place of all that.
-        spool_dir: Where the folder of this process's spool is made; else ``$XDG_STATE_HOME/monitel``.
-        distributions: What a Stat's HISTOGRAM becomes: ``"percentiles"`` of each window, gauges that every backend
-            takes; a ``"histogram"``, exponential, for a backend that takes those; or ``"both"``. Else what
-            OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION says, else percentiles.
-        ranks: ``"all"`` export, or only rank ``"zero"``; without a launcher the process is rank zero. Aggregate over
-            ranks in the backend.
-        rank_attribute: Put ``training.rank`` on the points too, for backends that do not promote resource attributes.
-        workers: Export what workers of torch's DataLoader record.
-        sigterm: On SIGTERM deliver or spool everything, within 2 seconds, then do what SIGTERM did before. ``"auto"``
-            does so only in the main thread, where neither the application nor a library handles or ignores SIGTERM,
-            and not in launchers such as torchrun's agent. True requires the main thread.
-        logging_level: Records of Python's ``logging`` from this level on travel as log records.
-        spans: Ranges (``record_function``) become spans. Each then costs some microseconds.
-        span_budget: Spans a step; the rest of a step is folded into one, which says how many and how long.
-        span_steps: Make spans in one of so many steps, those that it divides.
-        step_traces: Spans, and each step is one trace of all ranks.
-        series_limit: Sets of attributes that one name may have. Windows of further ones are sent as one series with
-            ``otel.metric.overflow=true``, and that is logged once.
+        service_name: ``service.name``. Default: OTEL_SERVICE_NAME.
+        endpoint: Base URL such as ``"http://localhost:4318"``; ``/v1/metrics`` and so on are appended. If neither
+            the argument nor a variable is given, everything goes to the spool under ``monitel-runs/``.
+        protocol: ``"http/protobuf"`` or ``"grpc"``. Default: OTEL_EXPORTER_OTLP_PROTOCOL, or HTTP.
+        headers: Added to each request, e.g. a token. They are never written to disk or logged.
+        export_interval: Seconds between two exports. Default: OTEL_METRIC_EXPORT_INTERVAL, or 5 seconds.
+        resource_attributes: Added to OTEL_RESOURCE_ATTRIBUTES and to the attributes of the launcher (rank, run).
+        resource: Replaces all other resource attributes.
+        spool_dir: The folder in which the spool folder of this process is made. Default: ``$XDG_STATE_HOME/monitel``.
+        distributions: The form in which the HISTOGRAM of a Stat is exported. ``"percentiles"`` of each window are
+            gauges, which every backend accepts. A ``"histogram"`` is an exponential histogram, which not every backend
+            accepts. ``"both"`` exports both. Default: the form that
+            OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION names, or percentiles.
+        ranks: The ranks that export: ``"all"``, or only rank ``"zero"``. Without a launcher the process is rank zero.
+            Aggregate over ranks in the backend.
+        rank_attribute: Add ``training.rank`` to the points as well, for backends that do not promote resource
+            attributes.
+        workers: Export the items of torch's DataLoader workers, instead of dropping them.
+        sigterm: On SIGTERM deliver or spool everything within 2 seconds, and then call the previous handler. ``"auto"``
+            does this only in the main thread, only if neither the application nor a library handles or ignores
+            SIGTERM, and not in launchers such as torchrun's agent. True requires the main thread.
+        logging_level: Export records of Python's ``logging`` from this level on.
+        spans: Export ranges (``record_function``) as spans. Each range then costs some microseconds.
+        span_budget: Spans per step. Further ranges of the step are folded into one span with their number and time.
+        span_steps: Export spans only of every n-th step.
+        step_traces: Export spans, and make each step one trace of all ranks.
+        series_limit: Sets of attributes per metric name. Windows with further sets are exported as one series with
+            ``otel.metric.overflow=true``, and a warning is logged once.
 
     Returns:
-        The pipeline, a context manager. It shuts down by itself at exit.
+        The pipeline, a context manager. It shuts down automatically at exit.
 
     Raises:
-        TypeError: An argument of a wrong type.
-        ValueError: An endpoint that is no base URL, an interval that is not positive, an unknown protocol, ranks or
-            distributions, a ``spool_dir`` that is a file, ``span_budget``, ``span_steps`` or ``series_limit`` below 1,
-            text that UTF-8 cannot hold, an int beyond 64 bits, ``sigterm=True`` outside the main thread.
+        TypeError: An argument has a wrong type.
+        ValueError: The endpoint is not a base URL, the interval is not positive, protocol, ranks or distributions are
+            unknown, ``spool_dir`` is a file, ``span_budget``, ``span_steps`` or ``series_limit`` is below 1, a text
+            cannot be encoded in UTF-8, an int does not fit in 64 bits, or ``sigterm=True`` outside the main thread.
 
     Example:
         >>> import monitel
@@ -111,7 +115,7 @@ def configure(
     _check_spans(spans, step_traces, span_budget, span_steps)
     _check_series_limit(series_limit)
     if logging_level is not None:
-        logging.Handler(logging_level)  # which checks it
+        logging.Handler(logging_level)  # checks the level
     check_sigterm(sigterm)
     settings = resolve(endpoint, headers, export_interval, spool_dir, protocol, distributions=distributions)
     launch = launch_attributes()
@@ -127,7 +131,7 @@ def configure(
     resource = _resource(service_name, resource_attributes, resource)
     on_points = {name: launch[name] for name in ("training.rank",) if name in launch}
     if on_points and not rank_attribute and "service.instance.id" in resource.attributes:
-        on_points = {}  # ranks are told apart by their resources
+        on_points = {}  # the resources distinguish the ranks
     shared = StepTraces({**launch, **resource.attributes}) if step_traces else None
     _current = Pipeline(
         settings,
@@ -163,7 +167,7 @@ def _check(service_name: object, attributes: object, resource: object) -> None:
         if not isinstance(name, str) or not isinstance(value, (str, bool, int, float)):
             raise TypeError(f"resource_attributes must map str to str, int, float or bool; {name!r:.40} does not")
         if not name:
-            raise ValueError("resource_attributes: a name must not be empty, Prometheus refuses such a request")
+            raise ValueError("resource_attributes: a name must not be empty, because Prometheus refuses such a request")
         _check_value("resource_attributes: a name", name)
         _check_value(f"resource_attributes: {name!r:.40}", value)
 
@@ -183,16 +187,16 @@ def _check_series_limit(limit: object) -> None:
 
 
 def _span_settings(budget: int, every: int, shared: StepTraces | None) -> SpanSettings:
-    from monitel_otlp.traces.span_queue import SpanSettings  # late, for it loads the profiler
+    from monitel_otlp.traces.span_queue import SpanSettings  # late: it loads the profiler
 
     return SpanSettings(budget, every, shared)
 
 
 def _check_value(what: str, value: object) -> None:
-    """Refuse what the protocol cannot hold; the exporter would leave it out of each request."""
-    if isinstance(value, str) and readable(value) != value:
-        raise ValueError(f"{what} must be text that UTF-8 can hold, got {value!r:.80}")
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+    """Check that the protocol can hold a value, which would otherwise be omitted from each request."""
+    if isinstance(value, str) and escape_surrogates(value) != value:
+        raise ValueError(f"{what} must be text that UTF-8 can encode, got {value!r:.80}")
+    if isinstance(value, int) and not fits_int64(value):
         raise ValueError(f"{what} must fit in 64 bits, got {value}; give it as a str")
 
 
@@ -201,47 +205,47 @@ def _resource(
     resource_attributes: Mapping[str, str | int | float | bool] | None,
     given: Resource | None,
 ) -> Resource:
-    """Who is speaking."""
+    """Return the resource of the pipeline."""
     attributes = dict(resource_attributes or {})
     if service_name is not None:
         attributes["service.name"] = service_name
-    theirs: Resource | None = None
+    existing: Resource | None = None
     marker = Resource.get_empty()
-    if _is_theirs(metrics.get_meter_provider()):
-        # Their MeterProvider does not say its resource; the others do. The marker keeps the two apart in a backend
-        # that orders samples by resource.
+    if _is_applications(metrics.get_meter_provider()):
+        # The application's MeterProvider does not expose its resource; its other providers do. The marker distinguishes
+        # the two pipelines in a backend that orders samples by resource.
         marker = Resource({"monitel.pipeline": "windows"})
         for provider in (get_logger_provider(), trace.get_tracer_provider()):
-            theirs = theirs or getattr(provider, "resource", None)
+            existing = existing or getattr(provider, "resource", None)
     if given is not None:
         return given.merge(marker)
     launch = Resource(launch_attributes())
-    if theirs is not None:
-        return launch.merge(theirs).merge(Resource(attributes)).merge(marker)
-    created = Resource.create(attributes)  # which reads variables, and they win over what is detected
+    if existing is not None:
+        return launch.merge(existing).merge(Resource(attributes)).merge(marker)
+    created = Resource.create(attributes)  # it reads variables, which override detected attributes
     found = {
-        readable(name): readable(value) if isinstance(value, str) else value
+        escape_surrogates(name): escape_surrogates(value) if isinstance(value, str) else value
         for name, value in created.attributes.items()
     }
     return launch.merge(Resource(found, created.schema_url)).merge(marker)
 
 
-def _is_theirs(provider: object) -> bool:
-    """Whether a global provider is the application's: neither a stand-in nor one that was set here."""
-    return is_set(provider) and not any(provider is own for own in _ours)
+def _is_applications(provider: object) -> bool:
+    """Return True if the application has set this global provider, and not this module."""
+    return is_set(provider) and not any(provider is own for own in _own_providers)
 
 
 def _set_globals(pipeline: Pipeline) -> None:
-    """Make the pipeline's providers the global ones, except where the application has set its own.
+    """Make the pipeline's providers the global providers, except where the application has set one.
 
-    OpenTelemetry sets each of them once; after a second ``configure()``, in a notebook, the first ones would go on
-    taking what nobody delivers any more, so ours are replaced.
+    OpenTelemetry allows each provider to be set only once. After a second ``configure()``, as in a notebook, the
+    providers of the first pipeline would still receive data that is never delivered, so they are replaced.
     """
     pairs = [
         (metrics.get_meter_provider(), pipeline.meter_provider),
         (get_logger_provider(), pipeline.logger_provider),
         (trace.get_tracer_provider(), pipeline.tracer_provider),
     ]
-    chosen = [None if _is_theirs(there) else own for there, own in pairs]
-    _ours.extend(chosen)
+    chosen = [None if _is_applications(present) else own for present, own in pairs]
+    _own_providers.extend(chosen)
     set_global_providers(*chosen)  # type: ignore[arg-type]  # one of each kind

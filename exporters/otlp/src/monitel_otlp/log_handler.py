@@ -1,27 +1,27 @@
-"""Records of Python's logging as OpenTelemetry log records."""
+"""Handler that exports records of Python's ``logging`` as OpenTelemetry log records."""
 
 from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING, Any
 
-from monitel_otlp.attributes import readable
-from monitel_otlp.sdk._compat import SeverityNumber, std_to_otel
+from monitel.attributes import escape_surrogates
+from monitel_otlp._compat import SeverityNumber, std_to_otel
 
 if TYPE_CHECKING:
     from monitel_otlp.pipeline import Pipeline
 
-_OWN = ("monitel", "opentelemetry", "urllib3", "requests", "grpc")
+_EXCLUDED = ("monitel", "opentelemetry", "urllib3", "requests", "grpc")
 
 
 class LogHandler(logging.Handler):
-    """Sends log records through a pipeline, except those of the pipeline itself and of the libraries that it uses.
+    """Sends log records through a pipeline, except records of the pipeline itself and of the libraries that it uses.
 
-    A record that cannot be formatted is dropped, counted as ``encoding``, and reported by ``handleError()`` as usual.
+    A record that cannot be formatted is dropped, counted as ``encoding``, and reported by ``handleError()``.
 
     Args:
-        pipeline: Sends them.
-        level: The lowest level that is sent.
+        pipeline: The pipeline.
+        level: The lowest level to send.
     """
 
     def __init__(self, pipeline: Pipeline, level: int | str) -> None:
@@ -31,7 +31,7 @@ class LogHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Queue one record."""
         name = str(record.name)
-        if name.partition(".")[0] in _OWN or self._pipeline.ended is not None:
+        if name.partition(".")[0] in _EXCLUDED or self._pipeline.ended is not None:
             return
         engine = self._pipeline.engine_for("logs")
         if engine is None or engine.providers is None:
@@ -46,24 +46,24 @@ class LogHandler(logging.Handler):
             inside = engine.innermost()
             context = None if inside is None else inside.context()
             engine.providers.logger_provider.get_logger(name).emit(context=context, **fields)
-        except Exception:  # of a processor that the application has added behind the pipeline's
+        except Exception:  # raised by a processor that the application has added
             self.handleError(record)
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    """Return a record's fields as arguments of ``Logger.emit()``."""
+    """Return the fields of a record as arguments of ``Logger.emit()``."""
     return {
         "timestamp": int(record.created * 1e9),
         "severity_number": SeverityNumber(std_to_otel(record.levelno).value),
         "severity_text": record.levelname,
-        "body": readable(record.getMessage()),
-        "attributes": {"code.file.path": readable(record.pathname), "code.line.number": record.lineno},
+        "body": escape_surrogates(record.getMessage()),
+        "attributes": {"code.file.path": escape_surrogates(record.pathname), "code.line.number": record.lineno},
         "exception": _printable(record.exc_info[1]) if record.exc_info else None,
     }
 
 
 def _printable(error: BaseException | None) -> BaseException | None:
-    """Return an exception if the SDK can print it."""
+    """Return an exception if it can be converted to a str, else None."""
     try:
         str(error)
     except Exception:

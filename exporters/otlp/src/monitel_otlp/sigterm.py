@@ -1,4 +1,4 @@
-"""SIGTERM for a pipeline: schedulers send it some seconds before SIGKILL, and Python ends on it without atexit."""
+"""SIGTERM handling. Schedulers send SIGTERM some seconds before SIGKILL, and Python's default skips atexit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from contextlib import suppress
-from threading import Thread, current_thread, get_ident, main_thread
+from threading import Thread, current_thread, main_thread
 from typing import TYPE_CHECKING, Literal
 
 import monitel
@@ -16,7 +16,7 @@ from monitel_otlp.pipeline import EXIT_TIMEOUT
 if TYPE_CHECKING:
     from monitel_otlp.pipeline import Pipeline
 
-#: Programs and modules that start the training processes, forward SIGTERM to them, and record nothing.
+#: Programs and modules that start training processes, forward SIGTERM to them, and record no telemetry.
 LAUNCHERS = {
     *("torchrun", "torch.distributed.run", "torch.distributed.launch"),
     *("accelerate", "accelerate.commands.launch", "accelerate.commands.accelerate_cli"),
@@ -28,25 +28,25 @@ _MODULE = re.compile(r"-[bBdEhiIOPqsSuvx]*m(.*)", re.DOTALL)
 
 
 def check_sigterm(sigterm: object) -> None:
-    """Refuse a wrong ``sigterm`` argument.
+    """Check the ``sigterm`` argument.
 
     Raises:
-        TypeError: Neither a bool nor ``"auto"``.
-        ValueError: True, and not called in the main thread.
+        TypeError: It is neither a bool nor ``"auto"``.
+        ValueError: It is True, and this is not the main thread.
     """
     if not isinstance(sigterm, bool) and sigterm != "auto":
         raise TypeError(f'sigterm must be True, False or "auto", got {sigterm!r:.80}')
     if sigterm is True and current_thread() is not main_thread():
-        raise ValueError("sigterm=True must be asked for in the main thread: Python sets signal handlers there only")
+        raise ValueError("sigterm=True requires the main thread: Python sets signal handlers only there")
 
 
 def handle_sigterm(pipeline: Pipeline, sigterm: bool | Literal["auto"]) -> None:
-    """Have SIGTERM end the pipeline, until the pipeline ends.
+    """Install a SIGTERM handler that shuts down the pipeline. It is uninstalled when the pipeline ends.
 
     Args:
-        pipeline: Ends on SIGTERM; flushes if another handler, installed later, calls this one.
-        sigterm: ``"auto"`` leaves SIGTERM alone outside the main thread, where the application or a library handles or
-            ignores it, and in launchers.
+        pipeline: The pipeline. It is only flushed if a handler that was installed later calls this one.
+        sigterm: With ``"auto"`` no handler is installed outside the main thread, in launchers, and if the application
+            or a library handles or ignores SIGTERM.
     """
     automatic = current_thread() is main_thread() and is_default() and not is_launcher(sys.orig_argv)
     if automatic if sigterm == "auto" else sigterm:
@@ -58,7 +58,7 @@ def handle_sigterm(pipeline: Pipeline, sigterm: bool | Literal["auto"]) -> None:
 
 
 def is_launcher(arguments: list[str]) -> bool:
-    """Return whether a command line starts a launcher of training processes, such as torchrun's agent.
+    """Return True if a command line starts a launcher of training processes, such as torchrun's agent.
 
     Args:
         arguments: The interpreter and its arguments, as in ``sys.orig_argv``.
@@ -77,18 +77,18 @@ def is_launcher(arguments: list[str]) -> bool:
 
 
 def _end(pipeline: Pipeline, timeout: float) -> bool:
-    """End the pipeline; return False if SIGTERM has interrupted its shutdown in this thread, which then goes on."""
+    """Shut down the pipeline; return False if SIGTERM has interrupted a shutdown in this thread, which will resume."""
     pipeline.terminate(timeout)
-    return pipeline.ended is not None or pipeline._ending_thread != get_ident()
+    return not pipeline.is_ending_here
 
 
 def _flush(pipeline: Pipeline, timeout: float) -> None:
-    """Flush in another thread: this one may hold a lock that the flush needs."""
+    """Flush in another thread, because this thread may hold a lock that the flush needs."""
 
     def flush() -> None:
         try:
             monitel.flush()
-        finally:  # an application's event handler may raise
+        finally:  # an event handler of the application may raise
             pipeline.force_flush(timeout)
 
     thread = Thread(target=flush, name="monitel-otlp-flush", daemon=True)

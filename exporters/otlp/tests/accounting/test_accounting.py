@@ -1,4 +1,4 @@
-"""Accounts: definitions of an item, counters that move together, and the numbers that are printed and sent."""
+"""Accounts: which items count, counters that move together, and the numbers that are printed and sent."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 import pytest
+from exporters.otlp.tests.inbox import DEADLINE, Answer, Request, points_of
+from exporters.otlp.tests.producers import emit_items, make_small
+from exporters.otlp.tests.receiver import partial_success
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,20 +20,16 @@ from monitel import COUNT, MEAN, SUM, VALUE, Stat
 from monitel.bounded_queue import BoundedQueue
 from monitel.profiler import record_function
 from monitel_otlp.accounting import Accounting, Stage
-from monitel_otlp.request import SIGNALS, FrozenRequest
-
-from .inbox import DEADLINE, Answer, Request, points_of
-from .producers import emit_items, make_small
-from .receiver import partial_success
+from monitel_otlp.messages.request import SIGNALS, FrozenRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from monitel_otlp import Account
+    from exporters.otlp.tests.pipelines import Start
+    from exporters.otlp.tests.receiver import Receiver
 
-    from .conftest import Start
-    from .receiver import Receiver
+    from monitel_otlp import Account
 
 MOVES = st.tuples(
     st.sampled_from(["put", "take", "record", "move", "deliver", "drop", "lose", "close"]),
@@ -40,19 +39,19 @@ MOVES = st.tuples(
 
 
 def total(account: Account) -> int:
-    """Return the items of an account, added up by what became of them."""
+    """Return the sum of delivered, stored, folded, lost and waiting items."""
     return account.delivered + account.on_disk + account.folded + account.lost + account.waiting
 
 
 def fill(queue: BoundedQueue[int], items: int) -> None:
-    """Put so many items into a queue."""
+    """Put this number of items into a queue."""
     for number in range(items):
         queue.put(number)
 
 
 @given(st.lists(MOVES, max_size=60))
-def test_every_sequence_of_moves_keeps_the_law(moves: list[tuple[str, str, int]]) -> None:
-    """Whatever moves, each account adds up, no number is negative, and nothing changes after the close."""
+def test_accounts_add_up_after_any_sequence_of_moves(moves: list[tuple[str, str, int]]) -> None:
+    """Each account adds up after each step, no number is negative, and nothing changes after the close."""
     accounting = Accounting()
     queues: dict[str, BoundedQueue[int]] = {signal: BoundedQueue(4, 10_000) for signal in SIGNALS}
     for signal, queue in queues.items():
@@ -84,7 +83,7 @@ def test_every_sequence_of_moves_keeps_the_law(moves: list[tuple[str, str, int]]
 
 
 def test_items_in_motion_are_in_every_account() -> None:
-    """A reader waits while items move from a queue into encoding, and sees them on one side or the other."""
+    """A reader waits while items move from a queue to the encoder, and counts them once."""
     accounting = Accounting()
     queue: BoundedQueue[int] = BoundedQueue(10, 10_000)
     accounting.add_queue("logs", queue)
@@ -104,7 +103,7 @@ def test_items_in_motion_are_in_every_account() -> None:
 
 
 def test_items_that_vanish_are_unaccounted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """At a close after everything was encoded and sent, what is still counted there has vanished by a bug."""
+    """Items that are still counted as encoding after everything was encoded and sent have vanished through a bug."""
     accounting = Accounting()
     accounting.record("logs", 3)
     accounting.record("traces", 2, Stage.APPLICATION)
@@ -115,7 +114,7 @@ def test_items_that_vanish_are_unaccounted_and_logged(caplog: pytest.LogCaptureF
 
 
 def test_account_does_not_change_once_it_was_read(start: Start) -> None:
-    """A snapshot is immutable, its reasons too, and a later item changes the next one only."""
+    """A snapshot and its reasons are immutable; later items change only the next snapshot."""
     pipeline = start()
     before = pipeline.account()
     monitel.emit("event")
@@ -133,7 +132,7 @@ def test_account_does_not_change_once_it_was_read(start: Start) -> None:
 def test_ranges_that_are_not_sampled_are_not_recorded(
     start: Start, monkeypatch: pytest.MonkeyPatch, sampler: str
 ) -> None:
-    """By ``span_steps`` or by the sampler: such a range is not an item."""
+    """A range that ``span_steps`` or the sampler excludes is not an item."""
     if sampler == "never":
         monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
     pipeline = start(spans=True, span_steps=2)
@@ -146,10 +145,10 @@ def test_ranges_that_are_not_sampled_are_not_recorded(
 
 
 @pytest.mark.parametrize("budget", [1, 2, 5])
-def test_ranges_beyond_the_budget_wait_until_their_sum_is_complete(
+def test_ranges_beyond_the_budget_wait_until_their_fold_is_complete(
     receiver: Receiver, start: Start, budget: int
 ) -> None:
-    """They are recorded when they end, ``folded`` when the step is over; their sum is not an item."""
+    """Ranges are recorded when they end and count as folded when the step is over; the fold is not an item."""
     pipeline = start(spans=True, span_budget=budget)
     monitel.set_step(1)
     for _ in range(9):
@@ -168,7 +167,7 @@ def test_ranges_beyond_the_budget_wait_until_their_sum_is_complete(
 
 
 def test_spans_of_steps_are_not_items(receiver: Receiver, start: Start) -> None:
-    """The spans that hold a step together are ``synthetic``."""
+    """The spans that connect the ranges of a step count as ``synthetic``."""
     pipeline = start(step_traces=True)
     for step in range(3):
         monitel.set_step(step)
@@ -179,8 +178,8 @@ def test_spans_of_steps_are_not_items(receiver: Receiver, start: Start) -> None:
     assert (3, 3, 6, 9) == (account.recorded, account.delivered, account.synthetic, len(receiver.spans()))
 
 
-def test_second_pipeline_has_an_account_for_itself(receiver: Receiver, start: Start, tmp_path: Path) -> None:
-    """The first account stays readable and final; older folders of the spool are in neither."""
+def test_each_pipeline_has_an_account(receiver: Receiver, start: Start, tmp_path: Path) -> None:
+    """The account of an ended pipeline stays readable and does not change; leftovers of earlier runs are in neither."""
     with start(endpoint=None) as offline:
         monitel.emit("older")
     first = start()
@@ -190,13 +189,13 @@ def test_second_pipeline_has_an_account_for_itself(receiver: Receiver, start: St
     assert second.shutdown()
     accounts = [each.account()["logs"] for each in (offline, first, second)]
     assert [(1, 0, 1), (1, 1, 0), (1, 1, 0)] == [(each.recorded, each.delivered, each.on_disk) for each in accounts]
-    assert ["first", "second"] == [record.name for record in receiver.records()]
+    assert ["first", "second"] == receiver.record_names()
 
 
-def test_merged_windows_are_delivered_as_what_they_are_made_of(
+def test_merged_windows_are_all_counted_as_delivered(
     *, receiver: Receiver, start: Start, clock: monitel.testing.ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Windows of one series less than 1 ms apart become one point, which has all of them."""
+    """Windows of one series less than 1 ms apart become one point, and each of them is counted."""
     pipeline = start()
     assert pipeline.engine is not None
     put, requests = pipeline.engine.delivery.put, list[FrozenRequest]()
@@ -221,10 +220,9 @@ def test_merged_windows_are_delivered_as_what_they_are_made_of(
 
 
 @pytest.mark.parametrize("largest", [1, 2, 3, 7, 20])
-def test_windows_that_are_taken_apart_are_counted_with_their_last_point(
-    receiver: Receiver, start: Start, largest: int
-) -> None:
-    """However a backend with a limit takes the points, each window is delivered once."""
+def test_split_windows_are_counted_with_their_last_point(receiver: Receiver, start: Start, largest: int) -> None:
+    """If a backend accepts only small requests, each window is counted as delivered once."""
+
     def too_large(request: Request) -> Answer | None:
         return Answer(413) if len(list(points_of(request.message))) > largest else None
 
@@ -259,7 +257,7 @@ def test_partial_success_in_points_is_rounded_up_to_windows(  # noqa: PLR0917
     rejected: int,
     expected: int,
 ) -> None:
-    """Points of instruments in the same request are not points of windows."""
+    """A window with a rejected point counts as dropped."""
     pipeline = start()
     for number in range(windows):
         stat = Stat(f"loss.{number}", aggregations, 60.0)
@@ -271,17 +269,17 @@ def test_partial_success_in_points_is_rounded_up_to_windows(  # noqa: PLR0917
     assert (windows - expected, {"partial_success": expected}) == (account.delivered, dict(account.dropped))
 
 
-def numbers_of(receiver: Receiver, metric: str) -> dict[tuple[str, ...], float]:
-    """Return the last values of a metric of the pipeline itself, by signal and reason."""
+def self_metric(receiver: Receiver, metric: str) -> dict[tuple[str, ...], float]:
+    """Return the last values of a metric that the pipeline reports about itself, by reason and signal."""
     names = ("error.type", "signal")
     points = receiver.points(metric)
     return {tuple(each.attributes[name] for name in names if name in each.attributes): each.value for each in points}
 
 
-def test_self_metrics_and_last_line_are_the_account(
+def test_self_metrics_and_last_line_match_the_account(
     *, receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Delivered and dropped items by signal and reason, sent and printed: the same numbers everywhere."""
+    """Delivered and dropped items by signal and reason are the same in the account, in metrics and in the last line."""
     make_small(monkeypatch, queue=20)
     pipeline = start(spans=True, logging_level="INFO")
     receiver.answer("logs", partial_success("logs", 3, "left out"), Answer(400), Answer(400), Answer(400))
@@ -292,9 +290,9 @@ def test_self_metrics_and_last_line_are_the_account(
     accounts = pipeline.account()
     dropped = {(reason, signal): items for signal, each in accounts.items() for reason, items in each.dropped.items()}
     assert {"queue_full", "rejected", "partial_success"} == {reason for reason, _ in dropped}
-    assert dropped == numbers_of(receiver, "monitel.exporter.item.dropped")
+    assert dropped == self_metric(receiver, "monitel.exporter.item.dropped")
     delivered = {(signal,): each.delivered for signal, each in accounts.items() if each.delivered}
-    assert delivered == numbers_of(receiver, "monitel.exporter.item.exported")
+    assert delivered == self_metric(receiver, "monitel.exporter.item.exported")
     pipeline.shutdown()
     assert accounts == pipeline.account()
     (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("monitel: "))

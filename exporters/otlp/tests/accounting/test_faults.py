@@ -1,4 +1,4 @@
-"""Faults around the accounts: records that cannot be formatted, odd timeouts, exceptions in a phase of the exit."""
+"""Accounts with records that cannot be formatted, unusual timeouts, and instruments that cannot be collected."""
 
 from __future__ import annotations
 
@@ -8,18 +8,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from exporters.otlp.tests.inbox import DEADLINE
+from exporters.otlp.tests.producers import emit_items, run_together
 
 import monitel
 import monitel_otlp
-import monitel_otlp.engine
 from monitel_otlp.log_handler import LogHandler
 
-from .inbox import DEADLINE
-from .producers import emit_items, run_together
-
 if TYPE_CHECKING:
-    from .conftest import Start
-    from .receiver import Receiver
+    from exporters.otlp.tests.pipelines import Start
+    from exporters.otlp.tests.receiver import Receiver
 
 
 class Unprintable(Exception):  # noqa: N818  not a fault of this package
@@ -57,7 +55,7 @@ def test_log_record_is_delivered_or_counted(
     fields: dict[str, Any],
     arrives: bool,
 ) -> None:
-    """A record that cannot be formatted is dropped as ``encoding``; whatever can be sent is."""
+    """A record that cannot be formatted is dropped with the reason ``encoding``; all others are sent."""
     monkeypatch.setattr(logging, "raiseExceptions", False)
     pipeline = start(logging_level="INFO")
     (handler,) = (each for each in logging.getLogger().handlers if isinstance(each, LogHandler))
@@ -69,8 +67,8 @@ def test_log_record_is_delivered_or_counted(
 
 
 @pytest.mark.parametrize("timeout", [math.inf, 1e12, math.nan, 0, -1, -math.inf])
-def test_any_timeout_keeps_what_is_queued(start: Start, timeout: float) -> None:
-    """A shutdown without time, or with any amount of it, still writes to disk; nothing raises."""
+def test_shutdown_with_any_timeout_keeps_queued_items(start: Start, timeout: float) -> None:
+    """A shutdown writes to disk even if its timeout is zero, negative or not a number."""
     pipeline = start(endpoint=None)
     for _ in range(10):
         monitel.emit("event")
@@ -80,8 +78,8 @@ def test_any_timeout_keeps_what_is_queued(start: Start, timeout: float) -> None:
     assert 11 == pipeline.account()["logs"].on_disk
 
 
-def test_shutdown_of_a_silent_pipeline_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pipeline that never began is over for every thread."""
+def test_shutdown_of_a_disabled_pipeline_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipeline that never started has ended for every thread."""
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     pipeline = monitel_otlp.configure()
     assert pipeline.shutdown(DEADLINE)
@@ -89,34 +87,10 @@ def test_shutdown_of_a_silent_pipeline_does_not_wait(monkeypatch: pytest.MonkeyP
     assert pipeline.shutdown(DEADLINE)
 
 
-@pytest.mark.parametrize("kind", ["raw_events", "raw_ranges", "raw_records", "raw_spans", "raw_windows"])
-def test_exception_in_one_raw_form_does_not_cost_the_others(
-    *, start: Start, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    """What cannot be written is counted as ``encoding``; every other kind goes to disk."""
-    pipeline = start(endpoint=None, spans=True, logging_level="INFO")
-    assert pipeline.engine is not None
-
-    def broken(*_arguments: Any) -> Any:
-        raise RuntimeError("injected")
-
-    monkeypatch.setattr(monitel_otlp.engine, kind, broken)
-    monkeypatch.setattr(pipeline.engine.encoder, "finish", lambda *_arguments: False)
-    with pipeline.engine.encoder._encoding:  # nothing is encoded
-        handed_over = emit_items(pipeline, 120, 3)
-        assert not pipeline.shutdown()
-    accounts = pipeline.account()
-    lost = {signal: dict(each.dropped) for signal, each in accounts.items() if each.dropped}
-    assert 1 == len(lost)
-    assert [{"encoding"}] == [set(reasons) for reasons in lost.values()]
-    assert handed_over.total() == sum(each.on_disk + each.lost for each in accounts.values())
-    assert 3 == sum(each.on_disk > 0 for each in accounts.values()) + (kind == "raw_windows")
-
-
 def test_instruments_that_cannot_be_collected_stop_nothing_else(
     *, receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """If the SDK raises in each collection, windows, events and spans are delivered all the same."""
+    """If the SDK raises in each collection, windows, events and spans are still delivered."""
     pipeline = start(spans=True, logging_level="INFO")
     assert pipeline.engine is not None
     assert pipeline.engine.providers is not None
@@ -130,26 +104,3 @@ def test_instruments_that_cannot_be_collected_stop_nothing_else(
     assert pipeline.shutdown()
     assert handed_over == {signal: each.delivered for signal, each in pipeline.account().items()}
     assert 1 == len([each for each in caplog.records if "cannot be collected" in each.getMessage()])
-
-
-@pytest.mark.parametrize("phase", ["encoder.finish", "_prepare_raw", "delivery.finish"])
-def test_exception_in_a_phase_of_the_exit_does_not_skip_the_next(
-    start: Start, monkeypatch: pytest.MonkeyPatch, phase: str
-) -> None:
-    """What a phase leaves behind is on disk or counted, and requests in memory are written in any case."""
-    pipeline = start(endpoint="http://127.0.0.1:9")
-    assert pipeline.engine is not None
-    for _ in range(10):
-        monitel.emit("event")
-    assert not pipeline.force_flush(0.3)
-
-    def broken(*_arguments: Any) -> Any:
-        raise RuntimeError("injected")
-
-    target, _, name = f"engine.{phase}".rpartition(".")
-    owner = pipeline
-    for part in target.split("."):
-        owner = getattr(owner, part)
-    monkeypatch.setattr(owner, name, broken)
-    assert not pipeline.shutdown()
-    assert 10 == pipeline.account()["logs"].on_disk

@@ -1,12 +1,12 @@
-"""Accounts of forked children: each starts at zero, and counts whatever comes first, in any thread."""
+"""Accounts of forked children: each starts at zero and counts from the first item, of any kind and in any thread."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .conftest import Run
-    from .receiver import Receiver
+    from exporters.otlp.tests.receiver import Receiver
+    from exporters.otlp.tests.scripts import Run
 
 CHILD = """\
 import json
@@ -20,7 +20,7 @@ def account(signal):
 
 
 def test_forked_child_starts_at_zero(receiver: Receiver, train: Run) -> None:
-    """Its account does not have the parent's items, and the parent's does not have the child's."""
+    """Parent and child count only their own items."""
     script = """\
 if os.fork() == 0:
     assert account("logs") == [0, 0, 0, {}], account("logs")
@@ -36,8 +36,8 @@ assert account("logs") == [1, 1, 0, {}], account("logs")
     assert {"parent", "child"} == {record.name for record in receiver.records()}
 
 
-def test_forked_child_records_whatever_comes_first(receiver: Receiver, train: Run) -> None:
-    """A log record, or a range that is folded while the one around it still runs, begins the child's account."""
+def test_first_item_of_a_forked_child_is_counted(receiver: Receiver, train: Run) -> None:
+    """The first item may be a log record, or a range that is folded while its outer range still runs."""
     script = """\
 import logging
 from monitel.profiler import record_function
@@ -62,7 +62,7 @@ assert 0 == os.wait()[1]
 
 
 def test_threads_of_a_forked_child_share_one_account(receiver: Receiver, train: Run) -> None:
-    """Threads that record the child's first items at the same time make one engine."""
+    """Threads that record the child's first items concurrently create one engine."""
     script = """\
 import threading
 sys.setswitchinterval(1e-6)
@@ -87,8 +87,8 @@ for _ in range(5):
     assert 100 == len([record for record in receiver.records() if record.name == "child"])
 
 
-def test_worker_of_a_data_loader_counts_as_worker(receiver: Receiver, train: Run) -> None:
-    """Windows, events, log records and ranges, folded ones too, are dropped there and counted."""
+def test_items_of_a_data_loader_worker_are_dropped(receiver: Receiver, train: Run) -> None:
+    """Windows, events, log records and ranges, including folded ones, are counted with the reason ``worker``."""
     script = """\
 import logging, types
 from monitel.profiler import record_function
@@ -109,4 +109,4 @@ if os.fork() == 0:
 assert 0 == os.wait()[1]
 """
     train(CHILD + script, receiver.url)
-    assert ["parent"] == [record.name for record in receiver.records()]
+    assert ["parent"] == receiver.record_names()

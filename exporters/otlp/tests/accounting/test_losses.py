@@ -1,52 +1,52 @@
-"""What is lost is counted, by reason, and said at the end: the queues, the disk, what a backend leaves out."""
+"""Losses in queues, on disk and at the backend are counted by reason and reported in the last line."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import pytest
+from exporters.otlp.tests.checks import warnings_with
+from exporters.otlp.tests.inbox import DEADLINE, Answer
+from exporters.otlp.tests.pipelines import busy_encoder, emit_and_flush, reported_drops
+from exporters.otlp.tests.receiver import partial_success
+from exporters.otlp.tests.spools import last_line
 
 import monitel
-import monitel_otlp.engine
+import monitel_otlp.engine.engine
 from monitel import COUNT, Stat
-
-from .inbox import DEADLINE
-from .receiver import partial_success
-from .spools import last_line
-from .test_faults import DOWN, dropped, flushed, names, told
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from exporters.otlp.tests.pipelines import Start
+    from exporters.otlp.tests.receiver import Receiver
+
     from monitel_otlp.metrics.points import Points
     from monitel_otlp.metrics.window_row import WindowRow
 
-    from .conftest import Start
-    from .receiver import Receiver
 
-
-def test_a_partial_success_is_counted_and_never_sent_again(
+def test_partial_success_is_counted_and_never_sent_again(
     receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The backend has said what it left out: to insist would double the rest."""
+    """A retry would duplicate the accepted items."""
     pipeline = start()
     receiver.answer("logs", partial_success("logs", 2, "attribute too long"))
     for _ in range(5):
         monitel.emit("event")
     assert not pipeline.force_flush(10)
     assert 1 == len(receiver.of("logs"))
-    assert 1 == len(told(caplog, "2", "attribute too long"))
-    assert {"logs": 2} == dropped(receiver, pipeline, "partial_success")
+    assert 1 == len(warnings_with(caplog, "2", "attribute too long"))
+    assert {"logs": 2} == reported_drops(receiver, pipeline, "partial_success")
     pipeline.shutdown()
-    said = last_line(capsys.readouterr().err)
-    assert (3, 2) == (said.events, said.dropped)
+    line = last_line(capsys.readouterr().err)
+    assert (3, 2) == (line.events, line.dropped)
 
 
 @pytest.mark.parametrize("rejected", [10**9, -3])
-def test_a_partial_success_that_cannot_be_does_not_count_below_zero(
+def test_impossible_partial_success_does_not_count_below_zero(
     receiver: Receiver, start: Start, capsys: pytest.CaptureFixture[str], rejected: int
 ) -> None:
-    """Counters stay between nothing and everything."""
+    """Counters stay between zero and the number of items."""
     pipeline = start()
     receiver.answer("logs", partial_success("logs", rejected, "nonsense"))
     monitel.emit("event")
@@ -59,16 +59,16 @@ def test_a_partial_success_that_cannot_be_does_not_count_below_zero(
 def test_windows_that_cannot_be_encoded_are_counted(
     receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fault of ours in one window costs that window, is logged, and stops nothing."""
+    """A bug in the encoding of one window loses only that window, and is logged once."""
 
     def faulty(row: WindowRow, points: Points) -> None:
         if row.series.name == "bad":
-            raise OverflowError("a fault of ours")
+            raise OverflowError("injected")
         add(row, points)
 
     pipeline = start()
     assert pipeline.engine is not None
-    mapping = pipeline.engine.windows.mapping
+    mapping = pipeline.engine.metric_requests.mapping
     add = mapping.add
     monkeypatch.setattr(mapping, "add", faulty)
     for name in ("bad", "good"):
@@ -77,11 +77,11 @@ def test_windows_that_cannot_be_encoded_are_counted(
         stat.flush()
         assert not pipeline.force_flush(10)
     assert [1] == receiver.values("good.count")
-    assert {"metrics": 1} == dropped(receiver, pipeline, "encoding")
-    assert 1 == len(told(caplog, "cannot be encoded"))
+    assert {"metrics": 1} == reported_drops(receiver, pipeline, "encoding")
+    assert 1 == len(warnings_with(caplog, "cannot be encoded"))
 
 
-def test_the_disk_may_be_missing(
+def test_unusable_spool_is_logged_once_and_losses_are_counted(
     *,
     receiver: Receiver,
     start: Start,
@@ -89,38 +89,35 @@ def test_the_disk_may_be_missing(
     caplog: pytest.LogCaptureFixture,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A spool that cannot be made is told once with its path, and what is lost for it is counted at the end."""
+    """If the spool folder cannot be created, its path is logged once, and the last line counts the lost items."""
     pipeline = start(spool_dir=tmp_path / "file" / "spool")
     (tmp_path / "file").write_text("not a folder")
-    receiver.rule(lambda _request: DOWN)
-    assert not flushed(pipeline, *["event"] * 5)
+    receiver.rule(lambda _request: Answer(503))
+    assert not emit_and_flush(pipeline, *["event"] * 5)
     assert not pipeline.shutdown()
-    assert 1 == len(told(caplog, str(tmp_path / "file"), "cannot be written"))
-    said = last_line(capsys.readouterr().err)
-    assert (0, 0, 5) == (said.windows, said.events, said.dropped)
+    assert 1 == len(warnings_with(caplog, str(tmp_path / "file"), "cannot be written"))
+    line = last_line(capsys.readouterr().err)
+    assert (0, 0, 5) == (line.windows, line.events, line.dropped)
 
 
-def test_a_request_that_lay_in_memory_when_the_disk_failed_is_not_lost(
-    receiver: Receiver, start: Start, tmp_path: Path
-) -> None:
-    """Offline or not, what memory still holds is delivered once that is possible."""
+def test_request_in_memory_survives_a_disk_failure(receiver: Receiver, start: Start, tmp_path: Path) -> None:
+    """Requests in memory are delivered when the backend is back."""
     pipeline = start(spool_dir=tmp_path / "file" / "spool")
     (tmp_path / "file").write_text("not a folder")
-    receiver.rule(lambda _request: DOWN)
-    assert not flushed(pipeline, "first", "second")
+    receiver.rule(lambda _request: Answer(503))
+    assert not emit_and_flush(pipeline, "first", "second")
     receiver.forget_rules()
     assert pipeline.force_flush(DEADLINE)
-    assert ["first", "second"] == names(receiver)
+    assert ["first", "second"] == receiver.record_names()
 
 
-def test_a_full_queue_drops_the_oldest_and_counts_them(
+def test_full_queue_drops_the_oldest_and_counts_them(
     *, receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """While the encoder is busy, more comes than the queues hold: the newest are kept, the rest is counted at once."""
-    monkeypatch.setattr(monitel_otlp.engine, "LIMIT", 100)
+    """If more items are recorded than the queues hold, the newest are kept and the others are counted at once."""
+    monkeypatch.setattr(monitel_otlp.engine.engine, "LIMIT", 100)
     pipeline = start()
-    assert pipeline.engine is not None
-    with pipeline.engine.encoder._encoding:
+    with busy_encoder(pipeline):
         for number in range(250):
             monitel.emit(f"event {number}")
         with monitel.testing.ManualClock() as clock:
@@ -131,9 +128,9 @@ def test_a_full_queue_drops_the_oldest_and_counts_them(
             stat.flush()
         assert {"queue_full": 180} == pipeline.dropped
     assert not pipeline.force_flush(DEADLINE)
-    assert [f"event {number}" for number in range(150, 250)] == names(receiver)
+    assert [f"event {number}" for number in range(150, 250)] == receiver.record_names()
     assert list(range(31, 131)) == receiver.values("loss.count")
-    assert {"metrics": 30, "logs": 150} == dropped(receiver, pipeline, "queue_full")
+    assert {"metrics": 30, "logs": 150} == reported_drops(receiver, pipeline, "queue_full")
     pipeline.shutdown()
-    said = last_line(capsys.readouterr().err)
-    assert (100, 100, 180) == (said.windows, said.events, said.dropped)
+    line = last_line(capsys.readouterr().err)
+    assert (100, 100, 180) == (line.windows, line.events, line.dropped)

@@ -1,4 +1,4 @@
-"""The law of the accounts beside running producers, a backend that answers at random, and faults in every part."""
+"""Accounts add up with concurrent producers, a backend that answers at random, and faults in every part."""
 
 from __future__ import annotations
 
@@ -9,53 +9,60 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from exporters.otlp.tests.inbox import DEADLINE
+from exporters.otlp.tests.pipelines import check_accounts
+from exporters.otlp.tests.producers import (
+    ANSWERED,
+    ANY,
+    answer_at_random,
+    checked_continuously,
+    emit_items,
+    make_small,
+    run_together,
+)
+from exporters.otlp.tests.spools import folders, last_line
 
-import monitel_otlp.engine
-import monitel_otlp.sdk.exporters
+import monitel_otlp.engine.exit_phases
+import monitel_otlp.sdk.record_requests
 from monitel_otlp.logs.mapping import EventMapping
 from monitel_otlp.metrics import mapping
 from monitel_otlp.spool.spool import Spool, SpoolError
 from monitel_otlp.traces.mapping import RangeMapping
-
-from .conftest import check_law
-from .inbox import DEADLINE
-from .producers import ANSWERED, ANY, checked_all_the_time, emit_items, make_small, moody, run_together
-from .spools import folders, last_line
+from monitel_otlp.transport.http import HttpTransport
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from exporters.otlp.tests.pipelines import Start
+    from exporters.otlp.tests.receiver import Receiver
+
     from monitel_otlp import Account, Pipeline
 
-    from .conftest import Start
-    from .receiver import Receiver
-
-SIGNALS = ("metrics", "logs", "traces")
 PRODUCERS, ITEMS = 4, 240
 
 
 @pytest.fixture(autouse=True)
 def delta(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Send each window as a histogram point with its samples, of which each window of these tests has one."""
+    """Send each window as a delta histogram, so that windows can be counted (each has one sample)."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "delta")
 
 
 def produce(pipeline: Pipeline, seed: int) -> Counter[str]:
-    """Hand over items in several threads while the law is checked, and return how many of each signal."""
+    """Record items in several threads while the accounts are checked, and return their number by signal."""
     handed_over: list[Counter[str]] = []
 
     def emit(number: int) -> None:
         handed_over.append(emit_items(pipeline, ITEMS, PRODUCERS * seed + number))
 
-    with checked_all_the_time(pipeline):
+    with checked_continuously(pipeline):
         run_together(*(partial(emit, number) for number in range(PRODUCERS)))
         pipeline.force_flush(0.3)
     return sum(handed_over, Counter())
 
 
 def arrived(receiver: Receiver) -> dict[str, int]:
-    """Return the windows, log records and spans that arrived, each once however often it was sent."""
+    """Return the number of distinct windows, log records and spans that arrived."""
     windows: Counter[tuple[str, int]] = Counter()
     for point in receiver.all_points():
         if point.metric.startswith("loss.") and point.kind == "histogram":
@@ -79,8 +86,8 @@ def recorded(accounts: dict[str, Account]) -> dict[str, int]:
     return {signal: account.recorded for signal, account in accounts.items()}
 
 
-def settled(pipeline: Pipeline) -> bool:
-    """Return True if nothing waits."""
+def nothing_waits(pipeline: Pipeline) -> bool:
+    """Return True if no item is waiting."""
     return not any(account.waiting for account in pipeline.account().values())
 
 
@@ -88,14 +95,14 @@ def settled(pipeline: Pipeline) -> bool:
 def test_delivered_items_are_those_that_arrived(
     *, receiver: Receiver, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """With a backend that answers each request, exactly what it kept counts as delivered; the rest has a reason."""
+    """If the backend answers each request, the items that it kept count as delivered, and the others have a reason."""
     make_small(monkeypatch)
     pipeline = start(export_interval=0.02, spans=True, logging_level="INFO")
-    backend = moody(receiver, seed, ANSWERED)
+    backend = answer_at_random(receiver, seed, ANSWERED)
     handed_over = produce(pipeline, seed)
     receiver.forget_rules()
     assert not pipeline.force_flush(DEADLINE)  # False: something was rejected
-    assert settled(pipeline)
+    assert nothing_waits(pipeline)
     assert not pipeline.shutdown()
     accounts = pipeline.account()
     assert handed_over == Counter(recorded(accounts))
@@ -110,14 +117,14 @@ def test_delivered_items_are_those_that_arrived(
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_no_fault_breaks_the_law(
+def test_accounts_add_up_with_any_fault(
     *, receiver: Receiver, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """Small queues, a small spool, segments that disappear, lost answers: each item is somewhere, or has a reason."""
+    """With small queues, a small spool, removed segments and lost answers, each item is counted once."""
     make_small(monkeypatch, queue=40, memory_bytes=6_000, spool_bytes=12_000)
     choose = random.Random(seed)
     pipeline = start(export_interval=0.02, spans=True, logging_level="INFO")
-    moody(receiver, seed, [*ANY, *["503"] * 8])
+    answer_at_random(receiver, seed, [*ANY, *["503"] * 8])
     ended = Event()
 
     def remove_segments() -> None:
@@ -146,7 +153,7 @@ def test_no_fault_breaks_the_law(
 def test_offline_items_are_on_disk_or_have_a_reason(
     *, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], seed: int
 ) -> None:
-    """Without an endpoint the account of the disk is what a reader of the spool finds there."""
+    """Without an endpoint the items in the spool are those that the account reports as on disk."""
     make_small(monkeypatch)
     pipeline = start(endpoint=None, export_interval=0.02, spans=True, logging_level="INFO")
     handed_over = produce(pipeline, seed)
@@ -160,7 +167,7 @@ FAULTS: dict[str, Callable[[Pipeline], list[tuple[Any, str]]]] = {}
 
 
 def fault(name: str) -> Callable[[Callable[[Pipeline], list[tuple[Any, str]]]], None]:
-    """Register places at which a fault is injected."""
+    """Register a function that returns the objects and attributes at which a fault is injected."""
 
     def register(places: Callable[[Pipeline], list[tuple[Any, str]]]) -> None:
         FAULTS[name] = places
@@ -169,9 +176,8 @@ def fault(name: str) -> Callable[[Callable[[Pipeline], list[tuple[Any, str]]]], 
 
 
 @fault("transport")
-def _transport(pipeline: Pipeline) -> list[tuple[Any, str]]:
-    assert pipeline.engine is not None
-    return [(sender._transport, "send") for sender in pipeline.engine.delivery._senders.values()]
+def _transport(_pipeline: Pipeline) -> list[tuple[Any, str]]:
+    return [(HttpTransport, "send")]
 
 
 @fault("spool")
@@ -184,7 +190,7 @@ def _encoders(pipeline: Pipeline) -> list[tuple[Any, str]]:
     assert pipeline.engine is not None
     engine = pipeline.engine
     return [
-        (engine.windows.mapping, "add"),
+        (engine.metric_requests.mapping, "add"),
         (EventMapping, "plain"),
         (RangeMapping, "plain"),
         (mapping, "plain_window"),
@@ -193,13 +199,13 @@ def _encoders(pipeline: Pipeline) -> list[tuple[Any, str]]:
 
 @fault("sdk encoders")
 def _sdk_encoders(_pipeline: Pipeline) -> list[tuple[Any, str]]:
-    return [(monitel_otlp.sdk.exporters.BatchExporter, "_append")]
+    return [(monitel_otlp.sdk.record_requests.RecordRequests, "_append")]
 
 
 @fault("raw forms")
 def _raw_forms(_pipeline: Pipeline) -> list[tuple[Any, str]]:
     kinds = ("raw_events", "raw_ranges", "raw_records", "raw_spans", "raw_windows")
-    return [(monitel_otlp.engine, kind) for kind in kinds]
+    return [(monitel_otlp.engine.exit_phases, kind) for kind in kinds]
 
 
 @fault("rounds")
@@ -214,7 +220,7 @@ ERRORS = [OSError(5, "injected"), SpoolError("injected"), RuntimeError("injected
 
 @pytest.mark.parametrize("answers", [["503"], ["200"]], ids=["backend away", "backend there"])
 @pytest.mark.parametrize("name", FAULTS)
-def test_exceptions_in_a_part_lose_nothing_uncounted(
+def test_exceptions_in_any_part_lose_nothing_uncounted(
     *,
     receiver: Receiver,
     start: Start,
@@ -224,12 +230,12 @@ def test_exceptions_in_a_part_lose_nothing_uncounted(
     name: str,
     answers: list[str],
 ) -> None:
-    """Whatever raises inside, the public calls do not, and each item is somewhere or has a reason."""
+    """Public calls do not raise, and each item is counted once."""
     make_small(monkeypatch)
     seed = len(name)
     choose = random.Random(seed)
     pipeline = start(export_interval=0.02, spans=True, logging_level="INFO")
-    moody(receiver, seed, answers)
+    answer_at_random(receiver, seed, answers)
 
     def faulty(original: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         if choose.random() < 0.3:
@@ -243,11 +249,11 @@ def test_exceptions_in_a_part_lose_nothing_uncounted(
         else:
             monkeypatch.setattr(target, attribute, partial(faulty, original))
     handed_over = produce(pipeline, seed)
-    emit_items(pipeline, 20, seed)  # left to the exit
+    emit_items(pipeline, 20, seed)  # for the shutdown
     pipeline.shutdown()
     monkeypatch.undo()
     accounts = pipeline.account()
-    check_law(pipeline)
+    check_accounts(pipeline)
     assert {} == {signal: each for signal, each in accounts.items() if each.recorded < handed_over[signal]}
     found = arrived(receiver)
     assert {} == {signal: each for signal, each in accounts.items() if each.delivered > found[signal]}

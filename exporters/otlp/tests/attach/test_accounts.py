@@ -1,4 +1,4 @@
-"""Accounts in an application's own OpenTelemetry pipeline: each item is counted once, where the exporters take it."""
+"""Accounts of exporters in the application's OpenTelemetry providers: each item is counted once."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from exporters.otlp.tests.inbox import DEADLINE
+from exporters.otlp.tests.pipelines import check_accounts
+from exporters.otlp.tests.producers import checked_continuously, run_together
+from exporters.otlp.tests.spools import last_line
 from opentelemetry.sdk._logs import LoggerProvider, LogRecordProcessor
 from opentelemetry.sdk._logs.export import BatchLogRecordProcessor, SimpleLogRecordProcessor
 from opentelemetry.sdk.metrics import MeterProvider
@@ -18,27 +22,22 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcess
 
 import monitel
 import monitel_otlp.attach
-import monitel_otlp.sdk.application_events
+import monitel_otlp.logs.application_events
 from monitel import COUNT, Stat
 from monitel_otlp import LogExporter, MetricExporter, SpanExporter
-from monitel_otlp.sdk._compat import LogRecordExportResult
-
-from .conftest import check_law
-from .inbox import DEADLINE
-from .producers import checked_all_the_time, run_together
-from .spools import last_line
+from monitel_otlp._compat import LogRecordExportResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from monitel_otlp import Account
+    from exporters.otlp.tests.receiver import Receiver
+    from exporters.otlp.tests.scripts import Run
 
-    from .conftest import Run
-    from .receiver import Receiver
+    from monitel_otlp import Account
 
 
 class Application:
-    """An application with providers of its own, and with the exporters in some of them."""
+    """An application with its OpenTelemetry providers, and monitel's exporters in some of them."""
 
     def __init__(self, arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
         self.arguments = arguments
@@ -46,25 +45,25 @@ class Application:
         self.traces = TracerProvider()
         self.metrics: MeterProvider | None = None
         self.pipeline = monitel_otlp.attach._attach(**arguments)
-        monkeypatch.setattr(monitel_otlp.sdk.application_events, "get_logger_provider", lambda: self.logs)
+        monkeypatch.setattr(monitel_otlp.logs.application_events, "get_logger_provider", lambda: self.logs)
 
     def account(self, signal: str) -> Account:
         """Return the account of a signal."""
         return self.pipeline.account()[signal]
 
     def export_logs(self, processor: type[Any] = SimpleLogRecordProcessor) -> None:
-        """Put the exporter behind the LoggerProvider."""
+        """Add the exporter to the LoggerProvider."""
         self.logs.add_log_record_processor(processor(LogExporter(**self.arguments)))
 
     def export_spans(self, processor: type[Any] = SimpleSpanProcessor) -> None:
-        """Put the exporter behind the TracerProvider."""
+        """Add the exporter to the TracerProvider."""
         self.traces.add_span_processor(processor(SpanExporter(**self.arguments)))
 
     def export_metrics(self) -> None:
-        """Put the exporter into a reader."""
+        """Add the exporter to a reader of a new MeterProvider."""
         reader = PeriodicExportingMetricReader(MetricExporter(**self.arguments), export_interval_millis=3_600_000)
         self.metrics = MeterProvider([reader])
-        self.metrics.get_meter("mine").create_counter("mine").add(1)  # a reader without a value does not export
+        self.metrics.get_meter("mine").create_counter("mine").add(1)  # a reader does not export without a value
 
     def log(self, count: int) -> None:
         """Emit log records of the application."""
@@ -87,10 +86,8 @@ class Application:
 
 
 @pytest.fixture
-def application(
-    receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Application]:
-    """An application whose exporters send to the receiver, and that ends with the test."""
+def application(receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Application]:
+    """An application whose exporters send to the receiver; its providers are shut down at the end of the test."""
     monkeypatch.setattr(monitel_otlp.attach, "_attached", None)
     monkeypatch.setattr(monitel_otlp.attach, "_hand_over_at_exit", lambda _pipeline: None)
     application = Application({"endpoint": receiver.url, "spool_dir": tmp_path / "spool"}, monkeypatch)
@@ -114,10 +111,10 @@ def events(count: int) -> None:
 
 
 @pytest.mark.parametrize("processor", [SimpleLogRecordProcessor, BatchLogRecordProcessor])
-def test_events_that_come_back_are_counted_once(
+def test_events_returned_by_the_application_are_counted_once(
     receiver: Receiver, application: Application, processor: type[Any]
 ) -> None:
-    """The handler records an event; the exporter that gets it back does not record it again."""
+    """The handler records an event; the exporter that receives the same event does not record it again."""
     application.export_logs(processor)
     events(20)
     application.log(7)
@@ -129,8 +126,10 @@ def test_events_that_come_back_are_counted_once(
     assert 27 == len(receiver.records())
 
 
-def test_events_end_in_a_provider_without_our_exporter(receiver: Receiver, application: Application) -> None:
-    """Without an exporter of ours the application's provider is the destination."""
+def test_event_handed_to_a_provider_without_our_exporter_is_delivered(
+    receiver: Receiver, application: Application
+) -> None:
+    """Without monitel's exporter the application's provider is the destination."""
     events(5)
     assert application.pipeline.force_flush(DEADLINE)
     account = application.account("logs")
@@ -138,8 +137,8 @@ def test_events_end_in_a_provider_without_our_exporter(receiver: Receiver, appli
     assert [] == receiver.records()
 
 
-def test_windows_without_a_reader_wait_and_end_as_exit(receiver: Receiver, application: Application) -> None:
-    """Nobody asks for them: a flush is not complete, and the shutdown counts them as lost."""
+def test_windows_without_a_reader_wait_until_exit(receiver: Receiver, application: Application) -> None:
+    """If no reader collects windows, a flush is not complete, and the shutdown drops them with the reason ``exit``."""
     application.export_logs()
     windows(3)
     assert not application.pipeline.force_flush(0.5)
@@ -151,7 +150,7 @@ def test_windows_without_a_reader_wait_and_end_as_exit(receiver: Receiver, appli
 
 
 def test_windows_are_delivered_by_the_applications_reader(receiver: Receiver, application: Application) -> None:
-    """Windows wait until the reader collects; what it has collected counts as delivered once it is acknowledged."""
+    """Windows wait until the reader collects, and count as delivered when the backend has acknowledged them."""
     application.export_metrics()
     assert application.metrics is not None
     windows(3)
@@ -167,7 +166,7 @@ def test_windows_are_delivered_by_the_applications_reader(receiver: Receiver, ap
 def test_spans_of_the_application_are_counted(
     receiver: Receiver, application: Application, processor: type[Any]
 ) -> None:
-    """Each span is recorded when the exporter takes it."""
+    """Each span is recorded when the exporter receives it."""
     application.export_spans(processor)
     application.span(9)
     assert application.traces.force_flush()
@@ -193,16 +192,16 @@ class _Raises(LogRecordProcessor):
 
 
 class _Swallows(_Raises):
-    """A processor that keeps records to itself."""
+    """A processor that does not pass records on."""
 
     def on_emit(self, log_record: Any) -> None:
         """Do nothing."""
 
 
-def test_processor_that_raises_costs_its_own_events_only(
+def test_processor_that_raises_loses_only_its_events(
     application: Application, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Events after the one that failed are emitted, the failures are counted, and logged once."""
+    """Later events are emitted; failures are counted, and logged once."""
     application.logs.add_log_record_processor(_Raises())
     events(12)
     monitel.emit("another")
@@ -216,7 +215,7 @@ def test_processor_that_raises_costs_its_own_events_only(
 def test_processor_that_raises_beside_our_exporter(
     receiver: Receiver, application: Application, *, ours_first: bool
 ) -> None:
-    """An event that came back before the failure is delivered; one that did not come back ends as ``exit``."""
+    """An event that the exporter received before the failure is delivered; others are dropped at exit."""
     if ours_first:
         application.export_logs()
     application.logs.add_log_record_processor(_Raises())
@@ -231,14 +230,14 @@ def test_processor_that_raises_beside_our_exporter(
     assert account.delivered == len(receiver.records())
 
 
-def test_events_that_the_application_keeps_end_as_exit(
+def test_events_that_do_not_return_are_dropped_at_exit(
     application: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An exporter of ours behind another provider than the global one gets nothing back."""
+    """An exporter in another provider than the global one receives no events."""
     application.export_logs()
     elsewhere = LoggerProvider()
     elsewhere.add_log_record_processor(_Swallows())
-    monkeypatch.setattr(monitel_otlp.sdk.application_events, "get_logger_provider", lambda: elsewhere)
+    monkeypatch.setattr(monitel_otlp.logs.application_events, "get_logger_provider", lambda: elsewhere)
     events(4)
     assert not application.pipeline.force_flush(1.0)
     assert 4 == application.account("logs").waiting
@@ -247,7 +246,7 @@ def test_events_that_the_application_keeps_end_as_exit(
 
 
 def test_export_after_the_end_fails(receiver: Receiver, application: Application) -> None:
-    """The exporters report that they take nothing any more, and the account stays as it is."""
+    """The exporters return FAILURE, and the account does not change."""
     logs, spans = LogExporter(**application.arguments), SpanExporter(**application.arguments)
     application.pipeline.shutdown()
     before = application.pipeline.account()
@@ -257,17 +256,20 @@ def test_export_after_the_end_fails(receiver: Receiver, application: Application
     assert [] == receiver.requests
 
 
-def test_law_holds_while_all_exporters_work(receiver: Receiver, application: Application) -> None:
-    """Processors, reader, handler and encoder count at the same time, and everything is counted once."""
+def test_accounts_add_up_while_all_exporters_work(receiver: Receiver, application: Application) -> None:
+    """Processors, reader, handler and encoder count concurrently, and each item is counted once."""
     application.export_logs(BatchLogRecordProcessor)
     application.export_spans()
     application.export_metrics()
     assert application.metrics is not None
     work: list[Callable[[], object]] = [
-        partial(application.log, 150), partial(application.span, 150), partial(windows, 150), partial(events, 150),
+        partial(application.log, 150),
+        partial(application.span, 150),
+        partial(windows, 150),
+        partial(events, 150),
         *([application.metrics.force_flush, application.logs.force_flush] * 3),
     ]
-    with checked_all_the_time(application.pipeline):
+    with checked_continuously(application.pipeline):
         run_together(*work)
         application.pipeline.force_flush(5)
         application.logs.force_flush()
@@ -277,7 +279,7 @@ def test_law_holds_while_all_exporters_work(receiver: Receiver, application: App
     assert {"metrics": 150, "logs": 300, "traces": 150} == {name: each.delivered for name, each in accounts.items()}
     assert (300, 150) == (len(receiver.records()), len(receiver.spans()))
     assert 150 == receiver.values("loss.count")[-1]
-    check_law(application.pipeline)
+    check_accounts(application.pipeline)
 
 
 SCRIPT = """\
@@ -295,8 +297,8 @@ for number in range(5):
 """
 
 
-def test_last_line_without_code_counts_what_arrived(receiver: Receiver, run: Run, tmp_path: Path) -> None:
-    """Three variables and no code: windows, events, log records and spans of the last line are those that arrived."""
+def test_last_line_counts_what_arrived_without_code(receiver: Receiver, run: Run, tmp_path: Path) -> None:
+    """With three variables and no code, the last line has the numbers of windows, records and spans that arrived."""
     if find_spec("opentelemetry.distro") is None:
         pytest.skip("pip install opentelemetry-distro opentelemetry-instrumentation")
     (tmp_path / "train.py").write_text(SCRIPT)

@@ -1,4 +1,4 @@
-"""In an application's own OpenTelemetry: without a line of code, by a file, in its readers, or beside it."""
+"""Export through the application's OpenTelemetry: by variables, by a configuration file, in a reader, or beside it."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-
-from .spools import last_line, spooled
+from exporters.otlp.tests.spools import last_line, spooled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Protocol
 
-    from .conftest import Ended, Run
-    from .receiver import Receiver
+    from exporters.otlp.tests.receiver import Receiver
+    from exporters.otlp.tests.scripts import Ended, Run
 
     class Instrument(Protocol):
-        """What the fixture ``instrument`` gives."""
+        """Type of the fixture ``instrument``."""
 
         def __call__(self, script: str = ..., *, env: Mapping[str, str]) -> Ended:
-            """Run a script by ``opentelemetry-instrument``."""
+            """Run a script with ``opentelemetry-instrument``."""
 
 
 METRICS, LOGS, TRACES = ("OTEL_METRICS_EXPORTER", "OTEL_LOGS_EXPORTER", "OTEL_TRACES_EXPORTER")
@@ -45,7 +44,7 @@ loss.add(1)
 
 @pytest.fixture
 def instrument(run: Run, tmp_path: Path) -> Instrument:
-    """Run a script without a line of OpenTelemetry's set-up in it."""
+    """Return a function that runs a script without set-up code with ``opentelemetry-instrument``."""
     if find_spec("opentelemetry.distro") is None:
         pytest.skip("pip install opentelemetry-distro opentelemetry-instrumentation")
 
@@ -58,20 +57,20 @@ def instrument(run: Run, tmp_path: Path) -> Instrument:
 
 
 def endpoint(receiver: Receiver) -> dict[str, str]:
-    """Where to, and how: opentelemetry-distro says gRPC where nothing is said."""
+    """Return the variables for an endpoint; without the protocol, opentelemetry-distro would set gRPC."""
     return {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
 
 
-def test_who_records_nothing_says_nothing(receiver: Receiver, instrument: Instrument) -> None:
-    """A launcher, or any other program that runs in the same environment."""
+def test_process_without_telemetry_sends_and_prints_nothing(receiver: Receiver, instrument: Instrument) -> None:
+    """For example a launcher, which runs with the same variables."""
     all_three = {METRICS: "monitel", LOGS: "monitel", TRACES: "monitel", "OTEL_METRIC_EXPORT_INTERVAL": "50"}
     rounds = "from threading import Event\nEvent().wait(0.5)\n"
     ended = instrument(rounds, env={**endpoint(receiver), **all_three})
     assert ([], "") == (receiver.requests, ended.stderr)
 
 
-def test_three_variables_are_enough(receiver: Receiver, instrument: Instrument) -> None:
-    """Windows, events and spans, and the application's own, each once and of one resource."""
+def test_three_variables_export_all_signals(receiver: Receiver, instrument: Instrument) -> None:
+    """Items of monitel and of the application arrive once, with the same resource."""
     all_three = {METRICS: "monitel", LOGS: "monitel", TRACES: "monitel", "OTEL_SERVICE_NAME": "train"}
     ended = instrument(env={**endpoint(receiver), **all_three})
     (event,), (span,) = receiver.records(), receiver.spans()
@@ -89,26 +88,24 @@ def test_three_variables_are_enough(receiver: Receiver, instrument: Instrument) 
     )
 
 
-@pytest.mark.parametrize(
-    ("variable", "expected"), [(METRICS, ([3], 0, 0)), (LOGS, ([], 1, 0)), (TRACES, ([], 0, 1))]
-)
-def test_one_variable_is_one_signal(
+@pytest.mark.parametrize(("variable", "expected"), [(METRICS, ([3], 0, 0)), (LOGS, ([], 1, 0)), (TRACES, ([], 0, 1))])
+def test_one_variable_exports_one_signal(
     receiver: Receiver, instrument: Instrument, variable: str, expected: tuple[list[int], int, int]
 ) -> None:
-    """What the application did not ask for stays here, and nothing hangs on it."""
+    """Other signals are not sent, and do not delay the exit."""
     instrument(env={**endpoint(receiver), **NOBODY, variable: "monitel"})
     assert expected == (receiver.values("loss.count")[-1:], len(receiver.records()), len(receiver.spans()))
 
 
-def test_windows_need_nothing_else(receiver: Receiver, instrument: Instrument) -> None:
-    """No instrument of the application's, no event, and no window is closed before the end."""
+def test_window_that_is_open_at_exit_is_exported(receiver: Receiver, instrument: Instrument) -> None:
+    """The window arrives even if the application has no instrument and no event."""
     script = "import monitel\nloss = monitel.stat('loss', [monitel.COUNT], 60.0)\nloss.add(1)\n"
     instrument(script, env={**endpoint(receiver), METRICS: "monitel", LOGS: "monitel", TRACES: "none"})
     assert [1] == receiver.values("loss.count")
 
 
-def test_wait_counters_of_a_short_run(receiver: Receiver, instrument: Instrument) -> None:
-    """A run that ends before the pipeline has looked at it for the first time, and that logs no event."""
+def test_wait_counters_of_a_short_run_are_exported(receiver: Receiver, instrument: Instrument) -> None:
+    """The run ends before the first collection, and logs no event."""
     script = "import monitel\nwith monitel.WaitCounter('barrier').guard():\n    pass\n"
     instrument(script, env={**endpoint(receiver), METRICS: "monitel", LOGS: "monitel", TRACES: "none"})
     assert [1] == receiver.values("barrier.count")
@@ -117,18 +114,18 @@ def test_wait_counters_of_a_short_run(receiver: Receiver, instrument: Instrument
 
 
 @pytest.mark.parametrize("before", ["", "monitel.emit('begin')\n"])
-def test_what_exit_functions_log(receiver: Receiver, instrument: Instrument, before: str) -> None:
-    """Python calls them in the reverse order, so theirs come before those of the application's providers."""
+def test_events_of_exit_functions_are_exported(receiver: Receiver, instrument: Instrument, before: str) -> None:
+    """Python calls exit functions in reverse order, so those of the application run before those of its providers."""
     script = f"import atexit, monitel\n{before}atexit.register(monitel.emit, 'first')\n{before}"
     script += "atexit.register(monitel.emit, 'last')\n"
     ended = instrument(script, env={**endpoint(receiver), METRICS: "monitel", LOGS: "monitel", TRACES: "none"})
     expected = ["begin", "begin", "last", "first"] if before else ["last", "first"]
-    assert expected == [record.name for record in receiver.records()]
+    assert expected == receiver.record_names()
     assert f"monitel: exported 0 windows, {len(expected)} events\n" == ended.stderr
 
 
-def test_without_a_backend_it_is_kept(instrument: Instrument, tmp_path: Path) -> None:
-    """The spool works here too."""
+def test_items_are_spooled_without_a_backend(instrument: Instrument, tmp_path: Path) -> None:
+    """The last line reports the number of spooled items."""
     refusing = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "XDG_STATE_HOME": str(tmp_path / "state")}
     ended = instrument(env={**refusing, METRICS: "monitel", LOGS: "monitel", TRACES: "monitel"})
     values, names = spooled(tmp_path / "state")
@@ -155,14 +152,14 @@ tracer_provider:
 
 @pytest.mark.skipif(find_spec("opentelemetry.configuration") is None, reason="pip install opentelemetry-configuration")
 @pytest.mark.skipif(find_spec("yaml") is None, reason="pip install pyyaml")
-def test_a_file_declares_it(receiver: Receiver, instrument: Instrument, tmp_path: Path) -> None:
-    """``OTEL_CONFIG_FILE``, with the exporters by their name; there the TracerProvider shuts down last."""
+def test_configuration_file_names_the_exporters(receiver: Receiver, instrument: Instrument, tmp_path: Path) -> None:
+    """With OTEL_CONFIG_FILE the TracerProvider is shut down last."""
     path = tmp_path / "otel.yaml"
     path.write_text(DECLARED)
     instrument(env={**endpoint(receiver), "OTEL_CONFIG_FILE": str(path)})
     assert (3, ["epoch"], ["step"]) == (
         receiver.values("loss.count")[-1],
-        [record.name for record in receiver.records()],
+        receiver.record_names(),
         [span.name for span in receiver.spans()],
     )
     assert {"declared"} == {point.resource["service.name"] for point in receiver.all_points()}
@@ -185,8 +182,8 @@ metrics.set_meter_provider(provider)
 """
 
 
-def test_an_exporter_in_their_reader(receiver: Receiver, train: Run) -> None:
-    """Windows travel in the requests of their reader, when it collects: same resource, same request."""
+def test_exporter_in_a_reader_of_the_application(receiver: Receiver, train: Run) -> None:
+    """Windows are in the requests of the reader, with its resource."""
     flush = "assert provider.force_flush()\nloss.add(1)\nprovider.shutdown()\n"
     train(THEIRS + READER + TRAIN + flush, receiver.url)
     assert 4 == receiver.values("loss.count")[-1]
@@ -195,7 +192,7 @@ def test_an_exporter_in_their_reader(receiver: Receiver, train: Run) -> None:
 
 
 def test_exporters_share_a_pipeline(receiver: Receiver, train: Run) -> None:
-    """Two readers, two exporters: each window travels once."""
+    """With two exporters in two readers, each window is sent once."""
     again = READER.replace("metrics.set_meter_provider(provider)\n", "")
     train(THEIRS + READER + again + TRAIN, receiver.url)
     assert 3 == receiver.values("loss.count")[-1]
@@ -216,18 +213,18 @@ assert ["mine"] == found, found
 """
 
 
-def test_their_provider_is_left_alone(receiver: Receiver, train: Run) -> None:
-    """``configure()`` beside it sends the windows by a private one, and says so in the resource."""
+def test_provider_of_the_application_is_not_replaced(receiver: Receiver, train: Run) -> None:
+    """``configure()`` sends windows through a private provider, which its resource names."""
     train(THEIRS + BESIDE + TRAIN + CHECK, receiver.url)
     points = receiver.points("loss.count")
     assert 3 == points[-1].value
     assert {"windows"} == {point.resource["monitel.pipeline"] for point in points}
     assert [] == receiver.points("mine")
-    assert ["epoch"] == [record.name for record in receiver.records()]
+    assert ["epoch"] == receiver.record_names()
 
 
-def test_their_resource_is_taken_from_their_other_providers(receiver: Receiver, train: Run) -> None:
-    """A MeterProvider does not tell its resource; a TracerProvider does."""
+def test_resource_of_the_application_is_used(receiver: Receiver, train: Run) -> None:
+    """The resource is read from the TracerProvider, because a MeterProvider does not expose it."""
     tracing = "from opentelemetry import trace\nfrom opentelemetry.sdk.trace import TracerProvider\n"
     tracing += "trace.set_tracer_provider(TracerProvider(resource=resource))\n"
     train(THEIRS + tracing + BESIDE + TRAIN + CHECK, receiver.url)

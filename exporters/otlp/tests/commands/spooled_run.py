@@ -1,25 +1,17 @@
-"""What a run without a backend leaves on disk, and commands that are given it."""
+"""Requests that a run without a backend leaves in its spool, and the output of commands that read it."""
 
 from __future__ import annotations
 
 import math
 import time
 from array import array
-from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-import pytest
-
-import monitel_otlp.spool.spool
-from monitel_otlp.__main__ import main
-from monitel_otlp.request import REQUESTS, FrozenRequest
-from monitel_otlp.spool.raw import encode_block
-from monitel_otlp.spool.spool import Spool
+from monitel_otlp.messages.request import REQUESTS, FrozenRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from pathlib import Path
 
 COMMAND = ("-m", "monitel_otlp")
 EVENTS = [f"event {number}" for number in range(20)]
@@ -27,7 +19,7 @@ POISON = b"event 7"
 
 
 def resource_of(container: Any) -> Any:
-    """Add the resource that every request of the run has, and return its scope."""
+    """Add the resource of the run to a message, and return its scope."""
     inner = container.add()
     inner.resource.attributes.add(key="service.name").value.string_value = "my-training"
     scope = inner.DESCRIPTOR.fields_by_name.keys()[1]
@@ -68,19 +60,8 @@ def span_request(number: int) -> FrozenRequest:
     return FrozenRequest("traces", message.SerializeToString(), 1, time.time_ns())
 
 
-@pytest.fixture
-def runs(tmp_path: Path) -> Path:
-    """What a run without a backend has left: 20 windows, 20 events, 20 spans, each in a request."""
-    with closing(Spool(tmp_path / "runs" / "20260101-000000-7-1")) as spool:
-        for number in range(20):
-            spool.append(window_request(number))
-            spool.append(events_request([number]))
-            spool.append(span_request(number))
-    return tmp_path / "runs"
-
-
 class Command(Protocol):
-    """The fixture ``command``."""
+    """Type of the fixture ``command``."""
 
     def __call__(self, *arguments: object, env: Mapping[str, str] | None = None, returncode: int = 0) -> Printed:
         """Run a command in this process."""
@@ -88,47 +69,18 @@ class Command(Protocol):
 
 @dataclass(frozen=True)
 class Printed:
-    """What a command has printed; log lines count as printed to stderr."""
+    """Output of a command; log lines are part of stderr."""
 
     stdout: str
     stderr: str
 
 
-@pytest.fixture
-def command(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> Command:
-    """Run commands as ``python -m monitel_otlp`` does, without a process for each."""
-
-    def run(*arguments: object, env: Mapping[str, str] | None = None, returncode: int = 0) -> Printed:
-        caplog.clear()
-        with pytest.MonkeyPatch.context() as patch:
-            for name, value in (env or {}).items():
-                patch.setenv(name, value)
-            status = main([str(argument) for argument in arguments])
-        printed = capsys.readouterr()
-        assert returncode == status, printed.err + caplog.text
-        assert "Traceback" not in printed.err + caplog.text
-        return Printed(printed.out, printed.err + caplog.text)
-
-    return run
-
-
 class Events:
-    """A decoder: an item is the number of an event."""
+    """A decoder of raw segments whose items are numbers of events."""
 
     def __init__(self, header: Any) -> None:
         pass
 
     def decode(self, items: list[Any]) -> list[FrozenRequest]:
-        """Return one request."""
+        """Return one request with all events."""
         return [events_request(items)]
-
-
-@pytest.fixture
-def raw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A spool with 20 events: a request, a raw segment in small blocks, a request."""
-    monkeypatch.setattr(monitel_otlp.spool.spool, "_default_decoders", lambda: {"events": Events})
-    with closing(Spool(tmp_path / "runs" / "spool")) as spool:
-        spool.append(events_request([0]))
-        spool.append_raw("logs", ("events",), [block for number in range(1, 19) for block in encode_block([number])])
-        spool.append(events_request([19]))
-    return tmp_path / "runs"

@@ -8,25 +8,23 @@ import re
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+from exporters.otlp.tests.commands.spooled_run import EVENTS, POISON
+from exporters.otlp.tests.inbox import Answer
+from exporters.otlp.tests.spools import folders
 from google.protobuf.json_format import Parse
 
-from monitel_otlp.request import REQUESTS
+from monitel_otlp.messages.request import REQUESTS
 from monitel_otlp.spool.spool import Spool
-
-from .inbox import Answer
-from .spooled_run import EVENTS, POISON, Command, command, runs
-from .spools import folders
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .receiver import Receiver
+    from exporters.otlp.tests.commands.spooled_run import Command
+    from exporters.otlp.tests.receiver import Receiver
 
-__all__ = ["command", "runs"]  # fixtures
 
-
-def test_cat_prints_what_the_collector_reads(command: Command, runs: Path) -> None:
-    """Each line is one request as OTLP JSON: parsed again it is the very same, ids are hex and enums integers."""
+def test_cat_prints_otlp_json(command: Command, runs: Path) -> None:
+    """Each line is one request: parsing it gives the same message; ids are hexadecimal, and enums are integers."""
     ended = command("cat", runs)
     kinds = {"resourceMetrics": "metrics", "resourceLogs": "logs", "resourceSpans": "traces"}
     kept = list(Spool(folders(runs)[0]).peek())
@@ -60,26 +58,26 @@ def _with_base64_ids(value: Any) -> Any:
     }
 
 
-def test_cat_takes_nothing_away_and_reads_a_spool_in_use(receiver: Receiver, command: Command, runs: Path) -> None:
-    """It can be looked at while its process runs; afterwards all of it can be delivered."""
+def test_cat_removes_nothing_and_reads_a_spool_in_use(receiver: Receiver, command: Command, runs: Path) -> None:
+    """The output is the same while another process uses the spool, and everything can still be delivered."""
     (folder,) = runs.iterdir()
     with closing(Spool(folder)) as spool:
         spool.load()
         assert command("cat", folder).stdout == command("cat", runs).stdout
     command("replay", runs, "--endpoint", receiver.url)
-    assert EVENTS == [record.name for record in receiver.records()]
+    assert EVENTS == receiver.record_names()
 
 
-def test_cat_shows_what_is_left(receiver: Receiver, command: Command, runs: Path) -> None:
-    """After half a replay it prints the other half."""
+def test_cat_prints_the_remaining_requests(receiver: Receiver, command: Command, runs: Path) -> None:
+    """After an interrupted replay, requests that were not delivered are printed."""
     receiver.rule(lambda request: Answer(401) if POISON in request.body else None)
     command("replay", runs, "--endpoint", receiver.url, returncode=1)
     ended = command("cat", runs)
     assert EVENTS[7:] == re.findall(r'"eventName":"([^"]*)"', ended.stdout)
 
 
-def test_cat_of_an_unsafe_folder_needs_to_be_asked_for(command: Command, runs: Path) -> None:
-    """It reads raw segments, whose encoding is not safe against an attacker."""
+def test_cat_of_an_unsafe_folder_needs_an_option(command: Command, runs: Path) -> None:
+    """The format of raw segments is not safe against an attacker."""
     (folder,) = runs.iterdir()
     folder.chmod(0o777)
     assert "--foreign" in command("cat", runs, returncode=1).stderr

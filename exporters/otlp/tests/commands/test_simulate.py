@@ -1,4 +1,4 @@
-"""``python -m monitel_otlp simulate``: what a backend gets is what the ranks of a job would send."""
+"""``python -m monitel_otlp simulate``: a backend receives the telemetry of all ranks of a job."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ import time
 from collections import Counter
 from pathlib import Path
 from statistics import fmean, median
-from subprocess import PIPE, Popen
-from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
+from exporters.otlp.tests.checks import wait_until
+from exporters.otlp.tests.inbox import DEADLINE, Answer
+from exporters.otlp.tests.scripts import finish, started
+from exporters.otlp.tests.spools import folders, spooled
 
 from monitel_otlp.__main__ import main
 
-from .inbox import DEADLINE, Answer
-from .spools import folders, spooled
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from .conftest import Run
-    from .inbox import Point
-    from .receiver import Receiver
+    from exporters.otlp.tests.grpc_receiver import GrpcReceiver
+    from exporters.otlp.tests.inbox import Point
+    from exporters.otlp.tests.receiver import Receiver
+    from exporters.otlp.tests.scripts import Process, Run
 
 COMMAND = ("-m", "monitel_otlp", "simulate")
 SMALL = ("--ranks", 6, "--stats", 7, "--windows", 4, "--window", 0.2)
@@ -37,30 +37,22 @@ DEAD = "http://127.0.0.1:9"
 
 
 def of_rank(points: list[Point]) -> dict[int, list[Point]]:
-    """The points by the rank in their resource."""
+    """Return the points by the rank in their resource."""
     found: dict[int, list[Point]] = {}
     for point in points:
         found.setdefault(point.resource["training.rank"], []).append(point)
     return found
 
 
-def named(stdout: str, what: str) -> int:
-    """The rank that the command names as slow, or as the one with the NaN."""
-    found = re.search(rf"^{what} +rank (\d+)", stdout, re.MULTILINE)
+def named(stdout: str, label: str) -> int:
+    """Return the rank that the output names after ``slow`` or ``NaN``."""
+    found = re.search(rf"^{label} +rank (\d+)", stdout, re.MULTILINE)
     assert found, stdout
     return int(found[1])
 
 
-def eventually(holds: Callable[[], object], what: str) -> None:
-    """Wait until something holds, with a deadline."""
-    deadline, pause = time.monotonic() + DEADLINE, Event()
-    while not holds():
-        assert time.monotonic() < deadline, what
-        pause.wait(0.02)
-
-
 def test_every_window_of_every_rank_arrives(receiver: Receiver, run: Run) -> None:
-    """Each Stat of each rank has as many as asked for, at the times of this run, one after the other."""
+    """Each Stat of each rank has the requested number of windows, in ascending order, within the time of the run."""
     begin = time.time_ns()
     ended = run(*COMMAND, *SMALL, "--endpoint", receiver.url)
     for stat in STATS:
@@ -75,12 +67,12 @@ def test_every_window_of_every_rank_arrives(receiver: Receiver, run: Run) -> Non
         assert all(begin < point.start_ns < point.time_ns for point in own)
         assert 0.8 > (times[-1] - times[0]) / 1e9 > 0.4
     assert "recorded    168 windows and 25 events" in ended.stdout
-    assert "of these    193 acknowledged, 0 on disk, 0 dropped" in ended.stdout
+    assert "outcome     193 acknowledged, 0 on disk, 0 dropped" in ended.stdout
     assert "" == ended.stderr
 
 
-def test_each_rank_is_one_of_torchruns(receiver: Receiver, run: Run) -> None:
-    """A process of its own that knows its place in one run of nodes of eight."""
+def test_ranks_have_the_attributes_of_torchrun(receiver: Receiver, run: Run) -> None:
+    """Each rank is a process with rank, local rank, node rank and world size; a node has eight ranks."""
     run(*COMMAND, "--ranks", 9, "--stats", 4, "--windows", 1, "--window", 0.2, "--endpoint", receiver.url)
     resources = [point.resource for point in receiver.points("loss.count")]
     assert [(rank, rank % 8, rank // 8, 9, 0, "monitel-simulate") for rank in range(9)] == sorted(
@@ -97,11 +89,11 @@ def test_each_rank_is_one_of_torchruns(receiver: Receiver, run: Run) -> None:
     assert 9 == len({resource["service.instance.id"] for resource in resources})
 
 
-def test_the_slow_rank_and_the_nan_are_to_be_found(receiver: Receiver, run: Run) -> None:
-    """One rank is 2.5 times slower than the median, another has one window with a NaN; the command says which."""
+def test_output_names_the_slow_rank_and_the_rank_with_nan(receiver: Receiver, run: Run) -> None:
+    """One rank is 2.5 times slower than the median, and another has one window with a NaN."""
     ended = run(*COMMAND, *SMALL, "--endpoint", receiver.url)
-    slow, sick = named(ended.stdout, "slow"), named(ended.stdout, "NaN")
-    assert slow != sick
+    slow, diverged = named(ended.stdout, "slow"), named(ended.stdout, "NaN")
+    assert slow != diverged
     times = {
         rank: fmean(point.value for point in own) for rank, own in of_rank(receiver.points("step.time.mean")).items()
     }
@@ -110,9 +102,9 @@ def test_the_slow_rank_and_the_nan_are_to_be_found(receiver: Receiver, run: Run)
     samples = {rank: own[-1].value for rank, own in of_rank(receiver.points("step.time.count")).items()}
     assert slow == min(samples, key=lambda rank: samples[rank])
     losses = receiver.points("loss.mean")
-    assert [sick] == [point.resource["training.rank"] for point in losses if math.isnan(point.value)]
+    assert [diverged] == [point.resource["training.rank"] for point in losses if math.isnan(point.value)]
     events = receiver.records("loss.nan")
-    assert [(sick, 17)] == [(event.resource["training.rank"], event.severity) for event in events]
+    assert [(diverged, 17)] == [(event.resource["training.rank"], event.severity) for event in events]
     others = {point.metric for point in receiver.all_points() if math.isnan(point.value)}
     assert {"loss.mean", "loss.max", "loss.min"} >= others - {"loss.value"}
 
@@ -125,10 +117,10 @@ def test_the_slow_rank_and_the_nan_are_to_be_found(receiver: Receiver, run: Run)
         ("histogram", {"histogram"}),
     ],
 )
-def test_step_times_have_a_distribution_where_it_is_asked_for(
+def test_step_times_have_the_requested_distribution(
     receiver: Receiver, run: Run, distributions: str | None, suffixes: set[str]
 ) -> None:
-    """Of every window of every rank, in the shape that was asked for; the other Stats have none."""
+    """Each window of each rank has a distribution in the requested form; other Stats have none."""
     asked = () if distributions is None else ("--distributions", distributions)
     run(*COMMAND, *SMALL, *asked, "--endpoint", receiver.url)
     found = Counter(point.metric for point in windows_of(receiver))
@@ -139,7 +131,7 @@ def test_step_times_have_a_distribution_where_it_is_asked_for(
 
 
 def test_waits_and_steps_are_real(receiver: Receiver, run: Run) -> None:
-    """Wait counters have counted a wait a step, and events bear their step."""
+    """Wait counters count one wait for each step, and events have their step."""
     run(*COMMAND, *SMALL, "--endpoint", receiver.url)
     steps = {rank: own[-1].value for rank, own in of_rank(receiver.points("step.time.count")).items()}
     waits = {rank: own[-1].value for rank, own in of_rank(receiver.points("data.loading.count")).items()}
@@ -151,15 +143,15 @@ def test_waits_and_steps_are_real(receiver: Receiver, run: Run) -> None:
     assert all(record.attributes["training.step"] > 0 for record in receiver.records("epoch"))
 
 
-def test_one_rank_alone_is_slow_and_sick(receiver: Receiver, run: Run) -> None:
-    """There is nobody else."""
+def test_single_rank_is_slow_and_has_the_nan(receiver: Receiver, run: Run) -> None:
+    """With one rank there is no other choice."""
     ended = run(*COMMAND, "--ranks", 1, "--windows", 1, "--window", 0.2, "--endpoint", receiver.url)
     assert (0, 0) == (named(ended.stdout, "slow"), named(ended.stdout, "NaN"))
     assert 50 == sum(name.endswith(".count") for name in [point.metric for point in windows_of(receiver)])
 
 
 def windows_of(receiver: Receiver) -> list[Point]:
-    """The points of windows, without those of wait counters and of the pipeline."""
+    """Return the points of windows, without those of wait counters and of the pipeline."""
     return [
         point
         for point in receiver.all_points()
@@ -167,8 +159,8 @@ def windows_of(receiver: Receiver) -> list[Point]:
     ]
 
 
-def test_the_seed_decides(receiver: Receiver, run: Run) -> None:
-    """The same one gives the same samples and the same ranks to find, another one others."""
+def test_seed_determines_samples_and_ranks(receiver: Receiver, run: Run) -> None:
+    """Runs with the same seed have the same samples and the same special ranks; another seed changes the samples."""
 
     def found(seed: int) -> tuple[int, int, dict[int, list[float]]]:
         receiver.requests.clear()
@@ -186,10 +178,10 @@ def test_the_seed_decides(receiver: Receiver, run: Run) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
-def test_without_an_endpoint_it_goes_to_disk(run: Run, tmp_path: Path, protocol: str) -> None:
-    """A spool for each rank, and that is what was wanted; the command that sends it is said."""
+def test_simulation_without_an_endpoint_is_spooled(run: Run, tmp_path: Path, protocol: str) -> None:
+    """Each rank has a spool, the exit status is 0, and the output has the command that delivers them."""
     ended = run(*COMMAND, *SMALL, "--protocol", protocol)
-    assert "of these    0 acknowledged, 193 on disk, 0 dropped" in ended.stdout
+    assert "outcome     0 acknowledged, 193 on disk, 0 dropped" in ended.stdout
     assert f"replay {tmp_path / 'monitel-runs'}\n" in ended.stdout
     assert 6 == len(folders(tmp_path / "monitel-runs"))
     counts, events = spooled(tmp_path)
@@ -197,57 +189,46 @@ def test_without_an_endpoint_it_goes_to_disk(run: Run, tmp_path: Path, protocol:
     assert "" == ended.stderr
 
 
-def test_it_goes_over_grpc(grpc_receiver: Any, run: Run) -> None:
-    """The ranks are forked, and yet gRPC works: it is started in each of them."""
+def test_simulation_over_grpc(grpc_receiver: GrpcReceiver, run: Run) -> None:
+    """GRPC works in the forked ranks, because each of them starts it."""
     run(*COMMAND, *SMALL, "--endpoint", grpc_receiver.url, "--protocol", "grpc")
     assert 24 == len(grpc_receiver.points("loss.count"))
 
 
-def test_a_dead_backend_is_told(run: Run, tmp_path: Path) -> None:
-    """What was not delivered is on disk; the exit status says so, and stderr why."""
+def test_dead_backend_is_reported(run: Run, tmp_path: Path) -> None:
+    """Everything is on disk, the exit status is 1, and stderr has the reason."""
     ended = run(*COMMAND, *SMALL, "--endpoint", DEAD, returncode=1)
-    assert "of these    0 acknowledged, 193 on disk, 0 dropped" in ended.stdout
+    assert "outcome     0 acknowledged, 193 on disk, 0 dropped" in ended.stdout
     assert "6 ranks could not deliver everything" in ended.stderr
     assert "Connection refused" in ended.stderr
     counts, events = spooled(tmp_path / "state")
     assert (24, 25) == (len(counts), len(events))
 
 
-def test_what_a_backend_rejects_is_told(receiver: Receiver, run: Run) -> None:
-    """It counts as dropped, by its reason."""
+def test_rejected_items_are_reported(receiver: Receiver, run: Run) -> None:
+    """Rejected items count as dropped, with the reason."""
     receiver.rule(lambda request: Answer(400) if request.signal == "logs" else None)
     ended = run(*COMMAND, *SMALL, "--endpoint", receiver.url, returncode=1)
-    assert "of these    168 acknowledged, 0 on disk, 25 dropped (rejected 25)" in ended.stdout
+    assert "outcome     168 acknowledged, 0 on disk, 25 dropped (rejected 25)" in ended.stdout
     assert "6 ranks could not deliver everything" in ended.stderr
 
 
 @pytest.fixture
-def long_run(tmp_path: Path) -> Iterator[Popen[str]]:
+def long_run(tmp_path: Path) -> Iterator[Process]:
     """A simulation of ten minutes, whose three ranks have begun to write."""
-    with Popen(
-        [sys.executable, *COMMAND, "--ranks", "3", "--stats", "4", "--windows", "6000", "--window", "0.1"],
-        env={**os.environ, "OTEL_METRIC_EXPORT_INTERVAL": "100"},
-        cwd=tmp_path,
-        stdout=PIPE,
-        stderr=PIPE,
-        text=True,
-        start_new_session=True,
-    ) as simulation:
-        try:
-            eventually(lambda: len(folders(tmp_path)) == 3, "the ranks do not start")
-            yield simulation
-        finally:
-            if simulation.poll() is None:
-                os.killpg(simulation.pid, signal.SIGKILL)
+    arguments = (*COMMAND, "--ranks", 3, "--stats", 4, "--windows", 6000, "--window", 0.1)
+    with started(tmp_path, *arguments, env={"OTEL_METRIC_EXPORT_INTERVAL": "100"}) as simulation:
+        wait_until(lambda: len(folders(tmp_path)) == 3, "start of all ranks")
+        yield simulation
 
 
 def rank_pids(tmp_path: Path) -> list[int]:
-    """The processes of the ranks: their spools are named by them."""
+    """Return the process ids of the ranks, which are part of the names of their spools."""
     return [int(folder.name.split("-")[2]) for folder in folders(tmp_path)]
 
 
-def test_ctrl_c_ends_all_ranks_early(long_run: Popen[str], tmp_path: Path) -> None:
-    """The terminal sends it to all of them; each keeps what it has, and all is told."""
+def test_ctrl_c_ends_all_ranks_early(long_run: Process, tmp_path: Path) -> None:
+    """The terminal sends SIGINT to all processes; each rank writes its items to disk, and the output counts them."""
     os.killpg(long_run.pid, signal.SIGINT)
     stdout, stderr = long_run.communicate(timeout=DEADLINE)
     assert (130, "") == (long_run.returncode, stderr)
@@ -257,46 +238,42 @@ def test_ctrl_c_ends_all_ranks_early(long_run: Popen[str], tmp_path: Path) -> No
 
 
 def children(pid: int) -> list[int]:
-    """The processes that a process has started."""
+    """Return the child processes of a process."""
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-def test_ctrl_c_at_the_start_is_for_the_command_alone(tmp_path: Path) -> None:
-    """The processes that it starts first are deaf to it: none of them dies, or says anything."""
-    command = [sys.executable, *COMMAND, "--ranks", "2", "--stats", "4", "--windows", "1", "--window", "0.2"]
-    with Popen(command, cwd=tmp_path, stdout=PIPE, stderr=PIPE, text=True, start_new_session=True) as simulation:
-        try:
-            eventually(lambda: len(children(simulation.pid)) == 2, "it starts no server for its ranks")
-            for child in children(simulation.pid):
-                os.kill(child, signal.SIGINT)
-            stdout, stderr = simulation.communicate(timeout=DEADLINE)
-        finally:
-            if simulation.poll() is None:
-                os.killpg(simulation.pid, signal.SIGKILL)
-    assert (0, "") == (simulation.returncode, stderr)
-    assert "of these    0 acknowledged, 11 on disk, 0 dropped" in stdout
+def test_helper_processes_ignore_ctrl_c_at_the_start(tmp_path: Path) -> None:
+    """The processes that the command starts first neither end nor print anything."""
+    arguments = (*COMMAND, "--ranks", 2, "--stats", 4, "--windows", 1, "--window", 0.2)
+    with started(tmp_path, *arguments) as simulation:
+        wait_until(lambda: len(children(simulation.pid)) == 2, "start of the server for the ranks")
+        for child in children(simulation.pid):
+            os.kill(child, signal.SIGINT)
+        ended = finish(simulation)
+    assert (0, "") == (ended.status, ended.stderr)
+    assert "outcome     0 acknowledged, 11 on disk, 0 dropped" in ended.stdout
 
 
-def test_a_rank_that_dies_is_told(long_run: Popen[str], tmp_path: Path) -> None:
-    """The others go on to their end."""
+def test_rank_that_dies_is_reported(long_run: Process, tmp_path: Path) -> None:
+    """The other ranks continue to their end."""
     os.kill(rank_pids(tmp_path)[0], signal.SIGKILL)
     long_run.send_signal(signal.SIGINT)
     stdout, stderr = long_run.communicate(timeout=DEADLINE)
-    assert "1 rank died without a word" in stderr
+    assert "1 rank ended without a report" in stderr
     assert "recorded" in stdout
     assert 130 == long_run.returncode
 
 
-def test_ranks_do_not_outlive_their_command(long_run: Popen[str], tmp_path: Path) -> None:
-    """Killed without a chance to tell them, it leaves nothing running."""
+def test_ranks_do_not_outlive_their_command(long_run: Process, tmp_path: Path) -> None:
+    """If the command is killed, its ranks end too."""
     pids = rank_pids(tmp_path)
     long_run.kill()
-    eventually(lambda: not any(map(alive, pids)), "a rank goes on")
+    wait_until(lambda: not any(map(is_alive, pids)), "end of all ranks")
 
 
-def alive(pid: int) -> bool:
-    """Whether there is a process of this id."""
+def is_alive(pid: int) -> bool:
+    """Return True if there is a process with this id."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -317,15 +294,15 @@ def alive(pid: int) -> bool:
     ],
 )
 def test_wrong_arguments_are_refused(capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
-    """Before anything is started, and by what is allowed."""
+    """The message has the allowed values, and nothing is started."""
     with pytest.raises(SystemExit) as caught:
         main(["simulate", *arguments])
     assert 2 == caught.value.code
     assert message in capsys.readouterr().err
 
 
-def test_a_wrong_endpoint_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    """Once, and not by every rank."""
+def test_wrong_endpoint_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """The message is printed once, not by every rank."""
     assert 1 == main(["simulate", "--endpoint", "localhost:4318"])
     out, err = capsys.readouterr()
     assert "" == out

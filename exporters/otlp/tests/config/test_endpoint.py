@@ -1,4 +1,4 @@
-"""Addresses: what is well-formed is sent to, what is not is refused without being shown."""
+"""Addresses of endpoints: parsing, errors that do not show the address, and masking of secrets."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ TOKEN = "sesame-4711"
         ("http://host:", "http://host", None),
     ],
 )
-def test_address_is_taken_apart(url: str, public: str, credentials: tuple[str, str] | None) -> None:
-    """What is shown has neither user nor password nor query."""
+def test_address_is_parsed(url: str, public: str, credentials: tuple[str, str] | None) -> None:
+    """The public form has neither user nor password nor query."""
     address = parse_address(url)
     assert (public, credentials) == (address.public, address.credentials)
     assert address == parse_address(url)
@@ -78,7 +78,7 @@ def test_address_is_taken_apart(url: str, public: str, credentials: tuple[str, s
     ],
 )
 def test_malformed_address_is_refused(url: str, words: str) -> None:
-    """The message names the problem, and nothing that was given."""
+    """The message names the problem, and contains no part of the address."""
     with pytest.raises(AddressError, match=words) as raised:
         parse_address(url)
     assert None is raised.value.__context__
@@ -88,7 +88,7 @@ def test_malformed_address_is_refused(url: str, words: str) -> None:
 
 @given(st.text(max_size=20), st.text(max_size=20), st.sampled_from(["", ":", "@", "/", "?", "#", "://", "\\", " "]))
 def test_any_text_is_an_address_or_an_address_error(before: str, after: str, between: str) -> None:
-    """Nothing else is raised, and what is accepted has a host."""
+    """No other exception is raised, and each accepted address has a host."""
     for url in (f"{before}{between}{after}", f"http://{before}{between}{after}"):
         with suppress(AddressError):
             assert parse_address(url).host
@@ -96,7 +96,7 @@ def test_any_text_is_an_address_or_an_address_error(before: str, after: str, bet
 
 @given(st.text(st.characters(codec="ascii"), max_size=8), st.text(st.characters(codec="ascii"), max_size=8))
 def test_secret_before_the_host_is_never_shown(before: str, after: str) -> None:
-    """Wherever a password stands in what was meant as user and password, it is hidden or the address is refused."""
+    """A password in front of the host is hidden, or the address is refused without it."""
     try:
         shown = parse_address(f"http://user:{before}{TOKEN}{after}@host:4318").public
     except AddressError as error:
@@ -105,12 +105,12 @@ def test_secret_before_the_host_is_never_shown(before: str, after: str) -> None:
 
 
 def endpoint(url: str = f"http://me:{TOKEN}@host/x?key=query-{TOKEN}", value: str = f"Bearer {TOKEN}") -> Endpoint:
-    """Make an endpoint with secrets."""
+    """Return an endpoint with secrets."""
     return Endpoint(parse_address(url), "http/protobuf", {"authorization": Secret(value)}, 1.0, "none", {})
 
 
 def test_endpoint_prints_no_secret() -> None:
-    """Neither repr nor str, f-string, asdict, vars, copy nor pickle shows one."""
+    """The secret is not in repr, str, f-strings, asdict, vars or copies, and the endpoint cannot be pickled."""
     made = endpoint()
     shown = [repr(made), str(made), f"{made} {made!r:s}", repr(asdict(made)), repr(vars(made)), repr(made.address)]
     shown += [repr(copy.deepcopy(made)), repr(copy.copy(made)), repr(asdict(made.address)), repr(vars(made.address))]
@@ -125,7 +125,7 @@ def test_endpoint_prints_no_secret() -> None:
 
 
 def test_path_is_joined_before_the_query() -> None:
-    """The query stays the query."""
+    """The path is appended to the path of the address, and the query does not change."""
     address = parse_address("http://host/base/?key=1").joined("/v1/logs")
     assert ("http://host/base/v1/logs", "key=1") == (address.public, address.query.reveal())
 
@@ -134,7 +134,7 @@ def test_path_is_joined_before_the_query() -> None:
     "secret", [TOKEN, "p w/d?#@:%&=\"'\\<>", "\u00e4\u00f6\u00fc-password", "a%2Fb%20long", "x" * 5000]
 )
 def test_mask_hides_each_form(secret: str) -> None:
-    """Percent-encoded, base64 at any offset, hexadecimal, escaped as JSON, Python or HTML; also a part of it."""
+    """Percent-encoding, base64 at any offset, hexadecimal, escapes of JSON, Python and HTML, and the secret's start."""
     mask = masker([secret])
     content = secret.encode()
     forms = [secret, quote(secret), quote(secret, safe=""), quote_plus(secret), quote(secret, safe="").lower()]
@@ -150,20 +150,20 @@ def test_mask_hides_each_form(secret: str) -> None:
 
 @pytest.mark.parametrize("secret", ["a", "me", "4711", "token"])
 def test_mask_hides_a_short_secret_as_a_word(secret: str) -> None:
-    """The rest of the text stays legible."""
+    """Other words that contain the secret are not masked."""
     mask = masker([secret, ""])
     assert f"same tokens 47110: {MASKED}" == mask(f"same tokens 47110: {secret}")
     assert "" == mask("")
 
 
 def test_mask_hides_the_parts_of_a_header() -> None:
-    """The token without its scheme, and name and password of Basic."""
+    """The token is masked without its scheme, and so are user and password of Basic."""
     mask = masker([*parts_of_header(f"Bearer {TOKEN}"), *parts_of_header("Basic bWU6b3BlbiBzZXNhbWU=")])
     assert f"{MASKED} {MASKED} Bearer" == mask(f"{TOKEN} open sesame Bearer")
 
 
 def test_mask_hides_the_parts_of_an_address() -> None:
-    """User, password and the values of the query, decoded or not."""
+    """User, password and the values of the query are masked, decoded and percent-encoded."""
     made = endpoint("http://admin%21:p%C3%A4ss-word@host/?key=k%2Bey-4711&other=second-4711", "value")
     for secret in ("admin!", "p\u00e4ss-word", "p%c3%a4ss-word", "k+ey-4711", "second-4711", "k%2Bey-4711"):
         assert f"echo {MASKED}." == made.mask(f"echo {secret}.")
@@ -181,14 +181,12 @@ def test_mask_hides_the_parts_of_an_address() -> None:
 )
 @pytest.mark.parametrize("variable", ["HTTP_PROXY", "https_proxy", "ALL_PROXY"])
 def test_mask_hides_the_credentials_of_proxies(monkeypatch: pytest.MonkeyPatch, variable: str, proxy: str) -> None:
-    """Those of the environment, even if they are malformed."""
+    """Credentials in proxy variables are masked even if the address of the proxy is malformed."""
     monkeypatch.setenv(variable, proxy)
     assert f"cannot connect to {MASKED}" == endpoint().mask("cannot connect to secret-1")
 
 
-def test_address_has_a_port_of_its_scheme() -> None:
-    """80 and 443, where the URL has none."""
-    assert (80, 443, 1) == tuple(
-        parse_address(url).effective_port for url in ("http://a", "https://a", "https://a:1")
-    )
+def test_default_port_depends_on_the_scheme() -> None:
+    """The default is 80 for http and 443 for https."""
+    assert (80, 443, 1) == tuple(parse_address(url).effective_port for url in ("http://a", "https://a", "https://a:1"))
     assert isinstance(parse_address("http://a"), Address)

@@ -1,17 +1,17 @@
-"""Any text in any variable: configure() works, training goes on, what was logged is kept, and no token is told."""
+"""Any text in any variable: ``configure()`` works, telemetry is kept, and no token is printed."""
 
 from __future__ import annotations
 
 import io
 import logging
 import os
-import socket
 import tempfile
 from contextlib import redirect_stderr
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from exporters.otlp.tests.inbox import points_of, records_of
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -21,13 +21,12 @@ from monitel_otlp.config.launcher import VARIABLES, launch_attributes
 from monitel_otlp.config.settings import resolve
 from monitel_otlp.spool.spool import Spool
 
-from .inbox import points_of, records_of
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from monitel_otlp.request import FrozenRequest
+    from monitel_otlp.messages.request import FrozenRequest
 
+pytestmark = pytest.mark.usefixtures("no_name_server")
 TOKEN = "sesame-4711"
 
 OF_SIGNALS = [
@@ -60,10 +59,10 @@ SDK = [
 ]
 LAUNCHER = [name for names in VARIABLES.values() for name in names]
 
-any_bytes = st.binary(max_size=40).map(lambda found: os.fsdecode(found.replace(b"\0", b"")))  # what a variable can hold
+any_bytes = st.binary(max_size=40).map(lambda found: os.fsdecode(found.replace(b"\0", b"")))  # as a variable holds it
 any_text = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40)
 numbers = st.one_of(st.integers(), st.floats(), st.integers(0, 10), st.decimals()).map(str)
-telling = st.sampled_from(
+typical = st.sampled_from(
     [
         *(
             "",
@@ -96,7 +95,7 @@ telling = st.sampled_from(
         *("1_000", "١٢", "²", "1e999", "-0", "0x10", "9" * 5000, "x" * 20_000, "/", "/dev/null", ".", "~"),
     ]
 )
-texts = telling | numbers | any_text | any_bytes
+texts = typical | numbers | any_text | any_bytes
 hosts = st.sampled_from(
     ["127.0.0.1", "127.0.0.1:9", "[::1]", "[::1]:9", f"user:{TOKEN}@127.0.0.1:9", "[::1", "127.0.0.1:x"]
 )
@@ -108,7 +107,7 @@ secrets = st.tuples(texts, st.sampled_from(["authorization=", "a=Bearer ", "=", 
 
 
 def values(name: str) -> st.SearchStrategy[str]:
-    """What may be in a variable: text of any kind, and what looks like a value of it."""
+    """Return a strategy for a variable: any text, and text that resembles a valid value."""
     if name.endswith("ENDPOINT"):
         return urls | texts
     if name == "OTEL_RESOURCE_ATTRIBUTES":
@@ -126,31 +125,17 @@ environments = st.tuples(
         lambda names: st.fixed_dictionaries({name: values(name) for name in sorted(names)})
     ),
 ).map(lambda parts: {**parts[0], **parts[1]})
-fuzzed = settings(
-    max_examples=150, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-
-
-@pytest.fixture(autouse=True)
-def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Resolve no name: what cannot be sent is spooled."""
-
-    def unresolved(*_arguments: object, **_more: object) -> None:
-        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-
-    monkeypatch.setattr(socket, "getaddrinfo", unresolved)
-    for name in LAUNCHER:
-        monkeypatch.delenv(name, raising=False)
+fuzzed = settings(max_examples=150, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def trained(variables: Mapping[str, str]) -> tuple[str, list[FrozenRequest]]:
-    """Configure, log a window and an event, end: all that was said and can be shown, and what was kept."""
-    said = io.StringIO()
-    handler = logging.StreamHandler(said)
+    """Run a pipeline with a window and an event; return its output with its repr, and the requests in its spool."""
+    output = io.StringIO()
+    handler = logging.StreamHandler(output)
     with (
         tempfile.TemporaryDirectory() as root,
         pytest.MonkeyPatch.context() as patch,
-        redirect_stderr(said),
+        redirect_stderr(output),
     ):
         for name, value in variables.items():
             patch.setenv(name, value)
@@ -162,14 +147,14 @@ def trained(variables: Mapping[str, str]) -> tuple[str, list[FrozenRequest]]:
             stat.flush()
             monitel.emit("epoch")
             pipeline.shutdown(0.5)
-            said.write(repr(pipeline) + repr(vars(pipeline)) + repr(pipeline.endpoints) + repr(pipeline.dropped))
+            output.write(repr(pipeline) + repr(vars(pipeline)) + repr(pipeline.endpoints) + repr(pipeline.dropped))
         finally:
             logging.getLogger().removeHandler(handler)
         kept = list(Spool(Path(pipeline.spool_dir)).peek())
-    return said.getvalue(), kept
+    return output.getvalue(), kept
 
 
-@pytest.mark.stress  # hypothesis takes random numbers that another test's thread draws for the strategies' own
+@pytest.mark.stress  # hypothesis cannot tell random numbers that a thread of another test draws from its own
 @fuzzed
 @given(environments)
 @example({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://[::1", "OTEL_METRIC_EXPORT_INTERVAL": "nan"})
@@ -178,14 +163,14 @@ def trained(variables: Mapping[str, str]) -> tuple[str, list[FrozenRequest]]:
 @example({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "OTEL_EXPORTER_OTLP_HEADERS": f"a={TOKEN}\n"})
 @example({"OTEL_SERVICE_NAME": "\udce4", "OTEL_RESOURCE_ATTRIBUTES": "\udce4=\udce4"})
 def test_no_variable_ends_training_or_loses_a_window(variables: dict[str, str]) -> None:
-    """Window and event are in the spool, whatever the variables say; no token is in what is said."""
-    if "grpc" in {value.strip() for value in variables.values()}:  # its resolver is no Python: let it know the host
+    """For any variables window and event are in the spool, and no token is in the output."""
+    if "grpc" in {value.strip() for value in variables.values()}:  # gRPC has its own resolver, which needs a network
         variables = {name: value for name, value in variables.items() if not name.endswith("ENDPOINT")}
-    said, kept = trained(variables)
+    output, kept = trained(variables)
     windows = [point for request in kept if request.signal == "metrics" for point in points_of(request.message())]
     events = [record for request in kept if request.signal == "logs" for record in records_of(request.message())]
-    assert TOKEN not in said
-    assert "UnicodeEncodeError" not in said  # of the encoder, with each request
+    assert TOKEN not in output
+    assert "UnicodeEncodeError" not in output  # the encoder would log it for each request
     if variables.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         assert [] == kept
         return
@@ -197,8 +182,16 @@ def test_no_variable_ends_training_or_loses_a_window(variables: dict[str, str]) 
     assert {key: resource[key] for key in launched(variables)} == launched(variables)
 
 
+@pytest.mark.parametrize("value", ["true", "0"])
+def test_each_variable_alone_loses_nothing(value: str) -> None:
+    """A switch that turns something on or off: internal metrics of the SDK, for example."""
+    for name in sorted({*EXPORTER, *SDK} - {"OTEL_SDK_DISABLED"}):
+        _, kept = trained({name: value})
+        assert {"metrics", "logs"} <= {request.signal for request in kept}, name
+
+
 def launched(variables: dict[str, str]) -> dict[str, str | int]:
-    """What the launcher says, read once more."""
+    """Return the attributes that the launcher's variables give."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in variables.items():
             patch.setenv(name, value)
@@ -206,9 +199,9 @@ def launched(variables: dict[str, str]) -> dict[str, str | int]:
 
 
 @fuzzed
-@given(any_text | any_bytes | numbers | telling, st.sampled_from(LAUNCHER))
-def test_a_launchers_variable_is_a_number_or_nothing(value: str, name: str) -> None:
-    """But for the run's id, which is any text that UTF-8 can hold."""
+@given(any_text | any_bytes | numbers | typical, st.sampled_from(LAUNCHER))
+def test_launcher_variable_is_a_number_or_ignored(value: str, name: str) -> None:
+    """Only the run's id is text, which UTF-8 can encode."""
     for attribute, found in launched({name: value}).items():
         assert name in VARIABLES[attribute]
         if attribute == "training.run.id":
@@ -221,7 +214,7 @@ def test_a_launchers_variable_is_a_number_or_nothing(value: str, name: str) -> N
 @fuzzed
 @given(environments, texts | urls, texts, st.dictionaries(texts, texts | st.just(TOKEN), max_size=2))
 def test_only_arguments_raise(variables: dict[str, str], endpoint: str, protocol: str, headers: dict[str, str]) -> None:
-    """What an argument may not be is said without the token that it may hold; no variable has a part in it."""
+    """The message about a wrong argument does not show its token, and does not depend on any variable."""
     outcomes = []
     for given_variables in ({}, variables):
         with pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,4 @@
-"""Who of many is speaking: what the launchers say, and where it is put."""
+"""Rank, run and attempt: read from the variables of launchers, and written to the resource."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from exporters.otlp.tests.spools import folders
 from opentelemetry.sdk.resources import Resource
 
 import monitel
@@ -14,13 +15,12 @@ import monitel_otlp
 from monitel import COUNT, Stat
 from monitel_otlp.config.launcher import VARIABLES
 
-from .spools import folders
-
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .conftest import Run, Start
-    from .receiver import Receiver
+    from exporters.otlp.tests.pipelines import Start
+    from exporters.otlp.tests.receiver import Receiver
+    from exporters.otlp.tests.scripts import Run
 
 TORCHRUN = {
     "TORCHELASTIC_RUN_ID": "run-7",
@@ -32,27 +32,19 @@ TORCHRUN = {
 }
 
 
-@pytest.fixture(autouse=True)
-def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run as if nothing had launched the tests."""
-    for variables in VARIABLES.values():
-        for variable in variables:
-            monkeypatch.delenv(variable, raising=False)
-
-
 def launch(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
-    """Set what a launcher sets."""
+    """Set the variables of a launcher."""
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
 
 
 def attributes(*values: str | int | None) -> dict[str, str | int]:
-    """The attributes with these values, in the order of the table; None is missing."""
+    """Return the attributes with these values, in the order of ``VARIABLES``; None leaves an attribute out."""
     return {name: value for name, value in zip(VARIABLES, values, strict=True) if value is not None}
 
 
 def record() -> None:
-    """Log one window and one event."""
+    """Record one window and one event."""
     stat = Stat("loss", [COUNT], 60.0)
     stat.add(1)
     stat.flush()
@@ -98,33 +90,31 @@ def record() -> None:
         ),
     ],
 )
-def test_each_launcher_is_understood(
+def test_launcher_is_recognized(
     monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: dict[str, Any]
 ) -> None:
-    """The most particular one wins: torchrun's agent is one task of SLURM, its workers are many."""
+    """The innermost launcher wins: torchrun's agent is one task of SLURM and starts many workers."""
     launch(monkeypatch, variables)
     assert expected == dict(monitel_otlp.RankResourceDetector().detect().attributes)
 
 
 @pytest.mark.parametrize("malformed", ["", " ", "three", "-1", "1.5", "1_0", "²", "9" * 19, "9" * 5000])
-def test_what_is_no_number_is_passed_over(monkeypatch: pytest.MonkeyPatch, malformed: str) -> None:
-    """The next launcher is asked; also for a number that does not go into an attribute's 64 bits."""
+def test_malformed_number_is_ignored(monkeypatch: pytest.MonkeyPatch, malformed: str) -> None:
+    """The variable of the next launcher is used instead, including for a number that needs more than 64 bits."""
     launch(monkeypatch, {"RANK": malformed, "SLURM_PROCID": "2", "WORLD_SIZE": malformed})
     assert {"training.rank": 2} == dict(monitel_otlp.RankResourceDetector().detect().attributes)
 
 
-def test_blanks_around_a_value_are_no_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As shell scripts leave them."""
+def test_blanks_around_a_value_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shell scripts often leave blanks and newlines."""
     launch(monkeypatch, {"RANK": " 3 ", "SLURM_JOB_ID": " 4711\n"})
     assert attributes("4711", None, 3, None, None, None) == dict(
         monitel_otlp.RankResourceDetector().detect().attributes
     )
 
 
-def test_a_name_that_is_no_utf8_costs_no_telemetry(
-    monkeypatch: pytest.MonkeyPatch, receiver: Receiver, start: Start
-) -> None:
-    """Variables are bytes: half a character in one would keep every request from being encoded."""
+def test_name_that_is_not_utf8_is_escaped(monkeypatch: pytest.MonkeyPatch, receiver: Receiver, start: Start) -> None:
+    """A variable may hold any bytes; a lone surrogate would make every request impossible to encode."""
     launch(monkeypatch, {"JOB_NAME": "tr\udce4in"})
     pipeline = start()
     record()
@@ -132,8 +122,8 @@ def test_a_name_that_is_no_utf8_costs_no_telemetry(
     assert ["tr\\udce4in"] == [point.resource["training.run.id"] for point in receiver.points("loss.count")]
 
 
-def test_the_resource_carries_them(monkeypatch: pytest.MonkeyPatch, receiver: Receiver, start: Start) -> None:
-    """On windows and events alike; the points stay lean, and service.instance.id is no rank."""
+def test_resource_has_the_attributes(monkeypatch: pytest.MonkeyPatch, receiver: Receiver, start: Start) -> None:
+    """Windows and events have them in the resource, points do not, and service.instance.id is a random UUID."""
     launch(monkeypatch, TORCHRUN)
     pipeline = start(service_name="train")
     record()
@@ -147,8 +137,8 @@ def test_the_resource_carries_them(monkeypatch: pytest.MonkeyPatch, receiver: Re
     assert 4 == uuid.UUID(point.resource["service.instance.id"]).version
 
 
-def test_arguments_win_over_the_launcher(monkeypatch: pytest.MonkeyPatch, receiver: Receiver, start: Start) -> None:
-    """A run may have a better name than the launcher gives it."""
+def test_arguments_override_the_launcher(monkeypatch: pytest.MonkeyPatch, receiver: Receiver, start: Start) -> None:
+    """An attribute in ``resource_attributes`` replaces that of the launcher."""
     launch(monkeypatch, TORCHRUN)
     pipeline = start(resource_attributes={"training.run.id": "baseline"})
     record()
@@ -162,10 +152,10 @@ def test_arguments_win_over_the_launcher(monkeypatch: pytest.MonkeyPatch, receiv
     [{"rank_attribute": True}, {"resource": Resource({"service.name": "train"})}],
     ids=["asked for", "no instance"],
 )
-def test_the_rank_is_on_the_points_where_it_is_needed(
+def test_points_have_the_rank_if_needed(
     monkeypatch: pytest.MonkeyPatch, receiver: Receiver, start: Start, arguments: dict[str, Any]
 ) -> None:
-    """Asked for, or where the resource has no instance and the ranks would write into one series."""
+    """The rank is needed if it was asked for, or if all ranks would otherwise write to one series."""
     launch(monkeypatch, {"RANK": "3"})
     pipeline = start(**arguments)
     record()
@@ -173,8 +163,8 @@ def test_the_rank_is_on_the_points_where_it_is_needed(
     assert [3] == [point.attributes["training.rank"] for point in receiver.points("loss.count")]
 
 
-def test_a_rank_of_the_users_own_stays(monkeypatch: pytest.MonkeyPatch, receiver: Receiver, start: Start) -> None:
-    """A Stat's attribute of that name is kept, and makes a series of its own unless it says the same."""
+def test_rank_attribute_of_a_stat_is_kept(monkeypatch: pytest.MonkeyPatch, receiver: Receiver, start: Start) -> None:
+    """If its value is another rank, the Stat has a separate series."""
     launch(monkeypatch, {"RANK": "3"})
     pipeline = start(rank_attribute=True)
     for own in ({}, {"training.rank": 7}, {"training.rank": 3}):
@@ -187,22 +177,22 @@ def test_a_rank_of_the_users_own_stays(monkeypatch: pytest.MonkeyPatch, receiver
     assert [(3, 2), (7, 1)] == sorted(found)[-2:]
 
 
-def test_without_a_launcher_points_have_no_rank(receiver: Receiver, start: Start) -> None:
-    """Not even when it is asked for: nobody knows it."""
+def test_points_have_no_rank_without_a_launcher(receiver: Receiver, start: Start) -> None:
+    """The rank is unknown even if it was asked for."""
     pipeline = start(rank_attribute=True)
     record()
     assert pipeline.force_flush(10)
     assert ["training.rank" in point.attributes for point in receiver.points("loss.count")] == [False]
 
 
-def test_only_rank_zero_speaks_where_that_is_wanted(
+def test_other_ranks_export_nothing_with_ranks_zero(
     monkeypatch: pytest.MonkeyPatch,
     receiver: Receiver,
     start: Start,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Rank 1 sends nothing, keeps nothing, says nothing, and its code works."""
+    """With ``ranks="zero"`` rank 1 sends, stores and prints nothing, and its code still works."""
     launch(monkeypatch, {"RANK": "1"})
     pipeline = start(ranks="zero")
     record()
@@ -213,10 +203,10 @@ def test_only_rank_zero_speaks_where_that_is_wanted(
 
 
 @pytest.mark.parametrize("rank", ["0", None])
-def test_rank_zero_is_the_one(
+def test_rank_zero_exports_with_ranks_zero(
     monkeypatch: pytest.MonkeyPatch, receiver: Receiver, start: Start, rank: str | None
 ) -> None:
-    """So is a process without a launcher."""
+    """A process without a launcher counts as rank zero."""
     launch(monkeypatch, {"RANK": rank} if rank else {})
     pipeline = start(ranks="zero")
     record()
@@ -255,23 +245,23 @@ assert pipeline.force_flush(10)
 
 
 @pytest.mark.parametrize("first", ["monitel_otlp", "opentelemetry.sdk.resources", "opentelemetry.sdk.trace"])
-def test_the_detector_is_found_by_its_name(run: Run, tmp_path: Path, first: str) -> None:
-    """The SDK makes resources while it is itself being imported: whatever comes first, nothing goes in a circle."""
+def test_detector_is_found_by_its_name(run: Run, tmp_path: Path, first: str) -> None:
+    """Although the SDK creates resources during its import, any order of imports works."""
     script = tmp_path / "train.py"
     script.write_text(f"import {first}\n{DETECT}")
     ended = run(script, env={"OTEL_EXPERIMENTAL_RESOURCE_DETECTORS": "monitel", "RANK": "3"})
     assert ("3\n", "") == (ended.stdout, ended.stderr)
 
 
-def test_the_detector_and_the_pipeline_get_on(receiver: Receiver, train: Run) -> None:
-    """Both name the rank."""
+def test_detector_works_together_with_the_pipeline(receiver: Receiver, train: Run) -> None:
+    """Both set the rank."""
     ended = train(CONFIGURE, receiver.url, env={"OTEL_EXPERIMENTAL_RESOURCE_DETECTORS": "monitel", "RANK": "3"})
     assert ["monitel: exported 0 windows, 1 events"] == ended.stderr.splitlines()
     assert [3] == [record.resource["training.rank"] for record in receiver.records("epoch")]
 
 
 def test_importing_the_package_imports_no_sdk(run: Run) -> None:
-    """Its names are there all the same, and no others."""
+    """All public names are available without it, and no others."""
     run("-c", "import sys, monitel_otlp; assert not {'requests', 'opentelemetry.sdk'} & {*sys.modules}")
     assert [] == [name for name in monitel_otlp.__all__ if name not in dir(monitel_otlp)]
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):

@@ -1,11 +1,10 @@
-"""No secret is printed: a canary in every place where a secret can stand, looked for in every output channel."""
+"""Secrets are never printed: a canary in each place of a secret is searched in each output channel."""
 
 from __future__ import annotations
 
 import http.client
 import logging
 import random
-import socket
 from dataclasses import asdict
 from functools import partial
 from itertools import product
@@ -14,24 +13,24 @@ from urllib.parse import quote
 
 import grpc
 import pytest
+from exporters.otlp.tests.canary import assert_canary_unseen, echoes_of, new_canary
+from exporters.otlp.tests.grpc_receiver import GrpcAnswer, GrpcReceiver
+from exporters.otlp.tests.hostile import Peer
+from exporters.otlp.tests.receiver import partial_success
 
 from monitel_otlp.__main__ import main
 from monitel_otlp.config.settings import Settings, resolve
-from monitel_otlp.request import FrozenRequest
-from monitel_otlp.transport import resolver
+from monitel_otlp.messages.request import FrozenRequest
 from monitel_otlp.transport.answer import Answer, Verdict
 from monitel_otlp.transport.factory import make_transports
 
-from .canary import assert_canary_unseen, echoes_of, new_canary
-from .grpc_receiver import GrpcAnswer, GrpcReceiver
-from .hostile import Peer
-from .receiver import partial_success
-
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable
 
     from monitel_otlp.transport.answer import Transport
 
+pytestmark = pytest.mark.usefixtures("no_name_server")
 REQUEST = FrozenRequest("logs", b"", 1, 0)
 LEFT, RIGHT = new_canary(), new_canary()
 ODD = ["", "/", "#", "?", "@", ":", "://", "\\", " ", "%", "%zz", "%40", "[", "]", "\t", "\n", "\u00e4", "\udce4"]
@@ -61,14 +60,14 @@ TEMPLATES = [
 
 
 class Channels:
-    """Everything that a test can see: logs of every level and logger, stdout, stderr, and what is handed in."""
+    """Everything that a program prints: logs of all levels and loggers, stdout and stderr."""
 
     def __init__(self, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> None:
         self._caplog = caplog
         self._capfd = capfd
 
     def assert_unseen(self, *others: Any) -> None:
-        """Assert that none shows one of the canaries, and forget what they showed."""
+        """Assert that no channel and none of the other objects shows a canary, and clear the channels."""
         outputs = self._capfd.readouterr()
         for canary in (LEFT, RIGHT):
             assert_canary_unseen(canary, *self._caplog.records, outputs.out, outputs.err, *others)
@@ -79,7 +78,7 @@ class Channels:
 def channels(
     caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Channels:
-    """Log everything at DEBUG, that of http.client too."""
+    """All output channels, with all loggers at DEBUG, including http.client."""
     caplog.set_level(logging.DEBUG)
     for name in list(logging.root.manager.loggerDict):
         caplog.set_level(logging.DEBUG, name)
@@ -87,27 +86,14 @@ def channels(
     return Channels(caplog, capfd)
 
 
-@pytest.fixture(autouse=True)
-def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Resolve no name, and use no proxy."""
-
-    def unknown(*_arguments: object, **_options: object) -> Any:
-        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-
-    monkeypatch.setattr(resolver, "_shared", resolver.Resolver(unknown))
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "GRPC_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.lower(), raising=False)
-
-
 def attempts(settings: Settings) -> list[object]:
-    """Make an attempt with each transport over HTTP; return what there is to print afterwards."""
+    """Make an attempt with each transport over HTTP, and return all objects that a program could print afterwards."""
     found: list[object] = [settings, settings.problems]
     for endpoint in settings.endpoints.values():
         found += [endpoint, str(endpoint), f"{endpoint}", asdict(endpoint), endpoint.public_url]
     transports = make_transports(settings)
     for signal, transport in transports.items():
-        if settings.endpoints[signal].protocol != "grpc":  # its resolver is not ours
+        if settings.endpoints[signal].protocol != "grpc":  # gRPC has its own resolver
             found.append(transport.send(FrozenRequest(signal, b"", 1, 0), 1.0))
         found += [transport, transport.url]
         transport.close()
@@ -115,12 +101,12 @@ def attempts(settings: Settings) -> list[object]:
 
 
 def resolved(url: str, protocol: str) -> list[object]:
-    """Return what there is to print of an argument."""
+    """Return the endpoint that an argument gives."""
     return [resolve(url, protocol=protocol).endpoints.get("logs")]
 
 
 def outcome(work: Callable[[], list[object]]) -> list[object]:
-    """Return what there is to print of the work, or of the ValueError that it raises."""
+    """Return the result of a function, or the ValueError that it raises."""
     try:
         return work()
     except ValueError as error:
@@ -132,7 +118,7 @@ def outcome(work: Callable[[], list[object]]) -> list[object]:
 def test_no_address_shows_its_secret(
     channels: Channels, monkeypatch: pytest.MonkeyPatch, template: str, protocol: str
 ) -> None:
-    """Well-formed or not: as an argument, and in each variable."""
+    """The address may be valid or malformed, an argument or a variable."""
     for secret in SECRETS:
         url = template.format(secret)
         channels.assert_unseen(*outcome(partial(resolved, url, protocol)))
@@ -145,7 +131,7 @@ def test_no_address_shows_its_secret(
 def test_no_proxy_shows_its_secret(
     channels: Channels, monkeypatch: pytest.MonkeyPatch, variable: str, url: str
 ) -> None:
-    """Whatever is wrong with its address, and whoever prints it."""
+    """The address of the proxy may be valid or malformed."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", url)
     for template, secret in random.Random(4711).sample(list(product(TEMPLATES[:16], SECRETS)), 150):
         proxy = template.format(secret)
@@ -155,10 +141,8 @@ def test_no_proxy_shows_its_secret(
 
 
 @pytest.mark.parametrize("variable", ["http_proxy", "grpc_proxy"])
-def test_no_proxy_of_grpc_shows_its_secret(
-    channels: Channels, monkeypatch: pytest.MonkeyPatch, variable: str
-) -> None:
-    """The core of gRPC would print an address that it cannot parse."""
+def test_no_proxy_of_grpc_shows_its_secret(channels: Channels, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    """GRPC's core would print an address that it cannot parse."""
     for secret in SECRETS[:20]:
         if "\0" not in secret:
             monkeypatch.setenv(variable, f"http://user:{secret}@127.0.0.1:9")
@@ -171,7 +155,7 @@ def test_no_proxy_of_grpc_shows_its_secret(
 
 @pytest.mark.parametrize("odd", ODD, ids=repr)
 def test_no_header_shows_its_value(channels: Channels, monkeypatch: pytest.MonkeyPatch, odd: str) -> None:
-    """Allowed or not, in the argument or the variable, where OpenTelemetry's own parser would log it."""
+    """The header may be valid or malformed, an argument or a variable, which OpenTelemetry's parser would log."""
     value = f"{LEFT}{odd}{RIGHT}"
     for name in ("authorization", "a b"):
         channels.assert_unseen(*outcome(lambda name=name: attempts(resolve("http://host", {name: value}))))  # type: ignore[misc]
@@ -185,13 +169,13 @@ def test_no_header_shows_its_value(channels: Channels, monkeypatch: pytest.Monke
 
 
 def configured(monkeypatch: pytest.MonkeyPatch, url: str) -> dict[str, Transport]:
-    """Put canaries into user, password, query and headers; return the transports."""
+    """Return transports whose user, password, query and headers contain canaries."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", f"{with_user(url)}/v1/logs?api_key={LEFT}&b={quote(RIGHT)}")
     return make_transports(resolve(headers={"X-Token": f"Bearer {LEFT}", "Cookie": f"a={RIGHT}; b=c"}))
 
 
 def with_user(url: str) -> str:
-    """Put canaries into the address as user and password."""
+    """Return an address with canaries as user and password."""
     return url.replace("://", f"://{LEFT}:{RIGHT}@")
 
 
@@ -216,7 +200,7 @@ ECHOES: dict[str, Callable[[str], str]] = {
 def test_no_echo_of_an_http_backend_is_shown(
     channels: Channels, monkeypatch: pytest.MonkeyPatch, echo: Callable[[str], str]
 ) -> None:
-    """A backend that repeats the request's head, in any encoding, as a whole or from some byte on."""
+    """The backend may repeat the request's head in any encoding, as a whole or in part."""
     texts: list[str] = []
 
     def behave(peer: Peer, connection: socket.socket) -> None:
@@ -237,7 +221,7 @@ def test_no_echo_of_an_http_backend_is_shown(
 
 
 def test_no_echo_of_a_partial_success_is_shown(channels: Channels, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its message is the backend's."""
+    """The message of a partial success comes from the backend."""
     body = partial_success("logs", 1, f"dropped: Bearer {LEFT}, {RIGHT}").body or b""
 
     def behave(peer: Peer, connection: socket.socket) -> None:
@@ -254,7 +238,7 @@ def test_no_echo_of_a_partial_success_is_shown(channels: Channels, monkeypatch: 
 
 @pytest.mark.parametrize("status", ["407 {}", "403 {}", "200 {}", "{}"])
 def test_no_echo_of_a_proxy_is_shown(channels: Channels, monkeypatch: pytest.MonkeyPatch, status: str) -> None:
-    """Its credentials are sent to it alone."""
+    """Credentials of a proxy are sent only to the proxy."""
 
     def behave(peer: Peer, connection: socket.socket) -> None:
         head = peer.read_request(connection)
@@ -270,10 +254,8 @@ def test_no_echo_of_a_proxy_is_shown(channels: Channels, monkeypatch: pytest.Mon
     channels.assert_unseen(answer, transport)
 
 
-def test_no_password_of_netrc_is_shown(
-    channels: Channels, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
-) -> None:
-    """It is sent, where no other credentials are given, and masked as these are."""
+def test_no_password_of_netrc_is_shown(channels: Channels, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    """A password from netrc is sent if no other credentials are set, and masked like them."""
     path = tmp_path / "netrc"
     path.write_text(f"machine 127.0.0.1 login {LEFT} password {RIGHT}\n")
     monkeypatch.setenv("NETRC", str(path))
@@ -293,7 +275,7 @@ def test_no_password_of_netrc_is_shown(
 def test_no_echo_of_a_grpc_backend_is_shown(
     channels: Channels, grpc_receiver: GrpcReceiver, code: grpc.StatusCode
 ) -> None:
-    """Details of each status may repeat the metadata."""
+    """The details of each status may repeat the metadata."""
     transport = make_transports(
         resolve(with_user(grpc_receiver.url), {"authorization": f"Bearer {LEFT}", "tenant": RIGHT}, protocol="grpc")
     )["logs"]
@@ -309,10 +291,8 @@ def test_no_echo_of_a_grpc_backend_is_shown(
 
 
 @pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
-def test_doctor_prints_no_secret(
-    channels: Channels, monkeypatch: pytest.MonkeyPatch, protocol: str
-) -> None:
-    """Neither of what is configured nor of what a backend echoes, nor of what is malformed."""
+def test_doctor_prints_no_secret(channels: Channels, monkeypatch: pytest.MonkeyPatch, protocol: str) -> None:
+    """No secret of the configuration, of echoes of a backend or of malformed variables is printed."""
 
     def behave(peer: Peer, connection: socket.socket) -> None:
         peer.send(connection, b"HTTP/1.1 400 Bad\r\n\r\n" + peer.read_request(connection))
@@ -331,7 +311,7 @@ def test_doctor_prints_no_secret(
 
 @pytest.mark.parametrize("content", [b"\xff\xfe machine", b"machine", b""])
 def test_netrc_that_cannot_be_read_is_ignored(monkeypatch: pytest.MonkeyPatch, tmp_path: Any, content: bytes) -> None:
-    """A transport is made without it."""
+    """The transport is created without credentials."""
     path = tmp_path / "netrc"
     path.write_bytes(content)
     monkeypatch.setenv("NETRC", str(path))

@@ -1,4 +1,4 @@
-"""Arguments and OTEL_* variables: those that are good are honoured, those that are not are told, once."""
+"""Arguments and OTEL_* variables: valid values are used, and invalid ones are reported once."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from exporters.otlp.tests.inbox import Answer
+from exporters.otlp.tests.spools import LastLine, last_line
 
 import monitel
 import monitel_otlp
 from monitel_otlp.spool.spool import Spool
 
-from .inbox import Answer
-from .spools import LastLine, last_line
-
 if TYPE_CHECKING:
-    from .conftest import Run, Start
-    from .receiver import Receiver
+    from exporters.otlp.tests.pipelines import Start
+    from exporters.otlp.tests.receiver import Receiver
+    from exporters.otlp.tests.scripts import Run
 
 TOKEN = "sesame-4711"
 
@@ -32,7 +32,7 @@ TOKEN = "sesame-4711"
         ({"OTEL_EXPORTER_OTLP_HEADERS": "tenant=a"}, {"tenant": "b"}, {"tenant": "b"}),
     ],
 )
-def test_headers_arrive(
+def test_headers_are_sent(
     *,
     receiver: Receiver,
     start: Start,
@@ -41,7 +41,7 @@ def test_headers_arrive(
     headers: dict[str, str] | None,
     expected: dict[str, str] | None,
 ) -> None:
-    """From the variables, a signal's own before the general ones, or from the argument before both."""
+    """The argument overrides the variable of the signal, which overrides the general variable."""
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     pipeline = start(headers=headers)
@@ -51,10 +51,10 @@ def test_headers_arrive(
     assert (expected or {"tenant": "all"}).items() <= receiver.of("metrics")[0].headers.items()
 
 
-def test_a_token_is_nowhere_but_in_the_request(
+def test_token_is_only_in_the_request(
     *, receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Not in the spool, in what is set aside, in a repr, in a log line or in what is said at the end."""
+    """The token is not in the spool, in rejected requests, in a repr, in the log or in the last line."""
     pipeline = start(headers={"authorization": f"Bearer {TOKEN}"})
     for status in (400, 401, 503):
         receiver.answer("logs", Answer(status))
@@ -68,12 +68,12 @@ def test_a_token_is_nowhere_but_in_the_request(
     kept = [path.read_bytes() for path in Path(pipeline.spool_dir).rglob("*") if path.is_file()]
     assert len(kept) > 3
     assert all(TOKEN.encode() not in each for each in kept)
-    said = caplog.text + capsys.readouterr().err + repr(vars(pipeline))
-    assert TOKEN not in said + repr(list(Spool(Path(pipeline.spool_dir)).peek()))
+    output = caplog.text + capsys.readouterr().err + repr(vars(pipeline))
+    assert TOKEN not in output + repr(list(Spool(Path(pipeline.spool_dir)).peek()))
 
 
-def test_a_password_in_the_address_is_not_told(start: Start, caplog: pytest.LogCaptureFixture) -> None:
-    """The log line about an unreachable endpoint names it without its user."""
+def test_password_in_the_address_is_not_logged(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    """The warning about an unreachable endpoint shows its address without user and password."""
     pipeline = start(endpoint=f"http://user:{TOKEN}@127.0.0.1:9")
     monitel.emit("event")
     assert not pipeline.force_flush(0.2)
@@ -82,8 +82,8 @@ def test_a_password_in_the_address_is_not_told(start: Start, caplog: pytest.LogC
     assert TOKEN not in caplog.text
 
 
-def test_a_password_in_a_wrong_address_is_not_told() -> None:
-    """Nor does the exception hold it."""
+def test_password_in_an_invalid_address_is_not_in_the_exception() -> None:
+    """The message names the problem without the address."""
     with pytest.raises(ValueError, match="must begin with http") as raised:
         monitel_otlp.configure(endpoint=f"htp://user:{TOKEN}@host")
     assert TOKEN not in str(raised.value)
@@ -93,7 +93,7 @@ def test_a_password_in_a_wrong_address_is_not_told() -> None:
 def test_compression_is_honoured(
     receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, compression: str
 ) -> None:
-    """By the variable, for the signal that it names; what is delivered later is compressed the same way."""
+    """The variable of a signal applies to that signal only, including its retries."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_COMPRESSION", compression)
     pipeline = start()
     receiver.answer("logs", Answer(503))
@@ -102,13 +102,13 @@ def test_compression_is_honoured(
     expected = {"none": None}.get(compression, compression)
     assert [expected] * 2 == [request.headers.get("content-encoding") for request in receiver.of("logs")]
     assert None is receiver.of("metrics")[0].headers.get("content-encoding")
-    assert ["event"] == [record.name for record in receiver.records()]
+    assert ["event"] == receiver.record_names()
 
 
-def test_the_endpoint_is_read_from_the_environment(
+def test_endpoint_is_read_from_the_environment(
     receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A signal's own address is used as it is, to the general one the path is appended."""
+    """The address of a single signal is used as it is; the path is appended to the general address."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"{receiver.url}/base/")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", f"{receiver.url}/own/logs")
     pipeline = start(endpoint=None)
@@ -118,10 +118,8 @@ def test_the_endpoint_is_read_from_the_environment(
 
 
 @pytest.mark.parametrize("suffix", ["", "/", "/otlp", "/otlp/"])
-def test_the_argument_is_a_base_url(
-    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, suffix: str
-) -> None:
-    """It wins over every variable."""
+def test_argument_is_a_base_url(receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
+    """The path of the signal is appended, and the argument overrides all variables."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "http://127.0.0.1:9/other")
     pipeline = start(endpoint=receiver.url + suffix)
     monitel.emit("event")
@@ -130,8 +128,10 @@ def test_the_argument_is_a_base_url(
     assert {f"{base}/v1/metrics", f"{base}/v1/logs"} == {request.path for request in receiver.requests}
 
 
-def test_the_service_has_a_name(receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The argument before OTEL_SERVICE_NAME; OTEL_RESOURCE_ATTRIBUTES are there too."""
+def test_service_name_and_attributes_are_in_the_resource(
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Arguments override OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES."""
     monkeypatch.setenv("OTEL_SERVICE_NAME", "variable")
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "team=a,run=1")
     for arguments in ({}, {"service_name": "argument", "resource_attributes": {"run": 2}}):
@@ -141,8 +141,8 @@ def test_the_service_has_a_name(receiver: Receiver, start: Start, monkeypatch: p
     assert {"service.name": "argument", "team": "a", "run": 2}.items() <= second.items()
 
 
-def test_a_user_without_a_home_has_a_spool(start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """In the current folder: a container's user may have neither a name nor HOME."""
+def test_user_without_a_home_has_a_spool(start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The spool is in the current folder, because a container's user may have neither a name nor HOME."""
 
     def nobody(uid: int) -> None:
         raise KeyError(uid)
@@ -153,10 +153,10 @@ def test_a_user_without_a_home_has_a_spool(start: Start, monkeypatch: pytest.Mon
     assert tmp_path / "monitel-runs" == Path(start(spool_dir=None).spool_dir).parent
 
 
-def test_bytes_that_are_no_utf8_are_spelt_out(
+def test_bytes_that_are_not_utf8_are_escaped(
     receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Variables are bytes: half a character in one costs neither the attribute nor a line in the log."""
+    """A variable may hold any bytes; a lone surrogate is escaped without a warning."""
     monkeypatch.setenv("OTEL_SERVICE_NAME", "tr\udce4in")
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "team=\udcff,gr\udcfcn=1")
     assert start().force_flush(10)
@@ -177,8 +177,8 @@ def test_bytes_that_are_no_utf8_are_spelt_out(
         ({"endpoint": "http://collector..example"}, ValueError, ["endpoint", "not a valid name"]),
         ({"endpoint": "http://user:a/b@host"}, ValueError, ["endpoint", "'@' after the host", "%2F"]),
         ({"endpoint": "http://host:4318/v1?key=1"}, ValueError, ["endpoint", "query"]),
-        ({"endpoint": "http://host:4318/v1/metrics"}, ValueError, ["endpoint", "/v1/... is appended"]),
-        ({"endpoint": "http://host/otlp/v1/logs/"}, ValueError, ["endpoint", "/v1/... is appended"]),
+        ({"endpoint": "http://host:4318/v1/metrics"}, ValueError, ["endpoint", "/v1/..., which is appended"]),
+        ({"endpoint": "http://host/otlp/v1/logs/"}, ValueError, ["endpoint", "/v1/..., which is appended"]),
         ({"headers": "a=b"}, TypeError, ["headers", "str"]),
         ({"headers": {"a": 1}}, TypeError, ["headers", "'a'"]),
         ({"headers": {"a": f"{TOKEN}\n"}}, ValueError, ["headers", "'a'"]),
@@ -206,24 +206,22 @@ def test_bytes_that_are_no_utf8_are_spelt_out(
     ],
     ids=str,
 )
-def test_a_wrong_argument_is_refused_at_once(
-    arguments: dict[str, Any], error: type[Exception], words: list[str]
-) -> None:
-    """What was given and what is allowed are in the message, a header's value is not; nothing is started."""
+def test_invalid_argument_raises(arguments: dict[str, Any], error: type[Exception], words: list[str]) -> None:
+    """The message has the given value (except for headers) and the allowed values; nothing is started."""
     with pytest.raises(error) as raised:
         monitel_otlp.configure(**arguments)
     assert [] == [word for word in words if word not in str(raised.value)]
     assert TOKEN not in str(raised.value)
 
 
-def test_a_wrong_argument_leaves_the_pipeline_that_runs(receiver: Receiver, start: Start) -> None:
-    """A typo in a notebook does not end what was configured before."""
+def test_invalid_argument_does_not_end_the_running_pipeline(receiver: Receiver, start: Start) -> None:
+    """After a typo in a notebook, the pipeline that was configured before still delivers."""
     pipeline = start()
     with pytest.raises(ValueError, match="endpoint"):
         monitel_otlp.configure(endpoint="typo")
     monitel.emit("event")
     assert pipeline.force_flush(10)
-    assert ["event"] == [record.name for record in receiver.records()]
+    assert ["event"] == receiver.record_names()
 
 
 TRAIN = """\
@@ -238,16 +236,16 @@ print("trained")
 @pytest.mark.parametrize(
     "url", ["localhost:4318", "http://", "http://host:port", "not a url", "http://[::1", "ftp://host"]
 )
-def test_a_malformed_endpoint_sends_nothing_and_loses_nothing(train: Run, tmp_path: Path, url: str) -> None:
-    """Training goes on, the spool has everything, and one line names the variable without its value."""
+def test_malformed_endpoint_sends_nothing_and_loses_nothing(train: Run, tmp_path: Path, url: str) -> None:
+    """Training continues, everything is in the spool, and one line names the variable without its value."""
     ended = train(TRAIN, env={"OTEL_EXPORTER_OTLP_ENDPOINT": url})
     assert "trained\n" == ended.stdout
     (folder,) = (tmp_path / "spool").iterdir()
     kept = [(request.signal, request.items) for request in Spool(folder).peek() if request.items]
     assert [("metrics", 1), ("logs", 1)] == kept
-    told = [line for line in ended.stderr.splitlines() if "OTEL_EXPORTER_OTLP_ENDPOINT" in line]
-    assert 1 == len(told), ended.stderr
-    assert "the value is not shown" in told[0]
+    warnings = [line for line in ended.stderr.splitlines() if "OTEL_EXPORTER_OTLP_ENDPOINT" in line]
+    assert 1 == len(warnings), ended.stderr
+    assert "the value is not shown" in warnings[0]
     assert str(folder) in ended.stderr
 
 
@@ -264,8 +262,8 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in MALFORMED.items() for value in values])
-def test_a_malformed_variable_does_not_end_training(receiver: Receiver, train: Run, name: str, value: str) -> None:
-    """Everything is delivered by the default, and one line says what is wrong."""
+def test_malformed_variable_does_not_end_training(receiver: Receiver, train: Run, name: str, value: str) -> None:
+    """Everything is delivered with the default value, and one line reports the problem."""
     ended = train(TRAIN, env={"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url, name: value})
     assert "trained\n" == ended.stdout
     assert ([1], 1) == (receiver.values("loss.count"), len(receiver.records("event")))
@@ -273,7 +271,7 @@ def test_a_malformed_variable_does_not_end_training(receiver: Receiver, train: R
     assert 1 == len(lines), ended.stderr
 
 
-# OTEL_SPAN_*_LIMIT is not among them: the SDK raises for it when it is imported.
+# OTEL_SPAN_*_LIMIT is missing here, because the SDK raises for it during its import.
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -285,15 +283,17 @@ def test_a_malformed_variable_does_not_end_training(receiver: Receiver, train: R
         ("OTEL_TRACES_SAMPLER", "dice"),
     ],
 )
-def test_what_the_sdk_cannot_read_does_not_end_training(receiver: Receiver, train: Run, name: str, value: str) -> None:
-    """Variables of OpenTelemetry's own, for some of which its classes raise."""
+def test_malformed_variable_of_the_sdk_does_not_end_training(
+    receiver: Receiver, train: Run, name: str, value: str
+) -> None:
+    """For some of these variables the SDK's classes raise."""
     ended = train(TRAIN, env={"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url, name: value})
     assert "trained\n" == ended.stdout
     assert ([1], 1) == (receiver.values("loss.count"), len(receiver.records("event")))
 
 
 def test_no_other_variable_is_needed(receiver: Receiver, train: Run) -> None:
-    """With nothing but an endpoint a run says one line, at its end."""
+    """With only an endpoint, a run delivers everything and prints one line at its end."""
     ended = train(TRAIN, env={"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url})
     assert LastLine(1, 1, None, None, None, None) == last_line(ended.stderr)
     assert 1 == len(ended.stderr.splitlines())
@@ -315,14 +315,14 @@ with monitel_otlp.configure() as pipeline:
 
 
 @pytest.mark.parametrize("before", ["set", "unset"])
-def test_the_providers_become_the_global_ones_where_none_is_set(receiver: Receiver, train: Run, before: str) -> None:
-    """An application's own provider stays."""
+def test_providers_become_global_if_none_is_set(receiver: Receiver, train: Run, before: str) -> None:
+    """A provider that the application has set before stays."""
     ended = train(GLOBALS, before, env={"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url})
     assert "True\nTrue\nTrue True\n" == ended.stdout
 
 
-def test_the_environment_is_not_changed(start: Start) -> None:
-    """Other libraries read the same variables."""
+def test_environment_is_not_changed(start: Start) -> None:
+    """Other libraries read the same variables, so they must not change."""
     before = dict(os.environ)
     start()
     assert before == dict(os.environ)

@@ -1,34 +1,33 @@
-"""A file system that hangs stops the disk's thread alone: delivery goes on, the exit is in time, losses are counted."""
+"""A file system that hangs blocks only the disk thread: delivery continues, the exit is in time, losses are counted."""
 
 from __future__ import annotations
 
 import os
-import time
 from itertools import pairwise
 from threading import Event, current_thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from exporters.otlp.tests.checks import in_time, wait_until
+from exporters.otlp.tests.inbox import DEADLINE, Answer
+from exporters.otlp.tests.spools import last_line, spooled
 
 import monitel
 import monitel_otlp.delivery.retry_queue
-
-from .inbox import DEADLINE, Answer
-from .spools import last_line, spooled
-from .test_faults import names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from exporters.otlp.tests.pipelines import Start
+    from exporters.otlp.tests.receiver import Receiver
+    from exporters.otlp.tests.scripts import Run
+
     from monitel_otlp import Pipeline
 
-    from .conftest import Run, Start
-    from .receiver import Receiver
-
 INTERVAL = 0.1
-LATE = 1.5  # seconds: a sender asks the disk once, for at most one
-EXIT = 2.7  # seconds, on a machine that other tests share
+LATE = 1.5  # seconds: a sender waits once for the disk, at most one second
+EXIT = 2.7  # seconds, with a margin for other tests on the same machine
 
 
 class FileSystem:
@@ -37,11 +36,11 @@ class FileSystem:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.called = Event()
         self.back = Event()
-        self.others: set[str] = set()  # threads of the pipeline that have no business with files
+        self.others: set[str] = set()  # other threads of the pipeline that use files, which they must not
         self._patch = monkeypatch
 
     def hang(self, name: str) -> None:
-        """Have a function of ``os`` hang from now on."""
+        """Let a function of ``os`` hang from now on."""
         original: Callable[..., Any] = getattr(os, name)
 
         def hanging(*arguments: Any, **options: Any) -> Any:
@@ -58,15 +57,15 @@ class FileSystem:
 
 @pytest.fixture
 def file_system(monkeypatch: pytest.MonkeyPatch) -> Iterator[FileSystem]:
-    """Return one that answers again at the end of the test."""
+    """A file system that works again at the end of the test."""
     file_system = FileSystem(monkeypatch)
     yield file_system
     file_system.back.set()
     assert set() == file_system.others
 
 
-def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have requests go to disk when three large events wait, and the oldest dropped when five do."""
+def limit_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write requests to disk when three large events wait, and drop the oldest when five wait."""
     monkeypatch.setattr(monitel_otlp.delivery.retry_queue, "_MEMORY_BYTES", 50_000)
 
 
@@ -76,19 +75,21 @@ def emit_large(name: str) -> None:
 
 
 def wait_for_disk(pipeline: Pipeline) -> None:
-    """Wait until some events are on disk."""
-    deadline = time.monotonic() + DEADLINE
-    while not pipeline.account()["logs"].on_disk:
-        assert time.monotonic() < deadline
+    """Flush until some events are on disk."""
+
+    def has_events() -> bool:
         pipeline.force_flush(0.1)
+        return pipeline.account()["logs"].on_disk > 0
+
+    wait_until(has_events, "an event on disk")
 
 
 @pytest.mark.parametrize("call", ["open", "pwrite"])
 def test_online_signals_are_delivered_beside_a_disk_that_hangs(
     *, receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, file_system: FileSystem, call: str
 ) -> None:
-    """One signal's backend is away and its requests go to disk, which hangs: the others arrive in every interval."""
-    little_memory(monkeypatch)
+    """If one signal's backend is away and the disk for its requests hangs, other signals arrive in every interval."""
+    limit_memory(monkeypatch)
     receiver.rule(lambda request: Answer(503) if request.signal == "logs" else None)
     file_system.hang(call)
     pipeline = start(export_interval=INTERVAL)
@@ -103,20 +104,19 @@ def test_online_signals_are_delivered_beside_a_disk_that_hangs(
     for signal in ("metrics", "traces"):
         arrivals = [request.arrived for request in receiver.of(signal)]
         assert max(later - earlier for earlier, later in pairwise(arrivals)) < LATE
-    begin = time.monotonic()
-    assert not pipeline.shutdown()
-    assert time.monotonic() - begin < EXIT
+    with in_time(EXIT):
+        assert not pipeline.shutdown()
     account = pipeline.account()["logs"]
     assert 30 == account.delivered + account.on_disk + account.lost
     assert account.lost
     assert {"exit", "disk"} >= set(account.dropped)
 
 
-def test_backlog_goes_on_when_the_file_system_is_back(
+def test_backlog_is_delivered_when_the_file_system_is_back(
     receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, file_system: FileSystem
 ) -> None:
-    """Nothing is lost, nothing arrives twice."""
-    little_memory(monkeypatch)
+    """Nothing is lost, and nothing arrives twice."""
+    limit_memory(monkeypatch)
     receiver.rule(lambda request: Answer(503) if request.signal == "logs" else None)
     pipeline = start(export_interval=INTERVAL)
     for number in range(4):
@@ -132,16 +132,16 @@ def test_backlog_goes_on_when_the_file_system_is_back(
     receiver.forget_rules()
     while not pipeline.force_flush(1.0):
         assert {} == pipeline.dropped
-    assert sorted(f"event {number}" for number in range(7)) == sorted(names(receiver))
+    assert sorted(f"event {number}" for number in range(7)) == sorted(receiver.record_names())
     assert 7 == pipeline.account()["logs"].delivered
 
 
 @pytest.mark.parametrize("call", ["open", "pread", "fstat"])
-def test_reading_that_hangs_leaves_memory_to_be_delivered(
+def test_read_that_hangs_does_not_stop_delivery_from_memory(
     *, receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, file_system: FileSystem, call: str
 ) -> None:
-    """The backend is back, the disk hangs: what is recorded now arrives, and later what is on disk."""
-    little_memory(monkeypatch)
+    """If the backend is back and the disk hangs, new items arrive at once, and those on disk later."""
+    limit_memory(monkeypatch)
     receiver.rule(lambda request: Answer(503) if request.signal == "logs" else None)
     pipeline = start(export_interval=INTERVAL)
     for number in range(4):
@@ -153,19 +153,19 @@ def test_reading_that_hangs_leaves_memory_to_be_delivered(
     for number in range(4):
         monitel.emit(f"new {number}")
         pipeline.force_flush(0.1)
-        receiver.wait_until(lambda number=number: f"new {number}" in names(receiver))  # type: ignore[misc]
+        receiver.wait_until(lambda number=number: f"new {number}" in receiver.record_names())  # type: ignore[misc]
     assert file_system.called.is_set()
     assert pipeline.account()["logs"].on_disk
     file_system.back.set()
     while not pipeline.force_flush(1.0):
         assert {} == pipeline.dropped
-    assert 8 == len(names(receiver)) == pipeline.account()["logs"].delivered
+    assert 8 == len(receiver.record_names()) == pipeline.account()["logs"].delivered
 
 
 def test_offline_run_on_a_disk_that_hangs_stays_within_its_memory(
     *, start: Start, monkeypatch: pytest.MonkeyPatch, file_system: FileSystem
 ) -> None:
-    """The oldest requests are dropped as ``disk``, counted while that happens, and the account adds up."""
+    """The oldest requests are dropped with the reason ``disk`` and counted at once."""
     monkeypatch.setattr(monitel_otlp.delivery.retry_queue, "_MEMORY_BYTES", 2_000_000)
     file_system.hang("pwrite")
     pipeline = start(endpoint=None, export_interval=0.02)
@@ -173,30 +173,23 @@ def test_offline_run_on_a_disk_that_hangs_stays_within_its_memory(
     for number in range(2000):
         monitel.emit(f"event {number}", text=text)
     assert file_system.called.wait(DEADLINE)
-    deadline = time.monotonic() + DEADLINE
-    while pipeline.account()["logs"].dropped.get("disk", 0) < 1000:
-        assert time.monotonic() < deadline
-        pipeline.force_flush(0.1)
-    begin = time.monotonic()
-    assert not pipeline.shutdown()
-    assert time.monotonic() - begin < EXIT
+    wait_until(lambda: pipeline.account()["logs"].dropped.get("disk", 0) >= 1000, "1000 dropped events")
+    with in_time(EXIT):
+        assert not pipeline.shutdown()
     account = pipeline.account()["logs"]
     assert 2000 == account.recorded == account.lost + account.on_disk
 
 
 @pytest.mark.parametrize("call", ["open", "pwrite", "listdir", "stat", "unlink", "close"])
-def test_shutdown_is_in_time_when_the_disk_begins_to_hang(
-    *, start: Start, file_system: FileSystem, call: str
-) -> None:
-    """At any call: what was not written is counted."""
+def test_shutdown_is_in_time_when_the_disk_begins_to_hang(*, start: Start, file_system: FileSystem, call: str) -> None:
+    """Whichever call hangs, items that were not written are counted."""
     pipeline = start(endpoint="http://127.0.0.1:9")
     for number in range(100):
         monitel.emit(f"event {number}")
     assert not pipeline.force_flush(0.1)
     file_system.hang(call)
-    begin = time.monotonic()
-    assert not pipeline.shutdown()
-    assert time.monotonic() - begin < EXIT
+    with in_time(EXIT):
+        assert not pipeline.shutdown()
     account = pipeline.account()["logs"]
     assert 100 == account.on_disk + account.lost
     assert {"exit"} >= set(account.dropped)
@@ -226,17 +219,17 @@ print(time.monotonic(), flush=True)
 @pytest.mark.parametrize("interval", [0.05, 3600.0])
 @pytest.mark.parametrize("count", [10, 50_000])
 def test_exit_is_in_time_beside_a_disk_that_hangs(*, train: Run, call: str, interval: float, count: int) -> None:
-    """Offline: everything is dropped, and the last line counts it."""
+    """Without an endpoint everything is dropped, and the last line reports the number."""
     ended = train(EXIT_SCRIPT, call, interval, count)
     assert ended.at - float(ended.stdout) < EXIT
-    said = last_line(ended.stderr)
-    assert count + 1 == (said.dropped or 0) + (said.spooled or 0)
-    assert said.dropped
+    line = last_line(ended.stderr)
+    assert count + 1 == (line.dropped or 0) + (line.spooled or 0)
+    assert line.dropped
 
 
 @pytest.mark.parametrize("count", [10, 10_000])
 def test_exit_delivers_beside_a_disk_that_hangs(receiver: Receiver, train: Run, count: int) -> None:
-    """A healthy backend gets everything: the disk is not needed."""
+    """A healthy backend receives everything, because the disk is not needed."""
     ended = train(EXIT_SCRIPT, "open", 3600.0, count, env={"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url})
     assert ended.at - float(ended.stdout) < EXIT
     assert count == len(receiver.records("event"))
@@ -246,13 +239,12 @@ def test_exit_delivers_beside_a_disk_that_hangs(receiver: Receiver, train: Run, 
 def test_configure_does_not_touch_the_spool(
     *, receiver: Receiver, start: Start, file_system: FileSystem, tmp_path: Path
 ) -> None:
-    """It returns at once, whatever the file system does, and so do flushes of what can be delivered."""
+    """If the file system hangs, ``configure()`` returns at once, and so does a flush to a healthy backend."""
     for call in ("open", "pwrite", "mkdir", "listdir"):
         file_system.hang(call)
-    begin = time.monotonic()
-    pipeline = start()
-    monitel.emit("event")
-    assert pipeline.force_flush(DEADLINE)
-    assert time.monotonic() - begin < LATE
-    assert ["event"] == names(receiver)
+    with in_time(LATE):
+        pipeline = start()
+        monitel.emit("event")
+        assert pipeline.force_flush(DEADLINE)
+    assert ["event"] == receiver.record_names()
     assert ([], []) == spooled(tmp_path / "spool")

@@ -1,18 +1,19 @@
-"""What an earlier process has left is delivered by the next pipeline with the same endpoints."""
+"""Spools of earlier processes, which the next pipeline with the same endpoints delivers."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from exporters.otlp.tests.inbox import DEADLINE
+from exporters.otlp.tests.receiver import Receiver
+from exporters.otlp.tests.spools import folders, spooled
+
 import monitel
 
-from .inbox import DEADLINE
-from .receiver import Receiver
-from .spools import folders, spooled
-
 if TYPE_CHECKING:
-    from .conftest import Run, Start
+    from exporters.otlp.tests.pipelines import Start
+    from exporters.otlp.tests.scripts import Run
 
 LEFT = """\
 pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=3600.0)
@@ -24,19 +25,19 @@ loss.add(1)
 
 
 def numbers(receiver: Receiver) -> list[int]:
-    """Return the numbers of the events that the earlier process has left."""
+    """Return the numbers of the earlier process's events."""
     return [record.attributes["number"] for record in receiver.records("left")]
 
 
-def refused_port() -> int:
-    """Return a port that refuses connections, and that a backend may take later."""
-    with Receiver() as gone:
-        return gone.port
+def closed_port() -> int:
+    """Return a port that refuses connections until a backend is started on it."""
+    with Receiver() as closed:
+        return closed.port
 
 
-def test_next_pipeline_delivers_what_an_earlier_one_left(train: Run, start: Start, tmp_path: Path) -> None:
-    """Encoded requests and raw items arrive once, with their own resource, and outside the account."""
-    port = refused_port()
+def test_next_pipeline_delivers_leftovers(train: Run, start: Start, tmp_path: Path) -> None:
+    """Encoded requests and raw items arrive once with the resource of their process, and are not in the account."""
+    port = closed_port()
     train(LEFT, f"http://127.0.0.1:{port}", 25_000)
     assert list((tmp_path / "spool").rglob("*.raw"))
     with Receiver(port) as receiver:
@@ -54,7 +55,7 @@ def test_next_pipeline_delivers_what_an_earlier_one_left(train: Run, start: Star
 
 
 def test_leftovers_of_another_endpoint_stay(train: Run, receiver: Receiver, start: Start, tmp_path: Path) -> None:
-    """Telemetry goes only where it was meant to go; offline runs stay as well."""
+    """Telemetry is sent only to the endpoint that it was recorded for; spools of offline runs stay as well."""
     train(LEFT, "http://127.0.0.1:9", 10)
     train(LEFT.replace("endpoint=sys.argv[1], ", ""), "", 5)
     pipeline = start(spool_dir=tmp_path / "spool")
@@ -65,9 +66,9 @@ def test_leftovers_of_another_endpoint_stay(train: Run, receiver: Receiver, star
     assert 15 == len(spooled(tmp_path / "spool")[1])
 
 
-def test_leftovers_wait_until_the_backend_accepts_something(train: Run, start: Start, tmp_path: Path) -> None:
-    """A backend that is away is not pressed with old data."""
-    port = refused_port()
+def test_leftovers_wait_until_the_backend_accepts_a_request(train: Run, start: Start, tmp_path: Path) -> None:
+    """No leftovers are sent to a backend that is away."""
+    port = closed_port()
     train(LEFT, f"http://127.0.0.1:{port}", 10)
     pipeline = start(endpoint=f"http://127.0.0.1:{port}", spool_dir=tmp_path / "spool")
     monitel.emit("first")
@@ -76,9 +77,9 @@ def test_leftovers_wait_until_the_backend_accepts_something(train: Run, start: S
     assert 10 == spooled(tmp_path / "spool")[1].count("left")
 
 
-def test_a_link_among_the_leftovers_is_not_followed(train: Run, start: Start, tmp_path: Path) -> None:
-    """A planted link to a spool elsewhere delivers nothing."""
-    port = refused_port()
+def test_link_among_the_leftovers_is_not_followed(train: Run, start: Start, tmp_path: Path) -> None:
+    """A symbolic link to a spool elsewhere delivers nothing."""
+    port = closed_port()
     train(LEFT, f"http://127.0.0.1:{port}", 10)
     (folder,) = folders(tmp_path / "spool")
     moved = tmp_path / "elsewhere"

@@ -1,4 +1,4 @@
-"""Python's logging as log records, when that is asked for."""
+"""Records of Python's logging, exported on request."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import logging
 from typing import TYPE_CHECKING
 
 import pytest
+from exporters.otlp.tests.inbox import Answer
 
 import monitel
 from monitel_otlp.log_handler import LogHandler
 
-from .inbox import Answer
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .conftest import Run, Start
-    from .receiver import Receiver
+    from exporters.otlp.tests.pipelines import Start
+    from exporters.otlp.tests.receiver import Receiver
+    from exporters.otlp.tests.scripts import Run
 
 LEVELS = [
     (logging.DEBUG, 5),
@@ -32,7 +32,7 @@ train = logging.getLogger("train")
 
 @pytest.fixture(autouse=True)
 def everything_is_logged() -> Iterator[None]:
-    """Let the loggers themselves keep nothing back; leave the handlers as they were."""
+    """Let all loggers pass every level, and restore levels and handlers afterwards."""
     root = logging.getLogger()
     before = root.level, list(root.handlers)
     root.setLevel(logging.DEBUG)
@@ -42,12 +42,12 @@ def everything_is_logged() -> Iterator[None]:
 
 
 def bodies(receiver: Receiver) -> list[object]:
-    """The bodies of the log records."""
+    """Return the bodies of the log records."""
     return [record.body for record in receiver.records()]
 
 
-def test_a_record_travels(receiver: Receiver, start: Start) -> None:
-    """With its time, logger, severity, text and place, in the resource of the windows."""
+def test_log_record_is_exported(receiver: Receiver, start: Start) -> None:
+    """The record has time, logger, severity, text and source line, and the resource of the pipeline."""
     pipeline = start(service_name="train", logging_level="WARNING")
     train.warning("loss is %s", float("nan"))
     assert pipeline.force_flush(10)
@@ -60,8 +60,8 @@ def test_a_record_travels(receiver: Receiver, start: Start) -> None:
 
 
 @pytest.mark.parametrize(("level", "severity"), LEVELS)
-def test_the_severity_is_opentelemetrys(receiver: Receiver, start: Start, level: int, severity: int) -> None:
-    """Also of a level between the named ones."""
+def test_level_becomes_a_severity_of_opentelemetry(receiver: Receiver, start: Start, level: int, severity: int) -> None:
+    """A level between two named ones has a severity between theirs."""
     pipeline = start(logging_level=logging.DEBUG)
     train.log(level, "message")
     assert pipeline.force_flush(10)
@@ -69,8 +69,8 @@ def test_the_severity_is_opentelemetrys(receiver: Receiver, start: Start, level:
 
 
 @pytest.mark.parametrize("level", ["ERROR", logging.ERROR])
-def test_the_level_is_a_limit(receiver: Receiver, start: Start, level: int | str) -> None:
-    """By name or number; what is below stays here."""
+def test_records_below_the_level_are_not_exported(receiver: Receiver, start: Start, level: int | str) -> None:
+    """The level may be given by name or number."""
     pipeline = start(logging_level=level)
     train.warning("below")
     train.error("at")
@@ -79,8 +79,8 @@ def test_the_level_is_a_limit(receiver: Receiver, start: Start, level: int | str
     assert ["at", "above"] == bodies(receiver)
 
 
-def test_without_a_level_nothing_travels(receiver: Receiver, start: Start) -> None:
-    """Python's logging is left alone unless it is asked for."""
+def test_no_record_is_exported_without_a_level(receiver: Receiver, start: Start) -> None:
+    """By default no handler is added to Python's logging."""
     handlers = list(logging.getLogger().handlers)
     pipeline = start()
     train.critical("here")
@@ -89,14 +89,14 @@ def test_without_a_level_nothing_travels(receiver: Receiver, start: Start) -> No
 
 
 @pytest.mark.parametrize(("level", "error"), [("LOUD", ValueError), (1.5, TypeError)])
-def test_a_level_that_is_none_is_refused(start: Start, level: object, error: type[Exception]) -> None:
-    """By logging itself."""
+def test_unknown_level_is_refused(start: Start, level: object, error: type[Exception]) -> None:
+    """Python's logging raises."""
     with pytest.raises(error):
         start(logging_level=level)
 
 
-def test_an_exception_travels(receiver: Receiver, start: Start) -> None:
-    """Its type, message and traceback, by OpenTelemetry's names."""
+def test_exception_is_exported(receiver: Receiver, start: Start) -> None:
+    """Type, message and traceback have the attribute names of OpenTelemetry."""
     pipeline = start(logging_level="WARNING")
     try:
         raise FloatingPointError("overflow in step 7")
@@ -107,19 +107,19 @@ def test_an_exception_travels(receiver: Receiver, start: Start) -> None:
     assert ("step failed", 17) == (record.body, record.severity)
     assert "FloatingPointError" == record.attributes["exception.type"]
     assert "overflow in step 7" == record.attributes["exception.message"]
-    assert "test_an_exception_travels" in record.attributes["exception.stacktrace"]
+    assert "test_exception_is_exported" in record.attributes["exception.stacktrace"]
 
 
-def test_exc_info_without_an_exception_is_no_exception(receiver: Receiver, start: Start) -> None:
-    """``exc_info=True`` outside of an except clause."""
+def test_exc_info_without_an_exception_adds_no_attributes(receiver: Receiver, start: Start) -> None:
+    """``exc_info=True`` may be used outside of an except clause."""
     pipeline = start(logging_level="WARNING")
     train.warning("odd", exc_info=True)
     assert pipeline.force_flush(10)
     assert [("odd", False)] == [(record.body, "exception.type" in record.attributes) for record in receiver.records()]
 
 
-def test_a_span_is_known(receiver: Receiver, start: Start) -> None:
-    """What is logged inside a span belongs to it."""
+def test_record_has_the_ids_of_the_current_span(receiver: Receiver, start: Start) -> None:
+    """A record that is logged inside a span has its trace id and span id."""
     pipeline = start(logging_level="WARNING")
     with pipeline.tracer_provider.get_tracer("mine").start_as_current_span("step"):
         train.warning("slow")
@@ -128,9 +128,9 @@ def test_a_span_is_known(receiver: Receiver, start: Start) -> None:
     assert (span.trace_id, span.span_id) == (record.trace_id, record.span_id)
 
 
-def test_what_the_delivery_makes_others_log_stays_here(receiver: Receiver, start: Start) -> None:
-    """At DEBUG urllib3 says something of each request: by itself the pipeline is quiet for ever."""
-    receiver.answer("metrics", Answer(401))  # of which the pipeline complains
+def test_records_caused_by_the_delivery_are_not_exported(receiver: Receiver, start: Start) -> None:
+    """Otherwise each request would cause new records (urllib3 logs each at DEBUG), and requests would never end."""
+    receiver.answer("metrics", Answer(401))  # the pipeline logs a warning
     pipeline = start(logging_level=logging.DEBUG)
     train.debug("once")
     for _ in range(3):
@@ -144,10 +144,10 @@ def test_what_the_delivery_makes_others_log_stays_here(receiver: Receiver, start
     assert ["once", "another's"] == bodies(receiver)
 
 
-def test_a_record_that_cannot_be_formatted_raises_nowhere(
+def test_record_that_cannot_be_formatted_does_not_raise(
     receiver: Receiver, start: Start, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As in any handler of logging: it is reported on stderr, and the next one is sent. The loss is counted."""
+    """The error is reported on stderr as by any logging handler, the record is counted, and the next one is sent."""
     pipeline = start(logging_level="WARNING")
     (handler,) = (each for each in logging.getLogger().handlers if isinstance(each, LogHandler))
     handler.handle(logging.LogRecord("train", logging.ERROR, __file__, 1, "%d", ("three",), None))
@@ -158,8 +158,8 @@ def test_a_record_that_cannot_be_formatted_raises_nowhere(
     assert 1 == capsys.readouterr().err.count("--- Logging error ---")
 
 
-def test_logging_inside_a_handler_of_events_comes_back(receiver: Receiver, start: Start) -> None:
-    """A user's handler logs what it is given, in whatever thread that is."""
+def test_record_logged_by_an_event_handler_is_exported(receiver: Receiver, start: Start) -> None:
+    """An event handler of the application may log in any thread."""
     pipeline = start(logging_level="WARNING")
     with monitel.register_event_handler(lambda event: train.warning("%s", event.name)):
         monitel.emit("epoch")
@@ -167,8 +167,8 @@ def test_logging_inside_a_handler_of_events_comes_back(receiver: Receiver, start
     assert ["epoch"] == [record.body for record in receiver.records() if record.scope == "train"]
 
 
-def test_after_shutdown_nothing_travels(receiver: Receiver, start: Start) -> None:
-    """Neither late nor twice, by the one that a second configure() has shut down."""
+def test_no_record_is_exported_after_shutdown(receiver: Receiver, start: Start) -> None:
+    """A pipeline that a second ``configure()`` has shut down exports no records either."""
     start(logging_level="WARNING")
     second = start(logging_level="WARNING")
     train.warning("once")
@@ -177,8 +177,8 @@ def test_after_shutdown_nothing_travels(receiver: Receiver, start: Start) -> Non
     assert ["once"] == bodies(receiver)
 
 
-def test_after_shutdown_the_handler_is_gone(start: Start) -> None:
-    """In a notebook there would be one more for each configure()."""
+def test_shutdown_removes_the_handler(start: Start) -> None:
+    """Otherwise each ``configure()`` in a notebook would add another handler."""
     handlers = list(logging.getLogger().handlers)
     assert start(logging_level="WARNING").shutdown()
     assert handlers == logging.getLogger().handlers
@@ -198,8 +198,8 @@ os.wait()
 """
 
 
-def test_a_forked_child_logs_once_it_records(receiver: Receiver, train: Run) -> None:
-    """Its first log record begins a pipeline of its own, as an event does."""
+def test_forked_child_exports_its_log_records(receiver: Receiver, train: Run) -> None:
+    """The first log record starts the child's pipeline, as an event does."""
     train(CHILD, receiver.url)
     found = [record.body for record in receiver.records() if record.name != "child"]
     assert ["after", "before", "parent"] == sorted(map(str, found))

@@ -1,4 +1,4 @@
-"""Events as log records: equal to those of the SDK and the official encoder, at a fraction of their time."""
+"""Events as log records: equal to those of the SDK and the official encoder."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from opentelemetry.trace import INVALID_SPAN, NonRecordingSpan, SpanContext, Tra
 import monitel
 from monitel import Severity
 from monitel_otel import Period, Records, timestamp_ns
+from monitel_otlp._compat import LoggerProvider, LogRecordProcessor, ReadableLogRecord, encode_logs
 from monitel_otlp.logs.mapping import LoggedEvent
 from monitel_otlp.logs.requests import EventRequests
 from monitel_otlp.logs.timestamps import Timestamps
-from monitel_otlp.sdk._compat import LoggerProvider, LogRecordProcessor, ReadableLogRecord, encode_logs
-from monitel_otlp.sdk.encoder import encode_resource
+from monitel_otlp.sdk.official_encoders import encode_resource
 from monitel_otlp.traces.span_queue import Identified
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from monitel_otlp.request import FrozenRequest
-    from monitel_otlp.sdk._compat import ReadWriteLogRecord
+    from monitel_otlp._compat import ReadWriteLogRecord
+    from monitel_otlp.messages.request import FrozenRequest
 
 RESOURCE = Resource({"service.name": "train"})
 NOW = datetime(2026, 1, 1, 12, 30, 15, 123456, tzinfo=timezone.utc)
@@ -41,19 +41,19 @@ LENGTH_LIMIT = "OTEL_LOGRECORD_ATTRIBUTE_VALUE_LENGTH_LIMIT"
 
 
 class Word(str):
-    """A str of another type."""
+    """A subclass of str."""
 
     __slots__ = ()
 
 
 class Number(IntEnum):
-    """An int of another type."""
+    """A subclass of int."""
 
     ONE = 1
 
 
 class Collected(LogRecordProcessor):
-    """Keeps the records of a LoggerProvider."""
+    """A processor that keeps the records of a LoggerProvider."""
 
     def __init__(self) -> None:
         self.records: list[ReadableLogRecord] = []
@@ -88,12 +88,12 @@ def by_the_sdk(events: list[LoggedEvent]) -> list[Any]:
 
 
 def serialized(messages: Iterable[Any]) -> list[bytes]:
-    """Return the messages as bytes: protobuf before version 6 has no message with a NaN equal to another one."""
+    """Return the messages as bytes: before protobuf 6 messages with a NaN are never equal."""
     return [message.SerializeToString() for message in messages]
 
 
 def by_monitel(events: list[Any]) -> tuple[list[FrozenRequest], list[tuple[str, str, int]]]:
-    """Encode events into requests; return them and what is lost."""
+    """Encode events into requests; return the requests and the reported losses."""
     requests: list[FrozenRequest] = []
     lost: list[tuple[str, str, int]] = []
     builder = EventRequests(requests.append, lambda *each: lost.append(each), encode_resource(RESOURCE))
@@ -116,7 +116,7 @@ def records_in(requests: list[FrozenRequest]) -> list[Any]:
 
 
 def logged(data: dict[Any, Any] | None = None, **fields: Any) -> LoggedEvent:
-    """Return an event as it is queued, with data that is not checked."""
+    """Return a queued event with data that is not checked."""
     event = monitel.Event(fields.pop("name", "event"), fields.pop("timestamp", NOW), {})
     event.data.update(data or {})
     return LoggedEvent(event, **{"step": None, "context": Context(), "inside": None, "observed_ns": 7, **fields})
@@ -152,7 +152,7 @@ times = st.datetimes() | st.datetimes(timezones=st.just(timezone.utc) | st.timez
 
 @st.composite
 def logged_events(draw: Callable[[st.SearchStrategy[Any]], Any]) -> LoggedEvent:
-    """Draw an event as it is queued, with any data."""
+    """Draw a queued event with any data."""
     severity = draw(st.sampled_from(Severity))
     event = monitel.Event(draw(text), draw(times), {}, severity=severity)
     event.data.update(draw(st.dictionaries(keys, values, max_size=6)))
@@ -162,7 +162,7 @@ def logged_events(draw: Callable[[st.SearchStrategy[Any]], Any]) -> LoggedEvent:
 
 @given(st.lists(logged_events(), min_size=1, max_size=5))
 def test_events_are_encoded_as_the_sdk_does(events: list[LoggedEvent]) -> None:
-    """Resource, scope and each field of each record are those of the official path."""
+    """Resource, scope and all fields of each record are equal to those of the official encoder."""
     requests, lost = by_monitel(events)
     assert [] == lost
     (request,) = requests
@@ -174,7 +174,7 @@ def test_events_are_encoded_as_the_sdk_does(events: list[LoggedEvent]) -> None:
 @pytest.mark.parametrize("count", ["", "0", "1", "3", "128"])
 @pytest.mark.parametrize("length", ["", "0", "2"])
 def test_limits_of_the_sdk_hold(monkeypatch: pytest.MonkeyPatch, count: str, length: str) -> None:
-    """Attributes beyond the standard limits are cut and counted in the record as by the SDK."""
+    """Attributes beyond the standard limits are dropped and counted in the record, as by the SDK."""
     monkeypatch.setenv(COUNT_LIMIT, count)
     monkeypatch.setenv(LENGTH_LIMIT, length)
     events = [logged({"a": "text", "b": 1, "c": "é", "d": 2.5}, step=3), logged(), logged({"a": "x" * 9})]
@@ -182,23 +182,23 @@ def test_limits_of_the_sdk_hold(monkeypatch: pytest.MonkeyPatch, count: str, len
     assert by_the_sdk(events) == list(message.resource_logs)
 
 
-def test_malformed_limits_are_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A limit that is not a number does not end telemetry: 128 attributes are kept."""
+def test_malformed_limit_means_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the limit is not a number, 128 attributes are kept."""
     monkeypatch.setenv(COUNT_LIMIT, "many")
     (record,) = records_in(by_monitel([logged({str(number): number for number in range(130)})])[0])
     assert (128, 2) == (len(record.attributes), record.dropped_attributes_count)
 
 
 def test_event_with_many_attributes_logs_one_line(caplog: pytest.LogCaptureFixture) -> None:
-    """An event with 20,000 attributes, some of them odd, is cut with a single warning, however often it comes."""
+    """An event with 20,000 attributes, some of them invalid, is cut with one warning, however often it is logged."""
     event = logged({**{str(number): number for number in range(20_000)}, "odd": object()})
     requests, _ = by_monitel([event, event])
     assert [128, 128] == [len(record.attributes) for record in records_in(requests)]
     assert [logging.WARNING] == [record.levelno for record in caplog.records]
 
 
-def test_odd_values_are_left_out_and_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
-    """A value that a log record cannot hold costs only itself; each event name is warned of once."""
+def test_unsupported_values_are_left_out_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Only the value that a log record cannot hold is left out, with one warning for each event name."""
     events = [logged({"good": 1, "large": 2**63, "none": None}, name=name) for name in ("a", "a", "b")]
     requests, lost = by_monitel(events)
     assert [["good"]] * 3 == [[each.key for each in record.attributes] for record in records_in(requests)]
@@ -207,14 +207,14 @@ def test_odd_values_are_left_out_and_warned_of_once(caplog: pytest.LogCaptureFix
     assert 2 == len(caplog.messages)
 
 
-def test_text_that_utf8_cannot_hold_is_repaired() -> None:
-    """A lone surrogate becomes its escape, in keys and in values."""
+def test_text_that_is_not_utf8_is_escaped() -> None:
+    """A lone surrogate is escaped in keys and in values."""
     (record,) = records_in(by_monitel([logged({"k\udc80": "v\udcff"})])[0])
     assert [(r"k\udc80", r"v\udcff")] == [(each.key, each.value.string_value) for each in record.attributes]
 
 
 class Broken:
-    """Not an event at all."""
+    """An object that is not an event."""
 
     name = "broken"
 
@@ -224,8 +224,8 @@ class Broken:
         raise RuntimeError("broken")
 
 
-def test_one_broken_event_costs_no_other(caplog: pytest.LogCaptureFixture) -> None:
-    """Events that cannot be encoded are lost, counted, and logged once."""
+def test_broken_events_do_not_affect_others(caplog: pytest.LogCaptureFixture) -> None:
+    """Events that cannot be encoded are counted as lost, and one line is logged."""
     broken = [(Broken(), *logged()[1:]), logged(observed_ns=-1), None]
     requests, lost = by_monitel([logged(step=1), *broken, logged(step=2)])
     assert [1, 2] == [record.attributes[0].value.int_value for record in records_in(requests)]
@@ -235,8 +235,8 @@ def test_one_broken_event_costs_no_other(caplog: pytest.LogCaptureFixture) -> No
 
 
 @pytest.mark.parametrize(("events", "size", "expected"), [(1100, 1, [500, 500, 100]), (9, 300_000, [4, 4, 1])])
-def test_requests_are_put_when_they_are_large(events: int, size: int, expected: list[int]) -> None:
-    """A request has at most 500 records, or about 1 MiB."""
+def test_size_of_requests_is_limited(events: int, size: int, expected: list[int]) -> None:
+    """A request has at most 500 records and about 1 MiB."""
     requests, _ = by_monitel([logged({"text": "x" * size})] * events)
     assert expected == [request.items for request in requests]
     assert all(abs(request.created_ns - time.time_ns()) < 60e9 for request in requests)
@@ -252,8 +252,8 @@ def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     time.tzset()
 
 
-def test_local_times_are_those_of_the_calendar(zone: ZoneInfo) -> None:
-    """Around each change of the clocks, in both directions and with both folds, no cached offset is wrong."""
+def test_local_times_are_converted_exactly(zone: ZoneInfo) -> None:
+    """Cached offsets are right around each change of the clocks, in both directions and with both folds."""
     begin = datetime(2010, 1, 1, tzinfo=timezone.utc)  # in 2010 clocks changed a minute after midnight in St. John's
     hours = [begin + timedelta(hours=each) for each in range(366 * 24)]
     offsets = [hour.astimezone(zone).utcoffset() for hour in hours]
@@ -267,8 +267,8 @@ def test_local_times_are_those_of_the_calendar(zone: ZoneInfo) -> None:
                 assert timestamp_ns(moment) == ns(moment)
 
 
-def test_another_local_zone_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After ``time.tzset()`` the cached offset of the former zone is not used."""
+def test_change_of_the_local_zone_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After ``time.tzset()`` the cached offset of the previous zone is not used."""
     ns, moment, found = Timestamps().ns, datetime(2026, 7, 1, 12), []  # noqa: DTZ001  local time is the subject
     for name in ("Europe/Berlin", "Asia/Tokyo", "UTC"):
         monkeypatch.setenv("TZ", name)
@@ -280,14 +280,14 @@ def test_another_local_zone_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @given(st.lists(times, min_size=1, max_size=4))
-def test_any_time_is_converted_as_by_the_calendar(moments: list[datetime]) -> None:
-    """Any datetime gives the nanoseconds that :func:`monitel_otel.timestamp_ns` gives, cut to the protocol's range."""
+def test_any_time_is_converted_exactly(moments: list[datetime]) -> None:
+    """The result is equal to that of :func:`monitel_otel.timestamp_ns`."""
     ns = Timestamps().ns
     assert [timestamp_ns(moment) for moment in moments] == [ns(moment) for moment in moments]
 
 
-def test_gauges_of_not_a_number_keep_their_value() -> None:
-    """NaN and infinities are attributes too."""
+def test_values_that_are_not_finite_are_kept() -> None:
+    """NaN and infinities are valid attributes."""
     (record,) = records_in(by_monitel([logged({"nan": math.nan, "inf": -math.inf})])[0])
     nan, inf = (each.value.double_value for each in record.attributes)
     assert (True, -math.inf) == (math.isnan(nan), inf)

@@ -1,4 +1,4 @@
-"""Names with many attribute sets: further sets become one series, and no sample is lost from the totals."""
+"""Limit of attribute sets for each name: further sets share one overflow series, and totals stay exact."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from exporters.otlp.tests.checks import warnings_with
+from exporters.otlp.tests.inbox import DEADLINE
+from exporters.otlp.tests.producers import run_together
 
 import monitel_otlp
 from monitel import COUNT, HISTOGRAM, SUM, Stat
-
-from .inbox import DEADLINE
-from .producers import run_together
+from monitel_otlp.metrics.window_queue import WindowQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .conftest import Start
-    from .receiver import Receiver
+    from exporters.otlp.tests.pipelines import Start
+    from exporters.otlp.tests.receiver import Receiver
 
 OVERFLOW = "otel.metric.overflow"
 
@@ -33,30 +34,25 @@ def record(name: str, sets: range, *, value: float = 1.0) -> None:
 
 
 def totals(receiver: Receiver, metric: str) -> dict[Any, float]:
-    """Return the last value of each series by its attribute ``layer``, or ``OVERFLOW``."""
+    """Return the last value of each series by its attribute ``layer``, or by ``OVERFLOW``."""
     return {
         OVERFLOW if OVERFLOW in point.attributes else point.attributes["layer"]: point.value
         for point in sorted(receiver.points(metric), key=lambda point: point.time_ns)
     }
 
 
-def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Return the warnings about attribute sets."""
-    return [each.getMessage() for each in caplog.records if OVERFLOW in each.getMessage()]
-
-
 def test_default_limit_is_2000(receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture) -> None:
-    """The set after the 2,000th, and each further one, goes into one series; that is logged once."""
+    """All sets after the 2,000th share one series, and one warning is logged."""
     pipeline = start()
     record("wide", range(2000))
-    assert [] == warnings(caplog)
+    assert [] == warnings_with(caplog, OVERFLOW)
     record("wide", range(2000, 2010))
     assert pipeline.force_flush(DEADLINE)
     expected: dict[Any, float] = {**dict.fromkeys(range(2000), 1), OVERFLOW: 10}
     assert expected == totals(receiver, "wide.count")
-    assert 1 == len(warnings(caplog))
-    assert "'wide'" in warnings(caplog)[0]
-    assert "2000" in warnings(caplog)[0]
+    assert 1 == len(warnings_with(caplog, OVERFLOW))
+    assert "'wide'" in warnings_with(caplog, OVERFLOW)[0]
+    assert "2000" in warnings_with(caplog, OVERFLOW)[0]
     account = pipeline.account()["metrics"]
     assert (2010, 2010) == (account.recorded, account.delivered)
 
@@ -65,7 +61,7 @@ def test_default_limit_is_2000(receiver: Receiver, start: Start, caplog: pytest.
 def test_totals_over_all_series_are_exact(
     receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture, limit: int
 ) -> None:
-    """Counts and sums add up, known sets go on by themselves, and other names are not affected."""
+    """Counts and sums add up, sets within the limit keep their series, and other names are not affected."""
     pipeline = start(series_limit=limit)
     choose = random.Random(limit)
     added: Counter[int] = Counter()
@@ -81,23 +77,23 @@ def test_totals_over_all_series_are_exact(
     assert expected == totals(receiver, "wide.sum")
     assert 300 == sum(totals(receiver, "wide.count").values())
     assert {0: 1} == totals(receiver, "narrow.count")
-    assert 1 == len(warnings(caplog))
+    assert 1 == len(warnings_with(caplog, OVERFLOW))
     assert 301 == pipeline.account()["metrics"].delivered
 
 
-def test_each_name_is_logged_once(start: Start, caplog: pytest.LogCaptureFixture) -> None:
-    """The limit and the warning are for each name."""
+def test_overflow_is_logged_once_for_each_name(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    """The limit applies to each name separately."""
     start(series_limit=3)
     for _ in range(2):
         for name in ("one", "two"):
             record(name, range(6))
-    assert ["'one'", "'two'"] == [message.split()[0] for message in warnings(caplog)]
+    assert ["'one'", "'two'"] == [message.split()[0] for message in warnings_with(caplog, OVERFLOW)]
 
 
 def test_application_may_use_the_overflow_attribute(
     receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A set that equals the overflow series shares it, and the warning is logged all the same."""
+    """A Stat with the attributes of the overflow series shares it, and the warning is still logged."""
     pipeline = start(series_limit=2)
     stat = Stat("wide", [COUNT], 60.0, attributes={OVERFLOW: True})
     stat.add(1)
@@ -105,22 +101,20 @@ def test_application_may_use_the_overflow_attribute(
     record("wide", range(4))
     assert pipeline.force_flush(DEADLINE)
     assert {0: 1, OVERFLOW: 4} == totals(receiver, "wide.count")
-    assert 1 == len(warnings(caplog))
+    assert 1 == len(warnings_with(caplog, OVERFLOW))
 
 
-def test_threads_that_reach_the_limit_together_share_their_series(receiver: Receiver, start: Start) -> None:
-    """A set that two threads bring at the same time is known to both: its windows stay together."""
+def test_threads_that_reach_the_limit_together_share_series(receiver: Receiver, start: Start) -> None:
+    """If two threads add the same set concurrently, its windows are in one series."""
     pipeline = start(series_limit=40)
     run_together(*(partial(record, "wide", range(40)) for _ in range(4)))
     assert pipeline.force_flush(DEADLINE)
     assert dict.fromkeys(range(40), 4) == totals(receiver, "wide.count")
 
 
-def test_set_made_by_another_thread_meanwhile_is_known(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last set within the limit does not overflow if another thread has made it between look-up and lock."""
-    pipeline = start(series_limit=1)
-    assert pipeline.engine is not None
-    queue = pipeline.engine._windows
+def test_set_added_by_another_thread_does_not_overflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last set within the limit does not overflow if another thread adds it between look-up and lock."""
+    queue = WindowQueue(10, 1 << 30, series_limit=1)
     make = queue._new_series
 
     def make_twice(*arguments: Any) -> Any:
@@ -134,8 +128,10 @@ def test_set_made_by_another_thread_meanwhile_is_known(start: Start, monkeypatch
     assert one is other
 
 
-def test_rank_stays_on_the_points(receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attributes that identify the process are on the points of the overflow series too."""
+def test_points_of_the_overflow_series_have_the_rank(
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Attributes that identify the process are kept."""
     for name, value in (("RANK", "3"), ("WORLD_SIZE", "4"), ("LOCAL_RANK", "3")):
         monkeypatch.setenv(name, value)
     pipeline = start(series_limit=1, rank_attribute=True)
@@ -147,7 +143,7 @@ def test_rank_stays_on_the_points(receiver: Receiver, start: Start, monkeypatch:
 
 
 def test_distributions_of_further_sets_are_merged(receiver: Receiver, start: Start) -> None:
-    """The overflow series has the histogram of all its windows, whose Stats may collect different aggregations."""
+    """The overflow series has the histogram of all its windows, even if their Stats have different aggregations."""
     pipeline = start(series_limit=1, distributions="histogram")
     for layer in range(5):
         stat = Stat("wide", [HISTOGRAM] if layer % 2 else [COUNT, HISTOGRAM], 60.0, attributes={"layer": layer})
@@ -164,7 +160,7 @@ def test_distributions_of_further_sets_are_merged(receiver: Receiver, start: Sta
     [(True, TypeError), ("x", TypeError), (2.0, TypeError), (None, TypeError), (0, ValueError), (-1, ValueError)],
 )
 def test_limit_is_checked(limit: Any, error: type[Exception]) -> None:
-    """The message names the argument and what was given."""
+    """The message has the argument and the given value."""
     with pytest.raises(error, match=r"series_limit must be .*(got .*)"):
         monitel_otlp.configure(series_limit=limit)
 
@@ -185,7 +181,7 @@ def test_limit_is_checked(limit: Any, error: type[Exception]) -> None:
 def test_attribute_of_any_type_keeps_its_series(
     receiver: Receiver, start: Start, attributes: Callable[[], Any]
 ) -> None:
-    """Stats of equal attributes are one series, even if the value is NaN, which differs from itself."""
+    """Stats with equal attributes share a series, even if the value is NaN, which is not equal to itself."""
     pipeline = start(series_limit=2)
     for _ in range(4):
         stat = Stat("odd", [COUNT], 60.0, attributes={"a": attributes()})

@@ -9,6 +9,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import pytest
+from exporters.otlp.tests.inbox import points_of
+from exporters.otlp.tests.producers import close_windows
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,16 +20,14 @@ from monitel import COUNT, HISTOGRAM, STDDEV, Histogram, Stat
 from monitel_otlp.metrics.mapping import CumulativeMapping, DeltaMapping, Points
 from monitel_otlp.metrics.window_queue import WindowQueue
 
-from .inbox import points_of
-
 if TYPE_CHECKING:
+    from exporters.otlp.tests.inbox import Point
+    from exporters.otlp.tests.pipelines import Start
+    from exporters.otlp.tests.receiver import Receiver
+
     from monitel.testing import ManualClock
 
-    from .conftest import Start
-    from .inbox import Point
-    from .receiver import Receiver
-
-START_NS = 1_767_225_600_000_000_000  # where the clock of the tests starts
+START_NS = 1_767_225_600_000_000_000  # initial time of the fixture ``clock``
 MINUTE_NS = 60_000_000_000
 DELTA, CUMULATIVE = 1, 2
 PERCENTILES = ["x.p50", "x.p90", "x.p95", "x.p99"]
@@ -35,16 +35,8 @@ AGGREGATION = "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION"
 TEMPORALITY = "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE"
 
 
-def close_windows(stat: Stat, clock: ManualClock, *windows: list[float]) -> None:
-    """Fill one window after the other."""
-    for samples in windows:
-        for sample in samples:
-            stat.add(sample)
-        clock.advance(60)
-
-
 def decoded(point: Point) -> Histogram:
-    """A point as it was made, without what a histogram point does not have."""
+    """Return the histogram of a point, without the fields that a histogram point does not have."""
     proto = point.proto
     positive, negative = proto.positive, proto.negative
     made = Histogram(
@@ -75,7 +67,7 @@ def decoded(point: Point) -> Histogram:
     ],
 )
 @pytest.mark.parametrize("temporality", ["", "delta"])
-def test_what_is_sent(
+def test_form_of_distributions(
     receiver: Receiver,
     start: Start,
     monkeypatch: pytest.MonkeyPatch,
@@ -85,7 +77,7 @@ def test_what_is_sent(
     metrics: list[str],
     temporality: str,
 ) -> None:
-    """Percentiles unless the argument or the standard variable says that the backend takes more."""
+    """Percentiles are sent unless the argument or the standard variable selects histograms."""
     monkeypatch.setenv(AGGREGATION, variable)
     monkeypatch.setenv(TEMPORALITY, temporality)
     pipeline = start(distributions=chosen)
@@ -103,16 +95,14 @@ def test_what_is_sent(
     assert [1.0] * (metrics != ["x.histogram"]) == receiver.values("x.p50")
 
 
-def test_another_word_is_refused() -> None:
-    """What is allowed is in the message."""
+def test_unknown_distributions_are_refused() -> None:
+    """The message has the allowed values."""
     with pytest.raises(ValueError, match="distributions must be one of 'percentiles', 'histogram', 'both', got 'p99'"):
         monitel_otlp.configure(distributions="p99")
 
 
-def test_cumulative_histograms_hold_all_samples_so_far(
-    receiver: Receiver, start: Start, clock: ManualClock
-) -> None:
-    """Each window is a point at its own end, of all samples since the pipeline's start; NaN is in none."""
+def test_cumulative_histograms_contain_all_samples_so_far(receiver: Receiver, start: Start, clock: ManualClock) -> None:
+    """Each window adds a point at its end, with all finite samples since the start of the pipeline."""
     pipeline = start(distributions="both")
     stat = Stat("x", [HISTOGRAM, COUNT], 60.0)
     windows = [[1.0, 4.0], [math.nan], [0.0, 1e9, math.inf], [2.0]]
@@ -130,10 +120,10 @@ def test_cumulative_histograms_hold_all_samples_so_far(
     assert [1.0, 0.0, 2.0] == [medians[0], round(medians[2]), medians[3]]
 
 
-def test_delta_histograms_are_of_one_window(
+def test_delta_histograms_contain_one_window(
     receiver: Receiver, start: Start, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From the window's start to its end; a window without a finite sample has none."""
+    """The period of the point is that of the window; a window without finite samples has no point."""
     monkeypatch.setenv(TEMPORALITY, "delta")
     pipeline = start(distributions="histogram")
     stat = Stat("x", [HISTOGRAM, COUNT], 60.0)
@@ -148,8 +138,8 @@ def test_delta_histograms_are_of_one_window(
     assert [2, 1, 1] == [point.proto.count for point in receiver.points("x")]
 
 
-def test_negative_samples_leave_the_sum_out(receiver: Receiver, start: Start) -> None:
-    """The protocol wants no sum in a histogram of such samples; the buckets are on the negative side."""
+def test_histogram_with_negative_samples_has_no_sum(receiver: Receiver, start: Start) -> None:
+    """OTLP does not allow a sum then; negative samples are in the negative buckets."""
     pipeline = start(distributions="histogram")
     stat = Stat("x", [HISTOGRAM], 60.0)
     for sample in (-3.0, 1.0, -3.5):
@@ -164,7 +154,7 @@ def test_negative_samples_leave_the_sum_out(receiver: Receiver, start: Start) ->
 def test_windows_less_than_a_millisecond_apart_are_one_point(
     receiver: Receiver, start: Start, clock: ManualClock
 ) -> None:
-    """Their distributions and standard deviations become those of all their samples."""
+    """The point has the distribution and the standard deviation of all their samples."""
     pipeline = start(distributions="both")
     stat = Stat("x", [HISTOGRAM, STDDEV], 60.0)
     for samples in ([1.0, 4.0, 9.0], [100.0, 50.0]):
@@ -182,10 +172,8 @@ def test_windows_less_than_a_millisecond_apart_are_one_point(
     assert [expected] == pytest.approx(receiver.values("x.stddev"))
 
 
-def test_windows_far_apart_in_value_become_one_point(
-    receiver: Receiver, start: Start, clock: ManualClock
-) -> None:
-    """A standard deviation whose square no float holds is infinite, and costs no window."""
+def test_merged_standard_deviation_may_be_infinite(receiver: Receiver, start: Start, clock: ManualClock) -> None:
+    """If the variance of merged windows exceeds the range of floats, the standard deviation is infinite."""
     pipeline = start()
     stat = Stat("x", [COUNT, STDDEV], 60.0)
     for samples in ([1e300, 1e300], [1.0]):
@@ -197,8 +185,8 @@ def test_windows_far_apart_in_value_become_one_point(
     assert ([3], [math.inf]) == (receiver.values("x.count"), receiver.values("x.stddev"))
 
 
-def test_stats_of_one_series_share_a_total(receiver: Receiver, start: Start, clock: ManualClock) -> None:
-    """A Stat that is local to a function goes on where the one before it stopped; one without HISTOGRAM is no gap."""
+def test_stats_of_one_series_share_their_totals(receiver: Receiver, start: Start, clock: ManualClock) -> None:
+    """A new Stat continues the totals of the previous one, even after a Stat without HISTOGRAM."""
     pipeline = start(distributions="histogram")
     for aggregations in ([HISTOGRAM], [COUNT], [HISTOGRAM]):
         close_windows(Stat("x", aggregations, 60.0), clock, [2.0])
@@ -207,7 +195,7 @@ def test_stats_of_one_series_share_a_total(receiver: Receiver, start: Start, clo
 
 
 def window(samples: list[float], end_ns: int, name: str = "x") -> monitel.Window:
-    """A window of these samples."""
+    """Return a window with these samples."""
     definition = monitel.StatDefinition(name, (HISTOGRAM,), "", "", MappingProxyType({}), monotonic=False)
     finite = [sample for sample in samples if math.isfinite(sample)] or [0.0]
     return monitel.Window(
@@ -220,8 +208,8 @@ def window(samples: list[float], end_ns: int, name: str = "x") -> monitel.Window
     st.lists(st.tuples(st.sampled_from("xy"), st.lists(st.sampled_from([0.5, 7.0, 1e6]), min_size=1)), max_size=30),
     st.lists(st.sampled_from([0, 0, 0, 1, 3])),
 )
-def test_what_is_dropped_is_in_the_total(windows: list[tuple[str, list[float]]], takes: list[int]) -> None:
-    """Whatever a full queue drops, the next point of the series has the distribution of all windows up to it."""
+def test_dropped_windows_are_in_the_totals(windows: list[tuple[str, list[float]]], takes: list[int]) -> None:
+    """If a full queue drops windows, the next point of the series has the distribution of all windows so far."""
     queue, mapping, plan = WindowQueue(3, 1 << 30), CumulativeMapping(0, "histogram"), deque(takes)
     plan.extend([0] * (len(windows) - len(takes) - 1) + [3])
     so_far: dict[str, list[float]] = {"x": [], "y": []}
@@ -241,8 +229,8 @@ def test_what_is_dropped_is_in_the_total(windows: list[tuple[str, list[float]]],
             ]
 
 
-def test_totals_cost_nothing_where_no_histogram_is_sent() -> None:
-    """Percentiles and delta histograms are of one window: nothing is merged for them."""
+def test_nothing_is_merged_without_cumulative_histograms() -> None:
+    """Percentiles and delta histograms need only one window."""
     for mapping in (CumulativeMapping(0), DeltaMapping(0, "both")):
         queue = WindowQueue(10, 1 << 30)
         queue.put(window([1.0], 1))

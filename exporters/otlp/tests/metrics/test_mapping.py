@@ -1,4 +1,4 @@
-"""Windows as metric points: shape, names, units, times, totals, what is not finite."""
+"""Windows as metric points: kinds, names, units, times, totals, and values that are not finite."""
 
 from __future__ import annotations
 
@@ -9,28 +9,21 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from exporters.otlp.tests.producers import close_windows
 
 import monitel
 from monitel import COUNT, MAX, MEAN, MIN, SUM, VALUE, Aggregation, Stat
 from monitel.aggregation import TORCHS
 
 if TYPE_CHECKING:
+    from exporters.otlp.tests.pipelines import Start
+    from exporters.otlp.tests.receiver import Receiver
+
     from monitel.testing import ManualClock
 
-    from .conftest import Start
-    from .receiver import Receiver
-
-START_NS = 1_767_225_600_000_000_000  # where the clock of the tests starts
+START_NS = 1_767_225_600_000_000_000  # initial time of the fixture ``clock``
 MINUTE_NS = 60_000_000_000
 CUMULATIVE = 2
-
-
-def close_windows(stat: Stat, clock: ManualClock, *windows: list[float]) -> None:
-    """Fill one window after the other."""
-    for samples in windows:
-        for sample in samples:
-            stat.add(sample)
-        clock.advance(60)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +37,7 @@ def close_windows(stat: Stat, clock: ManualClock, *windows: list[float]) -> None
         (VALUE, "gauge", None, "s", [4.0, -1.0]),
     ],
 )
-def test_each_window_is_a_point_at_its_own_end(
+def test_each_window_is_a_point_at_its_end(
     *,
     receiver: Receiver,
     start: Start,
@@ -55,7 +48,7 @@ def test_each_window_is_a_point_at_its_own_end(
     unit: str,
     values: list[float],
 ) -> None:
-    """COUNT and SUM are cumulative sums, the rest are gauges; two windows of one export interval are two points."""
+    """COUNT and SUM are cumulative sums, others are gauges; two windows in one export interval are two points."""
     before = time.time_ns()
     pipeline = start()
     stat = Stat("step.time", [aggregation], 60.0, unit="s", description="a step", attributes={"split": "val"})
@@ -72,8 +65,8 @@ def test_each_window_is_a_point_at_its_own_end(
         assert before <= first.start_ns == points[1].start_ns <= time.time_ns()
 
 
-def test_only_what_was_asked_for_is_sent(receiver: Receiver, start: Start) -> None:
-    """A Stat with two aggregations gives two metrics."""
+def test_only_requested_aggregations_are_sent(receiver: Receiver, start: Start) -> None:
+    """A Stat with two aggregations becomes two metrics."""
     pipeline = start()
     stat = Stat("x", [MEAN, COUNT], 60.0)
     stat.add(1)
@@ -82,8 +75,8 @@ def test_only_what_was_asked_for_is_sent(receiver: Receiver, start: Start) -> No
     assert {"x.mean", "x.count"} == {point.metric for point in receiver.all_points() if point.metric.startswith("x.")}
 
 
-def test_a_declared_counter_is_monotonic(receiver: Receiver, start: Start) -> None:
-    """``monotonic=True`` makes the sum a counter for the backend."""
+def test_monotonic_sum_is_a_counter(receiver: Receiver, start: Start) -> None:
+    """``monotonic=True`` makes the sum a monotonic sum."""
     pipeline = start()
     stat = Stat("tokens", [SUM], 60.0, monotonic=True)
     stat.add(5)
@@ -103,10 +96,10 @@ def test_a_declared_counter_is_monotonic(receiver: Receiver, start: Start) -> No
         ("é", "stat__", "Stat 'é'"),
     ],
 )
-def test_names_follow_the_rule_of_opentelemetry(
+def test_metric_names_follow_opentelemetry(
     receiver: Receiver, start: Start, name: str, metric: str, description: str
 ) -> None:
-    """What a metric may not be called is kept in its description."""
+    """If a name is not allowed, it is changed, and the description has the original."""
     pipeline = start()
     stat = Stat(name, [MAX], 60.0)
     stat.add(1)
@@ -115,8 +108,8 @@ def test_names_follow_the_rule_of_opentelemetry(
     assert [description] == [point.description for point in receiver.points(f"{metric}.max")]
 
 
-def test_a_long_name_is_cut_to_what_the_rule_allows(receiver: Receiver, start: Start) -> None:
-    """255 characters, with the aggregation."""
+def test_long_metric_name_is_cut(receiver: Receiver, start: Start) -> None:
+    """The name has at most 255 characters and ends with the aggregation."""
     pipeline = start()
     stat = Stat("x" * 300, [COUNT], 60.0)
     stat.add(1)
@@ -126,10 +119,10 @@ def test_a_long_name_is_cut_to_what_the_rule_allows(receiver: Receiver, start: S
     assert [True] == [200 < len(name) <= 255 and name.endswith(".count") for name in names]
 
 
-def test_names_that_become_one_are_told_once(
+def test_colliding_metric_names_are_logged_once(
     receiver: Receiver, start: Start, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Both Stats, and the metric's name, are in one warning."""
+    """The warning has the names of both Stats and of the metric."""
     pipeline = start()
     stats = [Stat("step time", [COUNT], 60.0), Stat("step/time", [COUNT], 60.0), Stat("step_time", [COUNT], 60.0)]
     for _ in range(3):
@@ -142,7 +135,7 @@ def test_names_that_become_one_are_told_once(
 
 
 def test_attributes_keep_their_types(receiver: Receiver, start: Start) -> None:
-    """``True`` does not become 1; Stats of one name and other attributes are other series."""
+    """``True`` does not become 1; Stats with the same name and different attributes are different series."""
     pipeline = start()
     every: list[Any] = [{"a": True}, {"a": 1}, {"a": 1.5}, {"a": "1"}, {"a": "1", "b": 2}, None]
     for value, attributes in enumerate(every):
@@ -156,7 +149,7 @@ def test_attributes_keep_their_types(receiver: Receiver, start: Start) -> None:
 
 
 def test_stats_of_one_name_and_attributes_are_one_series(receiver: Receiver, start: Start, clock: ManualClock) -> None:
-    """A Stat that is local to a function goes on counting where the one before it stopped."""
+    """A Stat that is local to a function continues the totals of the previous one."""
 
     def evaluate(losses: list[float]) -> None:
         stat = Stat("val.loss", [COUNT, SUM], 60.0, attributes={"split": "val"})
@@ -174,10 +167,10 @@ def test_stats_of_one_name_and_attributes_are_one_series(receiver: Receiver, sta
     assert 1 == len({point.start_ns for point in receiver.points("val.loss.count")})
 
 
-def test_the_first_stat_of_a_name_decides_the_metric(
+def test_first_stat_of_a_name_decides_the_metric(
     receiver: Receiver, start: Start, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Two of one name with other units, or of which one is monotonic, are one metric still; it is said once."""
+    """If Stats with the same name differ in unit or ``monotonic``, they share a metric, and one warning is logged."""
     pipeline = start()
     stats = [
         Stat("tokens", [SUM], 60.0, unit="{token}", monotonic=True),
@@ -196,7 +189,7 @@ def test_the_first_stat_of_a_name_decides_the_metric(
 def test_windows_less_than_a_millisecond_apart_are_one_point(
     receiver: Receiver, start: Start, clock: ManualClock
 ) -> None:
-    """Prometheus would keep the first of them; the merged point holds every sample of both."""
+    """Prometheus would keep only the first point, so one point has the samples of both windows."""
     pipeline = start()
     stat = Stat("x", TORCHS, 60.0)
     for samples in ([1.0, 4.0], [-2.0]):
@@ -209,14 +202,12 @@ def test_windows_less_than_a_millisecond_apart_are_one_point(
     stat.flush()
     assert pipeline.force_flush(10)
     expected = {"count": [3, 4], "sum": [3.0, 13.0], "mean": [1.0, 10.0], "max": [4.0, 10.0], "min": [-2.0, 10.0]}
-    assert {**expected, "value": [-2.0, 10.0]} == {
-        name: receiver.values(f"x.{name}") for name in [*expected, "value"]
-    }
+    assert {**expected, "value": [-2.0, 10.0]} == {name: receiver.values(f"x.{name}") for name in [*expected, "value"]}
     assert [START_NS + 400_000, START_NS + 1_000_800_000] == [point.time_ns for point in receiver.points("x.mean")]
 
 
 def test_times_ascend_from_one_request_to_the_next(receiver: Receiver, start: Start, clock: ManualClock) -> None:
-    """A window that ended before what was sent already comes right after it: Prometheus takes nothing older."""
+    """A window that ended before the last point is sent with a later time, because Prometheus refuses older points."""
     pipeline = start()
     with monitel.testing.ManualClock(START_NS - 60 * MINUTE_NS):
         late = Stat("x", [COUNT], 60.0)
@@ -233,10 +224,10 @@ def test_times_ascend_from_one_request_to_the_next(receiver: Receiver, start: St
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_what_is_not_finite_travels_in_gauges_only(
+def test_values_that_are_not_finite_are_only_in_gauges(
     receiver: Receiver, start: Start, clock: ManualClock, bad: float
 ) -> None:
-    """A diverged loss is to be seen, and must not spoil the sum for ever: it is left out there, and counted."""
+    """A diverged loss is visible in gauges; it is left out of the sum, which would stay NaN, and counted."""
     pipeline = start()
     stat = Stat("loss", TORCHS, 60.0)
     close_windows(stat, clock, [1.0], [bad], [2.0])
@@ -249,8 +240,8 @@ def test_what_is_not_finite_travels_in_gauges_only(
     assert 1 == receiver.values("monitel.stat.nonfinite")[-1]
 
 
-def test_infinities_that_cancel_out_are_counted_too(receiver: Receiver, start: Start, clock: ManualClock) -> None:
-    """Samples of both infinities sum up to NaN."""
+def test_infinities_of_both_signs_are_left_out_of_the_sum(receiver: Receiver, start: Start, clock: ManualClock) -> None:
+    """The sum of both infinities would be NaN."""
     pipeline = start()
     stat = Stat("loss", [SUM, MAX, MIN], 60.0)
     close_windows(stat, clock, [math.inf, -math.inf])
@@ -260,7 +251,7 @@ def test_infinities_that_cancel_out_are_counted_too(receiver: Receiver, start: S
 
 
 def test_discarded_samples_are_counted(receiver: Receiver, start: Start, clock: ManualClock) -> None:
-    """What ``max_samples`` kept out of a Stat is in ``monitel.stat.discarded``."""
+    """Samples beyond ``max_samples`` are in ``monitel.stat.discarded``."""
     pipeline = start()
     stat = Stat("x", [COUNT], 60.0, 2)
     for _ in range(5):
@@ -274,8 +265,8 @@ def test_discarded_samples_are_counted(receiver: Receiver, start: Start, clock: 
     assert [3] == receiver.values("monitel.stat.discarded")[-1:]
 
 
-def test_the_running_example_of_the_core_arrives(receiver: Receiver, start: Start) -> None:
-    """``monitel.stat()`` asks for torch's aggregations."""
+def test_registered_stat_arrives(receiver: Receiver, start: Start) -> None:
+    """``monitel.stat()`` collects torch's aggregations by default."""
     pipeline = start()
     monitel.stat("train.loss.registered").add(0.5)
     monitel.flush()

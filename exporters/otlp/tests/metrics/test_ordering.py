@@ -1,4 +1,4 @@
-"""Any windows, in any order of arrival, on the wire: times, totals, merged points, what is not finite."""
+"""Points of any windows in any order of arrival: times, totals, merged points, and values that are not finite."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from exporters.otlp.tests.inbox import Point, points_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,8 +19,6 @@ import monitel
 import monitel_otlp
 from monitel.aggregation import TORCHS
 from monitel_otlp.spool.spool import Spool
-
-from .inbox import Point, points_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,7 +37,14 @@ SERIES: list[tuple[str, dict[str, Any]]] = [
 
 @dataclass(frozen=True)
 class Closed:
-    """A window to hand over: its series, its samples, and when it began and ended, in ns after the test's epoch."""
+    """A closed window.
+
+    Attributes:
+        series: Index into ``SERIES``.
+        samples: Samples.
+        start: Start in ns after ``EPOCH_NS``.
+        end: End in ns after ``EPOCH_NS``.
+    """
 
     series: int
     samples: tuple[float, ...]
@@ -47,15 +53,13 @@ class Closed:
 
     @property
     def sum(self) -> float:
-        """As a Stat adds up."""
+        """Sum of the samples, added up as a Stat does."""
         return math.fsum(self.samples) if all(map(math.isfinite, self.samples)) else sum(self.samples)
 
     def log(self) -> None:
-        """Hand it to every handler, as a Stat does when it closes a window."""
+        """Log the window to all handlers, as a Stat does when it closes a window."""
         name, attributes = SERIES[self.series]
-        definition = monitel.StatDefinition(
-            name, TORCHS, "", "", MappingProxyType(attributes), monotonic=False
-        )
+        definition = monitel.StatDefinition(name, TORCHS, "", "", MappingProxyType(attributes), monotonic=False)
         window = monitel.Window(
             definition,
             EPOCH_NS + self.start,
@@ -79,7 +83,7 @@ STEPS = st.sampled_from([0, 1, MILLISECOND_NS - 1, MILLISECOND_NS]) | st.integer
 def batches(
     draw: Callable[[st.SearchStrategy[Any]], Any], samples: st.SearchStrategy[float], steps: st.SearchStrategy[int]
 ) -> list[list[Closed]]:
-    """What is handed over between one export and the next; each window ends by a step after the one before it."""
+    """Draw the windows between exports; each window ends one step after the previous one."""
     found: list[list[Closed]] = []
     now = 60 * 10**9
     for size in draw(st.lists(st.integers(0, 7), min_size=1, max_size=4)):
@@ -97,7 +101,7 @@ anything = eighths | eighths.map(abs) | st.sampled_from([math.nan, math.inf, -ma
 
 
 def exported(batches: list[list[Closed]], temporality: str) -> Iterator[tuple[list[Closed], list[Point]]]:
-    """Each batch, and the points that it was sent as: a whole pipeline, asked to deliver after each of them."""
+    """Yield each batch with its points, exported by a pipeline that is flushed after each batch."""
     with tempfile.TemporaryDirectory() as root, pytest.MonkeyPatch.context() as patch:
         patch.setenv("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", temporality)
         with monitel_otlp.configure(spool_dir=root, export_interval=3600.0) as pipeline:
@@ -113,15 +117,15 @@ def exported(batches: list[list[Closed]], temporality: str) -> Iterator[tuple[li
 
 
 def of_series(points: list[Point], series: int, suffix: str) -> list[Point]:
-    """The points of one metric of a series, in the order on the wire; ``True`` and ``1`` are two attributes."""
+    """Return the points of one metric of a series, in the order of sending; ``True`` and ``1`` are different values."""
     name, attributes = SERIES[series]
     return [point for point in points if point.metric == name + suffix and repr(attributes) == repr(point.attributes)]
 
 
 def merged(windows: list[Closed], last_ns: int) -> list[tuple[int, list[Closed]]]:
-    """The points that windows of one series must become: when, and of which windows.
+    """Return the expected points of the windows of one series: the time and the windows of each.
 
-    No two are less than a millisecond apart, nor is one from what was sent before, at ``last_ns``.
+    All points, including the last one of the previous batch at ``last_ns``, are at least a millisecond apart.
     """
     found: list[tuple[int, list[Closed]]] = []
     for closed in sorted(windows, key=lambda closed: closed.end):
@@ -134,7 +138,7 @@ def merged(windows: list[Closed], last_ns: int) -> list[tuple[int, list[Closed]]
 
 
 def is_extreme(expected: Callable[[list[float]], float], group: list[Closed], actual: float) -> bool:
-    """Whether this is the smallest or largest sample; NaN may stand for it where NaN is among the samples."""
+    """Return True if ``actual`` is the smallest or largest sample, or NaN if a sample is NaN."""
     samples = [sample for closed in group for sample in closed.samples]
     if any(map(math.isnan, samples)):
         return math.isnan(actual) or actual in samples
@@ -142,14 +146,14 @@ def is_extreme(expected: Callable[[list[float]], float], group: list[Closed], ac
 
 
 def finite(group: list[Closed]) -> float:
-    """The finite ones of some windows' sums."""
+    """Return the total of all sums that are finite."""
     return sum(closed.sum for closed in group if math.isfinite(closed.sum))
 
 
 @settings(max_examples=80, derandomize=True)
 @given(batches(anything, STEPS))
 def test_cumulative_points_of_any_windows(batches: list[list[Closed]]) -> None:
-    """Each series ascends by a millisecond at least, gauges are those of the windows, totals end exact."""
+    """Times of a series ascend by at least a millisecond, gauges match the windows, and totals are exact."""
     before = dict.fromkeys(range(len(SERIES)), 0)
     handed_over: dict[int, list[Closed]] = {series: [] for series in before}
     starts = set()
@@ -178,13 +182,13 @@ def test_cumulative_points_of_any_windows(batches: list[list[Closed]]) -> None:
                 assert finite(handed_over[series]) == every["sum"][-1].value
                 starts |= {point.start_ns for point in every["count"] + every["sum"]}
         assert expected_metrics == len(points)
-    assert len(starts) <= 1  # counting began once
+    assert len(starts) <= 1  # all totals have the same start time
 
 
 @settings(max_examples=80, derandomize=True)
 @given(batches(anything, STEPS))
 def test_delta_points_of_any_windows(batches: list[list[Closed]]) -> None:
-    """A histogram of one bucket for each window or merged few; what was counted is counted exactly once."""
+    """Each window, or group of merged windows, is a histogram with one bucket; each sample is counted once."""
     before = dict.fromkeys(range(len(SERIES)), 0)
     for batch, points in exported(batches, "delta"):
         for series in before:
@@ -216,7 +220,7 @@ def test_delta_points_of_any_windows(batches: list[list[Closed]]) -> None:
 @settings(max_examples=80, derandomize=True)
 @given(batches(anything, STEPS))
 def test_delta_sums_of_any_windows(batches: list[list[Closed]]) -> None:
-    """The sum is in the histogram until a sample was negative, and in ``.total`` from that request on; it is exact."""
+    """The exact sum is in the histogram, or in ``.total`` from the first request with a negative sample on."""
     signed = dict.fromkeys(range(len(SERIES)), False)
     before = dict.fromkeys(range(len(SERIES)), 0)
     for batch, points in exported(batches, "delta"):
@@ -240,7 +244,7 @@ def test_delta_sums_of_any_windows(batches: list[list[Closed]]) -> None:
 @settings(max_examples=80, derandomize=True)
 @given(batches(anything, STEPS))
 def test_delta_periods_do_not_overlap(batches: list[list[Closed]]) -> None:
-    """A point of a series begins where the one before it ended, or later: over requests too."""
+    """A point of a series begins at the end of the previous one or later, across requests."""
     found: dict[int, list[Point]] = {series: [] for series in range(len(SERIES))}
     for _, points in exported(batches, "delta"):
         for series, own in found.items():

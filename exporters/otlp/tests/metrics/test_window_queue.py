@@ -1,4 +1,4 @@
-"""The queue of windows, and what becomes of any windows in it: order, totals, what is dropped."""
+"""Queue of windows: order, totals, drops and threads."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from threading import Thread
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from exporters.otlp.tests.inbox import DEADLINE
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,8 +16,6 @@ import monitel
 from monitel.aggregation import TORCHS
 from monitel_otlp.metrics.mapping import CumulativeMapping, Points
 from monitel_otlp.metrics.window_queue import WindowQueue
-
-from .inbox import DEADLINE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -27,15 +26,13 @@ MILLISECOND_NS = 1_000_000
 def window(
     value: float = 1.0, end_ns: int = 1, *, name: str = "x", count: int = 1, attributes: Mapping[str, Any] | None = None
 ) -> monitel.Window:
-    """A window of ``count`` samples that are ``value``."""
-    definition = monitel.StatDefinition(
-        name, TORCHS, "", "", MappingProxyType(dict(attributes or {})), monotonic=False
-    )
+    """Return a window of ``count`` samples with the same value."""
+    definition = monitel.StatDefinition(name, TORCHS, "", "", MappingProxyType(dict(attributes or {})), monotonic=False)
     return monitel.Window(definition, 0, end_ns, count, value * count, value, value, value, 0, None, None)
 
 
-def test_windows_come_out_as_they_went_in() -> None:
-    """First in, first out, as many as were asked for."""
+def test_windows_are_taken_in_order() -> None:
+    """First in, first out; take() returns at most the requested number."""
     queue = WindowQueue(10)
     for end_ns in range(5):
         queue.put(window(end_ns=end_ns))
@@ -45,8 +42,8 @@ def test_windows_come_out_as_they_went_in() -> None:
     assert 0 == queue.queue.counts().dropped
 
 
-def test_the_oldest_is_dropped_and_counted_and_totals_stay_right() -> None:
-    """A full queue costs points, never counts."""
+def test_full_queue_drops_the_oldest_and_keeps_totals() -> None:
+    """Dropped windows have no points, but their samples are in the totals."""
     queue = WindowQueue(3)
     for value in range(10):
         queue.put(window(float(value), value))
@@ -56,7 +53,7 @@ def test_the_oldest_is_dropped_and_counted_and_totals_stay_right() -> None:
 
 
 class Meddler(str):  # noqa: SLOT000  each has its own callback
-    """An attribute whose comparison, within ``put``, puts a window, as a Stat does that is collected there."""
+    """An attribute value whose comparison puts a window, as the destruction of a Stat during ``put`` does."""
 
     meddle: Callable[[], None]
     __hash__ = str.__hash__
@@ -66,8 +63,8 @@ class Meddler(str):  # noqa: SLOT000  each has its own callback
         return str.__eq__(self, other)
 
 
-def test_a_window_may_come_while_one_is_put() -> None:
-    """A garbage collection at the worst moment destructs a Stat, in the same thread: no deadlock, nothing lost."""
+def test_put_is_reentrant() -> None:
+    """A garbage collection during ``put`` may destruct a Stat in the same thread: no deadlock, and nothing is lost."""
     queue = WindowQueue(10)
     once = [lambda: queue.put(window(name="collected"))]
 
@@ -89,8 +86,8 @@ def test_a_window_may_come_while_one_is_put() -> None:
     assert ["collected", "x", "x"] == sorted(entry.window.name for entry in queue.queue.take(10))
 
 
-def test_threads_lose_nothing() -> None:
-    """Four threads put while one takes: every window comes out once, and the last total is exact."""
+def test_concurrent_put_and_take_lose_nothing() -> None:
+    """Four threads put and one takes: each window is taken once, and the last total is exact."""
     queue = WindowQueue(100_000)
 
     def put_many() -> None:
@@ -115,8 +112,10 @@ batches = st.lists(
 
 
 @given(batches)
-def test_any_windows_give_points_that_every_backend_takes(batches: list[list[tuple[str, float, int, int]]]) -> None:
-    """Over all requests a series ascends by at least 1 ms, counts rise to the number of samples, sums are finite."""
+def test_points_of_any_windows_are_acceptable_to_every_backend(
+    batches: list[list[tuple[str, float, int, int]]],
+) -> None:
+    """Across requests times ascend by at least 1 ms, counts rise to the number of samples, and sums are finite."""
     queue, mapping = WindowQueue(1000), CumulativeMapping(0)
     now_ns, counts, sums = 10**18, {"a": 0, "b": 0}, {"a": 0.0, "b": 0.0}
     found: dict[str, list[Any]] = {}

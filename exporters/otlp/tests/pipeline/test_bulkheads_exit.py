@@ -1,4 +1,4 @@
-"""The exit with 100,000 queued items, or beside callbacks that hang: in time, and nothing is lost."""
+"""Exit with 100,000 queued items, or with callbacks that hang: in time, and without losses."""
 
 from __future__ import annotations
 
@@ -8,28 +8,29 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
-
-from .receiver import Receiver
-from .spools import folders, last_line
+from exporters.otlp.tests.hostile import refusing_url, url_of
+from exporters.otlp.tests.pipelines import HOLD_ENCODER, RELEASE_ENCODER
+from exporters.otlp.tests.receiver import Receiver
+from exporters.otlp.tests.spools import folders, last_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from .conftest import Run
+    from exporters.otlp.tests.scripts import Run
 
 ITEMS = 100_000
-EXIT = 2.7  # seconds, the better of two runs on a machine that other tests share
+EXIT = 2.7  # seconds, for the better of two runs, with a margin for other tests on the same machine
 
-FILL = """\
+FILL = f"""\
 from threading import Thread
 from monitel.profiler import record_function
 _, url, kind, busy, folder = sys.argv
-options = {"spans": True, "span_budget": 200_000}
+options = {{"spans": True, "span_budget": 200_000}}
 pipeline = monitel_otlp.configure(endpoint=url, spool_dir=folder, export_interval=3600.0, **options)
 logger = pipeline.logger_provider.get_logger("mine")
 tracer = pipeline.tracer_provider.get_tracer("mine")
-stats = [Stat(f"stat{number}", [COUNT], 3600.0) for number in range(100)]
+stats = [Stat(f"stat{{number}}", [COUNT], 3600.0) for number in range(100)]
 
 def event(number):
     monitel.emit("event", number=number)
@@ -37,18 +38,18 @@ def window(number):
     stats[number % 100].add(number)
     stats[number % 100].flush()
 def range_(number):
-    with record_function(f"range {number}"):
+    with record_function(f"range {{number}}"):
         pass
 def record(number):
-    logger.emit(event_name="record", attributes={"number": number})
+    logger.emit(event_name="record", attributes={{"number": number}})
 def span(number):
-    tracer.start_span(f"span {number}").end()
+    tracer.start_span(f"span {{number}}").end()
 
-pipeline.engine.encoder._encoding.acquire()  # as on a machine on which the encoder has had no time
-produce = {"events": event, "windows": window, "ranges": range_, "records": record, "spans": span}[kind]
+{HOLD_ENCODER}
+produce = {{"events": event, "windows": window, "ranges": range_, "records": record, "spans": span}}[kind]
 for number in range(100_000):
     produce(number)
-pipeline.engine.encoder._encoding.release()
+{RELEASE_ENCODER}
 if busy == "busy":
     def work():
         while True:
@@ -60,28 +61,26 @@ print(time.monotonic(), flush=True)
 
 @contextmanager
 def backend(kind: str) -> Iterator[tuple[str, Receiver | None]]:
-    """Return the URL of a backend, and what it has received, if anything."""
+    """Yield the URL of a backend, and the backend itself if it is healthy."""
     if kind == "healthy":
         with Receiver() as receiver:
             yield receiver.url, receiver
     elif kind == "refuses":
-        with socket.create_server(("127.0.0.1", 0)) as gone:
-            url = f"http://127.0.0.1:{gone.getsockname()[1]}"
-        yield url, None
+        yield refusing_url(), None
     else:
-        with socket.create_server(("127.0.0.1", 0)) as silent:
-            yield f"http://127.0.0.1:{silent.getsockname()[1]}", None
+        with socket.create_server(("127.0.0.1", 0)) as hanging:
+            yield url_of(hanging), None
 
 
 def numbers(receiver: Receiver, kind: str) -> Counter[int]:
-    """Return how many times each item has arrived."""
+    """Return the number of arrivals of each item."""
     if kind in {"events", "records"}:
         return Counter(record.attributes["number"] for record in receiver.records())
     return Counter(int(span.name.split()[1]) for span in receiver.spans())
 
 
 def check_windows(receiver: Receiver) -> None:
-    """Check that no sample is missing, and that no window arrived twice; those that are close together are one."""
+    """Check that no sample is missing, and that no point arrived twice."""
     values: dict[str, list[float]] = {}
     for point in receiver.all_points():
         if point.metric.startswith("stat"):
@@ -106,8 +105,8 @@ def check_windows(receiver: Receiver) -> None:
 def test_exit_with_full_queues_loses_nothing(  # noqa: PLR0917  pytest passes them by name
     train: Run, run: Run, tmp_path: Path, kind: str, answers: str, load: str
 ) -> None:
-    """What has arrived and what the replay of the spool delivers are all items, each once."""
-    for attempt in ("first", "second"):  # other tests may have the machine during the first
+    """Each item arrives once, during the run or by a replay of the spool."""
+    for attempt in ("first", "second"):  # other tests may slow down the first one
         with backend(answers) as (url, received), Receiver() as replayed:
             ended = train(FILL, url, kind, load, attempt, timeout=120)
             took = ended.at - float(ended.stdout)
@@ -143,7 +142,7 @@ def raises(_options):
 pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=float(sys.argv[3]))
 meter = pipeline.meter_provider.get_meter("mine")
 for number in range(int(sys.argv[4])):
-    meter.create_observable_gauge(f"sick{number}", [globals()[sys.argv[2]]])
+    meter.create_observable_gauge(f"faulty{number}", [globals()[sys.argv[2]]])
 if float(sys.argv[3]) < 1:
     entered.wait()
 loss = Stat("loss", [COUNT], 60.0)
@@ -156,18 +155,18 @@ print(time.monotonic())
 
 @pytest.mark.parametrize("interval", [0.05, 3600.0])
 @pytest.mark.parametrize(
-    ("kind", "sick"), [("never_returns", 1), ("takes_five_seconds", 1), ("raises", 1), ("never_returns", 6)]
+    ("kind", "faulty"), [("never_returns", 1), ("takes_five_seconds", 1), ("raises", 1), ("never_returns", 6)]
 )
 def test_exit_is_in_time_beside_callbacks_that_hang(
-    *, receiver: Receiver, train: Run, kind: str, sick: int, interval: float
+    *, receiver: Receiver, train: Run, kind: str, faulty: int, interval: float
 ) -> None:
-    """All is delivered, whether the callback hangs already or is called at the exit for the first time."""
-    ended = train(CALLBACKS, receiver.url, kind, interval, sick)
+    """Everything is delivered, whether the callback hangs before the exit or during it."""
+    ended = train(CALLBACKS, receiver.url, kind, interval, faulty)
     assert ended.at - float(ended.stdout) < EXIT
     assert 1000 == len(receiver.records("event"))
     assert [1] == receiver.values("loss.count")
-    said = last_line(ended.stderr)
-    assert (1, 1000, None) == (said.windows, said.events, said.dropped)
+    line = last_line(ended.stderr)
+    assert (1, 1000, None) == (line.windows, line.events, line.dropped)
 
 
 REFUSED = """\
@@ -177,7 +176,7 @@ pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", expor
 if sys.argv[2] == "hangs":
     def hang(_options):
         threading.Event().wait()
-    pipeline.meter_provider.get_meter("mine").create_observable_gauge("sick", [hang])
+    pipeline.meter_provider.get_meter("mine").create_observable_gauge("faulty", [hang])
 def refuse(_thread):
     raise RuntimeError("can't create new thread at interpreter shutdown")
 def refuse_threads():  # as CPython does from 3.12 on
@@ -195,14 +194,14 @@ print(time.monotonic(), flush=True)
 @pytest.mark.parametrize("callback", ["none", "hangs"])
 @pytest.mark.parametrize("answers", ["healthy", "refuses", "hangs"])
 def test_exit_needs_no_new_thread(train: Run, answers: str, callback: str) -> None:
-    """Where CPython refuses threads the first request is sent, and all is delivered or on disk."""
+    """If CPython refuses to start threads, the first request is sent, and everything is delivered or on disk."""
     with backend(answers) as (url, received):
         ended = train(REFUSED, url, callback, timeout=20)
     assert ended.at - float(ended.stdout) < EXIT
-    said = last_line(ended.stderr)
-    assert None is said.dropped
+    line = last_line(ended.stderr)
+    assert None is line.dropped
     if received is None:
-        assert 1002 == said.spooled
+        assert 1002 == line.spooled
     else:
         assert set(range(1000)) == set(numbers(received, "events"))
         assert [1] == received.values("loss.count")

@@ -1,11 +1,11 @@
-"""A pipeline among others: a second one, a handler, a provider or a record that is not as it should be."""
+"""A pipeline beside others: a second ``configure()``, providers that are shut down, and broken records and handlers."""
 
 from __future__ import annotations
 
 import logging
-import time
 from typing import TYPE_CHECKING, Any
 
+from exporters.otlp.tests.checks import in_time
 from opentelemetry import context
 
 import monitel
@@ -16,18 +16,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     import pytest
+    from exporters.otlp.tests.pipelines import Start
+    from exporters.otlp.tests.receiver import Receiver
 
     from monitel.testing import ManualClock
     from monitel_otlp.transport.answer import Answer
 
-    from .conftest import Start
-    from .receiver import Receiver
 
-
-def test_a_second_configure_shuts_the_first_down(
+def test_second_configure_shuts_down_the_first_pipeline(
     receiver: Receiver, start: Start, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In a notebook a cell runs twice: what the first has is delivered, and nothing is sent twice."""
+    """If a notebook cell runs twice, items of the first pipeline are delivered, and nothing is sent twice."""
     first = start(service_name="first")
     stat = Stat("loss", [COUNT], 60.0)
     stat.add(1)
@@ -44,13 +43,13 @@ def test_a_second_configure_shuts_the_first_down(
     assert 1 == capsys.readouterr().err.count("monitel: exported")
 
 
-def test_each_pipeline_has_a_folder_of_its_own(start: Start) -> None:
-    """Also two of one second, or the second would write into what the first has left."""
+def test_each_pipeline_has_a_separate_spool(start: Start) -> None:
+    """Two pipelines that start in the same second have different folders."""
     assert start().spool_dir != start().spool_dir
 
 
-def test_after_shutdown_everything_is_quiet(receiver: Receiver, start: Start) -> None:
-    """Stats, events and providers can still be used; nothing is sent, and nobody waits."""
+def test_nothing_is_sent_after_shutdown(receiver: Receiver, start: Start) -> None:
+    """Stats, events and providers can still be used, and a flush returns at once."""
     pipeline = start()
     assert pipeline.shutdown()
     assert pipeline.shutdown()
@@ -58,14 +57,13 @@ def test_after_shutdown_everything_is_quiet(receiver: Receiver, start: Start) ->
     monitel.emit("late")
     pipeline.meter_provider.get_meter("mine").create_counter("late").add(1)
     pipeline.logger_provider.get_logger("mine").emit(event_name="late")
-    begin = time.monotonic()
-    assert pipeline.force_flush(10)
-    assert time.monotonic() - begin < 5
+    with in_time(5):
+        assert pipeline.force_flush(10)
     assert sent == len(receiver.requests)
 
 
-def test_a_provider_that_is_shut_down_costs_no_window(receiver: Receiver, start: Start) -> None:
-    """The global MeterProvider is everybody's: a framework that shuts it down does not take the windows along."""
+def test_windows_survive_the_shutdown_of_a_provider(receiver: Receiver, start: Start) -> None:
+    """A framework may shut down the global MeterProvider."""
     pipeline = start()
     providers: list[Any] = [pipeline.meter_provider, pipeline.logger_provider, pipeline.tracer_provider]
     for provider in providers:
@@ -86,10 +84,10 @@ def _unencodable_metric(provider: Any) -> None:
     provider.meter_provider.get_meter("mine").create_counter("bad", description="\ud800").add(1)
 
 
-def test_what_cannot_be_encoded_costs_itself_only(
+def test_only_items_that_cannot_be_encoded_are_lost(
     receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A record or an instrument of the user's with half a character in it, as file names may have."""
+    """A record or an instrument of the application may contain a lone surrogate, as file names may."""
     makers: list[Callable[[Any], None]] = [_unencodable_record, _unencodable_metric]
     pipeline = start()
     for make in makers:
@@ -104,8 +102,8 @@ def test_what_cannot_be_encoded_costs_itself_only(
     assert any(record.levelno >= logging.WARNING for record in caplog.records)
 
 
-def test_a_handler_that_raises_keeps_nothing_back(receiver: Receiver, start: Start, clock: ManualClock) -> None:
-    """Somebody's broken handler hears of windows in the pipeline's thread: everything is delivered all the same."""
+def test_handler_that_raises_stops_nothing_else(receiver: Receiver, start: Start, clock: ManualClock) -> None:
+    """A broken handler is called in the pipeline's thread, and everything is still delivered."""
     pipeline = start(export_interval=0.02)
     stat = Stat("loss", [COUNT], 60.0)
     calls = []
@@ -113,7 +111,7 @@ def test_a_handler_that_raises_keeps_nothing_back(receiver: Receiver, start: Sta
     def broken(event: monitel.Event) -> None:
         calls.append(event)
         clock.advance(60)
-        stat.add(1)  # so that there is an expired window in every round
+        stat.add(1)  # adds an expired window in every interval
         clock.advance(60)
         raise RuntimeError("broken handler")
 
@@ -125,8 +123,10 @@ def test_a_handler_that_raises_keeps_nothing_back(receiver: Receiver, start: Sta
     assert [1, 2, 3] == receiver.values("loss.count")[:3]
 
 
-def test_own_requests_are_not_instrumented(receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Requests are sent with OpenTelemetry's suppression, so that instrumentation of HTTP leaves them alone."""
+def test_requests_of_the_pipeline_are_not_instrumented(
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests are sent with OpenTelemetry's suppression key, which instrumentation of HTTP libraries respects."""
     keys: list[Any] = []
     send = HttpTransport.send
 
@@ -139,4 +139,3 @@ def test_own_requests_are_not_instrumented(receiver: Receiver, start: Start, mon
     monitel.emit("event")
     assert pipeline.force_flush(10)
     assert {True} == set(keys)
-

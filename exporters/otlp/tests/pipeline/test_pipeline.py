@@ -1,4 +1,4 @@
-"""A pipeline with a healthy backend: everything arrives, once, at its own time."""
+"""A pipeline with a healthy backend: everything arrives once, with its time."""
 
 from __future__ import annotations
 
@@ -9,24 +9,23 @@ from threading import Event as Signal
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
+from exporters.otlp.tests.checks import in_time
+from exporters.otlp.tests.inbox import DEADLINE, Answer
+
 import monitel
 from monitel import COUNT, MEAN, SUM, Severity, Stat
 
-from .inbox import DEADLINE, Answer
-
 if TYPE_CHECKING:
-
     import pytest
+    from exporters.otlp.tests.inbox import Request
+    from exporters.otlp.tests.pipelines import Start
+    from exporters.otlp.tests.receiver import Receiver
 
     from monitel.testing import ManualClock
 
-    from .conftest import Start
-    from .inbox import Request
-    from .receiver import Receiver
 
-
-def test_several_windows_of_one_interval_all_arrive(receiver: Receiver, start: Start, clock: ManualClock) -> None:
-    """2,000 windows between two exports: each is there, at its own time, in order, exactly once."""
+def test_all_windows_of_one_interval_arrive(receiver: Receiver, start: Start, clock: ManualClock) -> None:
+    """2,000 windows between two exports arrive exactly once, in order, with their times."""
     pipeline = start()
     stat = Stat("loss", [COUNT, MEAN], 1.0)
     for number in range(2000):
@@ -39,8 +38,8 @@ def test_several_windows_of_one_interval_all_arrive(receiver: Receiver, start: S
     assert list(range(1, 2001)) == receiver.values("loss.count")
 
 
-def test_they_arrive_without_a_flush(receiver: Receiver, start: Start, clock: ManualClock) -> None:
-    """Each interval the thread closes windows whose time is over, also of a Stat that nobody adds to, and sends."""
+def test_items_arrive_without_a_flush(receiver: Receiver, start: Start, clock: ManualClock) -> None:
+    """In each interval the thread closes expired windows, including those of idle Stats, and sends everything."""
     pipeline = start(export_interval=0.05)
     stat = Stat("loss", [COUNT], 60.0)
     stat.add(1)
@@ -51,18 +50,18 @@ def test_they_arrive_without_a_flush(receiver: Receiver, start: Start, clock: Ma
     assert pipeline.shutdown()
 
 
-def test_the_interval_is_read_from_the_environment(
+def test_interval_is_read_from_the_environment(
     receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """OTEL_METRIC_EXPORT_INTERVAL counts milliseconds."""
+    """OTEL_METRIC_EXPORT_INTERVAL is in milliseconds."""
     monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "30")
     start(export_interval=None)
     monitel.emit("epoch")
     receiver.wait_until(lambda: receiver.records("epoch"))
 
 
-def test_a_window_still_open_stays_open_at_a_flush(receiver: Receiver, start: Start, clock: ManualClock) -> None:
-    """``force_flush`` delivers what is closed; leaving ``with`` closes the rest too."""
+def test_flush_does_not_close_open_windows(receiver: Receiver, start: Start, clock: ManualClock) -> None:
+    """``force_flush`` delivers closed windows; the end of the ``with`` block closes and delivers the others."""
     with start() as pipeline:
         stat = Stat("loss", [COUNT], 60.0)
         stat.add(1)
@@ -71,8 +70,8 @@ def test_a_window_still_open_stays_open_at_a_flush(receiver: Receiver, start: St
     assert [1] == receiver.values("loss.count")
 
 
-def test_an_event_is_a_log_record(receiver: Receiver, start: Start) -> None:
-    """Name, time in ns, severity and data of the event, the step, and the name as body."""
+def test_event_becomes_a_log_record(receiver: Receiver, start: Start) -> None:
+    """The record has name, time in ns, severity, data and step of the event, and its name as body."""
     pipeline = start()
     moment = dt.datetime(2026, 3, 1, 12, 0, 0, 123456, dt.timezone.utc)
     monitel.set_step(7)
@@ -91,8 +90,8 @@ def test_an_event_is_a_log_record(receiver: Receiver, start: Start) -> None:
     assert "" == record.trace_id
 
 
-def test_an_event_carries_the_context_of_its_thread(receiver: Receiver, start: Start) -> None:
-    """Each thread's own span, though another thread makes the record."""
+def test_event_has_the_context_of_its_thread(receiver: Receiver, start: Start) -> None:
+    """The record has the ids of the span in the thread that emitted the event, although another thread encodes it."""
     pipeline = start()
     tracer = pipeline.tracer_provider.get_tracer("test")
     expected = {}
@@ -114,8 +113,8 @@ def test_an_event_carries_the_context_of_its_thread(receiver: Receiver, start: S
     assert {"load", "eval"} == {record.name for record in receiver.records() if len(record.trace_id) == 32}
 
 
-def test_the_users_own_instruments_travel_along(receiver: Receiver, start: Start) -> None:
-    """In the very request that holds the windows, with the same resource."""
+def test_instruments_of_the_application_are_exported(receiver: Receiver, start: Start) -> None:
+    """Their points are in the request with the windows, with the same resource."""
     pipeline = start(service_name="trainer", resource_attributes={"run": 5, "team": "a"})
     pipeline.meter_provider.get_meter("mine").create_counter("batches").add(3)
     pipeline.logger_provider.get_logger("mine").emit(event_name="own", body="text")
@@ -135,8 +134,8 @@ def test_the_users_own_instruments_travel_along(receiver: Receiver, start: Start
     assert b"batches" in request.body
 
 
-def test_no_request_holds_windows_alone(receiver: Receiver, start: Start, clock: ManualClock) -> None:
-    """Prometheus orders by resource: each request has a point of the pipeline's own, stamped when it was made."""
+def test_each_metrics_request_has_a_current_point(receiver: Receiver, start: Start, clock: ManualClock) -> None:
+    """Prometheus orders by resource, so each request has a point of the pipeline with the time of the request."""
     pipeline = start()
     stat = Stat("loss", [COUNT], 1.0)
     for _ in range(1200):
@@ -150,8 +149,8 @@ def test_no_request_holds_windows_alone(receiver: Receiver, start: Start, clock:
     assert before <= stamps[0]
 
 
-def test_the_pipeline_reports_itself(receiver: Receiver, start: Start, clock: ManualClock) -> None:
-    """What was exported, by signal, and what waits, in the shape of ``otel.sdk.*``."""
+def test_pipeline_reports_metrics_about_itself(receiver: Receiver, start: Start, clock: ManualClock) -> None:
+    """The metrics report exported and waiting items by signal, in the form of ``otel.sdk.*``."""
     pipeline = start()
     stat = Stat("loss", [SUM], 60.0)
     for _ in range(3):
@@ -160,9 +159,7 @@ def test_the_pipeline_reports_itself(receiver: Receiver, start: Start, clock: Ma
     monitel.emit("epoch")
     assert pipeline.force_flush(10)
     assert pipeline.force_flush(10)
-    exported = {
-        point.attributes["signal"]: point.value for point in receiver.points("monitel.exporter.item.exported")
-    }
+    exported = {point.attributes["signal"]: point.value for point in receiver.points("monitel.exporter.item.exported")}
     assert {"metrics": 3, "logs": 1} == {signal: exported[signal] for signal in ("metrics", "logs")}
     shapes = {
         point.metric: (point.kind, point.monotonic, point.unit)
@@ -177,7 +174,7 @@ def test_the_pipeline_reports_itself(receiver: Receiver, start: Start, clock: Ma
 
 
 def test_callers_do_not_wait_for_the_backend(receiver: Receiver, start: Start) -> None:
-    """While a request hangs, adding, emitting and closing windows go on."""
+    """While a request hangs, the application adds samples, emits events and closes windows."""
     asked, answered = Signal(), Signal()
 
     def hold(_request: Request) -> None:
@@ -189,13 +186,12 @@ def test_callers_do_not_wait_for_the_backend(receiver: Receiver, start: Start) -
     flusher = Thread(target=pipeline.force_flush, args=[DEADLINE])
     flusher.start()
     assert asked.wait(DEADLINE)
-    begin = time.monotonic()
-    for _ in range(100):
-        stat = Stat("loss", [COUNT], 60.0)
-        stat.add(1)
-        stat.flush()
-        monitel.emit("epoch")
-    assert time.monotonic() - begin < 5  # a request is given up after 10
+    with in_time(5):  # a request times out after 10 s
+        for _ in range(100):
+            stat = Stat("loss", [COUNT], 60.0)
+            stat.add(1)
+            stat.flush()
+            monitel.emit("epoch")
     answered.set()
     receiver.forget_rules()
     flusher.join(DEADLINE)
@@ -203,8 +199,8 @@ def test_callers_do_not_wait_for_the_backend(receiver: Receiver, start: Start) -
     assert (100, 100) == (receiver.values("loss.count")[-1], len(receiver.records("epoch")))
 
 
-def test_a_flush_waits_for_what_came_while_another_was_under_way(receiver: Receiver, start: Start) -> None:
-    """The round in which a request hangs has begun too early to know of it."""
+def test_flush_delivers_items_recorded_during_another_flush(receiver: Receiver, start: Start) -> None:
+    """An export that is in progress does not include later items, so the flush waits for the next one."""
     pipeline = start()
     receiver.answer("metrics", Answer(delay=0.3))
     flusher = Thread(target=pipeline.force_flush, args=[DEADLINE])
@@ -212,12 +208,12 @@ def test_a_flush_waits_for_what_came_while_another_was_under_way(receiver: Recei
     receiver.wait_until(lambda: receiver.requests)
     monitel.emit("event")
     assert pipeline.force_flush(DEADLINE)
-    assert ["event"] == [record.name for record in receiver.records()]
+    assert ["event"] == receiver.record_names()
     flusher.join(DEADLINE)
 
 
-def test_stats_that_are_collected_anywhere_lose_nothing(receiver: Receiver, start: Start) -> None:
-    """Cycles hold the Stats, so the garbage collector logs their windows, in whatever thread and line it strikes."""
+def test_garbage_collected_stats_lose_nothing(receiver: Receiver, start: Start) -> None:
+    """Stats in reference cycles log their last windows from the garbage collector, in any thread and at any line."""
     pipeline = start(export_interval=0.01)
 
     def work() -> None:

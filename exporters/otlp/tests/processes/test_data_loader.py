@@ -1,4 +1,4 @@
-"""Real workers of torch's DataLoader: what they record is dropped or exported as was asked, and none hangs."""
+"""Workers of torch's DataLoader: their items are dropped, or exported on request, and no worker hangs."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pytest
-
-from .spools import folders
+from exporters.otlp.tests.spools import folders
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .conftest import Run
-    from .receiver import Receiver
+    from exporters.otlp.tests.receiver import Receiver
+    from exporters.otlp.tests.scripts import Run
 
 pytestmark = [
     pytest.mark.torch,
@@ -64,15 +63,15 @@ if __name__ == "__main__":
 
 
 def samples(receiver: Receiver) -> Counter[int]:
-    """How often each sample's event has arrived."""
+    """Return the number of arrivals of each sample's event."""
     return Counter(record.attributes["index"] for record in receiver.records("sample"))
 
 
-def test_workers_are_silent_by_default(receiver: Receiver, train: Run, tmp_path: Path) -> None:
-    """Each says so once, the loop's own telemetry is complete, and no folder is left."""
+def test_workers_export_nothing_by_default(receiver: Receiver, train: Run, tmp_path: Path) -> None:
+    """Each worker logs this once, the items of the training loop are complete, and no folder remains."""
     ended = train(SCRIPT, receiver.url, "fork", "nothing")
     assert Counter() == samples(receiver)
-    assert EPOCHS * WORKERS == ended.stderr.count("configure(workers=True) exports it")
+    assert EPOCHS * WORKERS == ended.stderr.count("use configure(workers=True) to export it")
     assert EPOCHS == len(receiver.records("epoch"))
     assert EPOCHS * SAMPLES // 4 == receiver.values("busy.count")[-1]
     assert [] == folders(tmp_path)
@@ -81,8 +80,8 @@ def test_workers_are_silent_by_default(receiver: Receiver, train: Run, tmp_path:
 @pytest.mark.parametrize(
     ("method", "ask"), [("fork", "workers"), ("fork", "each"), ("spawn", "each"), ("forkserver", "each")]
 )
-def test_workers_export_when_asked(receiver: Receiver, train: Run, tmp_path: Path, method: str, ask: str) -> None:
-    """Forked ones by ``workers=True``, any by a ``configure()`` of their own: each sample once an epoch."""
+def test_workers_export_on_request(receiver: Receiver, train: Run, tmp_path: Path, method: str, ask: str) -> None:
+    """Forked workers export with ``workers=True``, and all workers after their own call of ``configure()``."""
     train(SCRIPT, receiver.url, method, ask, timeout=120)
     assert Counter(dict.fromkeys(range(SAMPLES), EPOCHS)) == samples(receiver)
     instances = {record.resource["service.instance.id"] for record in receiver.records("sample")}
@@ -91,8 +90,8 @@ def test_workers_export_when_asked(receiver: Receiver, train: Run, tmp_path: Pat
     assert [] == folders(tmp_path)
 
 
-def test_spawned_workers_that_do_not_configure_have_no_pipeline(receiver: Receiver, train: Run) -> None:
-    """They are processes of their own: nothing is sent, nothing said."""
+def test_spawned_workers_have_no_pipeline_by_default(receiver: Receiver, train: Run) -> None:
+    """A spawned worker that does not call ``configure()`` sends and prints nothing."""
     ended = train(SCRIPT, receiver.url, "spawn", "nothing", timeout=120)
     assert Counter() == samples(receiver)
     assert EPOCHS == len(receiver.records("epoch"))
@@ -126,8 +125,8 @@ for step in range(2):
 
 
 @pytest.mark.parametrize("ask", ["nothing", "workers"])
-def test_ranges_of_workers_are_spans_when_asked(receiver: Receiver, train: Run, ask: str) -> None:
-    """Each sample once, as spans of the workers' own; the loop's are complete, and no id is there twice."""
+def test_ranges_of_workers_are_exported_on_request(receiver: Receiver, train: Run, ask: str) -> None:
+    """Each sample is a span of its worker, the spans of the training loop are complete, and all ids are unique."""
     train(RANGES, receiver.url, ask)
     spans = receiver.spans()
     assert len(spans) == len({span.span_id for span in spans})

@@ -1,63 +1,42 @@
-"""The end of a process: whatever it is, in time, and nothing is lost silently."""
+"""Exit of a process: in time, and without unreported losses."""
 
 from __future__ import annotations
 
-import socket
 import sys
-import time
-from subprocess import PIPE, Popen
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
-
-from .conftest import PRELUDE
-from .inbox import Answer
-from .spools import LastLine, last_line, spooled
+from exporters.otlp.tests.hostile import url_of
+from exporters.otlp.tests.inbox import DEADLINE, Answer
+from exporters.otlp.tests.scripts import HUNG, PRINT_TIME, TRAIN, finish, started, write_script
+from exporters.otlp.tests.spools import LastLine, last_line, spooled
 
 if TYPE_CHECKING:
+    import socket
     from pathlib import Path
 
-    from .conftest import Run, Start
-    from .receiver import Receiver
-
-TRAIN = """\
-pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=3600.0)
-with monitel.testing.ManualClock() as clock:
-    loss = Stat("loss", [COUNT, SUM], 60.0)
-for number in range(10):
-    loss.add(number)
-    clock.advance(60)
-loss.add(10)  # in a window that is still open
-clock.advance(1)
-monitel.emit("checkpoint", step=10)
-"""
-CLOCK = "print(time.monotonic(), flush=True)\n"
-
-
-@pytest.fixture
-def unreachable(request: pytest.FixtureRequest, blackhole: socket.socket) -> str:
-    """The URL of an endpoint that refuses, or never answers."""
-    if request.param == "blackholed":
-        return f"http://127.0.0.1:{blackhole.getsockname()[1]}"
-    with socket.create_server(("127.0.0.1", 0)) as gone:
-        return f"http://127.0.0.1:{gone.getsockname()[1]}"
+    from exporters.otlp.tests.pipelines import Start
+    from exporters.otlp.tests.receiver import Receiver
+    from exporters.otlp.tests.scripts import Run
 
 
 def test_everything_is_delivered_at_exit(receiver: Receiver, train: Run, tmp_path: Path) -> None:
-    """Also the window that is still open; nothing is left on disk."""
+    """Open windows are closed and delivered, and nothing remains on disk."""
     ended = train(TRAIN, receiver.url)
     assert list(range(1, 12)) == receiver.values("loss.count")
     assert 55 == receiver.values("loss.sum")[-1]
-    assert ["checkpoint"] == [record.name for record in receiver.records()]
+    assert ["checkpoint"] == receiver.record_names()
     assert LastLine(11, 1, None, None, None, None) == last_line(ended.stderr)
     assert [] == list(tmp_path.rglob("*.spool"))
 
 
 @pytest.mark.parametrize("unreachable", ["refused", "blackholed"], indirect=True)
-def test_an_unreachable_endpoint_costs_two_seconds_at_most(unreachable: str, train: Run, tmp_path: Path) -> None:
-    """Then everything is in the spool, and the last line says how much, where, and how to deliver it."""
-    ended = train(TRAIN + CLOCK, unreachable, timeout=20)
+def test_unreachable_endpoint_delays_the_exit_by_at_most_two_seconds(
+    unreachable: str, train: Run, tmp_path: Path
+) -> None:
+    """Everything is in the spool; the last line has the number of items, the folder and the command for replay."""
+    ended = train(TRAIN + PRINT_TIME, unreachable, timeout=20)
     assert ended.at - float(ended.stdout) <= 2.0
     assert (list(range(1, 12)), ["checkpoint"]) == spooled(tmp_path / "spool")
     (folder,) = (tmp_path / "spool").iterdir()
@@ -65,94 +44,73 @@ def test_an_unreachable_endpoint_costs_two_seconds_at_most(unreachable: str, tra
     assert LastLine(0, 0, None, 12, str(folder), command) == last_line(ended.stderr)
 
 
-HUNG = """\
-pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=0.05)
-with monitel.testing.ManualClock() as clock:
-    loss = Stat("loss", [COUNT], 60.0)
-loss.add(0)
-clock.advance(60)
-monitel.emit("before")
-sys.stdin.readline()  # a request hangs now
-for number in range(10):
-    loss.add(number)
-    clock.advance(60)
-monitel.emit("after")
-"""
-
-
-def test_what_comes_while_a_request_hangs_is_spooled_too(
-    blackhole: socket.socket, tmp_path: Path
-) -> None:
-    """The delivery thread waits for an answer when the process ends: what it has not even seen yet is not lost."""
-    script = tmp_path / "train.py"
-    script.write_text(PRELUDE + HUNG + CLOCK)
-    url = f"http://127.0.0.1:{blackhole.getsockname()[1]}"
-    with Popen([sys.executable, script, url], cwd=tmp_path, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True) as process:
+def test_items_recorded_while_a_request_hangs_are_spooled(blackhole: socket.socket, tmp_path: Path) -> None:
+    """If the delivery thread waits for an answer at the exit, items that it has not taken yet are not lost."""
+    with started(tmp_path, write_script(tmp_path, HUNG + PRINT_TIME), url_of(blackhole)) as process:
         connection, _ = blackhole.accept()
-        connection.settimeout(20)
+        connection.settimeout(DEADLINE)
         assert connection.recv(1)
-        stdout, stderr = process.communicate("\n", timeout=20)
-        at = time.monotonic()
+        ended = finish(process, "\n", timeout=20)
         connection.close()
-    assert 0 == process.returncode, stderr
-    assert at - float(stdout) <= 2.0
+    assert 0 == ended.status, ended.stderr
+    assert ended.at - float(ended.stdout) <= 2.0
     assert (list(range(1, 12)), ["before", "after"]) == spooled(tmp_path / "spool")
-    assert 13 == last_line(stderr).spooled
+    assert 13 == last_line(ended.stderr).spooled
 
 
-def test_an_exception_changes_nothing(receiver: Receiver, train: Run) -> None:
-    """What led to it is delivered, and the traceback is the user's own."""
+def test_exception_does_not_lose_items(receiver: Receiver, train: Run) -> None:
+    """Everything is delivered, and only the traceback of the exception is printed."""
     ended = train(TRAIN + "raise RuntimeError('out of memory')\n", receiver.url, returncode=1)
     assert 11 == receiver.values("loss.count")[-1]
-    assert ["checkpoint"] == [record.name for record in receiver.records()]
+    assert ["checkpoint"] == receiver.record_names()
     assert ended.stderr.count("Traceback") == 1
     assert "RuntimeError: out of memory" in ended.stderr
 
 
 @pytest.mark.parametrize("end", ["sys.exit(3)", "raise SystemExit(3)"])
-def test_the_exit_status_stays(receiver: Receiver, train: Run, end: str) -> None:
-    """It is the user's."""
+def test_exit_status_does_not_change(receiver: Receiver, train: Run, end: str) -> None:
+    """The process ends with the status that the script sets."""
     train(TRAIN + end, receiver.url, returncode=3)
     assert 11 == receiver.values("loss.count")[-1]
 
 
-def test_a_slow_backend_is_given_its_time(receiver: Receiver, train: Run) -> None:
-    """Half a second for each answer is within the bound."""
+def test_slow_backend_receives_everything(receiver: Receiver, train: Run) -> None:
+    """An answer after 0.4 s is within the time limit of the exit."""
     receiver.rule(lambda _request: Answer(delay=0.4))
-    ended = train(TRAIN + CLOCK, receiver.url)
+    ended = train(TRAIN + PRINT_TIME, receiver.url)
     assert ended.at - float(ended.stdout) <= 2.0
     assert 11 == receiver.values("loss.count")[-1]
-    assert ["checkpoint"] == [record.name for record in receiver.records()]
+    assert ["checkpoint"] == receiver.record_names()
 
 
-def test_an_answer_without_end_costs_two_seconds_at_most(receiver: Receiver, train: Run, tmp_path: Path) -> None:
-    """A backend that says 503 and asks for an hour does not get it."""
+def test_retry_after_does_not_delay_the_exit(receiver: Receiver, train: Run, tmp_path: Path) -> None:
+    """If the backend asks for a pause of an hour, everything is spooled within two seconds."""
     receiver.rule(lambda _request: Answer(503, {"Retry-After": "3600"}))
-    ended = train(TRAIN + CLOCK, receiver.url)
+    ended = train(TRAIN + PRINT_TIME, receiver.url)
     assert ended.at - float(ended.stdout) <= 2.0
     assert (list(range(1, 12)), ["checkpoint"]) == spooled(tmp_path / "spool")
 
 
-def test_a_shutdown_without_time_still_spools(train: Run, tmp_path: Path) -> None:
-    """``shutdown(0)`` gives up the network, not the data."""
+def test_shutdown_without_time_spools_everything(train: Run, tmp_path: Path) -> None:
+    """``shutdown(0)`` sends nothing and writes everything to disk."""
     ended = train(TRAIN + "assert not pipeline.shutdown(0)\n", "http://127.0.0.1:9")
     assert (list(range(1, 12)), ["checkpoint"]) == spooled(tmp_path / "spool")
     assert 12 == last_line(ended.stderr).spooled
 
 
-def test_a_full_disk_is_told_and_counted(train: Run) -> None:
-    """Files may have 4 kB here: what does not fit is in the exit line."""
+def test_full_disk_is_logged_and_losses_are_counted(train: Run) -> None:
+    """With a limit of 4 kB for files, the last line counts the items that do not fit."""
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
     events = 'for number in range(2000): monitel.emit("event", number=number)\n'
-    ended = train(limit + TRAIN + events + CLOCK, "http://127.0.0.1:9")
-    said = last_line(ended.stderr)
-    assert said.dropped
-    assert 11 + 2001 == (said.spooled or 0) + said.dropped
+    ended = train(limit + TRAIN + events + PRINT_TIME, "http://127.0.0.1:9")
+    line = last_line(ended.stderr)
+    assert line.dropped
+    assert 11 + 2001 == (line.spooled or 0) + line.dropped
     assert 1 == len([line for line in ended.stderr.splitlines() if "cannot be written" in line])
 
 
-def test_offline_is_said_once_and_keeps_everything(train: Run, tmp_path: Path) -> None:
-    """Without any endpoint the run is in ``monitel-runs/``; path and variable are in one warning."""
+def test_offline_run_is_logged_once_and_spooled(train: Run, tmp_path: Path) -> None:
+    """Without any endpoint everything is in ``monitel-runs/``; one warning has the path and the variable to set."""
     script = TRAIN.replace('endpoint=sys.argv[1], spool_dir="spool", ', "")
     ended = train(script + "assert pipeline.force_flush(5)\nassert pipeline.shutdown()\n")
     assert (list(range(1, 12)), ["checkpoint"]) == spooled(tmp_path / "monitel-runs")
@@ -160,13 +118,13 @@ def test_offline_is_said_once_and_keeps_everything(train: Run, tmp_path: Path) -
     warning, _goodbye = ended.stderr.splitlines()
     assert str(folder) in warning
     assert "OTEL_EXPORTER_OTLP_ENDPOINT" in warning
-    said = last_line(ended.stderr)
-    assert (12, str(folder)) == (said.spooled, said.folder)
-    assert f"replay {folder} --endpoint" in str(said.command)
+    line = last_line(ended.stderr)
+    assert (12, str(folder)) == (line.spooled, line.folder)
+    assert f"replay {folder} --endpoint" in str(line.command)
 
 
 def test_one_signal_may_be_offline(receiver: Receiver, train: Run, tmp_path: Path) -> None:
-    """Metrics have an endpoint and go there; logs have none: they are spooled, and that is said once."""
+    """If only metrics have an endpoint, logs are spooled, and one warning is logged."""
     script = TRAIN.replace("endpoint=sys.argv[1], ", "")
     ended = train(script, env={"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": f"{receiver.url}/v1/metrics"})
     assert 11 == receiver.values("loss.count")[-1]
@@ -175,23 +133,23 @@ def test_one_signal_may_be_offline(receiver: Receiver, train: Run, tmp_path: Pat
     assert 1 == len([line for line in warnings if "logs" in line and "OTEL_EXPORTER_OTLP_" in line]), ended.stderr
 
 
-def test_a_run_that_recorded_nothing_leaves_nothing(train: Run, tmp_path: Path) -> None:
-    """An unreachable endpoint and no telemetry: no folder, no advice to replay."""
+def test_run_without_items_leaves_no_spool(train: Run, tmp_path: Path) -> None:
+    """If nothing was recorded, there is no folder, and the last line does not mention a replay."""
     ended = train('monitel_otlp.configure(endpoint="http://127.0.0.1:9", spool_dir="spool")\n')
     assert [] == list(tmp_path.rglob("*.spool"))
     assert (None, None) == (last_line(ended.stderr).dropped, last_line(ended.stderr).spooled)
 
 
-def test_the_last_line_is_written_at_once(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In one piece: the ranks of a job end at the same time, and torchrun has their stderr unbuffered."""
+def test_last_line_is_written_in_one_call(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ranks of a job end at the same time and share an unbuffered stderr."""
     written: list[str] = []
     monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=written.append))
     start().shutdown()
     assert ["monitel: exported 0 windows, 0 events\n"] == [text for text in written if text]
 
 
-def test_disabled_is_nothing_at_all(receiver: Receiver, train: Run, tmp_path: Path) -> None:
-    """``OTEL_SDK_DISABLED=true``: no request, no folder, no thread, no line, and code that uses the pipeline works."""
+def test_disabled_pipeline_does_nothing(receiver: Receiver, train: Run, tmp_path: Path) -> None:
+    """With OTEL_SDK_DISABLED=true there is no request, folder, thread or output, and all calls still work."""
     script = """\
 import threading
 from opentelemetry import metrics
@@ -199,7 +157,7 @@ with pipeline.tracer_provider.get_tracer("mine").start_as_current_span("step"):
     metrics.get_meter("mine").create_counter("mine").add(1)
 pipeline.logger_provider.get_logger("mine").emit(event_name="mine")
 assert pipeline.force_flush(1) and pipeline.shutdown()
-# The SDK's detectors of resources end their threads by themselves.
+# The SDK's resource detectors end their threads by themselves.
 print([thread.name for thread in threading.enumerate() if "ThreadPoolExecutor" not in thread.name])
 """
     ended = train(TRAIN + script, receiver.url, env={"OTEL_SDK_DISABLED": "true"})

@@ -1,24 +1,21 @@
-"""Forked and spawned processes: nothing of the parent twice, nothing of the child lost."""
+"""Forked and spawned processes: items of the parent are exported once, and items of the child are not lost."""
 
 from __future__ import annotations
 
-import sys
 from contextlib import closing
-from subprocess import DEVNULL, PIPE, Popen
 from typing import TYPE_CHECKING
 
 import pytest
+from exporters.otlp.tests.scripts import started, write_script
+from exporters.otlp.tests.spools import folders, spooled
 
 from monitel_otlp.spool.spool import Spool
-
-from .conftest import PRELUDE
-from .spools import folders, spooled
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .conftest import Run
-    from .receiver import Receiver
+    from exporters.otlp.tests.receiver import Receiver
+    from exporters.otlp.tests.scripts import Run
 
 BEGIN = """\
 pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=0.05)
@@ -31,15 +28,15 @@ pipeline.meter_provider.get_meter("mine").create_counter("mine").add(1)
 
 
 def counts(receiver: Receiver) -> dict[str, list[int | float]]:
-    """The values of ``loss.count`` by instance."""
+    """Return the values of ``loss.count`` by instance."""
     found: dict[str, list[int | float]] = {}
     for point in receiver.points("loss.count"):
         found.setdefault(point.resource["service.instance.id"], []).append(point.value)
     return found
 
 
-def test_a_child_that_records_nothing_exports_nothing(receiver: Receiver, train: Run) -> None:
-    """Neither what the parent holds, nor its instruments, nor a line at the end."""
+def test_child_without_items_exports_nothing(receiver: Receiver, train: Run) -> None:
+    """The child exports no items or instruments of the parent, and prints no last line."""
     child = """\
 if os.fork() == 0:
     pipeline.meter_provider.get_meter("mine").create_counter("mine").add(10)
@@ -50,15 +47,15 @@ sys.exit(status)
 """
     ended = train(BEGIN + child, receiver.url)
     assert [[2]] == list(counts(receiver).values())
-    assert ["parent"] == [record.name for record in receiver.records()]
+    assert ["parent"] == receiver.record_names()
     assert {1} == set(receiver.values("mine"))
     assert 1 == len({point.resource["service.instance.id"] for point in receiver.all_points()})
     assert 1 == ended.stderr.count("monitel: exported")
 
 
 @pytest.mark.parametrize("leave", ["sys.exit()", "pass", "os._exit(0) if pipeline.shutdown() else os._exit(1)"])
-def test_a_child_exports_what_it_records(receiver: Receiver, train: Run, leave: str) -> None:
-    """Its own samples from zero, as an instance of its own; the parent's go once, by the parent."""
+def test_child_exports_its_items(receiver: Receiver, train: Run, leave: str) -> None:
+    """The child's totals start at zero, and it is a separate instance; the parent exports the parent's items once."""
     child = f"""\
 pid = os.fork()
 if pid == 0:
@@ -79,7 +76,7 @@ else:
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_children_of_multiprocessing_deliver_at_their_end(receiver: Receiver, train: Run, method: str) -> None:
-    """They leave without atexit; a spawned one configures for itself."""
+    """Such children end without ``atexit``; spawned ones call ``configure()``."""
     script = f"""\
 import multiprocessing
 
@@ -105,8 +102,8 @@ if __name__ == "__main__":
     assert ["child", "child", "parent"] == sorted(record.name for record in receiver.records())
 
 
-def test_each_process_has_a_spool_of_its_own(train: Run, tmp_path: Path) -> None:
-    """A child and its parent, both without a backend."""
+def test_each_process_has_a_separate_spool(train: Run, tmp_path: Path) -> None:
+    """Without a backend child and parent write to different folders."""
     child = """\
 if os.fork() == 0:
     loss.add(1)
@@ -125,16 +122,14 @@ pipeline = monitel_otlp.configure(spool_dir="spool", export_interval=3600.0)
 monitel.emit("parent")
 assert pipeline.force_flush(5)
 if os.fork() == 0:
-    sys.stdin.read()  # until the test is over
+    sys.stdin.read()  # until the end of the test
     os._exit(0)
 """
 
 
-def test_a_child_that_lives_on_does_not_hold_the_parents_spool(tmp_path: Path) -> None:
-    """The lock of the folder is not inherited: what the parent has left can be replayed."""
-    script = tmp_path / "train.py"
-    script.write_text(PRELUDE + LIVES_ON)
-    with Popen([sys.executable, script], cwd=tmp_path, stdin=PIPE, stderr=DEVNULL) as parent:
+def test_child_that_lives_on_does_not_lock_the_parents_spool(tmp_path: Path) -> None:
+    """The lock of the folder is not inherited, so the parent's spool can be replayed."""
+    with started(tmp_path, write_script(tmp_path, LIVES_ON)) as parent:
         assert 0 == parent.wait(60)
         (folder,) = folders(tmp_path / "spool")
         with closing(Spool(folder)) as spool:

@@ -1,6 +1,6 @@
-"""SIGTERM to real training frameworks: with monitel they end as without it, and nothing is lost.
+"""SIGTERM to training frameworks: with monitel they end as without it, and nothing is lost.
 
-The frameworks have an environment of their own, for they are large: see ``.ci/run``.
+Because of their size the frameworks are installed in a separate environment: see ``.ci/run``.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from .receiver import Receiver
+    from exporters.otlp.tests.receiver import Receiver
 
 pytestmark = pytest.mark.frameworks
 
 
 def needs(module: str) -> pytest.MarkDecorator:
-    """Skip a test where a framework is missing."""
+    """Skip a test if a framework is missing."""
     missing = find_spec(module) is None
     return pytest.mark.skipif(missing, reason=f"pip install torch lightning transformers accelerate ({module})")
 
@@ -71,7 +71,7 @@ def end():
 
 @dataclass(frozen=True)
 class Ended:
-    """How a run ended."""
+    """Result of a run: exit status, words on stdout, stderr, files in its folder, and seconds from signal to end."""
 
     status: int
     stdout: list[str]
@@ -89,7 +89,7 @@ def run(
     signals: Sequence[signal.Signals] = (signal.SIGTERM,),
     variables: Mapping[str, str] | None = None,
 ) -> Ended:
-    """Run a script until each worker prints ``ready``; send signals to the program that was started."""
+    """Run a script until each worker prints ``ready``, and send signals to the started program."""
     folder.mkdir()
     path = folder / "train.py"
     path.write_text(PRELUDE + script)
@@ -120,12 +120,12 @@ def run(
     assert workers == lines.count("ready"), found
     files = [str(each.relative_to(folder)) for each in folder.rglob("*") if each.is_file()]
     files = sorted(re.sub(r"checkpoint-\d+", "checkpoint", each) for each in files)  # the step varies
-    words = [line for line in [*lines, *stdout.splitlines()] if line.isalpha()]  # a trainer prints its loss, too
+    words = [line for line in [*lines, *stdout.splitlines()] if line.isalpha()]  # without the losses of a trainer
     return Ended(process.returncode, words, found, files, seconds)
 
 
 def compare(folder: Path, receiver: Receiver, script: str, *, workers: int = 1, **options: Any) -> Ended:
-    """Run a script with monitel and without: status, output, files, and time are the same, and everything arrives."""
+    """Run a script with monitel and without; status, output, files and time must match, and everything must arrive."""
     options["workers"] = workers
     without = run(folder / "without", script, "without", receiver.url, **options)
     found = run(folder / "with", script, "with", receiver.url, **options)
@@ -146,14 +146,14 @@ torch.distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{sys.
 
 
 @needs("torch")
-def test_waiting_for_a_peer(tmp_path: Path, receiver: Receiver) -> None:
-    """``init_process_group`` never returns to Python: within two seconds everything arrives, and the process ends."""
+def test_process_that_waits_for_a_peer(tmp_path: Path, receiver: Receiver) -> None:
+    """While ``init_process_group`` waits in C++, everything arrives within two seconds, and the process ends."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     ended = run(tmp_path / "with", INIT, "with", receiver.url, str(port))
     assert -signal.SIGTERM == ended.status, ended.stderr
     assert ended.seconds <= 2.0
-    assert ["begin"] == [record.name for record in receiver.records()]
+    assert ["begin"] == receiver.record_names()
     assert [1] == receiver.values("loss.count")
 
 
@@ -169,7 +169,7 @@ for batch in DataLoader(range(10**6), num_workers=2, multiprocessing_context="fo
 
 @needs("torch")
 def test_data_loader_with_workers(tmp_path: Path, receiver: Receiver) -> None:
-    """Forked workers end with the process that has started them: its output is closed."""
+    """Forked workers end with their parent."""
     found = compare(tmp_path, receiver, DATA_LOADER)
     assert -signal.SIGTERM == found.status
 
@@ -188,14 +188,14 @@ while True:
 
 @needs("torch")
 def test_torchrun(tmp_path: Path, receiver: Receiver) -> None:
-    """The agent forwards SIGTERM: one worker runs Python, the other waits in a collective, and both deliver."""
+    """The agent forwards SIGTERM; a worker that runs Python and one that waits in a collective both deliver."""
     launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
     compare(tmp_path, receiver, TORCHRUN, launcher=launcher, workers=2)
 
 
 @needs("torch")
-def test_torchrun_ends_the_others_when_a_worker_fails(tmp_path: Path, receiver: Receiver) -> None:
-    """The agent sends SIGTERM to the worker that is left, which waits in a collective."""
+def test_torchrun_with_a_worker_that_fails(tmp_path: Path, receiver: Receiver) -> None:
+    """The agent sends SIGTERM to the other worker, which waits in a collective."""
     launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
     script = TORCHRUN.replace("while True", "while steps < 100") + "sys.exit(3)\n"
     found = compare(tmp_path, receiver, script, launcher=launcher, workers=2, signals=())
@@ -258,7 +258,7 @@ THEIRS = "signal.signal(signal.SIGTERM, lambda *_: print('theirs', flush=True))\
 @pytest.mark.parametrize("before", ["", THEIRS], ids=["alone", "theirs"])
 @pytest.mark.parametrize("inside", [False, True], ids=["before", "inside"])
 def test_lightning(tmp_path: Path, receiver: Receiver, before: str, inside: bool) -> None:
-    """Its handler decides: the trainer stops after the batch, and what is recorded until the end arrives."""
+    """Lightning's handler stops the trainer after the batch, and all items recorded until the end arrive."""
     script = LIGHTNING.format(before=before + ("" if inside else "begin()\n"), inside=inside, plugins="None")
     found = compare(tmp_path, receiver, script)
     assert ("theirs" in found.stdout) is bool(before)
@@ -267,7 +267,7 @@ def test_lightning(tmp_path: Path, receiver: Receiver, before: str, inside: bool
 
 @needs("lightning")
 def test_lightning_on_slurm(tmp_path: Path, receiver: Receiver) -> None:
-    """SIGUSR1 requeues the job and saves a checkpoint, SIGTERM stops it."""
+    """SIGUSR1 requeues the job and saves a checkpoint, and SIGTERM stops the job."""
     (tmp_path / "bin").mkdir()
     scontrol = tmp_path / "bin/scontrol"
     scontrol.write_text('#!/bin/sh\necho "$@" >>requeued\n')
@@ -306,7 +306,7 @@ print("after", flush=True)
 @needs("transformers")
 @pytest.mark.parametrize("jit", [False, True])
 def test_transformers(tmp_path: Path, receiver: Receiver, jit: bool) -> None:
-    """SIGTERM ends the process; with ``enable_jit_checkpoint`` it saves a checkpoint some seconds later, and stops."""
+    """SIGTERM ends the process; with ``enable_jit_checkpoint`` the trainer first saves a checkpoint."""
     found = compare(tmp_path, receiver, TRANSFORMERS.replace("JIT", str(jit)))
     assert (0 if jit else -signal.SIGTERM) == found.status
     assert jit is ("after" in found.stdout)
@@ -334,7 +334,7 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("what", ["graceful", "plain", "graceful executor"])
 def test_asyncio(tmp_path: Path, receiver: Receiver, what: str) -> None:
-    """A loop's handler decides; without one SIGTERM ends the process while the loop waits."""
+    """A handler of the event loop is called; without a handler SIGTERM ends the process while the loop waits."""
     found = compare(tmp_path, receiver, ASYNCIO.replace("WHAT", what))
     assert (0 if "graceful" in what else -signal.SIGTERM) == found.status
     assert int("graceful" in what) == len(receiver.records("end"))

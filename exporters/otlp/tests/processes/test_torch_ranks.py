@@ -1,4 +1,4 @@
-"""A real model on two ranks of torchrun: what monitel.torch sees of each, at a backend."""
+"""Training of a model on two ranks of torchrun with ``monitel.torch``: the backend receives all metrics."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 from monitel_otel.torch_instrumentor import TorchInstrumentor
 
 if TYPE_CHECKING:
-    from .conftest import Run
-    from .receiver import Receiver
+    from exporters.otlp.tests.receiver import Receiver
+    from exporters.otlp.tests.scripts import Run
 
 pytestmark = [
     pytest.mark.torch,
@@ -67,7 +67,7 @@ TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "
 
 
 def by_rank(receiver: Receiver, name: str) -> dict[object, float]:
-    """Give the last value of a metric, by rank."""
+    """Return the last value of a metric by rank."""
     found: dict[object, float] = defaultdict(float)
     for point in receiver.points(name):
         found[point.resource.get("training.rank")] = point.value
@@ -75,7 +75,7 @@ def by_rank(receiver: Receiver, name: str) -> dict[object, float]:
 
 
 def check(receiver: Receiver) -> None:
-    """Both ranks have counted their steps, batches and waits, and nobody else has said anything."""
+    """Check that both ranks, and no other process, have reported their steps, batches and waits."""
     assert {0: STEPS, 1: STEPS} == by_rank(receiver, "training.steps.count")
     assert {0: STEPS - 1, 1: STEPS - 1} == by_rank(receiver, "training.step.duration.count")
     assert {0: STEPS, 1: STEPS} == by_rank(receiver, "training.data.duration.count")
@@ -85,11 +85,11 @@ def check(receiver: Receiver) -> None:
     assert {0: 1, 1: 1} == by_rank(receiver, f"{joining}.count")
     assert {0: 0, 1: 0} == by_rank(receiver, f"{joining}.active")
     assert all(0 < seconds < 60 for seconds in by_rank(receiver, f"{joining}.time").values())
-    in_cpp = "pytorch.wait_counter.tcpstore__init.time"  # of TCPStore: the SDK makes names lower case
+    in_cpp = "pytorch.wait_counter.tcpstore__init.time"  # TCPStore; the SDK converts names to lower case
     assert {0, 1} == by_rank(receiver, in_cpp).keys()
-    said = [point for point in receiver.all_points() if not point.metric.startswith("monitel.")]  # of the pipeline
-    assert {0, 1} == {point.resource.get("training.rank") for point in said}
-    assert 2 == len({point.resource["service.instance.id"] for point in said})
+    points = [point for point in receiver.all_points() if not point.metric.startswith("monitel.")]
+    assert {0, 1} == {point.resource.get("training.rank") for point in points}
+    assert 2 == len({point.resource["service.instance.id"] for point in points})
 
 
 CONFIGURED = """\
@@ -101,15 +101,15 @@ monitel.torch.instrument()
 
 
 def test_two_ranks(receiver: Receiver, run: Run, tmp_path: Path) -> None:
-    """Two lines in the script."""
+    """Two lines in the script export the metrics of both ranks."""
     path = tmp_path / "train.py"
     path.write_text(CONFIGURED + TRAIN + MAIN)
     run(*TORCHRUN, path, receiver.url, timeout=120)
     check(receiver)
 
 
-def test_a_rank_that_fails_says_so(receiver: Receiver, run: Run, tmp_path: Path) -> None:
-    """FATAL, with rank, step and stack trace, at the backend before the process is gone."""
+def test_exception_of_a_rank_is_reported(receiver: Receiver, run: Run, tmp_path: Path) -> None:
+    """The record has rank, step and stack trace, and is delivered before the process ends."""
     path = tmp_path / "train.py"
     path.write_text(CONFIGURED + TRAIN + "fail = True\n" + MAIN)
     run(*TORCHRUN, path, receiver.url, returncode=1, timeout=120)
@@ -124,14 +124,14 @@ def test_a_rank_that_fails_says_so(receiver: Receiver, run: Run, tmp_path: Path)
 
 
 def instrument() -> Path:
-    """The command."""
+    """Return the path of ``opentelemetry-instrument``."""
     if find_spec("opentelemetry.distro") is None:
         pytest.skip("pip install opentelemetry-distro opentelemetry-instrumentation")
     return Path(sys.executable).with_name("opentelemetry-instrument")
 
 
-def without_a_line(receiver: Receiver) -> dict[str, str]:
-    """The variables for it."""
+def variables(receiver: Receiver) -> dict[str, str]:
+    """Return the variables for an export without code."""
     return {
         "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url,
         "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
@@ -141,17 +141,17 @@ def without_a_line(receiver: Receiver) -> dict[str, str]:
     }
 
 
-def test_without_a_line_of_code(receiver: Receiver, run: Run, tmp_path: Path) -> None:
-    """``opentelemetry-instrument torchrun``: both ranks, and neither the launcher nor workers of the DataLoader."""
+def test_ranks_are_instrumented_without_code(receiver: Receiver, run: Run, tmp_path: Path) -> None:
+    """``opentelemetry-instrument torchrun`` instruments both ranks, but neither the launcher nor DataLoader workers."""
     assert [TorchInstrumentor] == [
         each.load() for each in entry_points(group="opentelemetry_instrumentor", name="monitel_torch")
     ]
     path = tmp_path / "train.py"
     path.write_text(TRAIN + "METHOD = 'spawn'\n" + MAIN)
-    ended = run(instrument(), sys.executable, *TORCHRUN, path, env=without_a_line(receiver), timeout=180)
+    ended = run(instrument(), sys.executable, *TORCHRUN, path, env=variables(receiver), timeout=180)
     check(receiver)
-    said = [line for line in ended.stderr.splitlines() if line.startswith("monitel:")]
-    assert 2 * ["monitel: exported 3 windows, 0 events"] == said
+    lines = [line for line in ended.stderr.splitlines() if line.startswith("monitel:")]
+    assert 2 * ["monitel: exported 3 windows, 0 events"] == lines
 
 
 BRIEF = """\
@@ -163,8 +163,8 @@ with monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool"), monitel.to
 """
 
 
-def test_waits_of_a_brief_run(receiver: Receiver, run: Run) -> None:
-    """They are there though instrument() has ended before the pipeline's first look, which is its last."""
+def test_waits_of_a_short_run_are_exported(receiver: Receiver, run: Run) -> None:
+    """Waits arrive even if ``instrument()`` is undone before the first and only collection."""
     run("-c", BRIEF, receiver.url)
     key = "pytorch.wait_counter.c10d.init_process_group"
     values = {what: [point.value for point in receiver.points(f"{key}.{what}")] for what in ("count", "active")}
@@ -180,21 +180,21 @@ log_event(Event("theirs", datetime.datetime.now(), {}))
 """
 
 
-def test_the_last_second(receiver: Receiver, run: Run, tmp_path: Path) -> None:
-    """What torch has logged and the bridge's thread has not seen yet, when the script ends."""
+def test_last_event_of_torch_is_exported(receiver: Receiver, run: Run, tmp_path: Path) -> None:
+    """An event that torch logs just before the end arrives, although the bridge's thread has not seen it."""
     run("-c", CONFIGURED + LAST, receiver.url)
-    assert ["theirs"] == [record.name for record in receiver.records()]
+    assert ["theirs"] == receiver.record_names()
 
 
-def test_the_last_second_without_a_line_of_code(receiver: Receiver, run: Run, tmp_path: Path) -> None:
-    """The same, where the application's providers take it."""
+def test_last_event_of_torch_is_exported_without_code(receiver: Receiver, run: Run, tmp_path: Path) -> None:
+    """The event also arrives through the providers of the application."""
     (tmp_path / "train.py").write_text(LAST)
-    run(instrument(), sys.executable, "train.py", env={**without_a_line(receiver), "RANK": "0"})
-    assert ["theirs"] == [record.name for record in receiver.records()]
+    run(instrument(), sys.executable, "train.py", env={**variables(receiver), "RANK": "0"})
+    assert ["theirs"] == receiver.record_names()
 
 
 def test_only_ranks_are_instrumented(run: Run) -> None:
-    """A process without RANK is left alone, torch is not imported there; what a rank starts is left alone too."""
+    """A process without RANK, or one that a rank starts, is not instrumented and does not import torch."""
     script = (
         "import os, subprocess, sys\n"
         "from monitel_otel.torch_instrumentor import TorchInstrumentor\n"

@@ -1,16 +1,16 @@
-"""Workers of a data loader, and forks at the worst of times."""
+"""Workers of a data loader, and forks during exports."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .spools import folders
+from exporters.otlp.tests.spools import folders
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .conftest import Run
-    from .receiver import Receiver
+    from exporters.otlp.tests.receiver import Receiver
+    from exporters.otlp.tests.scripts import Run
 
 CHILDREN = 20
 
@@ -38,8 +38,8 @@ assert statuses == [0] * {CHILDREN}, statuses
 """
 
 
-def test_forks_in_the_middle_of_exports(receiver: Receiver, train: Run, tmp_path: Path) -> None:
-    """The parent exports every few milliseconds: no child hangs, nothing is missing, nothing is sent twice."""
+def test_forks_during_exports(receiver: Receiver, train: Run, tmp_path: Path) -> None:
+    """If the parent exports every few milliseconds, no child hangs, and each item is sent once."""
     train(STRESS, receiver.url)
     points = receiver.points("loss.count")
     assert [1] * CHILDREN == [point.value for point in points]
@@ -84,18 +84,18 @@ CONFIGURE = 'pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="
 WITH_WORKERS = CONFIGURE.replace("export_interval", "workers=True, export_interval")
 
 
-def test_what_a_worker_records_is_dropped(receiver: Receiver, train: Run, tmp_path: Path) -> None:
-    """Counted as ``worker`` each, said once a worker; nothing is sent and no folder is made."""
+def test_items_of_a_worker_are_dropped(receiver: Receiver, train: Run, tmp_path: Path) -> None:
+    """Each item counts with the reason ``worker``, each worker logs one line, and no folder is created."""
     ended = train(LOADER + CONFIGURE + "in_a_fork(object())\nin_a_fork(object())\n", receiver.url)
     assert "{'worker': 5}\n{'worker': 5}\n" == ended.stdout
-    assert 2 == ended.stderr.count("configure(workers=True) exports it")
+    assert 2 == ended.stderr.count("use configure(workers=True) to export it")
     assert ([], []) == (receiver.points("loss.count"), receiver.records())
     assert [] == folders(tmp_path)
     assert 1 == ended.stderr.count("monitel: ")
 
 
-def test_workers_export_when_asked(receiver: Receiver, train: Run) -> None:
-    """Each as an instance of its own."""
+def test_workers_export_on_request(receiver: Receiver, train: Run) -> None:
+    """With ``workers=True`` each worker is a separate instance."""
     ended = train(LOADER + WITH_WORKERS + "in_a_fork(object())\nin_a_fork(object())\n", receiver.url)
     assert "{}\n{}\n" == ended.stdout
     assert 6 == len(receiver.records("sample"))
@@ -103,14 +103,14 @@ def test_workers_export_when_asked(receiver: Receiver, train: Run) -> None:
     assert 2 == len({point.resource["service.instance.id"] for point in receiver.points("loss.count")})
 
 
-def test_a_fork_that_is_no_worker_exports(receiver: Receiver, train: Run) -> None:
-    """That torch is imported makes no process a worker."""
+def test_fork_that_is_not_a_worker_exports(receiver: Receiver, train: Run) -> None:
+    """An import of torch alone does not make a process a worker."""
     ended = train(LOADER + CONFIGURE + "in_a_fork(None)\n", receiver.url)
     assert ("{}\n", 3) == (ended.stdout, len(receiver.records("sample")))
 
 
-def test_a_worker_needs_not_be_forked_by_torch(receiver: Receiver, train: Run) -> None:
-    """A process that configures for itself, as a spawned worker may, exports: it has asked to."""
+def test_worker_that_calls_configure_exports(receiver: Receiver, train: Run) -> None:
+    """A spawned worker may call ``configure()`` itself."""
     train(LOADER + "worker = object()\n" + CONFIGURE + "load()\n", receiver.url)
     assert 3 == len(receiver.records("sample"))
 
@@ -124,7 +124,7 @@ os.wait()
 """
 
 
-def test_a_child_whose_first_window_closes_at_exit(receiver: Receiver, train: Run) -> None:
-    """It has no thread until then, and exports it all the same."""
+def test_child_exports_its_first_window_at_exit(receiver: Receiver, train: Run) -> None:
+    """The child has no delivery thread before its first window closes."""
     ended = train(CONFIGURE + OPEN, receiver.url)
     assert ([1], 0) == (receiver.values("loss.count"), ended.stderr.count("Traceback"))

@@ -1,4 +1,4 @@
-"""Encoding of what the SDK's readers collect, and the requests of windows that it goes with."""
+"""Requests of metrics that the SDK's readers collect, together with windows."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from opentelemetry.sdk.resources import Resource
 
 import monitel
 from monitel import COUNT, HISTOGRAM, MEAN, SUM
-from monitel_otlp.leaves import LEVELS, count_leaves
+from monitel_otlp.messages.records import LEVELS, count_records
 from monitel_otlp.metrics.mapping import Points, mapping_of
 from monitel_otlp.metrics.queue_size import PIPELINE_SCOPE
 from monitel_otlp.metrics.window_queue import WindowQueue
-from monitel_otlp.sdk.exporters import WindowExporter
+from monitel_otlp.sdk.metric_requests import MetricRequests
 from monitel_otlp.sdk.preferences import HISTOGRAMS, TEMPORALITY, reader_preferences
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from monitel_otlp.request import FrozenRequest
+    from monitel_otlp.messages.request import FrozenRequest
 
 RESOURCE = Resource({"service.name": "train"}, "https://example.test/schema")
 EPOCH_NS = 1_767_225_600_000_000_000
@@ -34,7 +34,7 @@ MILLISECOND_NS = 1_000_000
 
 
 def metrics_of(instruments: int, points: int, scopes: tuple[str, ...] = ("app", PIPELINE_SCOPE)) -> MetricsData:
-    """Collect so many instruments of each kind, with so many points each."""
+    """Collect this number of instruments of each kind, with this number of points each."""
     reader = InMemoryMetricReader()
     exponential = View(instrument_name="exponential*", aggregation=ExponentialBucketHistogramAggregation())
     provider = MeterProvider([reader], RESOURCE, shutdown_on_exit=False, views=[exponential])
@@ -54,19 +54,19 @@ def metrics_of(instruments: int, points: int, scopes: tuple[str, ...] = ("app", 
 
 
 class Exported:
-    """A WindowExporter and what comes out of it."""
+    """A builder of metric requests, with the requests and losses that it has reported."""
 
     def __init__(self, waiting: int = 0) -> None:
         self.requests: list[FrozenRequest] = []
         self.lost: list[tuple[str, str, int]] = []
         mapping = mapping_of("cumulative", 5, "both")
-        self.exporter = WindowExporter(
+        self.exporter = MetricRequests(
             mapping, lambda: waiting, Resource({}), self.requests.append, lambda *each: self.lost.append(each)
         )
         self.queue = WindowQueue(10_000, 1 << 30)
 
     def add(self, windows: Iterable[monitel.Window]) -> None:
-        """Encode windows."""
+        """Encode windows in steps of eight."""
         for window in windows:
             self.queue.put(window)
         while entries := self.queue.queue.take(8):
@@ -76,7 +76,7 @@ class Exported:
 def window(
     second: float, *, asked: tuple[monitel.Aggregation, ...] = (COUNT, SUM, MEAN), name: str = "x", **attributes: Any
 ) -> monitel.Window:
-    """Return a window of one sample that ends at a second."""
+    """Return a window of one sample that ends at this second."""
     definition = monitel.StatDefinition(name, asked, "", "", MappingProxyType(attributes), monotonic=False)
     end_ns = EPOCH_NS + int(second * 1e9)
     histogram = monitel.Histogram.of([1.0]) if HISTOGRAM in asked else None
@@ -84,16 +84,16 @@ def window(
 
 
 def weights(request: FrozenRequest) -> list[int]:
-    """Return the windows that end with each point."""
+    """Return the number of windows that are counted with each point."""
     found = list(memoryview(request.weights).cast("I"))
-    assert count_leaves(request.message(), LEVELS["metrics"]) == len(found)
+    assert count_records(request.message(), LEVELS["metrics"]) == len(found)
     assert request.items == sum(found)
     return found
 
 
 @pytest.mark.parametrize(("instruments", "points"), [(1, 1), (3, 20), (40, 1), (1, 33)])
 def test_collected_metrics_are_encoded_as_by_the_official_exporter(instruments: int, points: int) -> None:
-    """Encoding in steps of few points gives the message that encoding at once gives."""
+    """Encoding in small steps returns the same message."""
     exported = Exported()
     data = metrics_of(instruments, points)
     steps = list(exported.exporter.collected(data))
@@ -104,16 +104,16 @@ def test_collected_metrics_are_encoded_as_by_the_official_exporter(instruments: 
     assert (0, b"", False) == (request.items, request.weights, request.idle)
 
 
-def test_metrics_of_the_pipeline_alone_are_idle() -> None:
-    """A request with nothing but self-metrics is not worth a place on disk."""
+def test_request_with_only_self_metrics_is_idle() -> None:
+    """An idle request is not written to disk."""
     exported = Exported()
     exported.exporter.export(metrics_of(1, 1, (PIPELINE_SCOPE,)))
     exported.exporter.flush()
     assert [True] == [request.idle for request in exported.requests]
 
 
-def test_one_metric_that_cannot_be_encoded_costs_no_other(caplog: pytest.LogCaptureFixture) -> None:
-    """A counter beyond 64 bits is left out and logged once; everything else arrives."""
+def test_only_the_metric_that_cannot_be_encoded_is_lost(caplog: pytest.LogCaptureFixture) -> None:
+    """A counter that needs more than 64 bits is left out, and one line is logged."""
     reader = InMemoryMetricReader()
     meter = MeterProvider([reader], RESOURCE, shutdown_on_exit=False).get_meter("app")
     for number in range(5):
@@ -129,8 +129,8 @@ def test_one_metric_that_cannot_be_encoded_costs_no_other(caplog: pytest.LogCapt
     assert ["metric 'counter1' cannot be encoded and is left out (further ones are not logged)"] == caplog.messages
 
 
-def test_windows_travel_with_what_the_reader_collected() -> None:
-    """One request with the reader's resource; the last point of each window carries it, other points carry nothing."""
+def test_windows_are_in_the_request_of_the_reader() -> None:
+    """The request has the reader's resource; each window is counted with its last point."""
     exported = Exported()
     exported.exporter.export(metrics_of(1, 2))
     exported.add([window(1), window(2)])
@@ -144,8 +144,8 @@ def test_windows_travel_with_what_the_reader_collected() -> None:
     assert exported.exporter.resource == resource.resource.SerializeToString()
 
 
-def test_windows_alone_travel_with_the_size_of_the_queue() -> None:
-    """A request has at most 500 windows; each has the resource and a sample of the present."""
+def test_request_with_only_windows_has_the_size_of_the_queue() -> None:
+    """A request has about 500 windows, the resource and a current sample of the queue's size."""
     exported = Exported(waiting=7)
     exported.add(window(number) for number in range(1100))
     exported.exporter.flush()
@@ -159,8 +159,8 @@ def test_windows_alone_travel_with_the_size_of_the_queue() -> None:
         assert 0 == weights(request)[-1]
 
 
-def test_windows_with_many_attributes_go_in_smaller_requests() -> None:
-    """A request is put when it has about 1 MiB."""
+def test_size_of_requests_is_limited() -> None:
+    """A request has about 1 MiB."""
     exported = Exported()
     exported.add(window(number, text="x" * 10_000) for number in range(200))
     exported.exporter.flush()
@@ -169,8 +169,8 @@ def test_windows_with_many_attributes_go_in_smaller_requests() -> None:
     assert len(exported.requests) >= 5
 
 
-def test_merged_windows_keep_their_number() -> None:
-    """Windows less than a millisecond apart are one point that carries all of them."""
+def test_merged_windows_are_all_counted() -> None:
+    """Windows less than a millisecond apart are one point, with which all of them are counted."""
     exported = Exported()
     exported.add([window(1), window(1.0001), window(1.0002), window(2)])
     exported.exporter.flush()
@@ -179,8 +179,8 @@ def test_merged_windows_keep_their_number() -> None:
 
 
 @pytest.mark.parametrize("at_once", [1, 3, 4, 8, 20])
-def test_merging_does_not_depend_on_how_windows_are_added(at_once: int) -> None:
-    """The same windows become the same points, whatever the size of the encoder's steps."""
+def test_merging_does_not_depend_on_the_size_of_steps(at_once: int) -> None:
+    """Windows become the same points with any size of the encoder's steps."""
     exported = Exported()
     for number in range(20):
         exported.queue.put(window(1 + number / 10_000))
@@ -191,8 +191,8 @@ def test_merging_does_not_depend_on_how_windows_are_added(at_once: int) -> None:
     assert [8, 8, 4] == [weight for weight in weights(request) if weight]
 
 
-def test_the_last_point_of_a_window_is_the_last_one_in_the_message() -> None:
-    """Metrics are in the order of their first point, which is not the order of a window's aggregations."""
+def test_last_point_of_a_window_is_its_last_point_in_the_message() -> None:
+    """Metrics are in the order of their first point, which may differ from the order of a window's aggregations."""
     exported = Exported()
     exported.add([window(1, asked=(SUM,)), window(2, asked=(COUNT, SUM)), window(3, asked=(COUNT,), name="y")])
     exported.exporter.flush()
@@ -203,7 +203,7 @@ def test_the_last_point_of_a_window_is_the_last_one_in_the_message() -> None:
 
 
 def test_window_without_points_is_counted_with_the_next_one() -> None:
-    """A window with no aggregation gives no point; it is delivered with the request."""
+    """A window without aggregations has no point, and is counted as delivered with its request."""
     exported = Exported()
     exported.add([window(1, asked=()), window(2), window(3, asked=())])
     exported.exporter.flush()
@@ -214,18 +214,18 @@ def test_window_without_points_is_counted_with_the_next_one() -> None:
     assert [[1]] == [weights(request) for request in exported.requests]
 
 
-def test_broken_window_leaves_no_trace() -> None:
-    """The points of a window that fails half-way are removed."""
+def test_points_of_a_broken_window_are_removed() -> None:
+    """Points that were written before the failure are removed."""
     points = Points()
     mapping = mapping_of("cumulative", 5, "both")
     queue = WindowQueue(10, 1 << 30)
     for second in (1, 2):
         queue.put(window(second))
     good, bad = queue.queue.take(2)
-    bad = bad._replace(total_sum=3.0, window=window(2, asked=(COUNT, monitel.STDDEV)), items=4)
-    assert 4 == mapping.write([good, bad], points)
+    bad = bad._replace(total_sum=3.0, window=window(2, asked=(COUNT, monitel.STDDEV)))
+    assert 1 == mapping.write([good, bad], points)
     assert 1 == points.items
-    assert 3 == count_leaves(points.request, LEVELS["metrics"])
+    assert 3 == count_records(points.request, LEVELS["metrics"])
 
 
 TEMPORALITIES = [None, "", "cumulative", "DELTA", " delta ", "LowMemory", "sometimes"]
@@ -237,7 +237,7 @@ AGGREGATIONS = [None, "explicit_bucket_histogram", "base2_exponential_bucket_his
 def test_reader_collects_as_for_the_official_exporter(
     monkeypatch: pytest.MonkeyPatch, *, temporality: str | None, aggregation: str | None
 ) -> None:
-    """The standard variables for temporality and histograms mean the same as to the official exporter."""
+    """The standard variables for temporality and histograms have the same effect as in the official exporter."""
     for variable, value in ((TEMPORALITY, temporality), (HISTOGRAMS, aggregation)):
         if value is not None:
             monkeypatch.setenv(variable, value)
@@ -249,8 +249,8 @@ def test_reader_collects_as_for_the_official_exporter(
     assert 1 == len({type(each[Histogram]) for each in aggregations})
 
 
-def test_unknown_preferences_are_warned_of(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """The warning has the variable, the allowed values, the given one and the one in use."""
+def test_unknown_preference_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """The warning has the variable, the allowed values, the given value and the value in use."""
     monkeypatch.setenv(TEMPORALITY, "sometimes")
     reader_preferences()
     assert [

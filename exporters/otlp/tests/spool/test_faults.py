@@ -1,4 +1,4 @@
-"""Disks that are full, files that disappear: reading raises nothing, and everything lost is counted."""
+"""Full disks and files that disappear: reading never raises, and losses are counted."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from exporters.otlp.tests.spools import drain, load, make_request, names, write
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitel_otlp.request import SIGNALS, FrozenRequest
+from monitel_otlp.messages.request import SIGNALS, FrozenRequest
 from monitel_otlp.spool import segment_writer
 from monitel_otlp.spool.folder import Folder
-from monitel_otlp.spool.raw import encode_block
+from monitel_otlp.spool.raw_segment import encode_block
 from monitel_otlp.spool.spool import Spool, SpoolError
-
-from .spools import drain, load, make_request, names, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +41,7 @@ DECODERS = {"numbers": Numbers}
 
 
 class SmallDisk:
-    """Takes so many bytes; what is cut off becomes free again."""
+    """A disk with a limited number of free bytes, which grows when files are truncated."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.free = 1 << 40
@@ -52,7 +51,7 @@ class SmallDisk:
         monkeypatch.setattr(os, "ftruncate", self.ftruncate)
 
     def pwrite(self, descriptor: int, content: Any, offset: int) -> int:
-        """Write what there is room for; at least a byte, as a real disk does."""
+        """Write as much as there is space for, or raise."""
         new = max(0, offset + len(content) - os.fstat(descriptor).st_size)
         if not new:
             return self._write(descriptor, content, offset)
@@ -63,7 +62,7 @@ class SmallDisk:
         return self._write(descriptor, content[:possible], offset)
 
     def ftruncate(self, descriptor: int, size: int) -> None:
-        """Cut off, unless the disk takes nothing at all."""
+        """Truncate a file, or raise if the disk is read-only."""
         if self.error == errno.EROFS:
             raise OSError(self.error, os.strerror(self.error))
         self.free += os.fstat(descriptor).st_size - size
@@ -72,16 +71,14 @@ class SmallDisk:
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> SmallDisk:
-    """A disk with plenty of room, until the test says otherwise."""
+    """A disk with enough space, unless the test limits it."""
     return SmallDisk(monkeypatch)
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO])
 @pytest.mark.parametrize("room", [0, 5, 20, 60])
-def test_a_full_disk_leaves_no_trace_and_can_be_tried_again(
-    tmp_path: Path, disk: SmallDisk, error: int, room: int
-) -> None:
-    """Each attempt raises OSError; there is no new file for each, and the next one succeeds once there is room."""
+def test_failed_write_to_a_full_disk_leaves_nothing(tmp_path: Path, disk: SmallDisk, error: int, room: int) -> None:
+    """Each attempt raises OSError and creates no file; an attempt succeeds as soon as there is space."""
     with closing(Spool(tmp_path / "spool")) as spool:
         spool.append(make_request(1, items=3))
         disk.free, disk.error = room, error
@@ -101,8 +98,8 @@ def test_a_full_disk_leaves_no_trace_and_can_be_tried_again(
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
-def test_a_disk_that_is_full_from_the_beginning_has_no_folder(tmp_path: Path, disk: SmallDisk, error: int) -> None:
-    """Neither the spool's nor its parents; they are made when there is room."""
+def test_full_disk_has_no_folder(tmp_path: Path, disk: SmallDisk, error: int) -> None:
+    """The folder and its parents are created as soon as there is space."""
     disk.free, disk.error = 0, error
     spool = Spool(tmp_path / "runs" / "spool")
     for _ in range(3):
@@ -119,8 +116,8 @@ def test_a_disk_that_is_full_from_the_beginning_has_no_folder(tmp_path: Path, di
     assert [make_request(1)] == load(spool.folder)
 
 
-def test_a_folder_that_cannot_be_made_is_an_error_of_the_write(tmp_path: Path) -> None:
-    """A file is in the way, or permission is missing."""
+def test_write_raises_if_the_folder_cannot_be_created(tmp_path: Path) -> None:
+    """A file may have the name of the folder or of its parent."""
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file", tmp_path / "file" / "spool"):
         with pytest.raises((OSError, SpoolError), match=r"not a folder|Not a directory"):
@@ -129,8 +126,8 @@ def test_a_folder_that_cannot_be_made_is_an_error_of_the_write(tmp_path: Path) -
 
 
 @given(st.integers(0, 4000), st.integers(1, 60))
-def test_a_disk_that_fills_during_a_raw_write_keeps_what_it_took(free: int, per_block: int) -> None:
-    """Blocks that were written whole are kept and counted; nothing of the others is left."""
+def test_complete_blocks_are_kept_if_the_disk_fills(free: int, per_block: int) -> None:
+    """Completely written blocks are kept and counted; nothing remains of the others."""
     with tempfile.TemporaryDirectory() as root, pytest.MonkeyPatch.context() as monkeypatch:
         disk = SmallDisk(monkeypatch)
         monkeypatch.setattr(segment_writer, "_WRITE_BYTES", 1000)
@@ -152,8 +149,8 @@ def test_a_disk_that_fills_during_a_raw_write_keeps_what_it_took(free: int, per_
         assert not spool.folder.exists()
 
 
-def test_blocks_that_raise_keep_what_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error is the caller's, what is on disk by then is counted."""
+def test_written_blocks_are_kept_if_encoding_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exception is raised to the caller, and items on disk are counted."""
     monkeypatch.setattr(segment_writer, "_WRITE_BYTES", 1)
 
     def blocks() -> Iterator[tuple[bytes, int]]:
@@ -167,7 +164,7 @@ def test_blocks_that_raise_keep_what_was_written(tmp_path: Path, monkeypatch: py
 
 
 def three_segments(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Write three requests, of 1, 2 and 3 items, and then some items, to a segment each."""
+    """Write requests with 1, 2 and 3 items, and four raw items, each to a separate segment."""
     monkeypatch.setattr(segment_writer, "SEGMENT_BYTES", 1)
     for number in (1, 2, 3):
         spool.append(make_request(number, "logs", items=number))
@@ -177,10 +174,10 @@ def three_segments(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 @pytest.mark.parametrize("gone", [[0], [1], [3], [0, 1], [2, 3], [0, 1, 2, 3]], ids=str)
 @pytest.mark.parametrize("seen", [False, True], ids=["before it is read", "under way"])
-def test_a_segment_that_disappears_is_skipped_and_counted(
+def test_removed_segment_is_skipped_and_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, gone: list[int], seen: bool
 ) -> None:
-    """A cleaner of temporary files, or rm: the others come in order, one line is logged."""
+    """The other segments are read in order, and one line is logged."""
     with closing(Spool(tmp_path / "spool", decoders=DECODERS)) as spool:
         paths = three_segments(spool, monkeypatch)
         first = spool.oldest("logs") if seen else None
@@ -200,8 +197,8 @@ def test_a_segment_that_disappears_is_skipped_and_counted(
     assert not spool.folder.exists()
 
 
-def test_what_has_disappeared_is_counted_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a backend nothing is read again: the last look finds it."""
+def test_removed_segments_are_counted_at_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a backend segments are not read again before the close."""
     with closing(Spool(tmp_path / "spool", decoders=DECODERS)) as spool:
         paths = three_segments(spool, monkeypatch)
         paths[0].unlink()
@@ -210,8 +207,8 @@ def test_what_has_disappeared_is_counted_at_the_end(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("seen", [False, True], ids=["unread", "read"])
-def test_a_folder_that_disappears_is_made_again(tmp_path: Path, *, seen: bool) -> None:
-    """What was in it is counted, except for a request under way, and the next request is on disk again."""
+def test_removed_folder_is_created_again(tmp_path: Path, *, seen: bool) -> None:
+    """Its items are counted as lost, except for a request that is being sent; later requests are on disk."""
     with closing(Spool(tmp_path / "runs" / "spool")) as spool:
         for signal_ in SIGNALS:
             spool.append(make_request(1, signal_, items=2))
@@ -232,10 +229,10 @@ def test_a_folder_that_disappears_is_made_again(tmp_path: Path, *, seen: bool) -
 @pytest.mark.parametrize("error", [errno.EIO, errno.ESTALE, errno.EACCES, errno.ENOENT, errno.ENODEV, errno.ETIMEDOUT])
 @pytest.mark.parametrize("call", ["open", "pread"])
 @pytest.mark.parametrize("bad", [0, 1, 2, 3])
-def test_a_segment_that_cannot_be_read_is_skipped_and_counted(
+def test_unreadable_segment_is_skipped_and_counted(
     *, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int, call: str, bad: int
 ) -> None:
-    """It stays where it is: the disk may recover, and a replay can read it then."""
+    """The segment stays, because a replay can read it if the disk recovers."""
     with closing(Spool(tmp_path / "spool", decoders=DECODERS)) as spool:
         path = three_segments(spool, monkeypatch)[bad]
         inode = path.stat().st_ino
@@ -269,8 +266,8 @@ def test_a_segment_that_cannot_be_read_is_skipped_and_counted(
 
 
 @pytest.mark.parametrize("cut", [0, 4, 8, 20, 44, 50])
-def test_a_segment_that_was_truncated_is_counted(tmp_path: Path, cut: int) -> None:
-    """Including one that is being written: new requests are found behind the hole."""
+def test_items_of_a_truncated_segment_are_counted(tmp_path: Path, cut: int) -> None:
+    """Requests that are written after the truncation are found behind the gap."""
     with closing(Spool(tmp_path / "spool")) as spool:
         for number in range(4):
             spool.append(make_request(number, items=10))
@@ -281,8 +278,8 @@ def test_a_segment_that_was_truncated_is_counted(tmp_path: Path, cut: int) -> No
         assert 0 == spool.items("metrics")
 
 
-def test_a_position_that_cannot_be_written_costs_nothing(tmp_path: Path, disk: SmallDisk) -> None:
-    """On a full disk requests are removed all the same; only a crash makes the next process send them again."""
+def test_requests_are_removed_if_the_position_cannot_be_written(tmp_path: Path, disk: SmallDisk) -> None:
+    """On a full disk requests are sent again only after a crash."""
     with closing(Spool(tmp_path / "spool")) as spool:
         for number in range(4):
             spool.append(make_request(number))
@@ -291,8 +288,8 @@ def test_a_position_that_cannot_be_written_costs_nothing(tmp_path: Path, disk: S
     assert not spool.folder.exists()
 
 
-def test_a_read_only_spool_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It cannot be locked, so it is not delivered; it can be looked at."""
+def test_read_only_spool_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The spool cannot be locked and loaded, but its requests can be read."""
     write(tmp_path / "spool", make_request(1))
     real = os.open
 
@@ -307,10 +304,10 @@ def test_a_read_only_spool_is_reported(tmp_path: Path, monkeypatch: pytest.Monke
     assert [make_request(1)] == list(Spool(tmp_path / "spool").peek())
 
 
-def test_a_warning_about_the_disk_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """With the folder and the reason."""
+def test_warning_about_the_disk_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The warning has the folder and the reason."""
     spool = Spool(tmp_path / "spool")
     for _ in range(3):
-        spool.complain(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+        spool.warn_once(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
     (record,) = caplog.records
     assert f"the spool in {tmp_path / 'spool'} cannot be written" in record.getMessage()

@@ -1,4 +1,4 @@
-"""One process at a time in a spool, with flock and without."""
+"""Lock of a spool for one process at a time, with flock and with lock files."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
 
 import pytest
+from exporters.otlp.tests.scripts import finish, started
+from exporters.otlp.tests.spools import drain, load, make_request, names, write
 
 from monitel_otlp.spool import lock
 from monitel_otlp.spool.spool import Spool, SpoolError
-
-from .spools import drain, load, make_request, names, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,8 +33,8 @@ def without_flock(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(fcntl, "flock", flock)
 
 
-def test_a_spool_works_without_flock(without_flock: None, tmp_path: Path) -> None:
-    """A file that identifies the process is the lock; the second user is refused, and nothing is left behind."""
+def test_spool_works_without_flock(without_flock: None, tmp_path: Path) -> None:
+    """A file that identifies the process is the lock; a second user is refused, and no lock file remains."""
     folder = tmp_path / "spool"
     with closing(Spool(folder)) as spool:
         spool.append(make_request(1))
@@ -62,10 +62,10 @@ def other_process() -> Iterator[subprocess.Popen[bytes]]:
     process.communicate()
 
 
-def test_a_lock_file_of_a_live_process_is_respected(
+def test_lock_file_of_a_live_process_is_respected(
     without_flock: None, tmp_path: Path, other_process: subprocess.Popen[bytes]
 ) -> None:
-    """Until it ends, however it ends; then its file is removed."""
+    """The spool can be loaded after the process has ended in any way, and its lock file is removed."""
     folder = tmp_path / "spool"
     write(folder, make_request(1))
     other = folder / owner_of(other_process.pid).file_name
@@ -91,8 +91,8 @@ def test_a_lock_file_of_a_live_process_is_respected(
     ],
     ids=str,
 )
-def test_a_dead_owner_is_recognised(*, without_flock: None, tmp_path: Path, change: dict[str, str], dead: bool) -> None:
-    """A process id that was reused, a machine that was restarted; not what cannot be seen from here."""
+def test_ended_owner_is_recognized(*, without_flock: None, tmp_path: Path, change: dict[str, str], dead: bool) -> None:
+    """A reused process id and a restart are recognized; processes of other hosts and namespaces count as running."""
     folder = tmp_path / "spool"
     write(folder, make_request(1))
     other = folder / owner_of(os.getppid())._replace(**change).file_name
@@ -105,8 +105,8 @@ def test_a_dead_owner_is_recognised(*, without_flock: None, tmp_path: Path, chan
     assert dead != other.exists()
 
 
-def test_owners_are_recognised_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then the process id decides, on the same host."""
+def test_owner_is_recognized_by_its_process_id_without_proc() -> None:
+    """Without /proc the process id decides if the host is the same."""
     own = lock._Owner("host", "", "", "1", "0")
     alive = own._replace(pid=str(os.getpid()))
     assert not alive.has_ended(own)
@@ -140,36 +140,30 @@ for _ in range(200):
 
 
 @pytest.mark.parametrize("support", ["flock", "without flock"])
-def test_processes_that_compete_for_a_folder_get_each_request_once(tmp_path: Path, support: str) -> None:
-    """They take turns, until one of them removes the folder; then the others have nothing to do."""
+def test_competing_processes_take_each_request_once(tmp_path: Path, support: str) -> None:
+    """Processes lock the folder in turn until one of them removes it."""
     write(tmp_path / "spool", *map(make_request, range(100)))
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", LOCKING, str(tmp_path / "spool"), support],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(3)
-    ]
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    found = sorted(int(line) for process in processes for line in process.communicate(timeout=60)[0].split())
+    with ExitStack() as stack:
+        arguments = ("-c", LOCKING, tmp_path / "spool", support)
+        processes = [stack.enter_context(started(tmp_path, *arguments)) for _ in range(3)]
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        found = sorted(int(line) for process in processes for line in finish(process).stdout.split())
     assert list(range(100)) == found
     assert [] == names(tmp_path)
 
 
-def test_the_support_for_locks_is_described(tmp_path: Path) -> None:
-    """For doctor; nothing is left in the folder."""
+def test_support_for_locks_is_described(tmp_path: Path) -> None:
+    """The description is for ``doctor``; nothing remains in the folder."""
     assert lock.lock_support(tmp_path) == "flock"
     assert lock.lock_support(tmp_path / "typo") == "unknown (No such file or directory)"
     assert [] == names(tmp_path)
 
 
-def test_a_forked_child_leaves_the_lock_to_its_parent(tmp_path: Path) -> None:
-    """The child closes its copies, and the parent goes on."""
+def test_forked_child_leaves_the_lock_to_its_parent(tmp_path: Path) -> None:
+    """The child closes its copies of the files, and the parent continues."""
     with closing(Spool(tmp_path / "spool")) as spool:
         spool.append(make_request(1))
         pid = os.fork()

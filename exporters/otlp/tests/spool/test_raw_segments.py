@@ -1,4 +1,4 @@
-"""Raw segments: items that could not be encoded in time, written as plain values and decoded when they are read."""
+"""Raw segments: items that were not encoded in time, written as plain values and decoded when they are read."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from exporters.otlp.tests.spools import drain, make_request, the_segment
 from hypothesis import given
 from hypothesis import strategies as st
 
 import monitel_otlp.spool.spool
-from monitel_otlp.request import FrozenRequest
+from monitel_otlp.messages.request import FrozenRequest
 from monitel_otlp.spool import segment_writer
-from monitel_otlp.spool.raw import encode_block
+from monitel_otlp.spool.raw_segment import encode_block
 from monitel_otlp.spool.spool import Spool
-
-from .spools import drain, make_request, the_segment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,7 +33,7 @@ MAGIC_BYTES, BLOCK_HEADER_BYTES = 8, 16
 
 
 class Running:
-    """A decoder with state: each request holds three items and the number of items up to it."""
+    """A decoder with state: each request has three items and the number of items so far."""
 
     def __init__(self, header: Any) -> None:
         assert header == HEADER
@@ -60,7 +59,7 @@ def blocks_of(items: Iterable[Any], size: int = 7) -> list[tuple[bytes, int]]:
 
 
 def expected(count: int, size: int = 7) -> list[FrozenRequest]:
-    """Return the requests that a decoder makes of the numbers below a count."""
+    """Return the requests that a decoder makes from the numbers below a count."""
     decoder = Running(HEADER)
     return [
         request
@@ -70,7 +69,7 @@ def expected(count: int, size: int = 7) -> list[FrozenRequest]:
 
 
 def write_raw(folder: Path, count: int) -> bytes:
-    """Write the numbers below a count as a process does that then ends; return the file."""
+    """Write the numbers below a count, close the spool as a process does at its end, and return the file's content."""
     with closing(Spool(folder)) as spool:
         assert count == spool.append_raw("logs", HEADER, blocks_of(range(count)))
         assert count == spool.items("logs")
@@ -78,7 +77,7 @@ def write_raw(folder: Path, count: int) -> bytes:
 
 
 def block_offsets(content: bytes) -> list[int]:
-    """Return where the blocks of items begin, and where the last one ends."""
+    """Return the offsets of the blocks of items, and the end of the last block."""
     offsets = [MAGIC_BYTES]
     while offsets[-1] < len(content):
         (length,) = struct.unpack_from("<I", content, offsets[-1])
@@ -88,7 +87,7 @@ def block_offsets(content: bytes) -> list[int]:
 
 @given(st.lists(st.sampled_from(["request", "raw", "restart", "remove"]), max_size=12), st.integers(1, 25))
 def test_requests_and_raw_segments_keep_their_order(steps: list[str], count: int) -> None:
-    """Both kinds come in the order of writing, each request once, over any restarts; items add up."""
+    """Requests of both kinds are read once, in the order of writing, across restarts; items add up."""
     with tempfile.TemporaryDirectory() as root:
         waiting: list[FrozenRequest] = []
         folder = Path(root) / "spool"
@@ -119,7 +118,7 @@ def test_requests_and_raw_segments_keep_their_order(steps: list[str], count: int
 
 @pytest.mark.parametrize("removed", range(13))
 def test_reading_resumes_inside_a_raw_segment(tmp_path: Path, removed: int) -> None:
-    """The decoder gets the blocks from the first one on, so that its state is as it was."""
+    """The decoder reads the segment from its first block, so that its state is the same."""
     write_raw(tmp_path / "spool", 30)
     for last in (removed, len(expected(30))):
         with closing(Spool(tmp_path / "spool", decoders=DECODERS)) as spool:
@@ -132,8 +131,8 @@ def test_reading_resumes_inside_a_raw_segment(tmp_path: Path, removed: int) -> N
     assert not (tmp_path / "spool").exists()
 
 
-def test_a_damaged_block_costs_its_items_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing of it is decoded, its items are counted, and the next block is read."""
+def test_damaged_block_loses_only_its_items(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The block is not decoded, its items are counted as lost, and the next block is read."""
     folder = tmp_path / "spool"
     whole = write_raw(folder, 30)
     offsets = block_offsets(whole)
@@ -155,7 +154,7 @@ def test_a_damaged_block_costs_its_items_only(tmp_path: Path, caplog: pytest.Log
 
 @given(st.data())
 def test_garbage_in_a_raw_segment_is_counted(data: st.DataObject) -> None:
-    """Any bytes in any place: nothing is raised, and what the process wrote is read or counted as lost."""
+    """With any bytes at any offset nothing is raised, and each written item is read or counted as lost."""
     with tempfile.TemporaryDirectory() as root, closing(Spool(Path(root) / "spool", decoders=DECODERS)) as spool:
         spool.append(make_request(1, "logs"))
         spool.append_raw("logs", HEADER, blocks_of(range(30)))
@@ -171,8 +170,8 @@ def test_garbage_in_a_raw_segment_is_counted(data: st.DataObject) -> None:
         assert 0 == spool.items("logs")
 
 
-def test_the_checksum_is_compared_before_anything_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``marshal`` never sees damaged bytes."""
+def test_checksum_is_compared_before_decoding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``marshal`` never receives damaged bytes."""
     folder = tmp_path / "spool"
     whole = write_raw(folder, 7)
     seen = []
@@ -191,7 +190,7 @@ def test_the_checksum_is_compared_before_anything_is_decoded(tmp_path: Path, mon
 
 
 class Raising(Running):
-    """A decoder that fails with the second block."""
+    """A decoder that raises for the second block."""
 
     def decode(self, items: list[Any]) -> list[FrozenRequest]:
         """Raise for the second block."""
@@ -201,7 +200,7 @@ class Raising(Running):
 
 
 class Losing(Running):
-    """A decoder that cannot make a request of every item."""
+    """A decoder that leaves out some items."""
 
     def decode(self, items: list[Any]) -> list[FrozenRequest]:
         """Leave out multiples of three."""
@@ -212,7 +211,7 @@ class Losing(Running):
 def test_items_that_a_decoder_cannot_read_are_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, decoder: type[Running], lost: int
 ) -> None:
-    """A block whose decoder raises is lost as a whole; the others are read; one line is logged."""
+    """A block whose decoder raises is lost, other blocks are read, and one line is logged."""
     with closing(Spool(tmp_path / "spool", decoders={"numbers": decoder})) as spool:
         spool.append_raw("logs", HEADER, blocks_of(range(30)))
         assert 30 - lost == sum(request.items for request in drain(spool, "logs"))
@@ -221,8 +220,8 @@ def test_items_that_a_decoder_cannot_read_are_counted(
 
 
 @pytest.mark.parametrize("header", [("other", 1), (), None, 5, ("numbers", 2)], ids=repr)
-def test_a_segment_without_a_decoder_is_left_alone(tmp_path: Path, header: object) -> None:
-    """A newer version may read it; its items are counted as lost for this process."""
+def test_segment_without_a_decoder_is_kept(tmp_path: Path, header: object) -> None:
+    """A newer version may read the segment; for this process its items count as lost."""
     with closing(Spool(tmp_path / "spool", decoders=DECODERS)) as spool:
         spool.append_raw("logs", header, blocks_of(range(5)))
         spool.append(make_request(1, "logs"))
@@ -231,25 +230,23 @@ def test_a_segment_without_a_decoder_is_left_alone(tmp_path: Path, header: objec
     assert the_segment(tmp_path / "spool").suffix == ".raw"
 
 
-def test_the_default_decoders_are_looked_up_when_they_are_needed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not before a raw segment is read."""
-    asked = []
+def test_default_decoders_are_imported_when_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The decoders are imported when the first raw segment is read."""
+    calls = []
 
     def decoders() -> dict[str, type[Running]]:
-        asked.append(1)
+        calls.append(1)
         return DECODERS
 
     monkeypatch.setattr(monitel_otlp.spool.spool, "_default_decoders", decoders)
     with closing(Spool(tmp_path / "spool")) as spool:
         spool.append_raw("logs", HEADER, blocks_of(range(5)))
-        assert [] == asked
+        assert [] == calls
         assert expected(5) == drain(spool, "logs")
 
 
 class Level(IntEnum):
-    """An enum, as users put into attributes."""
+    """An enum, as applications use in attributes."""
 
     HIGH = 3
 
@@ -260,7 +257,7 @@ class Level(IntEnum):
     ids=lambda odd: type(odd).__name__,
 )
 def test_only_the_item_that_cannot_be_written_is_lost(odd: Any) -> None:
-    """Its neighbours are written; the numbers of items show the loss."""
+    """Other items are written, and the numbers of items reflect the loss."""
     items = [("event", number, {"value": number}) for number in range(100)]
     for place in (0, 41, 99):
         given: list[Any] = list(items)
@@ -272,24 +269,24 @@ def test_only_the_item_that_cannot_be_written_is_lost(odd: Any) -> None:
     assert [] == encode_block([])
 
 
-def test_blocks_are_bounded() -> None:
-    """At most 256 items, and 16 MiB unless one item alone is larger."""
+def test_size_of_blocks_is_limited() -> None:
+    """A block has at most 256 items, and at most 16 MiB unless a single item is larger."""
     assert [256, 256, 88] == [count for _, count in encode_block(list(range(600)))]
     large = encode_block(["x" * (5 << 20)] * 6 + ["y" * (20 << 20)])
     assert 7 == sum(count for _, count in large)
     assert all(len(content) <= 16 << 20 for content, count in large if count > 1)
 
 
-def test_an_empty_raw_segment_leaves_nothing_behind(tmp_path: Path) -> None:
-    """No file, and no folder."""
+def test_empty_raw_segment_leaves_nothing(tmp_path: Path) -> None:
+    """Neither a file nor a folder remains."""
     with closing(Spool(tmp_path / "spool", decoders=DECODERS)) as spool:
         assert 0 == spool.append_raw("logs", HEADER, [])
         assert [] == [*spool.folder.glob("*.raw")]
     assert not (tmp_path / "spool").exists()
 
 
-def test_a_header_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
-    """It raises ValueError: the header is made by this package."""
+def test_header_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    """The write raises ValueError, because a header with such values is a bug of this package."""
     with closing(Spool(tmp_path / "spool")) as spool:
         with pytest.raises(ValueError, match="unmarshallable"):
             spool.append_raw("logs", object(), blocks_of(range(3)))
@@ -298,7 +295,7 @@ def test_a_header_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -
 
 
 def test_blocks_beyond_the_size_limit_are_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Older segments give way first; the number of written items is returned."""
+    """Older segments are dropped first; the result is the number of written items."""
     monkeypatch.setattr(segment_writer, "_WRITE_BYTES", 2000)
     with closing(Spool(tmp_path / "spool", 10_000, decoders=DECODERS)) as spool:
         spool.append(make_request(1, "logs", b"x" * 1000, items=5))
@@ -310,7 +307,7 @@ def test_blocks_beyond_the_size_limit_are_not_written(tmp_path: Path, monkeypatc
 
 
 class Counting(Running):
-    """A decoder that records how many items it has seen."""
+    """A decoder that counts the items of all instances."""
 
     seen_by_all = 0
 
@@ -321,7 +318,7 @@ class Counting(Running):
 
 
 def test_blocks_are_decoded_one_by_one(tmp_path: Path) -> None:
-    """A large segment is never in memory as a whole."""
+    """A large segment is never completely in memory."""
     with closing(Spool(tmp_path / "spool", decoders={"numbers": Counting})) as spool:
         spool.append_raw("logs", HEADER, blocks_of(range(256 * 20), 256))
         for number in range(20):
@@ -331,8 +328,8 @@ def test_blocks_are_decoded_one_by_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
-def test_a_hundred_thousand_events_are_written_in_time(tmp_path: Path, busy: bool) -> None:
-    """It takes 0.05 s on an idle machine, and must fit into an exit even beside a busy thread."""
+def test_time_to_write_a_hundred_thousand_events(tmp_path: Path, busy: bool) -> None:
+    """Writing takes 0.05 s on an idle machine, and must fit into an exit even with a busy thread."""
     events = [
         ("checkpoint", 1_700_000_000_000_000_000 + number, {"epoch": number, "loss": 0.25, "phase": "train"}, number)
         for number in range(100_000)

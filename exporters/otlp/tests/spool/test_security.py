@@ -1,4 +1,4 @@
-"""A spool in a shared place: no link is followed, and nothing of another user is read, written or removed."""
+"""Security of a spool in a shared folder: no link is followed, and files of other users are not touched."""
 
 from __future__ import annotations
 
@@ -8,26 +8,25 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
+from exporters.otlp.tests.spools import drain, load, make_request, the_segment, write
 
 from monitel_otlp.__main__ import main
 from monitel_otlp.spool import segment_writer
 from monitel_otlp.spool.folder import Folder
 from monitel_otlp.spool.spool import Spool, SpoolError
 
-from .spools import drain, load, make_request, the_segment, write
-
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from .receiver import Receiver
+    from exporters.otlp.tests.receiver import Receiver
 
 SECRET = b"root:x:0:0"
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A spool with three metrics requests, of which one is removed and one set aside."""
+    """A spool with two metrics requests, a position and a rejected request."""
     folder = tmp_path / "spool"
     with closing(Spool(folder)) as spool:
         for number in range(3):
@@ -39,14 +38,14 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def victim(tmp_path: Path) -> Path:
-    """A file that nothing may change."""
+    """A file that must not change."""
     path = tmp_path / "victim"
     path.write_bytes(SECRET)
     return path
 
 
 def as_another_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run as if the files of this test were another user's."""
+    """Run as if the files of this test belonged to another user."""
     other = os.geteuid() + 1
     monkeypatch.setattr(os, "geteuid", lambda: other)
     monkeypatch.setattr(Folder, "_probe", lambda self: os.stat_result((0o100600, 0, 0, 1, other, 0, 0, 0, 0, 0)))
@@ -89,7 +88,7 @@ NAMES = [
 
 
 def plant(path: Path, make: Callable[[Path], object]) -> None:
-    """Replace a name."""
+    """Replace a file or folder by what ``make`` creates at its path."""
     if path.is_dir() and not path.is_symlink():
         path.rename(path.parent.parent / "away")
     path.unlink(missing_ok=True)
@@ -98,8 +97,8 @@ def plant(path: Path, make: Callable[[Path], object]) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kind", ["symlink", "hard link"])
-def test_a_planted_link_leads_nowhere(folder: Path, victim: Path, name: str, kind: str) -> None:
-    """Whatever name is a link: the file behind it keeps content, mode, owner and its other names."""
+def test_planted_link_is_not_followed(folder: Path, victim: Path, name: str, kind: str) -> None:
+    """The target of the link keeps its content, mode, owner and time of modification."""
     link = folder / name
     if kind == "symlink":
         plant(link, lambda path: path.symlink_to(victim))
@@ -118,16 +117,16 @@ def test_a_planted_link_leads_nowhere(folder: Path, victim: Path, name: str, kin
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_dangling_link_makes_no_file(folder: Path, tmp_path: Path, name: str) -> None:
-    """The file that it points to is not created."""
+def test_dangling_link_creates_no_file(folder: Path, tmp_path: Path, name: str) -> None:
+    """The target of the link is not created."""
     plant(folder / name, lambda path: path.symlink_to(tmp_path / "made"))
     work(folder)
     assert not (tmp_path / "made").exists()
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_link_to_a_folder_is_not_entered(folder: Path, tmp_path: Path, name: str) -> None:
-    """Nothing appears or disappears in it."""
+def test_link_to_a_folder_is_not_entered(folder: Path, tmp_path: Path, name: str) -> None:
+    """No file in the folder is created or removed."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "metrics-7-1-1.binpb").write_bytes(SECRET)
@@ -137,15 +136,15 @@ def test_a_link_to_a_folder_is_not_entered(folder: Path, tmp_path: Path, name: s
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_planted_pipe_does_not_hang(folder: Path, name: str) -> None:
-    """Opening a FIFO waits for its other end: it is opened without waiting, and refused."""
+def test_planted_pipe_does_not_block(folder: Path, name: str) -> None:
+    """A FIFO is opened without waiting for its other end, and refused."""
     plant(folder / name, os.mkfifo)
     work(folder)
     assert (folder / name).is_fifo() or not (folder / name).exists()
 
 
-def test_a_spool_folder_that_is_a_link_is_refused(folder: Path, tmp_path: Path) -> None:
-    """The message has what to do."""
+def test_spool_folder_that_is_a_link_is_refused(folder: Path, tmp_path: Path) -> None:
+    """The message says which folder to use instead."""
     link = tmp_path / "link"
     link.symlink_to(folder)
     for use in (Spool.load, Spool.take_back, lambda spool: list(spool.peek()), lambda s: s.append(make_request(1))):
@@ -154,8 +153,8 @@ def test_a_spool_folder_that_is_a_link_is_refused(folder: Path, tmp_path: Path) 
     assert [make_request(1), make_request(2)] == load(folder)
 
 
-def test_a_hard_link_of_a_segment_is_not_read(folder: Path, tmp_path: Path) -> None:
-    """It may be another folder's, planted here to be sent to whoever replays this one."""
+def test_hard_link_of_a_segment_is_not_read(folder: Path, tmp_path: Path) -> None:
+    """The file may belong to another folder, planted here to be sent to the endpoint of this one."""
     (tmp_path / "copy").hardlink_to(the_segment(folder))
     with closing(Spool(folder)) as spool:
         spool.load()
@@ -163,8 +162,8 @@ def test_a_hard_link_of_a_segment_is_not_read(folder: Path, tmp_path: Path) -> N
     assert the_segment(folder).exists()
 
 
-def test_a_folder_of_another_user_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unless its content is trusted explicitly."""
+def test_folder_of_another_user_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ``--foreign`` the folder is used."""
     as_another_user(monkeypatch)
     for use in (Spool.load, Spool.take_back, lambda spool: list(spool.peek()), lambda s: s.append(make_request(1))):
         with pytest.raises(SpoolError, match=r"belongs to another user \(id \d+\): run as that user, or use --foreign"):
@@ -175,8 +174,8 @@ def test_a_folder_of_another_user_is_refused(folder: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_a_real_folder_of_another_user_is_refused(folder: Path) -> None:
-    """Root needs --foreign too, and then touches no file of a third user."""
+def test_real_folder_of_another_user_is_refused(folder: Path) -> None:
+    """Root needs ``--foreign`` too, and then does not touch files of a third user."""
     for path in [folder, *folder.rglob("*")]:
         os.chown(path, 12345, 12345)
     before = sorted(path.name for path in folder.iterdir())
@@ -190,8 +189,8 @@ def test_a_real_folder_of_another_user_is_refused(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o702, 0o720, 0o777, 0o1777])
-def test_a_folder_that_others_can_write_to_is_refused(folder: Path, mode: int) -> None:
-    """Whatever is in it may be planted."""
+def test_folder_that_others_can_write_to_is_refused(folder: Path, mode: int) -> None:
+    """Any file in such a folder may be planted."""
     folder.chmod(mode)
     with pytest.raises(SpoolError, match=r"other users can write to .*chmod go-w"):
         Spool(folder).load()
@@ -201,17 +200,15 @@ def test_a_folder_that_others_can_write_to_is_refused(folder: Path, mode: int) -
 
 
 @pytest.mark.parametrize("mode", [0o700, 0o500, 0o750, 0o755])
-def test_a_folder_that_others_can_only_read_is_used(folder: Path, mode: int) -> None:
-    """It is the owner's own decision."""
+def test_folder_that_others_can_only_read_is_used(folder: Path, mode: int) -> None:
+    """The owner may allow others to read."""
     folder.chmod(mode)
     assert 2 == len(list(Spool(folder).peek()))
     folder.chmod(0o700)
 
 
-def test_a_file_system_that_shows_everything_as_anothers_is_used(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """NFS with root_squash does so: a file that is made there shows it, and nothing would be kept otherwise."""
+def test_file_system_with_mapped_owners_is_used(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NFS with root_squash shows every file as another user's; a file that is created there reveals the mapping."""
     other = os.geteuid() + 1
     monkeypatch.setattr(os, "geteuid", lambda: other)
     write(tmp_path / "squashed", make_request(1))
@@ -219,8 +216,8 @@ def test_a_file_system_that_shows_everything_as_anothers_is_used(
     assert [make_request(1), make_request(2)] == load(folder)
 
 
-def test_folders_are_made_for_their_owner(tmp_path: Path) -> None:
-    """Even with a umask that allows everything: parents are not writable for others, the spool is private."""
+def test_new_folders_are_private(tmp_path: Path) -> None:
+    """Even with a umask of 0 parents are not writable for others, and the spool is private."""
     before = os.umask(0)
     try:
         write(tmp_path / "runs" / "job" / "spool", make_request(1))
@@ -230,8 +227,8 @@ def test_folders_are_made_for_their_owner(tmp_path: Path) -> None:
     assert [0o755, 0o755, 0o700] == modes
 
 
-def test_an_existing_folder_of_others_is_not_written(tmp_path: Path) -> None:
-    """A squatter has made it, with the name that this process would choose."""
+def test_unsafe_existing_folder_is_not_written(tmp_path: Path) -> None:
+    """Another user may have created the folder with the name that this process uses."""
     (tmp_path / "spool").mkdir()
     (tmp_path / "spool").chmod(0o777)
     with pytest.raises(SpoolError, match="other users can write to"):
@@ -239,8 +236,8 @@ def test_an_existing_folder_of_others_is_not_written(tmp_path: Path) -> None:
     assert [] == list((tmp_path / "spool").iterdir())
 
 
-def test_a_segment_that_somebody_has_put_ahead_is_not_overwritten(tmp_path: Path) -> None:
-    """A new segment is made, never opened."""
+def test_planted_segment_is_not_overwritten(tmp_path: Path) -> None:
+    """A new segment is always a new file."""
     with closing(Spool(tmp_path / "spool")) as spool:
         spool.append(make_request(1, "logs"))
         (spool.folder / "metrics-000001.spool").write_bytes(SECRET)
@@ -249,8 +246,8 @@ def test_a_segment_that_somebody_has_put_ahead_is_not_overwritten(tmp_path: Path
         assert SECRET == (spool.folder / "metrics-000001.spool").read_bytes()
 
 
-def test_a_folder_that_is_swapped_for_a_link_is_not_entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The open folder is held by descriptor: new segments, positions and refused requests still go there."""
+def test_folder_replaced_by_a_link_is_not_entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The spool keeps a descriptor of its folder, and still writes segments, positions and rejected requests there."""
     monkeypatch.setattr(segment_writer, "SEGMENT_BYTES", 1)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir(mode=0o700)
@@ -266,10 +263,10 @@ def test_a_folder_that_is_swapped_for_a_link_is_not_entered(tmp_path: Path, monk
     assert (tmp_path / "moved" / "rejected").is_dir()
 
 
-def test_replay_refuses_what_is_unsafe_and_goes_on(
+def test_replay_refuses_unsafe_files_and_continues(
     receiver: Receiver, tmp_path: Path, capsys: pytest.CaptureFixture[str], victim: Path
 ) -> None:
-    """A symlinked spool, one that others can write to, and a planted segment are reported; the rest is delivered."""
+    """A linked spool, one that others can write to, and a planted segment are reported; others are delivered."""
     runs, elsewhere = tmp_path / "runs", tmp_path / "elsewhere"
     empty = make_request(1, "logs", b"")
     for name in ("good", "open", "planted"):

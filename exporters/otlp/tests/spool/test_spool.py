@@ -1,4 +1,4 @@
-"""The spool returns what was written to it, whatever happened to the process or to the files."""
+"""The spool returns the requests that were written to it, after restarts, crashes and damage to files."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from exporters.otlp.tests.spools import drain, load, make_request, write
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitel_otlp.request import SIGNALS, FrozenRequest
+from monitel_otlp.messages.request import SIGNALS, FrozenRequest
 from monitel_otlp.spool import segment_writer
 from monitel_otlp.spool.spool import Spool, SpoolError
-
-from .spools import drain, load, make_request, the_segment, write
 
 requests = st.builds(
     FrozenRequest,
@@ -32,7 +31,7 @@ requests = st.builds(
 
 @given(st.lists(requests, max_size=12))
 def test_every_field_of_a_request_is_kept(given: list[FrozenRequest]) -> None:
-    """Requests come back in order, signal by signal, with their weights and counts."""
+    """Requests are read in order, signal by signal, with their weights and counts."""
     with tempfile.TemporaryDirectory() as root:
         folder = Path(root) / "spool"
         write(folder, *given)
@@ -45,8 +44,8 @@ def test_every_field_of_a_request_is_kept(given: list[FrozenRequest]) -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["put", "read", "remove", "restart"]), requests), max_size=30))
-def test_a_spool_is_a_queue_across_restarts(steps: list[tuple[str, FrozenRequest]]) -> None:
-    """Requests that are put, read, removed and left to the next process come in order, each once; items add up."""
+def test_spool_is_a_queue_across_restarts(steps: list[tuple[str, FrozenRequest]]) -> None:
+    """Each request is read once, in order, by this process or the next one; items add up."""
     with tempfile.TemporaryDirectory() as root, pytest.MonkeyPatch.context() as patch:
         patch.setattr(segment_writer, "SEGMENT_BYTES", 500)
         folder = Path(root) / "spool"
@@ -80,7 +79,7 @@ def test_a_spool_is_a_queue_across_restarts(steps: list[tuple[str, FrozenRequest
 
 
 def test_only_the_owner_can_read_a_spool(tmp_path: Path) -> None:
-    """Files are 0600 and the folders 0700."""
+    """The mode of files is 0600, and that of folders 0700."""
     with closing(Spool(tmp_path / "runs" / "spool")) as spool:
         spool.append(make_request(1))
         spool.set_aside(make_request(2, body=b""), "HTTP 400")
@@ -96,8 +95,8 @@ def test_only_the_owner_can_read_a_spool(tmp_path: Path) -> None:
 
 
 @given(st.lists(requests.map(lambda request: (request, request.body[:5].decode("latin-1"))), max_size=5))
-def test_refused_requests_are_kept_with_the_reason_and_taken_back(given: list[tuple[FrozenRequest, str]]) -> None:
-    """No refused request replaces another. Taken back, each is as it was, in the order of creation."""
+def test_rejected_requests_are_kept_with_the_reason_and_taken_back(given: list[tuple[FrozenRequest, str]]) -> None:
+    """No rejected request replaces another; taken back, they are unchanged and in the order of creation."""
     with tempfile.TemporaryDirectory() as root:
         folder = Path(root) / "spool"
         with closing(Spool(folder)) as spool:
@@ -118,15 +117,15 @@ def test_refused_requests_are_kept_with_the_reason_and_taken_back(given: list[tu
         assert not (folder / "rejected").exists()
 
 
-def test_a_reason_may_be_any_text(tmp_path: Path) -> None:
-    """A lone surrogate, which UTF-8 cannot hold, is escaped."""
+def test_reason_may_be_any_text(tmp_path: Path) -> None:
+    """A lone surrogate is escaped."""
     with closing(Spool(tmp_path / "spool")) as spool:
         path = spool.set_aside(make_request(1), "no \udcff")
     assert "no \\udcff" == path.with_suffix(".txt").read_text()
 
 
-def test_segments_rotate_and_are_removed_once_they_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files do not grow forever, and the disk space is freed while the spool is read."""
+def test_segments_rotate_and_are_removed_after_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The size of files is limited, and disk space is freed while the spool is read."""
     monkeypatch.setattr(segment_writer, "SEGMENT_BYTES", 1000)
     folder = tmp_path / "spool"
     with closing(Spool(folder)) as spool:
@@ -140,8 +139,8 @@ def test_segments_rotate_and_are_removed_once_they_are_read(tmp_path: Path, monk
     assert not folder.exists()
 
 
-def test_the_oldest_give_way_to_the_size_limit_and_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The largest signal loses its oldest segment; kept and dropped items are together what was written."""
+def test_size_limit_drops_the_oldest_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest segment of the largest signal is dropped; kept and dropped items add up to the written items."""
     monkeypatch.setattr(segment_writer, "SEGMENT_BYTES", 1000)
     with closing(Spool(tmp_path / "spool", 5000)) as spool:
         spool.append(make_request(0, "logs", items=5))
@@ -157,22 +156,22 @@ def test_the_oldest_give_way_to_the_size_limit_and_are_counted(tmp_path: Path, m
         assert [0] == [request.created_ns for request in spool.requests() if request.signal == "logs"]
 
 
-def test_a_request_larger_than_the_limit_is_dropped_and_counted(tmp_path: Path) -> None:
-    """It takes the place of the older ones, which the limit does not leave room for either."""
+def test_request_larger_than_the_limit_is_dropped_and_counted(tmp_path: Path) -> None:
+    """The items are counted with the reason ``spool_full``."""
     with closing(Spool(tmp_path / "spool", 500)) as spool:
         spool.append(make_request(1, body=b"x" * 1000, items=7))
         assert (None, {"spool_full": 7}) == (spool.oldest("metrics"), spool.take_lost("metrics"))
 
 
 def test_signals_without_an_endpoint_are_not_limited(tmp_path: Path) -> None:
-    """They have nowhere else to go."""
+    """The limit applies only to signals with an endpoint."""
     with closing(Spool(tmp_path / "spool", 500, ["metrics"])) as spool:
         spool.append(make_request(1, "logs", body=b"x" * 1000))
         assert spool.oldest("logs") is not None
 
 
-def test_a_request_under_way_outlives_its_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Removing it afterwards removes no other request, and its items are counted once."""
+def test_request_that_is_being_sent_survives_its_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its removal removes no other request, and its items are counted once."""
     monkeypatch.setattr(segment_writer, "SEGMENT_BYTES", 1)
     with closing(Spool(tmp_path / "spool", 700)) as spool:
         first = make_request(0, body=b"x" * 200, items=10)
@@ -189,10 +188,10 @@ def test_a_request_under_way_outlives_its_segment(tmp_path: Path, monkeypatch: p
         assert (0, {}) == (spool.items("metrics"), spool.take_lost("metrics"))
 
 
-def test_a_request_whose_segment_was_dropped_is_written_again_at_the_end(
+def test_unacknowledged_request_of_a_dropped_segment_is_written_at_close(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is in memory alone by then, and nobody has acknowledged it."""
+    """At the close the request is only in memory."""
     monkeypatch.setattr(segment_writer, "SEGMENT_BYTES", 1)
     with closing(Spool(tmp_path / "spool", 500)) as spool:
         for number in range(3):
@@ -201,87 +200,8 @@ def test_a_request_whose_segment_was_dropped_is_written_again_at_the_end(
     assert [1, 2, 0] == [request.created_ns for request in load(tmp_path / "spool")]
 
 
-def test_a_torn_record_costs_itself_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Cut at every byte of the last record: the records before it are there, and one line is logged."""
-    folder = tmp_path / "spool"
-    write(folder, make_request(1), make_request(2))
-    whole = the_segment(folder).read_bytes()
-    first = 8 + (len(whole) - 8) // 2  # a magic, and two records
-    for end in range(first, len(whole)):
-        the_segment(folder).write_bytes(whole[:end])
-        caplog.clear()
-        assert [make_request(1)] == load(folder)
-        logged = [record.getMessage() for record in caplog.records]
-        assert (0 if end == first else 1) == len(logged)
-        assert all(f"byte {first}" in each for each in logged)
-
-
-def test_a_damaged_byte_never_gives_a_wrong_request(tmp_path: Path) -> None:
-    """Each byte is flipped in turn: the damaged record is left out, and so is at most what follows it."""
-    folder = tmp_path / "spool"
-    given = [make_request(number) for number in range(3)]
-    write(folder, *given)
-    whole = the_segment(folder).read_bytes()
-    for position in range(len(whole)):
-        damaged = bytearray(whole)
-        damaged[position] ^= 0x40
-        the_segment(folder).write_bytes(damaged)
-        found = load(folder)
-        assert found == [request for request in given if request in found]
-        assert len(found) < len(given)
-
-
-@given(st.data())
-def test_garbage_is_skipped_and_counted(data: st.DataObject) -> None:
-    """Any bytes in place of any part of a segment: other segments are read, and lost items are counted exactly."""
-    with tempfile.TemporaryDirectory() as root, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(segment_writer, "SEGMENT_BYTES", 200)
-        given = [make_request(number, body=b"x" * 50, items=number + 1) for number in range(9)]
-        with closing(Spool(Path(root) / "spool")) as spool:
-            for request in given:
-                spool.append(request)
-            path = data.draw(st.sampled_from(sorted(spool.folder.glob("*.spool"))))
-            content = bytearray(path.read_bytes())
-            begin = data.draw(st.integers(0, len(content)))
-            garbage = data.draw(st.binary(max_size=60))
-            content[begin : begin + data.draw(st.integers(0, 60))] = garbage
-            path.write_bytes(content)
-            found = drain(spool)
-            assert [request for request in given if request in found] == found
-            lost = spool.take_lost("metrics")
-            assert sum(request.items for request in given if request not in found) == lost.get("disk", 0)
-            assert 0 == spool.items("metrics")
-            assert 6 <= len(found)
-
-
-def test_a_damaged_body_costs_its_record_only(tmp_path: Path) -> None:
-    """The header has a checksum of its own, so the next record is found."""
-    folder = tmp_path / "spool"
-    write(folder, make_request(1), make_request(2, items=5), make_request(3))
-    path = the_segment(folder)
-    path.write_bytes(path.read_bytes().replace(b"body 2", b"BODY 2"))
-    with closing(Spool(folder)) as spool:
-        spool.load()
-        assert [make_request(1), make_request(3)] == drain(spool)
-        assert ({"disk": 5}, 1) == (spool.take_lost("metrics"), spool.problems)
-
-
-def test_a_file_that_is_not_a_segment_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others are delivered; the file stays, because nobody can tell what it is."""
-    monkeypatch.setattr(segment_writer, "SEGMENT_BYTES", 1)  # a segment for each request
-    folder = tmp_path / "spool"
-    write(folder, make_request(1), make_request(2), make_request(3))
-    foreign = folder / "metrics-000002.spool"
-    foreign.write_bytes(b"\xff" * 100)
-    with closing(Spool(folder)) as spool:
-        spool.load()
-        assert [make_request(1), make_request(3)] == drain(spool)
-        assert 1 == spool.problems
-    assert b"\xff" * 100 == foreign.read_bytes()
-
-
-def test_segments_of_version_0_1_are_read_from_the_place_that_was_reached(tmp_path: Path) -> None:
-    """They have no magic, and the position is a line of text."""
+def test_segments_of_version_0_1_are_read_from_their_position(tmp_path: Path) -> None:
+    """Such segments have no magic number, and their position is a line of text."""
     folder = tmp_path / "spool"
     folder.mkdir(mode=0o700)
     records = []
@@ -302,37 +222,8 @@ def test_segments_of_version_0_1_are_read_from_the_place_that_was_reached(tmp_pa
     assert not folder.exists()
 
 
-@pytest.mark.parametrize(
-    "position", [b"", b"garbage", b"1", b"7 12", b"\xff\xfe 3", b"1 100000", bytes(64), b"mtp\x02" * 16], ids=repr
-)
-def test_a_broken_position_means_the_beginning(tmp_path: Path, position: bytes) -> None:
-    """Including one beyond the end of a segment that was restored from a backup."""
-    folder = tmp_path / "spool"
-    write(folder, make_request(1), make_request(2))
-    (folder / "metrics.position").write_bytes(position)
-    assert [make_request(1), make_request(2)] == load(folder)
-
-
-def test_a_torn_position_means_the_one_before(tmp_path: Path) -> None:
-    """The file has two slots that are written in turn: any 32 bytes of it may be garbage."""
-    folder = tmp_path / "spool"
-    write(folder, *map(make_request, range(5)))
-    with closing(Spool(folder)) as spool:
-        spool.load()
-        for _ in range(3):
-            spool.remove_oldest("metrics")
-    position = folder / "metrics.position"
-    whole = position.read_bytes()
-    assert 64 == len(whole)
-    found = []
-    for begin in (0, 32):
-        position.write_bytes(whole[:begin] + bytes(32) + whole[begin + 32 :])
-        found.append([request.created_ns for request in load(folder)])
-    assert [[2, 3, 4], [3, 4]] == sorted(found)
-
-
-def test_other_files_in_the_folder_do_not_matter(tmp_path: Path) -> None:
-    """Notes beside the segments, or a segment with a strange name, stay where they are."""
+def test_other_files_in_the_folder_are_kept(tmp_path: Path) -> None:
+    """Files with other names, and segments with unexpected names, are ignored."""
     folder = tmp_path / "spool"
     write(folder, make_request(1))
     others = [folder / "notes.txt", folder / "metrics-old.spool", folder / "metrics-1.spool", folder / "x-000001.raw"]
@@ -344,27 +235,27 @@ def test_other_files_in_the_folder_do_not_matter(tmp_path: Path) -> None:
     assert set(others) == set(folder.iterdir())
 
 
-def test_one_process_at_a_time(tmp_path: Path) -> None:
-    """The second one gets an error; it can look all the same, and have the folder afterwards."""
+def test_spool_is_locked_for_one_process(tmp_path: Path) -> None:
+    """A second process receives an error, but can read the requests, and can load the folder after the close."""
     folder = tmp_path / "spool"
     with closing(Spool(folder)) as spool:
         spool.append(make_request(1))
-        with pytest.raises(SpoolError, match=r"is in use: its process is running, or another replay is"):
+        with pytest.raises(SpoolError, match=r"is in use by a running process or by another replay"):
             Spool(folder).load()
         assert [make_request(1)] == list(Spool(folder).peek())
     assert [make_request(1)] == load(folder)
 
 
-def test_a_missing_folder_is_reported_and_not_made(tmp_path: Path) -> None:
-    """A typo makes no folder."""
+def test_missing_folder_is_reported_and_not_created(tmp_path: Path) -> None:
+    """A typo creates no folder."""
     with pytest.raises(SpoolError, match="there is no folder"):
         Spool(tmp_path / "typo").load()
     assert [] == list(Spool(tmp_path / "typo").peek())
     assert [] == list(tmp_path.iterdir())
 
 
-def test_a_closed_spool_can_be_used_again(tmp_path: Path) -> None:
-    """Its own items are still counted, and the reading goes on where it was."""
+def test_closed_spool_can_be_used_again(tmp_path: Path) -> None:
+    """Its items are still counted, and reading continues at the same position."""
     spool = Spool(tmp_path / "spool")
     for number in range(3):
         spool.append(make_request(number))

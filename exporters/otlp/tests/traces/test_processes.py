@@ -1,22 +1,17 @@
-"""Spans of processes that fork, end, or are ended: nothing of the parent twice, nothing lost."""
+"""Spans of processes that fork, exit or receive SIGTERM: each range is exported once."""
 
 from __future__ import annotations
 
-import signal
-import sys
-from subprocess import PIPE, Popen
 from typing import TYPE_CHECKING
 
 import pytest
-
-from .conftest import PRELUDE
-from .spools import folders
+from exporters.otlp.tests.spools import folders
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .conftest import Run
-    from .receiver import Receiver
+    from exporters.otlp.tests.receiver import Receiver
+    from exporters.otlp.tests.scripts import Run, Terminate
 
 BEGIN = """\
 from monitel.profiler import record_function
@@ -26,31 +21,23 @@ pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", expor
 SPANS = BEGIN.format("spans=True")
 
 
-def parents(receiver: Receiver) -> dict[str, str]:
-    """The name of each span's parent, by its own name."""
-    spans = receiver.spans()
-    names = {span.span_id: span.name for span in spans}
-    assert len(spans) == len(names) == len(set(names.values()))
-    return {span.name: names.get(span.parent_id, "") for span in spans}
-
-
 @pytest.mark.parametrize("leave", ["pass", "sys.exit()", "raise SystemExit"])
 def test_everything_is_delivered_at_exit(receiver: Receiver, train: Run, tmp_path: Path, leave: str) -> None:
-    """Also what was left by the way out; the last line counts the spans."""
+    """Ranges that an exception or the exit ends are complete, and the last line counts the spans."""
     script = f"""\
 monitel.set_step(1)
 with record_function("step"), record_function("forward"):
     {leave}
 """
     ended = train(SPANS + script, receiver.url)
-    assert {"step": "", "forward": "step"} == parents(receiver)
+    assert {"step": "", "forward": "step"} == receiver.parents()
     assert not any("monitel.unfinished" in span.attributes for span in receiver.spans())
     assert "monitel: exported 0 windows, 0 events, 2 spans\n" == ended.stderr
     assert [] == folders(tmp_path)
 
 
-def test_the_profiler_is_loaded_where_spans_are_asked_for(run: Run) -> None:
-    """And nowhere else: a job that wants none does not wait for it."""
+def test_profiler_is_imported_only_for_spans(run: Run) -> None:
+    """A job without spans does not spend time on the import."""
     script = (
         "import sys, monitel_otel, monitel_otlp\n"
         "def loaded(): return any(name.startswith('monitel.profiler') for name in sys.modules)\n"
@@ -62,8 +49,8 @@ def test_the_profiler_is_loaded_where_spans_are_asked_for(run: Run) -> None:
     assert "[False, True]\n" == run("-c", script).stdout
 
 
-def test_sigterm_shows_in_what_the_job_was(receiver: Receiver, tmp_path: Path) -> None:
-    """What was complete arrives, and what was not, up to the moment, marked so."""
+def test_unfinished_ranges_are_exported_at_sigterm(receiver: Receiver, terminate: Terminate) -> None:
+    """Ranges that still run at the signal end there, and have the attribute ``monitel.unfinished``."""
     script = """\
 import signal
 with record_function("step"):
@@ -73,25 +60,15 @@ with record_function("step"):
         print("ready", flush=True)
         signal.pause()
 """
-    path = tmp_path / "train.py"
-    path.write_text(PRELUDE + BEGIN.format("spans=True, sigterm=True") + script, encoding="utf-8")
-    with Popen([sys.executable, path, receiver.url], cwd=tmp_path, stdout=PIPE, stderr=PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            assert "ready\n" == process.stdout.readline()
-            process.send_signal(signal.SIGTERM)
-            _, stderr = process.communicate(timeout=20)
-        finally:
-            process.kill()  # where it hangs
-    assert -signal.SIGTERM == process.returncode, stderr
-    assert {"step": "", "forward": "step", "all_reduce": "step"} == parents(receiver)
+    terminate(BEGIN.format("spans=True, sigterm=True") + script, receiver.url, within=20)
+    assert {"step": "", "forward": "step", "all_reduce": "step"} == receiver.parents()
     unfinished = {span.name for span in receiver.spans() if "monitel.unfinished" in span.attributes}
     assert {"step", "all_reduce"} == unfinished
 
 
 @pytest.mark.parametrize("leave", ["sys.exit()", "pass", "os._exit(0) if pipeline.shutdown() else os._exit(1)"])
-def test_a_forked_child_exports_its_own_ranges(receiver: Receiver, train: Run, leave: str) -> None:
-    """As an instance of its own, in traces of its own; the parent's go once, by the parent."""
+def test_forked_child_exports_its_ranges(receiver: Receiver, train: Run, leave: str) -> None:
+    """The child is a separate instance with separate traces; the parent exports the parent's ranges once."""
     script = f"""\
 with record_function("before"):
     pass
@@ -109,13 +86,13 @@ with record_function("around"):
 """
     train(SPANS + script, receiver.url)
     expected = {"before": "", "around": "", "child": "", "child.inner": "child", "parent": "around"}
-    assert expected == parents(receiver)
+    assert expected == receiver.parents()
     instances = {span.name: span.resource["service.instance.id"] for span in receiver.spans()}
     assert instances["child"] == instances["child.inner"] != instances["parent"] == instances["before"]
 
 
-def test_a_child_without_ranges_exports_nothing(receiver: Receiver, train: Run) -> None:
-    """Neither spans nor a line at the end."""
+def test_child_without_ranges_exports_nothing(receiver: Receiver, train: Run) -> None:
+    """The child sends no spans and prints no last line."""
     script = """\
 with record_function("around"):
     if os.fork() == 0:
@@ -123,12 +100,12 @@ with record_function("around"):
     os.wait()
 """
     ended = train(SPANS + script, receiver.url)
-    assert {"around": ""} == parents(receiver)
+    assert {"around": ""} == receiver.parents()
     assert 1 == ended.stderr.count("monitel: ")
 
 
-def test_a_forked_child_has_no_steps_of_its_own(receiver: Receiver, train: Run) -> None:
-    """Its step is its parent's of long ago: neither sampling nor step traces go by it, and no id is there twice."""
+def test_forked_child_has_no_steps(receiver: Receiver, train: Run) -> None:
+    """The child inherits an outdated step, so neither sampling nor step traces use it; all ids are unique."""
     script = """\
 monitel.set_step(7)
 with record_function("step"):
@@ -140,12 +117,12 @@ if os.fork() == 0:
 os.wait()
 """
     train(BEGIN.format("step_traces=True, span_steps=10") + script, receiver.url)
-    assert {"child": ""} == parents(receiver)
+    assert {"child": ""} == receiver.parents()
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_children_of_multiprocessing_deliver_at_their_end(receiver: Receiver, train: Run, method: str) -> None:
-    """They leave without atexit; a spawned one configures for itself."""
+    """Such children end without ``atexit``; spawned ones call ``configure()``."""
     script = f"""\
 import multiprocessing
 from monitel.profiler import record_function
@@ -166,7 +143,7 @@ if __name__ == "__main__":
         pass
 """
     train(script, receiver.url)
-    assert {"child": "", "parent": ""} == parents(receiver)
+    assert {"child": "", "parent": ""} == receiver.parents()
 
 
 LOADER = """\
@@ -191,11 +168,11 @@ assert status == 0
 """
 
 
-def test_workers_of_a_loader_are_silent_unless_asked(receiver: Receiver, train: Run) -> None:
-    """Each range is counted as dropped, which is said once a worker."""
+def test_ranges_of_a_worker_are_dropped_by_default(receiver: Receiver, train: Run) -> None:
+    """Each range counts as dropped, and each worker logs one line; ``workers=True`` exports the ranges."""
     ended = train(SPANS + LOADER, receiver.url)
     assert "{'worker': 4}\n" == ended.stdout
-    assert 1 == ended.stderr.count("configure(workers=True) exports it")
+    assert 1 == ended.stderr.count("use configure(workers=True) to export it")
     assert [] == receiver.spans()
     ended = train(BEGIN.format("spans=True, workers=True") + LOADER, receiver.url)
     assert "{}\n" == ended.stdout

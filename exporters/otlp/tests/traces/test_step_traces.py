@@ -1,30 +1,27 @@
-"""One trace a step over all ranks: each rank works out the ids by itself."""
+"""Step traces: one trace for each step over all ranks, with ids that each rank computes."""
 
 from __future__ import annotations
 
-import os
-import sys
 from collections import Counter
+from contextlib import ExitStack
 from hashlib import blake2b
-from subprocess import PIPE, Popen
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 import pytest
+from exporters.otlp.tests.inbox import DEADLINE, Span
+from exporters.otlp.tests.scripts import finish, started, write_script
 
 import monitel
 from monitel.profiler import ranges, record_function
 
-from .conftest import PRELUDE
-from .inbox import DEADLINE, Span
-
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from monitel.profiler.ranges import Range
+    from exporters.otlp.tests.pipelines import Start
+    from exporters.otlp.tests.receiver import Receiver
 
-    from .conftest import Start
-    from .receiver import Receiver
+    from monitel.profiler.ranges import Range
 
 RANKS, STEPS = 4, 3
 
@@ -44,35 +41,33 @@ with monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", step_traces
 
 
 def digest(size: int, *words: bytes) -> str:
-    """The hash that the documentation gives, in hex."""
+    """Return the documented hash of some words in hexadecimal."""
     return blake2b(b"\0".join(words), digest_size=size).hexdigest()
 
 
 @pytest.fixture
 def job(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This process is rank 2 of the second attempt of a run."""
+    """Set the variables of rank 2 in the second attempt of a run."""
     for name, value in {"RANK": "2", "TORCHELASTIC_RUN_ID": "run-7", "TORCHELASTIC_RESTART_COUNT": "1"}.items():
         monkeypatch.setenv(name, value)
 
 
 def by_name(spans: list[Span]) -> dict[str, Span]:
-    """Spans by name, which are all different."""
+    """Return the spans by their names, which must be unique."""
     assert len(spans) == len({span.name for span in spans})
     return {span.name: span for span in spans}
 
 
-def test_four_processes_show_one_trace_a_step(receiver: Receiver, tmp_path: Path) -> None:
-    """The root is rank zero's, below it a subtree a rank, and every id is there once: nobody has asked another."""
-    path = tmp_path / "train.py"
-    path.write_text(PRELUDE + SCRIPT, encoding="utf-8")
-    environment = {**os.environ, "WORLD_SIZE": str(RANKS), "TORCHELASTIC_RUN_ID": "run-7"}
-    processes = [
-        Popen([sys.executable, path, receiver.url], env={**environment, "RANK": str(rank)}, stderr=PIPE, text=True)
-        for rank in range(RANKS)
-    ]
-    for process in processes:
-        _, stderr = process.communicate(timeout=60)
-        assert process.returncode == 0, stderr
+def test_four_processes_share_one_trace_for_each_step(receiver: Receiver, tmp_path: Path) -> None:
+    """Rank 0 exports the root, each rank a subtree, and all ids are unique, without communication between ranks."""
+    path = write_script(tmp_path, SCRIPT)
+    environment = {"WORLD_SIZE": str(RANKS), "TORCHELASTIC_RUN_ID": "run-7"}
+    with ExitStack() as stack:
+        processes = [
+            stack.enter_context(started(tmp_path, path, receiver.url, env={**environment, "RANK": str(rank)}))
+            for rank in range(RANKS)
+        ]
+        assert [0] * RANKS == [finish(process).status for process in processes]
     spans = receiver.spans()
     traces = {digest(16, b"run-7", b"0", b"%d" % step): step for step in range(STEPS)}
     assert traces.keys() == {span.trace_id for span in spans}
@@ -98,8 +93,8 @@ def test_four_processes_show_one_trace_a_step(receiver: Receiver, tmp_path: Path
 
 
 @pytest.mark.usefixtures("job")
-def test_ids_are_those_that_the_documentation_gives(receiver: Receiver, start: Start) -> None:
-    """Of run, attempt and step; of rank, the path of ranges, and which of its name it is."""
+def test_ids_are_the_documented_hashes(receiver: Receiver, start: Start) -> None:
+    """Trace ids are hashes of run, attempt and step; span ids of the parent, the name and its number."""
     pipeline = start(step_traces=True)
     monitel.set_step(12)
     with record_function("forward"), record_function("layer"):
@@ -115,8 +110,8 @@ def test_ids_are_those_that_the_documentation_gives(receiver: Receiver, start: S
 
 
 @pytest.mark.usefixtures("job")
-def test_what_encloses_several_steps_is_in_none_of_their_traces(receiver: Receiver, start: Start) -> None:
-    """Neither a range of the epoch, nor a span of the caller's own, nor what was begun before the first step."""
+def test_range_around_several_steps_is_in_no_step_trace(receiver: Receiver, start: Start) -> None:
+    """Ranges and spans that begin before the first step are in a separate trace."""
     pipeline = start(step_traces=True)
     tracer = pipeline.tracer_provider.get_tracer("mine")
     with tracer.start_as_current_span("job"), record_function("epoch"):
@@ -137,8 +132,8 @@ def test_what_encloses_several_steps_is_in_none_of_their_traces(receiver: Receiv
 
 
 @pytest.mark.usefixtures("job")
-def test_a_step_that_comes_again_is_another_trace(receiver: Receiver, start: Start) -> None:
-    """After a resume from a checkpoint, in one process: no two spans have one id, and new steps are as ever."""
+def test_repeated_step_has_another_trace(receiver: Receiver, start: Start) -> None:
+    """If a process repeats steps after a resume from a checkpoint, all ids are unique."""
     pipeline = start(step_traces=True)
     for step in (5, 6, 5, 6, 7):
         monitel.set_step(step)
@@ -152,8 +147,8 @@ def test_a_step_that_comes_again_is_another_trace(receiver: Receiver, start: Sta
 
 
 @pytest.mark.usefixtures("job")
-def test_a_thread_that_is_late_changes_no_trace(receiver: Receiver, start: Start) -> None:
-    """Its range is of the last step, while others are in the next one: no step has two traces, or two spans."""
+def test_late_thread_does_not_change_traces(receiver: Receiver, start: Start) -> None:
+    """A range that starts in the previous step is in that step's trace, and each step has one trace and one span."""
     late, on = Event(), Event()
 
     def hold(began: Range) -> None:
@@ -166,7 +161,7 @@ def test_a_thread_that_is_late_changes_no_trace(receiver: Receiver, start: Start
             pass
 
     thread = Thread(target=work_here, args=["late"])
-    with ranges.listen(began=hold):  # told before the pipeline is
+    with ranges.listen(began=hold):  # called before the listener of the pipeline
         pipeline = start(step_traces=True)
         monitel.set_step(1)
         work_here("early")
@@ -185,8 +180,8 @@ def test_a_thread_that_is_late_changes_no_trace(receiver: Receiver, start: Start
 
 
 @pytest.mark.usefixtures("job")
-def test_a_fold_is_in_the_trace_of_its_step(receiver: Receiver, start: Start) -> None:
-    """Beside the first range, below the rank; the rank's span holds it too."""
+def test_fold_is_in_the_trace_of_its_step(receiver: Receiver, start: Start) -> None:
+    """The parent of the fold is the span of the rank, which ends with the fold."""
     pipeline = start(step_traces=True, span_budget=1)
     monitel.set_step(5)
     for _ in range(3):
@@ -199,10 +194,8 @@ def test_a_fold_is_in_the_trace_of_its_step(receiver: Receiver, start: Start) ->
 
 
 @pytest.mark.usefixtures("job")
-def test_steps_are_sampled_as_the_sampler_says(
-    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By trace id, so that all ranks drop the same steps, whole; and by ``span_steps`` before that."""
+def test_sampler_decides_about_steps(receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sampler decides by trace id after ``span_steps``, so that all ranks drop the same steps completely."""
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "traceidratio")
     monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0.5")
     pipeline = start(step_traces=True, span_steps=2)
@@ -214,14 +207,14 @@ def test_steps_are_sampled_as_the_sampler_says(
     expected = {
         step
         for step in range(0, 200, 2)
-        if int(digest(16, b"run-7", b"1", b"%d" % step)[16:], 16) < 2**63  # as the SDK: the low half of the id
+        if int(digest(16, b"run-7", b"1", b"%d" % step)[16:], 16) < 2**63  # the SDK uses the low half of the id
     }
     assert 20 < len(expected) < 80
     assert dict.fromkeys(expected, 3) == Counter(span.attributes["training.step"] for span in receiver.spans())
 
 
-def test_without_a_run_id_each_process_has_traces_of_its_own(receiver: Receiver, start: Start) -> None:
-    """Nothing is told to other runs by chance."""
+def test_processes_have_separate_traces_without_a_run_id(receiver: Receiver, start: Start) -> None:
+    """Otherwise independent runs would share traces."""
     for _ in range(2):
         pipeline = start(step_traces=True)
         monitel.set_step(1)
@@ -231,10 +224,10 @@ def test_without_a_run_id_each_process_has_traces_of_its_own(receiver: Receiver,
     assert 2 == len({span.trace_id for span in receiver.spans()})
 
 
-def test_the_run_id_may_come_from_the_resource(
+def test_run_id_may_be_set_in_the_resource(
     receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the launcher's is torchrun's default, a warning says what to do."""
+    """If the run id is torchrun's default, a warning says how to set one."""
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     start(step_traces=True)
     assert "torchrun --rdzv-id" in caplog.text
@@ -248,8 +241,8 @@ def test_the_run_id_may_come_from_the_resource(
     assert "" == caplog.text
 
 
-def test_a_steps_spans_come_when_it_is_over(receiver: Receiver, start: Start) -> None:
-    """Also while a range of it still runs: then when that has ended."""
+def test_spans_of_a_step_are_exported_when_it_is_over(receiver: Receiver, start: Start) -> None:
+    """If a range of the step still runs in the next step, the spans are exported when that range has ended."""
     pipeline = start(step_traces=True)
     monitel.set_step(1)
     with record_function("slow"):

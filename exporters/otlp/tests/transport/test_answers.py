@@ -1,4 +1,4 @@
-"""Answers of a backend over HTTP and gRPC: verdict, reason, pause, and what was left out."""
+"""Answers of a backend over HTTP and gRPC: verdict, reason, pause and rejected items."""
 
 from __future__ import annotations
 
@@ -14,30 +14,29 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
+from exporters.otlp.tests.grpc_receiver import GrpcAnswer, GrpcReceiver
+from exporters.otlp.tests.hostile import Peer
+from exporters.otlp.tests.inbox import Answer as Given
+from exporters.otlp.tests.receiver import MESSAGES, partial_success
 from hypothesis import given
 from hypothesis import strategies as st
 
 from monitel_otlp.config.settings import resolve
-from monitel_otlp.request import FrozenRequest
+from monitel_otlp.messages.request import FrozenRequest
 from monitel_otlp.transport.answer import Answer, Verdict, describe, guarded, one_line, parse_retry_after
 from monitel_otlp.transport.factory import make_transports
 from monitel_otlp.transport.partial_success import delivered
 
-from .grpc_receiver import GrpcAnswer, GrpcReceiver
-from .hostile import Peer
-from .inbox import Answer as Given
-from .receiver import MESSAGES, partial_success
-
 if TYPE_CHECKING:
     from socket import socket
 
-    from .receiver import Receiver
+    from exporters.otlp.tests.receiver import Receiver
 
 REQUEST = FrozenRequest("logs", b"", 1, 0)
 
 
 def answered(url: str, protocol: str = "http/protobuf", request: FrozenRequest = REQUEST) -> Answer:
-    """Make one attempt."""
+    """Make one attempt, and return its answer."""
     transport = make_transports(resolve(url, protocol=protocol))["logs"]
     try:
         return transport.send(request, 5.0)
@@ -46,7 +45,7 @@ def answered(url: str, protocol: str = "http/protobuf", request: FrozenRequest =
 
 
 def test_no_date_in_retry_after_raises() -> None:
-    """Of 20,000 random dates each gives seconds, or nothing."""
+    """Each of 20,000 random dates gives seconds or None."""
     rng = random.Random(4711)
     days = ["Mon", "Tue", "", "Xyz"]
     zones = ["GMT", "+0000", "-9999", "+99999999", "", "-0000", "EST", "UTC+", "+24:00"]
@@ -61,17 +60,17 @@ def test_no_date_in_retry_after_raises() -> None:
 
 @given(st.text() | st.floats().map(str) | st.integers().map(str))
 def test_no_text_in_retry_after_raises(value: str) -> None:
-    """Nor does anything else."""
+    """Any text gives seconds or None."""
     assert_seconds(parse_retry_after(value))
 
 
 def assert_seconds(found: float | None) -> None:
-    """It is a number that is not negative, or None."""
+    """Assert that the result is a number of at least 0, or None."""
     assert found is None or found >= 0
 
 
-def test_retry_after_is_read() -> None:
-    """Seconds, or a date."""
+def test_retry_after_is_parsed() -> None:
+    """The value may be a number of seconds or a date."""
     soon = datetime.now(timezone.utc) + timedelta(seconds=100)
     assert (7.5, 0.0, None, None) == tuple(map(parse_retry_after, ["7.5", "-1", "nan", None]))
     assert 90 < (parse_retry_after(format_datetime(soon, usegmt=True)) or 0) <= 100
@@ -88,11 +87,11 @@ def test_retry_after_is_read() -> None:
         (Given(408), Verdict.RETRY, "HTTP 408"),
         (Given(429, {"Retry-After": "3"}), Verdict.RETRY, "HTTP 429"),
         (Given(503), Verdict.RETRY, "HTTP 503"),
-        (Given(401), Verdict.REFUSED, "HTTP 401: the endpoint wants credentials: set OTEL_EXPORTER_OTLP_HEADERS"),
+        (Given(401), Verdict.REFUSED, "HTTP 401: the endpoint requires credentials: set OTEL_EXPORTER_OTLP_HEADERS"),
         (Given(301, {"Location": "https://b/?k=1"}), Verdict.REFUSED, "HTTP 301: redirected to 'https://b/'"),
         (Given(308, {"Location": "/x?k=1"}), Verdict.REFUSED, "HTTP 308: redirected to '/x', set"),
-        (Given(302, {"Location": "//u:p@h"}), Verdict.REFUSED, "HTTP 302: redirected, set the endpoint"),
-        (Given(302), Verdict.REFUSED, "HTTP 302: redirected, set the endpoint"),
+        (Given(302, {"Location": "//u:p@h"}), Verdict.REFUSED, "HTTP 302: redirected, set its target as the endpoint"),
+        (Given(302), Verdict.REFUSED, "HTTP 302: redirected, set its target as the endpoint"),
         (Given(413, body=b"big"), Verdict.TOO_LARGE, "HTTP 413: 'big'"),
         (Given(400, body=b"a\r\nb\x1b[0m"), Verdict.REJECTED, r"HTTP 400: 'a\r\nb\x1b[0m'"),
         (Given(500, body=b"oops"), Verdict.FAILED, "HTTP 500: 'oops'"),
@@ -101,10 +100,8 @@ def test_retry_after_is_read() -> None:
     ],
     ids=str,
 )
-def test_answer_over_http_has_its_meaning(
-    receiver: Receiver, given_answer: Given, verdict: Verdict, reason: str
-) -> None:
-    """The status counts; of the body only what a log line needs."""
+def test_verdict_of_an_answer_over_http(receiver: Receiver, given_answer: Given, verdict: Verdict, reason: str) -> None:
+    """The status decides; the reason has the part of the body that fits a log line."""
     receiver.answer("logs", given_answer)
     answer = answered(receiver.url)
     assert (verdict, True) == (answer.verdict, answer.reason.startswith(reason)), answer
@@ -113,7 +110,7 @@ def test_answer_over_http_has_its_meaning(
 
 
 def test_redirection_is_not_followed(receiver: Receiver) -> None:
-    """The target would get the data, and the headers."""
+    """Otherwise the target would receive the data and the headers."""
     receiver.answer("logs", Given(307, {"Location": f"{receiver.url}/v1/metrics"}))
     assert Verdict.REFUSED is answered(receiver.url).verdict
     assert [307] == [request.answer.status for request in receiver.requests]
@@ -133,8 +130,8 @@ def test_redirection_is_not_followed(receiver: Receiver) -> None:
     ],
     ids=lambda content: repr(content[:30]),
 )
-def test_what_is_not_http_is_a_failed_attempt(content: bytes) -> None:
-    """Nothing of it raises."""
+def test_invalid_http_is_a_failed_attempt(content: bytes) -> None:
+    """No answer makes an attempt raise."""
 
     def behave(peer: Peer, connection: socket) -> None:
         peer.read_request(connection)
@@ -147,25 +144,28 @@ def test_what_is_not_http_is_a_failed_attempt(content: bytes) -> None:
     assert answer.reason
 
 
-@pytest.mark.parametrize("url", ["http://nowhere.invalid", "http://127.0.0.1:9", "https://127.0.0.1:9", "http://[::1]:9"])
-def test_no_connection_is_a_failed_attempt(url: str) -> None:
-    """The backend has not accepted anything."""
+@pytest.mark.parametrize(
+    "url", ["http://nowhere.invalid", "http://127.0.0.1:9", "https://127.0.0.1:9", "http://[::1]:9"]
+)
+def test_failed_connection_is_a_failed_attempt(url: str) -> None:
+    """The request is retried, and the backend has not accepted it."""
     answer = answered(url)
     assert (Verdict.RETRY, True) == (answer.verdict, answer.answered)
 
 
 class OddError(Exception):
-    """An exception whose text cannot be made."""
+    """An exception whose message raises."""
 
     def __str__(self) -> str:
         raise RuntimeError
 
 
 @pytest.mark.parametrize(
-    "error", [OddError(), UnicodeError("label"), RecursionError(), MemoryError(), AssertionError(), OSError("http://u:p@h")]
+    "error",
+    [OddError(), UnicodeError("label"), RecursionError(), MemoryError(), AssertionError(), OSError("http://u:p@h")],
 )
 def test_exception_is_a_failed_attempt(error: Exception) -> None:
-    """Its message, which may hold an address, is not repeated."""
+    """The reason is the type of the exception without its message, which may contain an address."""
 
     def fail() -> Answer:
         raise error
@@ -174,8 +174,8 @@ def test_exception_is_a_failed_attempt(error: Exception) -> None:
     assert type(error).__name__ == describe(error)
 
 
-def test_end_of_the_process_is_not_a_failed_attempt() -> None:
-    """KeyboardInterrupt and SystemExit are raised."""
+def test_keyboard_interrupt_is_not_a_failed_attempt() -> None:
+    """Exceptions that end the process are raised."""
 
     def fail() -> Answer:
         raise KeyboardInterrupt
@@ -186,7 +186,7 @@ def test_end_of_the_process_is_not_a_failed_attempt() -> None:
 
 @given(st.text(max_size=2000))
 def test_reason_is_one_line(text: str) -> None:
-    """It is printable, and at most 500 characters long."""
+    """The reason is printable and at most 500 characters long."""
     shown = one_line(text)
     assert shown.isprintable()
     assert len(shown) <= 500
@@ -194,8 +194,8 @@ def test_reason_is_one_line(text: str) -> None:
 
 
 @given(st.integers(0, 2**63 - 1), st.text(max_size=50), st.integers(0, 400))
-def test_partial_success_that_is_cut_off_is_read_as_far_as_it_goes(rejected: int, message: str, kept: int) -> None:
-    """The number is right as soon as it is there, and never another one."""
+def test_truncated_partial_success_is_parsed_as_far_as_possible(rejected: int, message: str, kept: int) -> None:
+    """The number of rejected items is either exact or 0."""
     content = partial_success("logs", rejected, message).body or b""
     whole = delivered("logs", content)
     part = delivered("logs", content[:kept], complete=False)
@@ -207,7 +207,7 @@ def test_partial_success_that_is_cut_off_is_read_as_far_as_it_goes(rejected: int
 
 @given(st.binary(max_size=60), st.booleans())
 def test_any_body_of_a_success_is_a_delivery(content: bytes, complete: bool) -> None:
-    """Whatever it holds."""
+    """The body may contain any bytes."""
     answer = delivered("metrics", content, complete=complete)
     assert Verdict.DELIVERED is answer.verdict
     assert 0 <= answer.rejected < 2**63
@@ -215,7 +215,7 @@ def test_any_body_of_a_success_is_a_delivery(content: bytes, complete: bool) -> 
 
 @pytest.mark.parametrize("size", [70_000, 5_000_000])
 def test_large_answer_over_grpc_is_a_delivery(grpc_receiver: GrpcReceiver, size: int) -> None:
-    """It does not mean that the request was too large: the backend has accepted it."""
+    """An answer that is too large does not mean that the request was too large."""
     grpc_receiver.rule(lambda _request: GrpcAnswer(body=bytes(size)))
     answer = answered(grpc_receiver.url, "grpc")
     assert Verdict.DELIVERED is answer.verdict
@@ -232,14 +232,14 @@ def test_large_answer_over_grpc_is_a_delivery(grpc_receiver: GrpcReceiver, size:
         "",
     ],
 )
-def test_error_about_our_message_over_grpc_is_too_large(grpc_receiver: GrpcReceiver, details: str) -> None:
-    """Whatever words a backend has for it."""
+def test_size_error_over_grpc_means_too_large(grpc_receiver: GrpcReceiver, details: str) -> None:
+    """RESOURCE_EXHAUSTED without a pause means that the request is too large, whatever the details are."""
     grpc_receiver.rule(lambda _request: GrpcAnswer(code=grpc.StatusCode.RESOURCE_EXHAUSTED, details=details))
     assert Verdict.TOO_LARGE is answered(grpc_receiver.url, "grpc").verdict
 
 
-def test_message_larger_than_the_servers_limit_is_too_large(grpc_receiver: GrpcReceiver) -> None:
-    """As a server of gRPC's core itself has it."""
+def test_request_beyond_the_servers_limit_is_too_large(grpc_receiver: GrpcReceiver) -> None:
+    """GRPC's core refuses requests of more than 4 MiB by default."""
     body = MESSAGES["logs"][0]()
     body.resource_logs.add().schema_url = "x" * 5_000_000
     request = FrozenRequest("logs", body.SerializeToString(), 1, 0)
@@ -248,7 +248,7 @@ def test_message_larger_than_the_servers_limit_is_too_large(grpc_receiver: GrpcR
 
 @pytest.fixture(params=[grpc.Compression.Gzip, grpc.Compression.Deflate, grpc.Compression.NoCompression], ids=str)
 def compressing(request: pytest.FixtureRequest) -> Any:
-    """A gRPC server that compresses its answers; its answer is the request's body."""
+    """The URL of a gRPC server that answers with the request's body, compressed."""
     method = grpc.unary_unary_rpc_method_handler(lambda body, _context: body)
     handler = grpc.method_handlers_generic_handler(
         "opentelemetry.proto.collector.logs.v1.LogsService", {"Export": method}
@@ -262,8 +262,8 @@ def compressing(request: pytest.FixtureRequest) -> Any:
     pool.shutdown()
 
 
-def test_compressed_answer_over_grpc_is_read(compressing: str) -> None:
-    """A partial success in it counts."""
+def test_compressed_answer_over_grpc_is_parsed(compressing: str) -> None:
+    """A partial success in a compressed answer counts."""
     content = partial_success("logs", 3, "attribute too long" * 20).body or b""
     answer = answered(compressing, "grpc", FrozenRequest("logs", content, 1, 0))
     assert (Verdict.DELIVERED, 3) == (answer.verdict, answer.rejected)
@@ -271,28 +271,28 @@ def test_compressed_answer_over_grpc_is_read(compressing: str) -> None:
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zlib.compress, bytes])
-def test_bomb_over_grpc_is_a_delivery(grpc_receiver: GrpcReceiver, pack: Any) -> None:
-    """It is decompressed as far as 64 KiB, or not at all."""
+def test_decompression_bomb_over_grpc_is_a_delivery(grpc_receiver: GrpcReceiver, pack: Any) -> None:
+    """At most 64 KiB of an answer are decompressed."""
     grpc_receiver.rule(lambda _request: GrpcAnswer(body=pack(bytes(20_000_000))))
     assert Verdict.DELIVERED is answered(grpc_receiver.url, "grpc").verdict
 
 
-def test_retry_info_that_is_garbage_is_ignored(grpc_receiver: GrpcReceiver) -> None:
-    """A negative pause is none."""
+def test_negative_retry_info_means_no_pause(grpc_receiver: GrpcReceiver) -> None:
+    """The attempt may be repeated at once."""
     grpc_receiver.answer("logs", GrpcAnswer(code=grpc.StatusCode.UNAVAILABLE, retry_delay=-5.0))
     answer = answered(grpc_receiver.url, "grpc")
     assert (Verdict.RETRY, 0.0) == (answer.verdict, answer.retry_after)
 
 
-def test_nothing_is_logged_by_an_attempt(receiver: Receiver, caplog: pytest.LogCaptureFixture) -> None:
-    """Not even at DEBUG: the libraries below would log the address with its query."""
+def test_attempt_logs_nothing(receiver: Receiver, caplog: pytest.LogCaptureFixture) -> None:
+    """At DEBUG the underlying libraries would log the address with its query."""
     caplog.set_level(logging.DEBUG)
     assert Verdict.DELIVERED is answered(receiver.url).verdict
     assert "" == caplog.text
 
 
-def test_attempts_of_threads_are_apart(receiver: Receiver) -> None:
-    """Each signal has a transport, used at the same time."""
+def test_transports_of_signals_are_independent(receiver: Receiver) -> None:
+    """The transports of all signals can be used concurrently, and closed twice."""
     transports = make_transports(resolve(receiver.url))
     gate = Event()
 

@@ -1,4 +1,4 @@
-"""An attempt over HTTP ends in time, and reads no more than an answer may have, whatever the peer does."""
+"""Time and size limits of an attempt over HTTP, with peers that hang, drip or flood."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import trustme
+from exporters.otlp.tests import hostile
+from exporters.otlp.tests.checks import in_time
+from exporters.otlp.tests.hostile import OK_HEAD, Peer
+from exporters.otlp.tests.receiver import Receiver, partial_success
 from urllib3.util.ssltransport import SSLTransport
 
 from monitel_otlp.config.settings import resolve
-from monitel_otlp.request import FrozenRequest
+from monitel_otlp.messages.request import FrozenRequest
 from monitel_otlp.transport.answer import RESPONSE_BYTES, Answer, Verdict
 from monitel_otlp.transport.http import HttpTransport
 from monitel_otlp.transport.tls import Certificates
 from monitel_otlp.transport.wire import RECEIVED_BYTES, TooMuchError, Wire, connect
 
-from . import hostile
-from .hostile import OK_HEAD, Peer
-from .receiver import Receiver, partial_success
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from .hostile import Behaviour
+    from exporters.otlp.tests.hostile import Behaviour
 
 TIMEOUT = 1.0
-PATIENCE = 1.5  # by when an attempt with this timeout is over
+PATIENCE = 1.5  # seconds within which an attempt with this timeout must end
 SMALL = FrozenRequest("logs", b"", 1, 0)
 LARGE = FrozenRequest("logs", bytes(64 << 20), 1, 0)  # more than the buffers of two sockets hold
 
@@ -52,32 +52,22 @@ AFTER_HEADERS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Connect to the peer itself."""
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.lower(), raising=False)
-
-
 def transport(url: str, certificates: Certificates | None = None, **arguments: Any) -> HttpTransport:
-    """Make a transport for logs."""
+    """Return a transport for logs."""
     return HttpTransport(resolve(url).endpoints["logs"], certificates or Certificates(), **arguments)
 
 
 def attempt(sender: HttpTransport, request: FrozenRequest = SMALL) -> Answer:
     """Make one attempt, which must end in time, and close the connection."""
-    began = time.monotonic()
-    answer = sender.send(request, TIMEOUT)
-    taken = time.monotonic() - began
+    with in_time(PATIENCE):
+        answer = sender.send(request, TIMEOUT)
     sender.close()
-    assert taken < PATIENCE
     return answer
 
 
 @pytest.fixture(params=["directly", "through a proxy"])
 def url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[Peer], str]:
-    """Return a function that gives the URL by which a peer is reached; through a proxy the peer is the proxy."""
+    """Return a function that returns the URL of a peer, directly or with the peer as the proxy."""
 
     def url(peer: Peer) -> str:
         if request.param == "directly":
@@ -90,28 +80,31 @@ def url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Call
 
 @pytest.mark.parametrize("behave", BEFORE_HEADERS, ids=lambda each: each.__name__)
 def test_attempt_without_complete_headers_fails_in_time(url: Any, behave: Behaviour) -> None:
-    """It is retried; the backend may have accepted the request."""
+    """The request is retried, although the backend may have accepted it."""
     with Peer(behave) as peer:
         answer = attempt(transport(url(peer)))
         assert (Verdict.RETRY, False) == (answer.verdict, answer.answered)
 
 
 @pytest.mark.parametrize("behave", AFTER_HEADERS, ids=lambda each: each.__name__)
-def test_success_status_is_a_delivery_in_time_whatever_the_body_is(url: Any, behave: Behaviour) -> None:
-    """Once status line and headers are in, neither the deadline nor a body without end changes anything."""
+def test_success_status_is_a_delivery_with_any_body(url: Any, behave: Behaviour) -> None:
+    """After status line and headers, neither the deadline nor an endless body changes the verdict."""
     with Peer(behave) as peer:
         assert Answer(Verdict.DELIVERED) == attempt(transport(url(peer)))
 
 
 @pytest.mark.parametrize("status", ["400 Bad Request", "500 Oops"])
 @pytest.mark.parametrize("piece", [b"x", b"x" * 60_000], ids=["drip", "flood"])
-def test_error_status_counts_in_time_whatever_the_body_is(status: str, piece: bytes) -> None:
-    """The body of an error is not waited for beyond the deadline either."""
+def test_error_status_counts_with_any_body(status: str, piece: bytes) -> None:
+    """The body of an error is read only until the deadline."""
 
     def behave(peer: Peer, connection: socket.socket) -> None:
         peer.read_request(connection)
         peer.send(connection, f"HTTP/1.1 {status}\r\n\r\n".encode())
-        (peer.flood if len(piece) > 1 else lambda to, what: peer.drip(to, iter([what] * 10_000)))(connection, piece)
+        if len(piece) > 1:
+            peer.flood(connection, piece)
+        else:
+            peer.drip(connection, iter([piece] * 10_000))
 
     with Peer(behave) as peer:
         answer = attempt(transport(peer.url))
@@ -120,22 +113,22 @@ def test_error_status_counts_in_time_whatever_the_body_is(status: str, piece: by
     assert len(answer.reason) <= 500
 
 
-def test_peer_that_does_not_read_costs_the_timeout(url: Any) -> None:
-    """Sending is a part of the attempt; a request that was not sent whole was not accepted."""
+def test_timeout_includes_sending(url: Any) -> None:
+    """A request that was not sent completely was not accepted."""
     with Peer(hostile.never_reads) as peer:
         answer = attempt(transport(url(peer)), LARGE)
     assert (Verdict.RETRY, True) == (answer.verdict, answer.answered)
 
 
 def test_compressed_answer_is_not_decompressed() -> None:
-    """An answer in gzip, which was not asked for, is a delivery too; the request asks for none."""
+    """The request asks for an uncompressed answer; a compressed one is a delivery too."""
     with Peer(hostile.sends_bomb) as peer:
         assert Verdict.DELIVERED is attempt(transport(peer.url)).verdict
         assert b"accept-encoding: identity\r\n" in peer.requests[0]
 
 
-def test_endless_peer_is_not_read_to_its_end() -> None:
-    """A connection is given up after 128 KiB, and an answer's body after 64 KiB."""
+def test_size_of_an_answer_is_limited() -> None:
+    """At most 128 KiB of a connection and 64 KiB of a body are read."""
     near, far = socket.socketpair()
     with near, far:
         far.setblocking(False)
@@ -151,8 +144,8 @@ def test_endless_peer_is_not_read_to_its_end() -> None:
 
 
 @pytest.mark.parametrize("size", [10, 10_000_000])
-def test_partial_success_is_counted_even_if_its_message_does_not_fit(size: int) -> None:
-    """The number of rejected records comes first; the message is cut off and kept to one line."""
+def test_partial_success_with_a_long_message_is_counted(size: int) -> None:
+    """The number of rejected records comes first; the message is cut to one line."""
     with Receiver() as receiver:
         receiver.answer("logs", partial_success("logs", 7, "a\n" * (size // 2)))
         answer = attempt(transport(receiver.url))
@@ -162,7 +155,7 @@ def test_partial_success_is_counted_even_if_its_message_does_not_fit(size: int) 
 
 
 def addresses(*ports: int) -> list[Any]:
-    """Return what a resolver returns for a name with these ports on this machine."""
+    """Return addresses of this machine with these ports, as a resolver returns them."""
     return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port)) for port in ports]
 
 
@@ -181,30 +174,30 @@ def full_port() -> Iterator[int]:
             each.close()
 
 
-def test_dead_addresses_share_the_time(receiver: Receiver, full_port: int) -> None:
-    """Of three addresses two do not answer: the third one is reached within the timeout."""
+def test_dead_addresses_share_the_timeout(receiver: Receiver, full_port: int) -> None:
+    """If the first two of three addresses do not answer, the third one is reached within the timeout."""
     found = addresses(full_port, full_port, receiver.port)
     sender = transport("http://name.example:4318", lookup=lambda *_arguments: found)
     assert Verdict.DELIVERED is attempt(sender).verdict
 
 
-def test_dead_addresses_alone_cost_one_timeout(full_port: int) -> None:
-    """Three addresses that do not answer do not take three timeouts."""
+def test_all_dead_addresses_take_one_timeout(full_port: int) -> None:
+    """If no address answers, the attempt ends after one timeout."""
     found = addresses(full_port, full_port, full_port)
     answer = attempt(transport("http://name.example:4318", lookup=lambda *_arguments: found))
     assert (Verdict.RETRY, "no connection in time", True) == (answer.verdict, answer.reason, answer.answered)
 
 
-def test_connecting_tries_each_address(receiver: Receiver) -> None:
-    """An address that refuses the connection is passed over."""
+def test_refusing_address_is_skipped(receiver: Receiver) -> None:
+    """The next address is tried at once."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         refusing = listener.getsockname()[1]
     connect(addresses(refusing, receiver.port), time.monotonic() + TIMEOUT).close()
 
 
 @pytest.mark.parametrize("way", ["directly", "through a proxy"])
-def test_handshake_that_hangs_costs_the_timeout(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """TLS is a part of the attempt; so is the answer of a proxy that is to make a tunnel."""
+def test_timeout_includes_the_handshake(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The handshake is that of TLS, or the answer of a proxy to CONNECT."""
     with Peer(hostile.never_reads) as peer:
         if way == "through a proxy":
             monkeypatch.setenv("HTTPS_PROXY", peer.url)
@@ -214,12 +207,12 @@ def test_handshake_that_hangs_costs_the_timeout(way: str, monkeypatch: pytest.Mo
     assert answer.reason.endswith("no connection in time")
 
 
-def test_handshake_that_drips_costs_the_timeout() -> None:
-    """A TLS record that comes byte by byte does not prolong the attempt."""
+def test_slow_handshake_does_not_extend_the_timeout() -> None:
+    """A TLS record may arrive byte by byte."""
 
     def behave(peer: Peer, connection: socket.socket) -> None:
         connection.recv(1 << 16)
-        peer.send(connection, b"\x16\x03\x03\x40\x00")  # the head of a record of 16 kB
+        peer.send(connection, b"\x16\x03\x03\x40\x00")  # the header of a record of 16 kB
         peer.drip(connection, iter([b"\x02"] * 10_000))
 
     with Peer(behave) as peer:
@@ -228,7 +221,7 @@ def test_handshake_that_drips_costs_the_timeout() -> None:
 
 @pytest.fixture
 def tls(tmp_path: Path) -> tuple[ssl.SSLContext, Certificates]:
-    """A server's context, and the certificates by which a client trusts it."""
+    """A server's context, and the certificates with which a client trusts it."""
     authority = trustme.CA()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1", "192.0.2.1").configure_cert(context)
@@ -242,7 +235,7 @@ def tls(tmp_path: Path) -> tuple[ssl.SSLContext, Certificates]:
 def test_encrypted_attempt_ends_in_time(
     way: str, behave: Behaviour, tls: tuple[ssl.SSLContext, Certificates], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same over TLS, through the tunnel of a proxy, and through one that is encrypted itself."""
+    """TLS may be direct, in the tunnel of a proxy, or in the tunnel of a proxy that itself uses TLS."""
     context, certificates = tls
 
     def inside(peer: Peer, connection: socket.socket) -> None:
@@ -273,7 +266,7 @@ def test_encrypted_attempt_ends_in_time(
 
 
 def tls_in_tls(peer: Peer, connection: socket.socket, context: ssl.SSLContext, behave: Behaviour) -> None:
-    """Speak TLS inside the tunnel, and behave so."""
+    """Speak TLS inside an encrypted tunnel, and then call ``behave``."""
 
     class Inner(SSLTransport):
         def __init__(self) -> None:
@@ -285,8 +278,8 @@ def tls_in_tls(peer: Peer, connection: socket.socket, context: ssl.SSLContext, b
     behave(peer, Inner())  # type: ignore[arg-type]
 
 
-def test_connection_is_kept_when_the_answer_was_read() -> None:
-    """Of a complete answer only; a stale connection is replaced without a failed attempt."""
+def test_connection_is_kept_after_a_complete_answer() -> None:
+    """A stale connection is replaced without a failed attempt."""
 
     def behave(peer: Peer, connection: socket.socket) -> None:
         for _ in range(2):
@@ -304,7 +297,7 @@ def test_connection_is_kept_when_the_answer_was_read() -> None:
 
 
 def wait_until_stale(sender: HttpTransport) -> None:
-    """Wait until the peer's end of the kept connection has arrived."""
+    """Wait until the kept connection is closed by the peer."""
     assert sender._wire is not None
     assert select.select([sender._wire], [], [], 10)[0]
 
@@ -318,8 +311,8 @@ def wait_until_stale(sender: HttpTransport) -> None:
     ],
     ids=["close", "HTTP/1.0", "long"],
 )
-def test_connection_is_closed_when_the_answer_does_not_allow_more(answer: bytes) -> None:
-    """A connection that the backend ends, or on which a part of the answer is unread, is not used again."""
+def test_connection_is_closed_after_other_answers(answer: bytes) -> None:
+    """A connection that the backend closes, or with an unread part of the answer, is not used again."""
 
     def behave(peer: Peer, connection: socket.socket) -> None:
         peer.read_request(connection)
@@ -335,8 +328,8 @@ def test_connection_is_closed_when_the_answer_does_not_allow_more(answer: bytes)
 
 
 @pytest.mark.parametrize("interim", [b"100 Continue", b"102 Processing", b"103 Early Hints"])
-def test_interim_response_is_passed_over(interim: bytes) -> None:
-    """The final status counts; the connection is kept."""
+def test_interim_response_is_skipped(interim: bytes) -> None:
+    """The final status counts, and the connection is kept."""
 
     def behave(peer: Peer, connection: socket.socket) -> None:
         while True:
@@ -351,7 +344,7 @@ def test_interim_response_is_passed_over(interim: bytes) -> None:
 
 
 def test_answer_before_the_request_is_read_counts() -> None:
-    """A backend that refuses a large request by its head is understood, although it closes the connection."""
+    """A backend may refuse a large request after its headers and close the connection."""
 
     def behave(peer: Peer, connection: socket.socket) -> None:
         connection.recv(1000)
@@ -364,18 +357,17 @@ def test_answer_before_the_request_is_read_counts() -> None:
         assert Verdict.TOO_LARGE is attempt(transport(peer.url), LARGE).verdict
 
 
-def test_timeout_of_the_configuration_counts_if_it_is_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """OTEL_EXPORTER_OTLP_TIMEOUT bounds the attempt, whatever time the caller has."""
+def test_configured_timeout_limits_the_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """OTEL_EXPORTER_OTLP_TIMEOUT applies even if the caller allows more time."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.2")
     with Peer(hostile.drips_headers) as peer:
         sender = transport(peer.url)
-        began = time.monotonic()
-        assert Verdict.RETRY is sender.send(SMALL, 30).verdict
-        assert time.monotonic() - began < PATIENCE
+        with in_time(PATIENCE):
+            assert Verdict.RETRY is sender.send(SMALL, 30).verdict
 
 
-def test_no_time_is_a_failed_attempt(receiver: Receiver) -> None:
-    """With nothing left nothing is sent."""
+def test_attempt_without_time_sends_nothing(receiver: Receiver) -> None:
+    """With a timeout of 0 the attempt fails."""
     answer = transport(receiver.url).send(SMALL, 0.0)
     assert (Verdict.RETRY, True) == (answer.verdict, answer.answered)
     assert [] == receiver.requests

@@ -1,4 +1,4 @@
-"""Delivery over gRPC: the same pipeline, the same requests, another way to the backend."""
+"""Delivery over gRPC: configuration, headers, compression and secrets."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 import pytest
+from exporters.otlp.tests.checks import warnings_with
+from exporters.otlp.tests.grpc_receiver import GrpcAnswer, GrpcReceiver
+from exporters.otlp.tests.inbox import DEADLINE
+from exporters.otlp.tests.pipelines import emit_and_flush
 from grpc import StatusCode
 
 import monitel
 from monitel import COUNT, Stat
 from monitel_otlp.spool.spool import Spool
 
-from .grpc_receiver import GrpcAnswer, GrpcReceiver
-from .inbox import DEADLINE
-from .test_faults import flushed, names, told
-
 if TYPE_CHECKING:
+    from exporters.otlp.tests.pipelines import Start
+
     from monitel.testing import ManualClock
     from monitel_otlp import Pipeline
-
-    from .conftest import Start
 
 TOKEN = "sesame-4711"
 
 
 def record(pipeline: Pipeline, clock: ManualClock) -> None:
-    """Three windows, an event, a span and an instrument of the user's, and flush."""
+    """Record three windows, an event, a span and a counter of the application, and flush."""
     stat = Stat("loss", [COUNT], 60.0)
     for number in range(3):
         stat.add(number)
@@ -41,7 +41,7 @@ def record(pipeline: Pipeline, clock: ManualClock) -> None:
 
 
 def assert_recorded(receiver: GrpcReceiver) -> None:
-    """All of that has arrived, once."""
+    """Assert that all items of :func:`record` have arrived once."""
     assert [1, 2, 3] == receiver.values("loss.count")
     (event,) = receiver.records("checkpoint")
     (span,) = receiver.spans()
@@ -51,16 +51,16 @@ def assert_recorded(receiver: GrpcReceiver) -> None:
 
 
 def test_everything_arrives(grpc_receiver: GrpcReceiver, start: Start, clock: ManualClock) -> None:
-    """By ``configure(protocol="grpc")``: windows, events, the user's own spans and instruments."""
+    """With ``protocol="grpc"`` windows, events, and spans and instruments of the application are delivered."""
     record(start(endpoint=grpc_receiver.url, protocol="grpc"), clock)
     assert_recorded(grpc_receiver)
 
 
 @pytest.mark.parametrize("insecure", ["true", "True", " true "])
-def test_everything_arrives_by_the_variables(
+def test_everything_arrives_with_variables_only(
     grpc_receiver: GrpcReceiver, start: Start, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, insecure: str
 ) -> None:
-    """An address without a scheme, as gRPC's own users write it, and OTEL_EXPORTER_OTLP_INSECURE."""
+    """The address may have no scheme, with OTEL_EXPORTER_OTLP_INSECURE."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", grpc_receiver.address)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_INSECURE", insecure)
@@ -68,39 +68,39 @@ def test_everything_arrives_by_the_variables(
     assert_recorded(grpc_receiver)
 
 
-def test_the_user_agent_is_honest(grpc_receiver: GrpcReceiver, start: Start) -> None:
-    """It is gRPC's, and the path is the service's."""
-    assert flushed(start(endpoint=grpc_receiver.url, protocol="grpc"), "event")
+def test_user_agent_is_that_of_grpc(grpc_receiver: GrpcReceiver, start: Start) -> None:
+    """The path is that of the OTLP service."""
+    assert emit_and_flush(start(endpoint=grpc_receiver.url, protocol="grpc"), "event")
     (request,) = grpc_receiver.of("logs")
     assert "/opentelemetry.proto.collector.logs.v1.LogsService/Export" == request.path
     assert request.headers["user-agent"].startswith("grpc-python")
 
 
-def test_signals_may_go_different_ways(
+def test_signals_may_have_different_protocols(
     grpc_receiver: GrpcReceiver, start: Start, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Logs over gRPC, the others over HTTP."""
+    """Logs are sent over gRPC, and other signals over HTTP."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_PROTOCOL", "grpc")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", grpc_receiver.url)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     pipeline = start(endpoint=None)
     monitel.emit("event")
     assert not pipeline.force_flush(0.5)
-    assert ["event"] == names(grpc_receiver)
+    assert ["event"] == grpc_receiver.record_names()
     assert [] == grpc_receiver.of("metrics")
 
 
 def test_headers_are_metadata(grpc_receiver: GrpcReceiver, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In lower case, as gRPC wants them; the argument counts before the variable."""
+    """The names are in lower case, as gRPC requires; the argument overrides the variable."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "tenant=a,other=b%20c")
     pipeline = start(endpoint=grpc_receiver.url, protocol="grpc", headers={"Tenant": "b", "X-Run.id": "7"})
-    assert flushed(pipeline, "event")
+    assert emit_and_flush(pipeline, "event")
     headers = grpc_receiver.of("logs")[0].headers
     assert ("b", "b c", "7") == (headers["tenant"], headers["other"], headers["x-run.id"])
 
 
 @pytest.mark.parametrize("headers", [{"x!": TOKEN}, {"x": f"{TOKEN}é"}, {"x": f"{TOKEN}\t"}, {"x-bin": TOKEN}], ids=str)
-def test_a_header_that_grpc_does_not_allow_is_told_and_nothing_is_lost(
+def test_header_that_grpc_does_not_allow_is_logged(
     *,
     grpc_receiver: GrpcReceiver,
     start: Start,
@@ -108,23 +108,23 @@ def test_a_header_that_grpc_does_not_allow_is_told_and_nothing_is_lost(
     capfd: pytest.CaptureFixture[str],
     headers: dict[str, str],
 ) -> None:
-    """HTTP would take it: one line says what to mend, without the value, and everything is in the spool."""
+    """One warning has the variable to change, without the header's value, and everything is in the spool."""
     pipeline = start(endpoint=grpc_receiver.url, protocol="grpc", headers=headers)
-    assert not flushed(pipeline, "first", "second")
+    assert not emit_and_flush(pipeline, "first", "second")
     assert not pipeline.shutdown()
-    assert 1 == len(told(caplog, "(logs)", "OTEL_EXPORTER_OTLP_HEADERS"))
+    assert 1 == len(warnings_with(caplog, "(logs)", "OTEL_EXPORTER_OTLP_HEADERS"))
     assert 2 == sum(request.items for request in Spool(Path(pipeline.spool_dir)).peek() if request.signal == "logs")
     assert TOKEN not in caplog.text + capfd.readouterr().err
 
 
-def test_a_token_is_nowhere_but_in_the_request(
+def test_token_is_only_in_the_request(
     *,
     grpc_receiver: GrpcReceiver,
     start: Start,
     caplog: pytest.LogCaptureFixture,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """Not in the spool, in what is set aside, in a repr, in a log line or in what is said at the end."""
+    """The token is not in the spool, in rejected requests, in a repr, in the log or in the last line."""
     pipeline = start(endpoint=grpc_receiver.url, protocol="grpc", headers={"authorization": f"Bearer {TOKEN}"})
     for code in (StatusCode.INVALID_ARGUMENT, StatusCode.UNAUTHENTICATED, StatusCode.UNAVAILABLE):
         grpc_receiver.answer("logs", GrpcAnswer(code=code))
@@ -142,10 +142,10 @@ def test_a_token_is_nowhere_but_in_the_request(
 
 
 class Relay:
-    """Between a client and a server on this machine; counts the bytes that the client sends.
+    """A relay between a client and a server on this machine, which counts the bytes that the client sends.
 
     Args:
-        port: The server's.
+        port: Port of the server.
     """
 
     def __init__(self, port: int) -> None:
@@ -158,13 +158,13 @@ class Relay:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """Base URL."""
         return f"http://127.0.0.1:{self._listening.getsockname()[1]}"
 
     def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         for each in self._sockets:
-            with suppress(OSError):  # the other side may have been quicker
+            with suppress(OSError):  # the client may have closed it first
                 each.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join(DEADLINE)
@@ -191,7 +191,7 @@ class Relay:
 
 
 @pytest.mark.parametrize(("compression", "small"), [("gzip", True), ("deflate", True), ("none", False)])
-def test_what_is_sent_is_compressed(
+def test_requests_are_compressed(
     *,
     grpc_receiver: GrpcReceiver,
     start: Start,
@@ -199,7 +199,7 @@ def test_what_is_sent_is_compressed(
     compression: str,
     small: bool,
 ) -> None:
-    """With OTEL_EXPORTER_OTLP_COMPRESSION, of which the official exporter raises for two."""
+    """OTEL_EXPORTER_OTLP_COMPRESSION selects the compression."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", compression)
     relay = Relay(grpc_receiver.port)
     pipeline = start(endpoint=relay.url, protocol="grpc")
@@ -211,14 +211,14 @@ def test_what_is_sent_is_compressed(
     assert small is (relay.sent_bytes < 50_000)
 
 
-def test_a_password_in_the_address_is_not_told(
+def test_password_in_the_address_is_not_logged(
     grpc_receiver: GrpcReceiver, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """GRPC has no use for it: what can be delivered is, and a line about trouble names the address without it."""
+    """GRPC does not use the password; a warning shows the address without it."""
     pipeline = start(endpoint=f"http://user:{TOKEN}@{grpc_receiver.address}", protocol="grpc")
     grpc_receiver.answer("logs", GrpcAnswer(code=StatusCode.UNAVAILABLE))
     monitel.emit("event")
     assert pipeline.force_flush(DEADLINE)
-    assert ["event"] == names(grpc_receiver)
-    assert 1 == len(told(caplog, f"{grpc_receiver.url} (logs)", "everything is kept"))
+    assert ["event"] == grpc_receiver.record_names()
+    assert 1 == len(warnings_with(caplog, f"{grpc_receiver.url} (logs)", "everything is kept"))
     assert TOKEN not in caplog.text + repr(vars(pipeline))

@@ -1,33 +1,33 @@
-"""Name resolution: a caller waits no longer than its deadline, and a name that hangs does not keep others waiting."""
+"""Name resolution: callers wait at most until their deadline, and a look-up that hangs does not block others."""
 
 from __future__ import annotations
 
 import socket
 import threading
 import time
-from contextlib import contextmanager
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from exporters.otlp.tests.checks import in_time
 
 from monitel_otlp.transport.resolver import Resolver
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .conftest import Run
+    from exporters.otlp.tests.scripts import Run
 
 TIMEOUT = 0.3
 
 
 def found(*hosts: str) -> Any:
-    """Return what getaddrinfo returns."""
+    """Return the addresses of hosts as getaddrinfo returns them."""
     return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, 80)) for host in hosts]
 
 
 class NameServer:
-    """A ``getaddrinfo``: names that begin with ``hang`` wait until it is released."""
+    """A replacement of ``getaddrinfo`` in which names that begin with ``hang`` wait until the event is set."""
 
     def __init__(self) -> None:
         self.answers: dict[str, Any] = {}
@@ -49,35 +49,27 @@ class NameServer:
 
 @pytest.fixture
 def server() -> Iterator[NameServer]:
-    """The name server; what hangs is released at the end."""
+    """A name server whose look-ups return at the end of the test."""
     server = NameServer()
     yield server
     server.release.set()
 
 
-@contextmanager
-def in_time(limit: float) -> Iterator[None]:
-    """The block must end in time."""
-    began = time.monotonic()
-    yield
-    assert time.monotonic() - began < limit
-
-
 def look(own: Resolver, host: str, timeout: float = TIMEOUT) -> list[str]:
-    """Look a host up; return its addresses."""
+    """Look up a host, and return its addresses."""
     return [address[0] for *_, address in own.lookup(host, 80, time.monotonic() + timeout)]
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "192.0.2.7"])
 def test_ip_address_is_not_resolved(server: NameServer, host: str) -> None:
-    """There is nothing to ask, and no thread."""
+    """An IP address needs neither a look-up nor a thread."""
     own = Resolver(server)
     assert [host] == look(own, host)
     assert [] == server.asked
 
 
 def test_names_are_resolved_by_one_thread(server: NameServer) -> None:
-    """It is a daemon, for it may hang when the process ends."""
+    """The thread is a daemon, because it may hang when the process ends."""
     own = Resolver(server)
     assert [["192.0.2.1"]] * 3 == [look(own, host) for host in ("a", "b", "a")]
     (thread,) = server.threads
@@ -85,8 +77,8 @@ def test_names_are_resolved_by_one_thread(server: NameServer) -> None:
     assert thread is not threading.current_thread()
 
 
-def test_name_that_hangs_costs_the_deadline(server: NameServer) -> None:
-    """And no more; several callers of one name ask once."""
+def test_lookup_that_hangs_raises_at_the_deadline(server: NameServer) -> None:
+    """Several callers of one name share one look-up."""
     own = Resolver(server)
     for _ in range(3):
         with in_time(TIMEOUT + 0.5), pytest.raises(TimeoutError):
@@ -95,7 +87,7 @@ def test_name_that_hangs_costs_the_deadline(server: NameServer) -> None:
 
 
 def test_error_of_the_name_server_is_raised(server: NameServer) -> None:
-    """As getaddrinfo raises it."""
+    """The caller receives the exception of getaddrinfo."""
     server.answers["a"] = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
     server.answers["b"] = UnicodeError("label empty or too long")
     for host, error in (("a", socket.gaierror), ("b", UnicodeError)):
@@ -103,8 +95,8 @@ def test_error_of_the_name_server_is_raised(server: NameServer) -> None:
             look(Resolver(server), host)
 
 
-def test_name_that_hangs_does_not_block_others_for_long(server: NameServer) -> None:
-    """After a second its thread is replaced, three times at most."""
+def test_lookup_that_hangs_does_not_block_others_for_long(server: NameServer) -> None:
+    """The thread is replaced after a second, at most three times."""
     own = Resolver(server)
     for number in range(3):
         with pytest.raises(TimeoutError):
@@ -122,8 +114,8 @@ def test_name_that_hangs_does_not_block_others_for_long(server: NameServer) -> N
 
 
 @pytest.mark.parametrize("error", [None, socket.gaierror(socket.EAI_AGAIN, "again"), OSError()], ids=str)
-def test_last_good_answer_is_used_if_there_is_no_fresh_one(server: NameServer, error: Exception | None) -> None:
-    """If the name server hangs or is ill; it leaves three quarters of the time for connecting."""
+def test_last_answer_is_used_if_there_is_no_fresh_one(server: NameServer, error: Exception | None) -> None:
+    """If the name server hangs or fails, three quarters of the time are left for the connection."""
     own = Resolver(server)
     server.release.set()
     assert ["192.0.2.1"] == look(own, "hang")
@@ -135,8 +127,8 @@ def test_last_good_answer_is_used_if_there_is_no_fresh_one(server: NameServer, e
         assert ["192.0.2.1"] == look(own, "hang", 2.0)
 
 
-def test_last_good_answer_is_refreshed(server: NameServer) -> None:
-    """A fresh answer counts as soon as it is there, even if its caller has left."""
+def test_last_answer_is_refreshed(server: NameServer) -> None:
+    """A fresh answer is kept even if its caller no longer waits."""
     own = Resolver(server)
     server.release.set()
     look(own, "hang")
@@ -147,8 +139,8 @@ def test_last_good_answer_is_refreshed(server: NameServer) -> None:
     assert ["192.0.2.2"] == look(own, "hang", 10.0)
 
 
-def test_name_that_is_gone_is_an_error(server: NameServer) -> None:
-    """Its last address may be somebody else's now."""
+def test_removed_name_raises(server: NameServer) -> None:
+    """The last address is not used, because it may belong to another host now."""
     own = Resolver(server)
     look(own, "a")
     server.answers["a"] = socket.gaierror(socket.EAI_NONAME, "gone")
@@ -157,14 +149,12 @@ def test_name_that_is_gone_is_an_error(server: NameServer) -> None:
 
 
 def refuse(_thread: Thread) -> None:
-    """Start no thread, as CPython does at exit."""
+    """Raise, as CPython does when a thread is started at exit."""
     raise RuntimeError("can't create new thread at interpreter shutdown")
 
 
-def test_names_are_resolved_where_no_thread_can_be_started(
-    server: NameServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By the caller."""
+def test_caller_resolves_if_no_thread_can_be_started(server: NameServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At exit CPython starts no thread."""
     monkeypatch.setattr(Thread, "start", refuse)
     own = Resolver(server)
     assert not own.start()
@@ -173,7 +163,7 @@ def test_names_are_resolved_where_no_thread_can_be_started(
 
 
 def test_forked_child_has_a_resolver(run: Run) -> None:
-    """The parent's thread does not exist there."""
+    """The parent's thread does not exist in the child."""
     run(
         "-c",
         "import os, time\n"
@@ -187,7 +177,7 @@ def test_forked_child_has_a_resolver(run: Run) -> None:
 
 
 def test_transport_to_a_name_can_resolve_it_at_exit(run: Run) -> None:
-    """Its thread is started when the transport is made, for at exit none can be."""
+    """The resolver's thread is started when the transport is created, because no thread can be started at exit."""
     run(
         "-c",
         "import atexit, threading, time\n"

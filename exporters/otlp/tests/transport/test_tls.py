@@ -1,4 +1,4 @@
-"""Encrypted ways to the backend: the authority, the client's certificate, and what a mistake in them costs."""
+"""TLS to the backend: certificates of the authority and of the client, and errors in them."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 import trustme
+from exporters.otlp.tests.checks import warnings_with
+from exporters.otlp.tests.grpc_receiver import GrpcReceiver
+from exporters.otlp.tests.inbox import DEADLINE
+from exporters.otlp.tests.pipelines import emit_and_flush
+from exporters.otlp.tests.receiver import Receiver
 
 import monitel
 from monitel_otlp.spool.spool import Spool
 
-from .grpc_receiver import GrpcReceiver
-from .inbox import DEADLINE
-from .receiver import Receiver
-from .test_faults import flushed, names, told
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from monitel_otlp import Pipeline
+    from exporters.otlp.tests.pipelines import Start
+    from exporters.otlp.tests.scripts import Run
 
-    from .conftest import Run, Start
+    from monitel_otlp import Pipeline
 
     Serve = Callable[[trustme.LeafCert, trustme.CA | None], Receiver | GrpcReceiver]
 
@@ -34,7 +35,7 @@ PROTOCOL = "OTEL_EXPORTER_OTLP_PROTOCOL"
 
 
 class TlsReceiver(Receiver):
-    """The HTTP backend behind TLS."""
+    """The HTTP backend with TLS."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
         super().__init__()
@@ -42,12 +43,12 @@ class TlsReceiver(Receiver):
 
     @property
     def url(self) -> str:
-        """The base URL."""
+        """Base URL."""
         return f"https://127.0.0.1:{self.port}"
 
 
 def serve_http(certificate: trustme.LeafCert, clients: trustme.CA | None) -> Receiver:
-    """Serve HTTP with this certificate, to clients that have one of this authority, or to all."""
+    """Serve HTTP with this certificate to clients with a certificate of this authority, or to all."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     certificate.configure_cert(context)
     if clients is not None:
@@ -57,7 +58,7 @@ def serve_http(certificate: trustme.LeafCert, clients: trustme.CA | None) -> Rec
 
 
 def serve_grpc(certificate: trustme.LeafCert, clients: trustme.CA | None) -> GrpcReceiver:
-    """Serve gRPC likewise."""
+    """Serve gRPC with this certificate to clients with a certificate of this authority, or to all."""
     pair = (certificate.private_key_pem.bytes(), b"".join(each.bytes() for each in certificate.cert_chain_pems))
     roots = None if clients is None else clients.cert_pem.bytes()
     return GrpcReceiver(credentials=grpc.ssl_server_credentials([pair], roots, clients is not None))
@@ -65,19 +66,19 @@ def serve_grpc(certificate: trustme.LeafCert, clients: trustme.CA | None) -> Grp
 
 @pytest.fixture(scope="module")
 def authority() -> trustme.CA:
-    """An authority that nobody knows."""
+    """An authority that no client trusts by default."""
     return trustme.CA()
 
 
 @pytest.fixture(scope="module")
 def certificate(authority: trustme.CA) -> trustme.LeafCert:
-    """The backend's."""
+    """The certificate of the backend."""
     return authority.issue_cert("127.0.0.1")
 
 
 @pytest.fixture(params=["http/protobuf", "grpc"])
 def protocol(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both ways, chosen by the variable."""
+    """Each protocol, selected by the variable."""
     chosen: str = request.param
     monkeypatch.setenv(PROTOCOL, chosen)
     return chosen
@@ -85,13 +86,13 @@ def protocol(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture
 def serve(protocol: str) -> Serve:
-    """The server that speaks the protocol."""
+    """The function that starts a backend with the protocol."""
     return serve_grpc if protocol == "grpc" else serve_http
 
 
 @pytest.fixture
 def backend(serve: Serve, certificate: trustme.LeafCert) -> Iterator[Receiver | GrpcReceiver]:
-    """A backend behind TLS, for any client."""
+    """A backend with TLS, for all clients."""
     with serve(certificate, None) as receiver:
         yield receiver
 
@@ -100,14 +101,14 @@ def backend(serve: Serve, certificate: trustme.LeafCert) -> Iterator[Receiver | 
 def closed_backend(
     serve: Serve, certificate: trustme.LeafCert, authority: trustme.CA
 ) -> Iterator[Receiver | GrpcReceiver]:
-    """A backend behind TLS, for clients that have a certificate."""
+    """A backend with TLS, for clients with a certificate."""
     with serve(certificate, authority) as receiver:
         yield receiver
 
 
 @pytest.fixture
 def trusted(authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The authority's certificate, which the variable names."""
+    """The path of the authority's certificate, which is set in the variable."""
     path = tmp_path / "authority.pem"
     authority.cert_pem.write_to_path(str(path))
     monkeypatch.setenv(CERTIFICATE, str(path))
@@ -115,26 +116,26 @@ def trusted(authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def assert_kept(pipeline: Pipeline, *expected: str) -> None:
-    """These many events, and nothing else, are in the spool after the end."""
+    """Assert that as many events, and no others, are in the spool after the shutdown."""
     assert not pipeline.shutdown()
     kept = [request.items for request in Spool(Path(pipeline.spool_dir)).peek() if request.signal == "logs"]
     assert len(expected) == sum(kept)
 
 
-def test_an_authority_of_ones_own(
+def test_private_authority_is_trusted(
     backend: Receiver | GrpcReceiver, trusted: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """OTEL_EXPORTER_OTLP_CERTIFICATE names it, before the variable of ``requests``, and everything arrives."""
+    """OTEL_EXPORTER_OTLP_CERTIFICATE overrides the variable of ``requests``."""
     other = trusted.with_name("other.pem")
     trustme.CA().cert_pem.write_to_path(str(other))
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(other))
     pipeline = start(endpoint=backend.url)
-    assert flushed(pipeline, "first", "second")
-    assert ["first", "second"] == names(backend)
+    assert emit_and_flush(pipeline, "first", "second")
+    assert ["first", "second"] == backend.record_names()
     assert backend.of("metrics")
 
 
-def test_a_signal_has_an_authority_of_its_own(
+def test_signal_may_have_a_separate_authority(
     *,
     backend: Receiver | GrpcReceiver,
     trusted: Path,
@@ -142,24 +143,24 @@ def test_a_signal_has_an_authority_of_its_own(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """OTEL_EXPORTER_OTLP_LOGS_CERTIFICATE counts before the general one, for logs alone."""
+    """OTEL_EXPORTER_OTLP_LOGS_CERTIFICATE overrides the general variable, for logs only."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_CERTIFICATE", str(trusted))
     other = trusted.with_name("other.pem")
     trustme.CA().cert_pem.write_to_path(str(other))
     monkeypatch.setenv(CERTIFICATE, str(other))
     pipeline = start(endpoint=backend.url)
-    assert not flushed(pipeline, "event")
-    assert (["event"], []) == (names(backend), backend.of("metrics"))
-    assert 1 == len(told(caplog, "metrics", CERTIFICATE))
+    assert not emit_and_flush(pipeline, "event")
+    assert (["event"], []) == (backend.record_names(), backend.of("metrics"))
+    assert 1 == len(warnings_with(caplog, "metrics", CERTIFICATE))
 
 
-def test_an_unknown_authority_is_told_once_and_everything_is_kept(
+def test_unknown_authority_is_logged_once_and_everything_is_kept(
     backend: Receiver | GrpcReceiver, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One line for each signal names the variable and the cause."""
+    """One warning for each signal has the variable and the cause."""
     pipeline = start(endpoint=backend.url)
-    assert not flushed(pipeline, "first", "second", "third")
-    (line,) = told(caplog, "logs", "everything is kept")
+    assert not emit_and_flush(pipeline, "first", "second", "third")
+    (line,) = warnings_with(caplog, "logs", "everything is kept")
     assert "TLS failed" in line
     assert CERTIFICATE in line
     assert "certificate" in line.lower()
@@ -169,31 +170,31 @@ def test_an_unknown_authority_is_told_once_and_everything_is_kept(
     assert [] == backend.requests
 
 
-def test_a_wrong_authority_is_told_once_and_everything_is_kept(
+def test_wrong_authority_is_logged_once_and_everything_is_kept(
     backend: Receiver | GrpcReceiver, trusted: Path, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The same where the variable names another one."""
+    """The variable names the certificate of another authority."""
     trustme.CA().cert_pem.write_to_path(str(trusted))
     pipeline = start(endpoint=backend.url)
-    assert not flushed(pipeline, "first", "second")
-    assert 1 == len(told(caplog, "logs", "TLS failed", CERTIFICATE))
+    assert not emit_and_flush(pipeline, "first", "second")
+    assert 1 == len(warnings_with(caplog, "logs", "TLS failed", CERTIFICATE))
     assert_kept(pipeline, "first", "second")
 
 
-def test_a_certificate_for_another_host_is_refused(
+def test_certificate_for_another_host_is_refused(
     *, serve: Serve, authority: trustme.CA, trusted: Path, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The name is checked too."""
+    """The name of the host is checked."""
     with serve(authority.issue_cert("elsewhere.example.org"), None) as elsewhere:
         pipeline = start(endpoint=elsewhere.url)
-        assert not flushed(pipeline, "first")
-        assert 1 == len(told(caplog, "logs", "TLS failed", CERTIFICATE))
+        assert not emit_and_flush(pipeline, "first")
+        assert 1 == len(warnings_with(caplog, "logs", "TLS failed", CERTIFICATE))
         assert_kept(pipeline, "first")
     assert [] == elsewhere.requests
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no PEM"], ids=["missing", "empty", "garbage"])
-def test_a_file_that_is_no_certificate_is_told_and_everything_is_kept(
+def test_invalid_certificate_file_is_logged_and_everything_is_kept(
     *,
     backend: Receiver | GrpcReceiver,
     trusted: Path,
@@ -201,20 +202,20 @@ def test_a_file_that_is_no_certificate_is_told_and_everything_is_kept(
     caplog: pytest.LogCaptureFixture,
     content: bytes | None,
 ) -> None:
-    """The variable is named; telemetry does not end the run."""
+    """The warning has the variable, and the run continues."""
     trusted.unlink()
     if content is not None:
         trusted.write_bytes(content)
     pipeline = start(endpoint=backend.url)
-    assert not flushed(pipeline, "first", "second")
-    assert told(caplog, CERTIFICATE)
-    assert len(told(caplog, "cannot be read")) <= 1
-    assert 1 == len(told(caplog, "logs", "everything is kept"))
+    assert not emit_and_flush(pipeline, "first", "second")
+    assert warnings_with(caplog, CERTIFICATE)
+    assert len(warnings_with(caplog, "cannot be read")) <= 1
+    assert 1 == len(warnings_with(caplog, "logs", "everything is kept"))
     assert_kept(pipeline, "first", "second")
 
 
 @pytest.mark.parametrize("files", ["two files", "one file"])
-def test_a_client_certificate(
+def test_client_certificate_is_sent(
     *,
     closed_backend: Receiver | GrpcReceiver,
     authority: trustme.CA,
@@ -223,7 +224,7 @@ def test_a_client_certificate(
     monkeypatch: pytest.MonkeyPatch,
     files: str,
 ) -> None:
-    """OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and _CLIENT_KEY, or both in the first one."""
+    """Certificate and key may be in two files, or both in the file of the certificate."""
     client = authority.issue_cert("trainer@example.org")
     chain, key = trusted.with_name("client.pem"), trusted.with_name("client.key")
     client.cert_chain_pems[0].write_to_path(str(chain))
@@ -232,18 +233,18 @@ def test_a_client_certificate(
     if files == "two files":
         monkeypatch.setenv(CLIENT_KEY, str(key))
     pipeline = start(endpoint=closed_backend.url)
-    assert flushed(pipeline, "first", "second")
-    assert ["first", "second"] == names(closed_backend)
+    assert emit_and_flush(pipeline, "first", "second")
+    assert ["first", "second"] == closed_backend.record_names()
 
 
-def test_a_client_without_certificate_is_told_and_everything_is_kept(
+def test_missing_client_certificate_is_logged_and_everything_is_kept(
     closed_backend: Receiver | GrpcReceiver, trusted: Path, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The line names the variable that may be missing."""
+    """The warning has the variable that may be missing."""
     pipeline = start(endpoint=closed_backend.url)
-    assert not flushed(pipeline, "first", "second")
-    assert 1 == len(told(caplog, "logs", "everything is kept"))
-    assert 1 == len(told(caplog, "logs", CLIENT_CERTIFICATE))
+    assert not emit_and_flush(pipeline, "first", "second")
+    assert 1 == len(warnings_with(caplog, "logs", "everything is kept"))
+    assert 1 == len(warnings_with(caplog, "logs", CLIENT_CERTIFICATE))
     assert_kept(pipeline, "first", "second")
     assert [] == closed_backend.requests
 
@@ -252,7 +253,7 @@ def test_a_client_without_certificate_is_told_and_everything_is_kept(
 def test_half_a_client_certificate_does_not_end_the_run(
     *, closed_backend: Receiver | GrpcReceiver, authority: trustme.CA, trusted: Path, train: Run, variable: str
 ) -> None:
-    """A certificate without its key, or a key alone: gRPC's core would abort the process."""
+    """With a certificate without its key, or a key alone, gRPC's core would abort the process."""
     client = authority.issue_cert("trainer@example.org")
     half = trusted.with_name("half.pem")
     (client.private_key_pem if variable == CLIENT_KEY else client.cert_chain_pems[0]).write_to_path(str(half))
@@ -268,7 +269,7 @@ print("trained")
     assert "Traceback" not in ended.stderr
 
 
-def test_https_to_a_backend_without_tls(
+def test_https_to_a_backend_without_tls_is_logged(
     *,
     receiver: Receiver,
     grpc_receiver: GrpcReceiver,
@@ -276,22 +277,22 @@ def test_https_to_a_backend_without_tls(
     start: Start,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It is told, and mended by ``http://``; nothing is lost."""
+    """One warning is logged, and nothing is lost."""
     url = grpc_receiver.url if protocol == "grpc" else receiver.url
     pipeline = start(endpoint=url.replace("http:", "https:"))
-    assert not flushed(pipeline, "event")
-    assert 1 == len(told(caplog, "logs", "TLS failed"))
+    assert not emit_and_flush(pipeline, "event")
     assert_kept(pipeline, "event")
+    assert 1 == len(warnings_with(caplog, "logs", "TLS failed"))
 
 
-def test_without_a_scheme_grpc_is_encrypted(
+def test_grpc_without_a_scheme_is_encrypted(
     authority: trustme.CA, trusted: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the specification has it, where OTEL_EXPORTER_OTLP_INSECURE is not ``true``."""
+    """By the specification TLS is the default unless OTEL_EXPORTER_OTLP_INSECURE is ``true``."""
     with serve_grpc(authority.issue_cert("127.0.0.1"), None) as backend:
         monkeypatch.setenv(PROTOCOL, "grpc")
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", backend.address)
         pipeline = start(endpoint=None)
         monitel.emit("event")
         assert pipeline.force_flush(DEADLINE)
-        assert ["event"] == names(backend)
+        assert ["event"] == backend.record_names()

@@ -1,4 +1,4 @@
-"""The arguments of the constructors, checked where they are given."""
+"""The checks of the constructors' arguments."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _DAY = 86_400.0
 
 
 def local_dir(log_dir: object) -> str:
-    """Return ``log_dir`` as an absolute path, so that a later ``os.chdir`` changes nothing."""
+    """Return ``log_dir`` as an absolute path, so that a later ``os.chdir`` has no effect."""
     if not isinstance(log_dir, (str, os.PathLike)):
         raise TypeError(f"log_dir must be a str or a path, got {type(log_dir).__qualname__}: {log_dir!r:.80}")
     path = os.fsdecode(log_dir)
@@ -19,7 +19,7 @@ def local_dir(log_dir: object) -> str:
 
 
 def length(what: str, value: object) -> int:
-    """Return ``value``, a number of points."""
+    """Return ``value`` if it is a number of points."""
     if not isinstance(value, int):
         raise TypeError(f"{what} must be an int, got {type(value).__qualname__}: {value!r:.80}")
     if value < 1:
@@ -28,7 +28,7 @@ def length(what: str, value: object) -> int:
 
 
 def seconds(what: str, value: object) -> float:
-    """Return ``value``, a time between two rounds of a thread."""
+    """Return ``value`` if it is an interval in seconds."""
     if not isinstance(value, (int, float)):
         raise TypeError(f"{what} must be a number of seconds, got {type(value).__qualname__}: {value!r:.80}")
     if not 0 < value <= _DAY:

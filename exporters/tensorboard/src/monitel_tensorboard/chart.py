@@ -1,4 +1,4 @@
-"""What an event looks like in TensorBoard."""
+"""Conversion of events to points of TensorBoard charts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Logged(NamedTuple):
-    """An event in the queue; it becomes points in the writer's thread, not in the training loop."""
+    """An event in the queue; the writer's thread converts it to points, not the training loop."""
 
     event: Event
     items: tuple[tuple[str, Any], ...]
@@ -22,17 +22,17 @@ class Logged(NamedTuple):
 
     @classmethod
     def now(cls, event: Event) -> Logged:
-        """Note what may change after this moment."""
+        """Return the event with a copy of its data and its step, which may change later."""
         return cls(event, tuple(event.data.items()), event.step)
 
     @property
     def size(self) -> int:
-        """How many points it stands for."""
+        """Number of points."""
         return len(self.items) + (self._histogram is not None)
 
     @property
     def _histogram(self) -> monitel.Histogram | None:
-        """What the histogram tab shows; it shows no empty ones."""
+        """The distribution for the histogram tab; None if it is empty, because the tab cannot show that."""
         histogram = None if self.event.window is None else self.event.window.histogram
         return histogram if histogram is not None and histogram.count else None
 
@@ -53,7 +53,7 @@ class Logged(NamedTuple):
 
 def _tag(event: Event, key: str) -> str:
     if event.name != monitel.STAT_EVENT:
-        return f"{event.name}/{key}"  # TensorBoard groups by what stands before the slash
+        return f"{event.name}/{key}"  # TensorBoard groups by the part before the slash
     if event.window is None or not event.window.attributes:
         return key
     attributes = sorted(event.window.attributes.items())

@@ -1,4 +1,4 @@
-"""TensorBoard's event file: the one place that knows the format, and the only one that touches the disk."""
+"""TensorBoard's event file: its format, and all access to the disk."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-# tensorboard has neither type hints nor stubs of its own.
+# tensorboard has neither type hints nor stubs.
 from tensorboard.compat.proto.event_pb2 import Event  # type: ignore[import-untyped]
 from tensorboard.compat.proto.histogram_pb2 import HistogramProto  # type: ignore[import-untyped]
 from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-untyped]
@@ -21,6 +21,7 @@ from tensorboard.plugins.text.metadata import create_summary_metadata  # type: i
 from tensorboard.summary.writer.record_writer import RecordWriter  # type: ignore[import-untyped]
 
 from monitel import Histogram
+from monitel.attributes import escape_surrogates
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,13 +34,13 @@ _ONE_STRING = {"dtype": DT_STRING, "tensor_shape": TensorShapeProto()}
 
 
 class EventFile:
-    """A file that takes points in slices, each of them whole or not at all.
+    """A file to which points are appended in slices; a slice is written completely or not at all.
 
-    It is opened for each slice and closed after it. So a forked child inherits no handle and no buffer, a
-    folder that was deleted comes back, and a network file system shows what was written.
+    The file is opened for each slice and closed after it. Therefore a forked child inherits no handle and no buffer, a
+    deleted folder is created again, and a network file system shows all written slices.
 
     Args:
-        log_dir: The folder; it is made when the first slice is written, and the file too.
+        log_dir: The folder; folder and file are created when the first slice is written.
     """
 
     def __init__(self, log_dir: str) -> None:
@@ -48,18 +49,18 @@ class EventFile:
         self.started = False
 
     def append(self, points: Sequence[Point]) -> None:
-        """Write ``points``; after an error the file is as it was before, and the same points may come again.
+        """Write ``points``. After an error the file is unchanged, and the same points can be written again.
 
         Raises:
-            OSError: The disk's own word.
+            OSError: The disk failed.
         """
         self._log_dir.mkdir(parents=True, exist_ok=True)
         size: int | None = None
         try:
             with self._path.open("ab", buffering=0) as file:
-                size = file.tell()
+                size = file.tell()  # english: keep
                 records = _records(points, with_version=size == 0)
-                while records:  # an unbuffered write may take a part
+                while records:  # an unbuffered write may be partial
                     records = records[file.write(records) :]
         except BaseException:
             if size is not None:
@@ -70,7 +71,7 @@ class EventFile:
     def _cut(self, size: int) -> None:
         try:
             os.truncate(self._path, size)
-        except OSError:  # readers stop at a torn record: go on in another file
+        except OSError:  # readers stop at an incomplete record: continue in another file
             self._path = self._new_path()
 
     def _new_path(self) -> Path:
@@ -90,9 +91,9 @@ def _records(points: Sequence[Point], *, with_version: bool) -> memoryview:
 
 
 def _value(point: Point) -> Any:
-    tag = point.tag.encode("utf-8", "replace").decode()  # protobuf refuses lone surrogates
+    tag = escape_surrogates(point.tag)  # protobuf rejects lone surrogates
     if isinstance(point.value, str):
-        text = TensorProto(string_val=[point.value.encode("utf-8", "replace")], **_ONE_STRING)
+        text = TensorProto(string_val=[escape_surrogates(point.value).encode()], **_ONE_STRING)
         return Summary.Value(tag=tag, metadata=_TEXT, tensor=text)
     if isinstance(point.value, Histogram):
         return Summary.Value(tag=tag, histo=_histogram(point.value))
@@ -100,7 +101,7 @@ def _value(point: Point) -> Any:
 
 
 def _histogram(histogram: Histogram) -> Any:
-    """The message of the histogram tab, whose buckets begin where the one before ends."""
+    """Return the message for the histogram tab, in which each bucket begins at the end of the previous one."""
     found = HistogramProto(min=histogram.min, max=histogram.max, num=histogram.count, sum=histogram.sum)
     end = histogram.min
     for low, high, count in histogram.buckets():

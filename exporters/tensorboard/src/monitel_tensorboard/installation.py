@@ -1,4 +1,4 @@
-"""install: monitel's Stats and Events go to TensorBoard."""
+"""install: writes monitel's Stats and Events to TensorBoard."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ if TYPE_CHECKING:
 
     from monitel import Event
 
-_PAUSE = 0.001  # seconds, while many windows are closed, so that the training loop never waits long for the GIL
+_PAUSE = 0.001  # seconds between windows that are closed, so that the training loop never waits long for the GIL
 
 
 class Installation:
-    """What :func:`install` returns; leaving ``with install(...):`` uninstalls.
+    """The registration of one :func:`install`; leaving ``with install(...):`` uninstalls.
 
     Attributes:
-        writer: The :class:`SummaryWriter`, for points of one's own, and with the counts of what was dropped.
+        writer: The :class:`SummaryWriter`, for further points, and for the number of dropped points.
     """
 
     def __init__(self, writer: SummaryWriter, expiry_secs: float) -> None:
         self.writer = writer
         self._expiry_secs = expiry_secs
         self._active = True
-        self._forget_thread()
-        process.after_fork(self._forget_thread)
+        self._reset_thread()
+        process.after_fork(self._reset_thread)
         self._start_thread()
         self._handle = monitel.register_event_handler(self._handle_event)
 
     def uninstall(self, timeout: float = 10.0) -> bool:
-        """Flush every Stat, write what is queued and stop; a second time does nothing.
+        """Flush every Stat, write all queued points and stop. Idempotent.
 
         Args:
-            timeout: Seconds to wait for the disk at most.
+            timeout: The most seconds to wait for the disk.
 
         Returns:
-            True when all of it was written.
+            True if all points were written.
         """
         if self._active:
             self._active = False
@@ -63,10 +63,10 @@ class Installation:
 
     def _handle_event(self, event: Event) -> None:
         self.writer.put(Logged.now(event))
-        if self._thread is None:  # a forked child's first event
+        if self._thread is None:  # the first event of a forked child
             self._start_thread()
 
-    def _forget_thread(self) -> None:
+    def _reset_thread(self) -> None:
         self._stop = Signal()
         self._thread: Thread | None = None
 
@@ -77,7 +77,7 @@ class Installation:
             name="monitel-tensorboard-expiry",
             daemon=True,
         )
-        with suppress(RuntimeError):  # no thread can start at exit, where every window is closed anyway
+        with suppress(RuntimeError):  # no thread can start at exit, when every window is closed anyway
             thread.start()
             self._thread = thread
 
@@ -99,19 +99,19 @@ def install(
     * A closed window gives one scalar for each of the Stat's aggregations, at the window's end. The tag is
       the name, with the Stat's attributes: ``loss.mean``, ``loss.mean{split=val}``.
     * Any other event gives one point for each item of its data, at ``<event>/<key>``: numbers are scalars,
-      bools are 0 and 1, strings are texts. An event without data leaves no trace.
-    * The step is that of :func:`monitel.set_step`: the window's last, or the present one. While none was set
-      it counts the tag's points. The steps of a tag never fall; where ``set_step`` goes back they stand
-      still, so install anew, in another ``log_dir``, for another run.
+      bools are 0 and 1, strings are texts. An event without data gives no point.
+    * The step is that of :func:`monitel.set_step`: the step of the window's last sample, or of the event. If no step
+      was set, the points of a tag are numbered. The steps of a tag never fall: if ``set_step`` goes back, they stay
+      the same. Therefore install again, with another ``log_dir``, for another run.
 
-    The training loop only queues events; :class:`SummaryWriter` says what happens on a slow or broken disk,
-    after a fork and at exit. In a forked child idle windows are looked for from its first event on.
+    The training loop only queues events; for slow or failing disks, forks and the exit see :class:`SummaryWriter`. In a
+    forked child, idle windows are closed from its first event on.
 
     Args:
-        log_dir: A local folder; it is made when missing.
-        max_queue: How many points and events wait at most.
+        log_dir: A local folder; it is created if missing.
+        max_queue: The most points and events in the queue.
         flush_secs: Seconds between writes.
-        expiry_secs: Seconds between looks for windows whose time is over, so that an idle Stat is seen too.
+        expiry_secs: Seconds between checks for expired windows, so that idle Stats are written, too.
 
     Raises:
         TypeError: As :class:`SummaryWriter`.

@@ -6,10 +6,10 @@ import operator
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from monitel.attributes import fits_int64
+
 if TYPE_CHECKING:
     from monitel import Histogram
-
-_INT64 = range(-(2**63), 2**63)
 
 
 class Point(NamedTuple):
@@ -18,9 +18,9 @@ class Point(NamedTuple):
     Attributes:
         tag: The chart's name.
         value: The number, the text or the distribution.
-        step: Where on the x axis; None only where it rises.
+        step: The position on the x axis; None only if ``rising``.
         walltime: Seconds since the Unix epoch.
-        rising: The step is settled when the point is written, so that those of a tag never fall.
+        rising: The step is assigned when the point is written, so that the steps of a tag never fall.
     """
 
     tag: str
@@ -45,11 +45,11 @@ class Point(NamedTuple):
 
     @property
     def size(self) -> int:
-        """One point."""
+        """Number of points: 1."""
         return 1
 
     def points(self) -> tuple[Point]:
-        """The point itself."""
+        """Return the point itself."""
         return (self,)
 
 
@@ -73,7 +73,7 @@ def _step(global_step: Any) -> int:
         step = operator.index(global_step)
     except TypeError as error:
         raise TypeError(f"global_step must be an int or None, got {_given(global_step)}") from error
-    if step not in _INT64:
+    if not fits_int64(step):
         raise ValueError(f"global_step must fit in 64 bits, got {step}")
     return step
 

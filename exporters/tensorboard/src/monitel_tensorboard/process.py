@@ -1,4 +1,4 @@
-"""What the life of a process means for writers: forks, and its end."""
+"""Forks and the exit of the process, for writers."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import logging
 import os
 import time
 import weakref
-from multiprocessing import util
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import monitel
+from monitel.exit import finalize_in_children
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,12 +19,12 @@ T = TypeVar("T")
 
 logger = logging.getLogger("monitel_tensorboard")
 
-#: Seconds that all writers of a process have together when it ends.
+#: Seconds that all writers of a process have together at exit.
 EXIT_TIMEOUT = 5.0
 
 
 class Closable(Protocol):
-    """What can be closed within a time."""
+    """An object that can be closed within a time limit."""
 
     def close(self, timeout: float) -> bool:
         """Close within ``timeout`` seconds."""
@@ -34,7 +34,7 @@ _closables: weakref.WeakSet[Closable] = weakref.WeakSet()
 
 
 def after_fork(method: Callable[[], None]) -> None:
-    """Call a bound method in every forked child, as long as its object lives."""
+    """Call a bound method in every forked child, as long as its object is alive."""
     weak_method = weakref.WeakMethod(method)
 
     def renew() -> None:
@@ -45,12 +45,12 @@ def after_fork(method: Callable[[], None]) -> None:
 
 
 def close_at_exit(closable: Closable) -> None:
-    """Close ``closable``, if it still lives, when this process or a forked child of it ends."""
+    """Close ``closable``, if it is still alive, when this process or a forked child of it ends."""
     _closables.add(closable)
 
 
 def guarded(call: Callable[[], T]) -> T | None:
-    """Call into monitel where nobody could take the exception of somebody's handler: it is logged."""
+    """Call a function of monitel, and log an exception of an event handler, which no caller could catch."""
     try:
         return call()
     except Exception:
@@ -59,7 +59,7 @@ def guarded(call: Callable[[], T]) -> T | None:
 
 
 def _close_all() -> None:
-    """Flush and close what still lives: monitel's own hook at exit was registered earlier and runs later."""
+    """Flush the Stats and close all objects; monitel's flush at exit was registered earlier and runs later."""
     if not _closables:
         return
     guarded(monitel.flush)
@@ -68,11 +68,5 @@ def _close_all() -> None:
         closable.close(timeout=deadline - time.monotonic())
 
 
-def _close_at_end_of_multiprocessing_child(_: object = None) -> None:
-    util.Finalize(None, _close_all, exitpriority=0)
-
-
-# Children of multiprocessing end without atexit, and forget at their start which finalizers there were.
 atexit.register(_close_all)
-util.register_after_fork(_close_all, _close_at_end_of_multiprocessing_child)
-_close_at_end_of_multiprocessing_child()
+finalize_in_children(_close_all, priority=0)

@@ -1,4 +1,4 @@
-"""Steps that never fall, tag by tag."""
+"""Steps that never fall within a tag."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ if TYPE_CHECKING:
 
 
 class RisingSteps:
-    """Settles the steps of rising points, in the order in which they are written.
+    """Assigns the steps of rising points, in the order in which they are written.
 
-    That is the training step where one is known, but never less than the tag's last; else one more than the
-    last, beginning with 0.
+    The step is the training step, but at least the tag's last step. Without a training step, it is the tag's last step
+    plus 1, beginning with 0.
     """
 
     def __init__(self) -> None:
         self._last: dict[str, int] = {}
 
-    def settle(self, point: Point) -> Point:
-        """Return ``point`` with its step; a point that is not rising keeps the one it was given."""
+    def assign(self, point: Point) -> Point:
+        """Return ``point`` with its step; a point that is not rising is unchanged."""
         if not point.rising:
             return point
         last = self._last.get(point.tag, -1)

@@ -1,4 +1,4 @@
-"""SummaryWriter: points go into a bounded queue, one thread writes them to an event file."""
+"""SummaryWriter: a bounded queue of points, and a thread that writes them to an event file."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from monitel_tensorboard.chart import Logged
 
-_SLICE = 32  # entries: making points of them and encoding these holds the GIL for a millisecond or two
-_WHAT_NOW = (
-    "the points wait (the oldest are dropped when the queue is full) and the disk is tried again; "
+_SLICE = 32  # entries; converting and encoding them holds the GIL for one or two milliseconds
+_CONSEQUENCE = (
+    "points stay in the queue (the oldest are dropped when it is full) and are retried; "
     "further errors are only counted, in SummaryWriter.failed"
 )
 
@@ -27,27 +27,26 @@ _WHAT_NOW = (
 class SummaryWriter:
     """Writes scalars and texts for TensorBoard, without torch and TensorFlow.
 
-    ``add_*`` put a point into a bounded queue and return: they never wait for the disk, and never raise for
-    its sake. When the queue is full the oldest point gives way; it is counted in ``dropped``, as is what
-    cannot be written before :meth:`close` ends, what is added after it, and what in an event is neither a
-    number nor text.
+    ``add_*`` put a point into a bounded queue and return: they never wait for the disk, and never raise a disk error.
+    When the queue is full, the oldest point is dropped. ``dropped`` counts these points, those that cannot be written
+    before :meth:`close` ends, those that are added after it, and items of events that are neither a number nor text.
 
-    One thread per writer does all disk work. A disk error is counted in ``failed`` and said once, to the
-    logger ``monitel_tensorboard``; the points wait and are tried again, also when ``log_dir`` cannot be made.
+    One thread per writer accesses the disk. A disk error is counted in ``failed``, and the first one is logged to
+    ``monitel_tensorboard``; the points stay in the queue and are retried, even if ``log_dir`` cannot be created.
 
-    Thread-safe. In a forked child the writer starts empty, with counts of its own, and a file of its own from
-    the first point added there. At exit, multiprocessing children included, open writers are closed, within 5
-    seconds all together, and monitel's Stats are flushed before.
+    Thread-safe. In a forked child the writer starts empty, with counts of 0, and writes a separate file from the first
+    point added there. At exit, including that of multiprocessing children, monitel's Stats are flushed and all open
+    writers are closed, within 5 seconds in total.
 
     Args:
-        log_dir: A local folder; it is made when missing.
-        max_queue: How many points wait at most (besides up to 32 that are being written).
-        flush_secs: Seconds between writes; also between attempts on a disk that fails.
+        log_dir: A local folder; it is created if missing.
+        max_queue: The most points in the queue (besides up to 32 that are being written).
+        flush_secs: Seconds between writes, and between attempts after a disk error.
 
     Attributes:
         log_dir: The folder, as an absolute path.
-        dropped: How many points were given up.
-        failed: How many attempts to write have failed.
+        dropped: Number of dropped points.
+        failed: Number of failed attempts to write.
 
     Raises:
         TypeError: An argument of a wrong type.
@@ -73,12 +72,12 @@ class SummaryWriter:
         self._start_thread()
 
     def _start_empty(self) -> None:
-        """Begin, at construction and in a forked child, where nothing of the parent's is written again."""
+        """Start with an empty queue, at construction and in a forked child: the parent writes its own points."""
         self.dropped = self.failed = 0
         self._changed = Condition(RLock())  # re-entrant: signal handlers and finalizers may add points
         self._queue: deque[Point | Logged] = deque()
         self._batch: list[Point] = []  # taken from the queue, not yet written
-        self._added = self._batch_end = self._written = 0  # positions in the row of all entries
+        self._added = self._batch_end = self._written = 0  # positions in the sequence of all entries
         self._wanted = self._ended = False
         self._steps = RisingSteps()
         self._file = EventFile(self.log_dir)
@@ -88,11 +87,11 @@ class SummaryWriter:
         """Add a number to the chart ``tag``.
 
         Args:
-            tag: The chart's name; TensorBoard groups by what stands before the first ``/``.
-            value: Anything that ``float()`` takes, except text. A tensor on a device is read, and so waited
-                for, right here.
-            global_step: Where on the x axis; None is 0, as in torch.
-            walltime: Seconds since the Unix epoch, by default now.
+            tag: The chart's name; TensorBoard groups by the part before the first ``/``.
+            value: Anything that ``float()`` accepts, except text. A tensor on a device is read here, which waits for
+                the device.
+            global_step: The position on the x axis; None is 0, as in torch.
+            walltime: Seconds since the Unix epoch; the current time by default.
 
         Raises:
             TypeError: Not a str, not a real number, not an int.
@@ -107,7 +106,7 @@ class SummaryWriter:
             tag: The text's name.
             text: The text.
             global_step: The step it belongs to; None is 0, as in torch.
-            walltime: Seconds since the Unix epoch, by default now.
+            walltime: Seconds since the Unix epoch; the current time by default.
 
         Raises:
             TypeError: Not a str, not an int.
@@ -116,7 +115,7 @@ class SummaryWriter:
         self.put(Point.text(tag, text, global_step, walltime))
 
     def put(self, entry: Point | Logged) -> None:
-        """Queue what was checked already: how ``add_*`` end, and how :func:`install` comes in."""
+        """Append a checked point or event to the queue, for ``add_*`` and :func:`install`."""
         with self._changed:
             if self._closed:
                 self.dropped += entry.size
@@ -131,10 +130,10 @@ class SummaryWriter:
                 self._start_thread()
 
     def flush(self, timeout: float = 10.0) -> bool:
-        """Wait until the operating system has what was added so far, but no longer than ``timeout`` seconds.
+        """Wait until all points added so far are written to the operating system, at most ``timeout`` seconds.
 
         Returns:
-            True when it has; points dropped before are not waited for.
+            True if they are; dropped points do not matter.
         """
         with self._changed:
             goal = self._added
@@ -143,12 +142,12 @@ class SummaryWriter:
             return self._written >= goal
 
     def close(self, timeout: float = 10.0) -> bool:
-        """Write what is queued, but no longer than ``timeout`` seconds, and stop; a second time does nothing.
+        """Write all queued points, for at most ``timeout`` seconds, and stop. Idempotent.
 
-        What could not be written by then, and what is added later, is dropped and counted.
+        Points that could not be written by then, or are added later, are dropped and counted.
 
         Returns:
-            True when nothing was left.
+            True if all points were written.
         """
         with self._changed:
             self._closed = True
@@ -166,8 +165,8 @@ class SummaryWriter:
             first, self._ended, self._thread = not self._ended, True, None
             self._changed.notify_all()
         if first and self.dropped:
-            words = "%d points for %s were dropped, %d of them by close(); disk errors: %d"
-            process.logger.warning(words, self.dropped, self.log_dir, left, self.failed)
+            message = "%d points for %s were dropped, %d of them by close(); disk errors: %d"
+            process.logger.warning(message, self.dropped, self.log_dir, left, self.failed)
         return not left
 
     def __enter__(self) -> SummaryWriter:  # noqa: PYI034  typing.Self is 3.11's
@@ -182,7 +181,7 @@ class SummaryWriter:
 
     def _start_thread(self) -> None:
         thread = Thread(target=self._run, name="monitel-tensorboard", daemon=True)
-        with suppress(RuntimeError):  # no thread can start at exit: close() does its work
+        with suppress(RuntimeError):  # no thread can start at exit: close() writes the points
             thread.start()
             self._thread = thread
 
@@ -191,7 +190,7 @@ class SummaryWriter:
         self._changed.notify_all()
 
     def _run(self) -> None:
-        """Write what is queued, slice by slice, and wait for more: what the thread does."""
+        """Write the queue, slice by slice, and wait for further points: the thread's main function."""
         while True:
             written = self._write_slice()
             with self._changed:
@@ -203,7 +202,7 @@ class SummaryWriter:
                 self._wanted = False
 
     def _write_slice(self) -> bool:
-        if not self._batch:  # else the one that failed comes again
+        if not self._batch:  # otherwise the failed slice is retried
             self._batch = self._take()
         try:
             if self._batch or not self._file.started:
@@ -211,7 +210,7 @@ class SummaryWriter:
         except Exception as error:
             self.failed += 1
             if self.failed == 1:
-                process.logger.warning("cannot write to %s: %r; %s", self.log_dir, error, _WHAT_NOW)
+                process.logger.warning("cannot write to %s: %r; %s", self.log_dir, error, _CONSEQUENCE)
             return False
         with self._changed:
             self._batch = []
@@ -224,7 +223,7 @@ class SummaryWriter:
             entries = [self._queue.popleft() for _ in range(min(_SLICE, len(self._queue)))]
             self._batch_end = self._added - len(self._queue)
         points = [point for entry in entries for point in entry.points()]
-        good = [self._steps.settle(point) for point in points if point is not None]
+        good = [self._steps.assign(point) for point in points if point is not None]
         with self._changed:
             self.dropped += len(points) - len(good)
         return good

@@ -1,4 +1,4 @@
-"""Print spooled telemetry as OTLP JSON, a request a line. Nothing is locked or removed."""
+"""Output of spooled telemetry as OTLP JSON, one request per line. Nothing is locked or removed."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from monitel_otlp.commands.replay import nothing_left
+from monitel_otlp.messages.json_lines import json_line
 from monitel_otlp.spool.discovery import find_spools
-from monitel_otlp.spool.json_lines import json_line
 from monitel_otlp.spool.spool import Spool, SpoolError
 
 if TYPE_CHECKING:
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 def cat(root: Path, *, foreign: bool = False) -> int:
-    """Print every request below a folder; those of raw segments as the requests that they become.
+    """Print every request below a folder, including the requests that raw segments are decoded into.
 
     Args:
         root: A spool, or a folder that holds spools.
-        foreign: Read folders of other users too.
+        foreign: Also read folders of other users.
 
     Returns:
         The exit status: 0 if everything could be read.

@@ -1,4 +1,4 @@
-"""Print the configuration, and whether each endpoint accepts telemetry."""
+"""Report of the effective configuration, with a test of each endpoint."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from monitel_otlp.config.environment import GRPC, HTTP, Environment
 from monitel_otlp.config.settings import resolve
-from monitel_otlp.request import REQUESTS, SIGNALS, FrozenRequest
+from monitel_otlp.messages.request import REQUESTS, SIGNALS, FrozenRequest
 from monitel_otlp.spool.discovery import find_spools
 from monitel_otlp.spool.lock import lock_support
 from monitel_otlp.transport.answer import Answer, Verdict
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from monitel_otlp.config.settings import Settings
     from monitel_otlp.transport.answer import Transport
 
-_TIMEOUT = 5.0  # seconds for an attempt
+_TIMEOUT = 5.0  # seconds per attempt
 _INTERVAL = "OTEL_METRIC_EXPORT_INTERVAL"
 
-#: Advice for a failed attempt, by the words of its reason; the first match counts.
-_MEANINGS = {
+#: Advice for a failed attempt, by a pattern of its reason. The first match is used.
+_ADVICE = {
     r"HTTP request to an HTTPS server|not HTTP: \\x15": """
         this port expects TLS: begin the endpoint with https://""",
     r"^HTTP (405|501)": """
-        something listens there, but not an OTLP receiver: check port and path""",
+        the server on this port is not an OTLP receiver: check port and path""",
     r"^HTTP (408|429|50[234])|RESOURCE_EXHAUSTED": """
         the backend is reachable, but busy: a pipeline keeps everything and retries""",
     r"^HTTP|proxy's address": "",  # the answer needs no explanation
@@ -43,8 +43,8 @@ _MEANINGS = {
     r"resol|Name or service not known|Domain name not found": """
         no host has this name: check it, and the DNS of this machine""",
     r"Connection refused": """
-        nothing listens there: is the backend running, and is this its port? Usually it is 4318 for HTTP and 4317 for
-        gRPC; in a container, localhost is the container itself""",
+        no server listens on this port: check that the backend runs, and that this is its port (usually 4318 for
+        HTTP, 4317 for gRPC); in a container, localhost is the container itself""",
     r"WRONG_VERSION_NUMBER|100000f7": """
         this port does not use TLS: begin the endpoint with http://""",
     r"(?i)certificate.verif|1000007d": """
@@ -54,10 +54,10 @@ _MEANINGS = {
         TLS failed: check that the endpoint accepts https://, OTEL_EXPORTER_OTLP_CERTIFICATE, and if the backend asks
         for a client certificate, OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and OTEL_EXPORTER_OTLP_CLIENT_KEY""",
     r"BadStatusLine|RemoteDisconnected|ConnectionReset|not HTTP": f"""
-        this looks like a gRPC port: set OTEL_EXPORTER_OTLP_PROTOCOL={GRPC} or use 4318. If it is not, it may expect
-        https://, or a proxy on the way closes the connection""",
+        this looks like a gRPC port: set OTEL_EXPORTER_OTLP_PROTOCOL={GRPC} or use 4318. Otherwise it may expect
+        https://, or a proxy closes the connection""",
     r"http1|Failed parsing HTTP/2|Socket closed|Connection reset": f"""
-        this looks like an HTTP port: set OTEL_EXPORTER_OTLP_PROTOCOL={HTTP} or use 4317. If it is not, it may expect
+        this looks like an HTTP port: set OTEL_EXPORTER_OTLP_PROTOCOL={HTTP} or use 4317. Otherwise it may expect
         https://""",
     r"(?i)timed out|no connection in time|DEADLINE_EXCEEDED": """
         no answer in time: a firewall drops the packets, the address is wrong, or the backend hangs""",
@@ -65,9 +65,9 @@ _MEANINGS = {
 
 
 def examine(endpoint: str | None, headers: Mapping[str, str], protocol: str | None) -> int:
-    """Print the effective configuration, make one attempt per signal, and print advice for each that failed.
+    """Print the effective configuration, make one attempt per signal, and print advice for each failure.
 
-    A valid request with nothing in it is sent. Values of headers, passwords and queries are not printed.
+    The request is valid and empty. Values of headers, passwords and queries are not printed.
 
     Args:
         endpoint: As for :func:`monitel_otlp.configure`.
@@ -75,10 +75,10 @@ def examine(endpoint: str | None, headers: Mapping[str, str], protocol: str | No
         protocol: As for :func:`monitel_otlp.configure`.
 
     Returns:
-        The exit status: 0 if every signal that has an endpoint was accepted, and one has.
+        The exit status: 0 if there is an endpoint, and every endpoint has accepted the request.
 
     Raises:
-        ValueError: As :func:`monitel_otlp.configure` raises it.
+        ValueError: As in :func:`monitel_otlp.configure`.
     """
     with _warnings() as warnings:
         settings = resolve(endpoint, headers, protocol=protocol)
@@ -91,7 +91,7 @@ def examine(endpoint: str | None, headers: Mapping[str, str], protocol: str | No
         if signal in settings.endpoints:
             _show(signal, settings.endpoints[signal])
         if signal not in attempts:
-            _row("result", "offline: everything is kept on disk; set OTEL_EXPORTER_OTLP_ENDPOINT to send it")
+            _row("result", "offline: telemetry is kept on disk; set OTEL_EXPORTER_OTLP_ENDPOINT to send it")
             continue
         answer, seconds = attempts[signal]
         _row("result", "accepted" if signal in accepted else f"FAILED: {answer.reason}", f"{seconds * 1000:.0f} ms")
@@ -115,15 +115,15 @@ def _attempt(signal: str, transport: Transport) -> tuple[Answer, float]:
 
 
 def _advice(signal: str, answer: Answer, endpoint: Endpoint, accepted: list[str]) -> str | None:
-    """Return advice, or None where the answer needs none."""
+    """Return advice for a failed attempt, or None."""
     if answer.verdict is Verdict.DELIVERED:
         return None
     of_one_signal = endpoint.sources["endpoint"] == f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT"
     if "HTTP 404" in answer.reason and of_one_signal:
-        return f"the variable of one signal must be the whole address, usually with /v1/{signal} at the end"
+        return f"the endpoint variable of one signal must hold the whole address, usually with /v1/{signal} at the end"
     if accepted and re.search("HTTP 404|UNIMPLEMENTED", answer.reason):
         return f"this backend does not accept {signal}; a Collector needs a pipeline for {signal}"
-    return next((" ".join(words.split()) for seen, words in _MEANINGS.items() if re.search(seen, answer.reason)), None)
+    return next((" ".join(words.split()) for seen, words in _ADVICE.items() if re.search(seen, answer.reason)), None)
 
 
 def _show(signal: str, endpoint: Endpoint) -> None:
@@ -155,11 +155,11 @@ def _show_common(settings: Settings) -> None:
 
 
 def _spool_state(root: Path, nearest: Path) -> str:
-    """Return a remark on the folder: it cannot be used, or telemetry waits there."""
+    """Return a remark if the folder cannot be used, or if it holds telemetry; else an empty text."""
     if not _is_usable(nearest):
-        return f": NOT USABLE, {nearest} is not a folder that can be written"
+        return f": NOT USABLE, {nearest} is not a folder, or cannot be written"
     if root.is_dir() and not root.is_symlink() and find_spools(root).folders:
-        return f"; deliver what ended processes have left there with: python -m monitel_otlp replay {root}"
+        return f"; deliver the telemetry of ended processes with: python -m monitel_otlp replay {root}"
     return ""
 
 
@@ -173,7 +173,7 @@ def _row(name: str, value: str, source: str = "") -> None:
 
 @contextmanager
 def _warnings() -> Iterator[list[str]]:
-    """Collect the pipeline's warnings inside ``with``; they are printed with the rest, and not logged."""
+    """Collect the warnings of the pipeline inside ``with``, instead of logging them."""
     found: list[str] = []
     log = logging.getLogger("monitel.otlp")
 

@@ -1,4 +1,4 @@
-"""Deliver what ended processes have left in their spools."""
+"""Delivery of the spools of ended processes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from monitel_otlp.delivery.replay import Outcome, replay
-from monitel_otlp.request import SIGNALS
+from monitel_otlp.delivery.replay import ReplayOutcome, replay
+from monitel_otlp.messages.request import SIGNALS
 from monitel_otlp.spool.discovery import find_spools
 from monitel_otlp.spool.spool import Spool, SpoolError
 
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
     from monitel_otlp.transport.answer import Transport
 
 _HOUR = 3600.0
-_PROMETHEUS, _LOKI = 1 * _HOUR, 7 * 24 * _HOUR  # seconds that they look back where nothing else is set
+_PROMETHEUS, _LOKI = 1 * _HOUR, 7 * 24 * _HOUR  # the default maximum age of data, seconds
 
 
 def replay_all(root: Path, transports: Mapping[str, Transport], *, rejected: bool, foreign: bool) -> int:
-    """Deliver every spool below a folder, and print what became of them.
+    """Deliver every spool below a folder, and print the outcome.
 
-    A spool that cannot be used is reported, and does not keep the others.
+    A spool that cannot be used is reported; the others are delivered.
 
     Args:
         root: A spool, or a folder that holds spools.
-        transports: How to send each signal.
-        rejected: Send again what was refused.
-        foreign: Use folders of other users too.
+        transports: The transport of each signal.
+        rejected: Also send the refused requests again.
+        foreign: Also use folders of other users.
 
     Returns:
-        The exit status: 0 if everything that was found was delivered.
+        The exit status: 0 if all requests were delivered.
 
     Raises:
-        SpoolError: Nothing was found.
+        SpoolError: There is no spool.
     """
     found = find_spools(root)
     problems = list(found.problems)
@@ -52,7 +52,7 @@ def replay_all(root: Path, transports: Mapping[str, Transport], *, rejected: boo
         problems += _take_back(found.refused, foreign=foreign)
     for line in describe_age(folders, foreign=foreign):
         print(line, flush=True)  # before the progress bar
-    total, used = Outcome(), 0
+    total, used = ReplayOutcome(), 0
     for problem in problems:
         print(f"monitel_otlp: {problem}", file=sys.stderr)
     for folder in folders:
@@ -78,12 +78,12 @@ def _show(progress: tqdm[Any], delivered: int, total: int) -> None:
 
 
 def nothing_left(root: Path, found: Found) -> str:
-    """Return a message for a folder without segments."""
-    left = "replay --rejected sends what was refused again" if found.refused else "nothing is left to deliver"
+    """Return the message for a folder without segments."""
+    left = "replay --rejected sends the refused requests again" if found.refused else "nothing is left to deliver"
     return f"{str(root)!r} holds no spooled telemetry: {left}"
 
 
-def _summary(total: Outcome, used: int, unusable: int) -> str:
+def _summary(total: ReplayOutcome, used: int, unusable: int) -> str:
     lost = ", ".join(f"{reason} {items:,}" for reason, items in sorted(total.lost.items()))
     parts = {
         "refused for their age, and set aside in rejected/": total.too_old,
@@ -103,10 +103,10 @@ def _count(number: int, noun: str) -> str:
 
 
 def _take_back(folders: Iterable[Path], *, foreign: bool) -> list[str]:
-    """Put what was set aside in some spools behind what waits there.
+    """Append the requests in ``rejected/`` of some spools to these spools again.
 
     Returns:
-        The problems.
+        Descriptions of problems.
     """
     problems = []
     for folder in folders:
@@ -119,9 +119,9 @@ def _take_back(folders: Iterable[Path], *, foreign: bool) -> list[str]:
 
 
 def describe_age(folders: Iterable[Path], *, foreign: bool = False) -> list[str]:
-    """Describe how old the oldest data in some spools is, and what backends do with data of that age.
+    """Return lines with the age of the oldest data in some spools, and the limits of backends that it exceeds.
 
-    It is the age of the requests, which are made within an export interval of what they hold.
+    The age is that of the requests. The data in a request is older by at most an export interval.
     """
     ages: dict[str, float] = {}
     for folder in folders:

@@ -1,1 +1,1 @@
-"""What was asked for: arguments, variables, the launcher."""
+"""Configuration: arguments, environment variables, endpoints and the launcher."""

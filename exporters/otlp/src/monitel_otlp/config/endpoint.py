@@ -1,4 +1,4 @@
-"""Endpoints: a parsed address with how to send there. What is secret in one is never printed."""
+"""Endpoints: a parsed address, protocol, headers and limits. Secrets in an endpoint are never printed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "GRPC_PROXY")
 
 
 class AddressError(ValueError):
-    """An address that cannot be used; the message does not show it."""
+    """Raised for an invalid address. The message does not contain the address."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Address:
         host: A host name in ASCII, or an IP address without brackets.
         port: The port; None if the URL has none.
         path: The path, which may be empty.
-        userinfo: The part before ``@``, as it stands in the URL.
+        userinfo: The part before ``@``, not decoded.
         query: The part after ``?``; None if there is none.
     """
 
@@ -50,23 +50,23 @@ class Address:
 
     @property
     def netloc(self) -> str:
-        """Host and port without the user, as in a URL."""
+        """Host and port, in the form of a URL."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port is None else f"{host}:{self.port}"
 
     @property
     def effective_port(self) -> int:
-        """The port, or the one that belongs to the scheme."""
+        """The port, or the default port of the scheme."""
         return self.port or _PORTS[self.scheme]
 
     @property
     def public(self) -> str:
-        """The URL without user, password and query, for log lines."""
+        """The URL without user, password and query, for log messages."""
         return f"{self.scheme}://{self.netloc}{self.path}"
 
     @property
     def is_name(self) -> bool:
-        """True if the host is a name that must be resolved, False if it is an IP address."""
+        """True if the host is a name, False if it is an IP address."""
         return not _is_ip_address(self.host)
 
     @property
@@ -76,7 +76,7 @@ class Address:
         return (unquote(user), unquote(password)) if user or password else None
 
     def secrets(self) -> Iterator[str]:
-        """Yield what must not be printed: user, password, query, and the values in it."""
+        """Yield the secrets: user, password, query, and the values in the query."""
         userinfo, query = self.userinfo.reveal(), self.query.reveal() or ""
         yield userinfo
         yield unquote(userinfo)
@@ -86,7 +86,7 @@ class Address:
             yield pair.partition("=")[2] or pair
 
     def joined(self, path: str) -> Address:
-        """Return this address with ``path`` appended to its path; the query stays."""
+        """Return this address with ``path`` appended to its path. The query is kept."""
         return replace(self, path=self.path.rstrip("/") + path)
 
 
@@ -94,11 +94,11 @@ def parse_address(url: str) -> Address:
     """Parse a URL.
 
     Returns:
-        The address. An IDN host is encoded.
+        The address. An IDN host is encoded in ASCII.
 
     Raises:
-        AddressError: A URL that is not well-formed, or from which it is not certain where the password ends: one with
-            ``#``, or with ``@`` after the host. The message shows no part of it.
+        AddressError: The URL is malformed, or the end of the password is ambiguous because of a ``#`` or of an ``@``
+            after the host. The message contains no part of the URL.
     """
     found = _URL.fullmatch(url)
     if found is None:
@@ -125,16 +125,16 @@ def parse_address(url: str) -> Address:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """The address that one signal is sent to, and how. Secrets in it are not printed, copied or pickled.
+    """The destination of one signal. Secrets in it are not printed or pickled.
 
     Attributes:
-        address: The parsed address; ``address.public`` is its text for log lines.
+        address: The parsed address; ``address.public`` is its text for log messages.
         protocol: ``"http/protobuf"`` or ``"grpc"``.
-        headers: Sent with each request.
-        timeout: Seconds that an attempt may take.
+        headers: Added to each request.
+        timeout: Time limit of an attempt, seconds.
         compression: ``"none"``, ``"gzip"`` or ``"deflate"``.
-        sources: Where each of these comes from: a variable, ``"argument"`` or ``"default"``.
-        mask: Replaces every secret of this endpoint, and those of the proxies in the environment, in a text.
+        sources: The source of each setting: a variable, ``"argument"`` or ``"default"``.
+        mask: Replaces the secrets of this endpoint and of the proxies in the environment in a text.
     """
 
     address: Address
@@ -150,18 +150,18 @@ class Endpoint:
 
     @property
     def public_url(self) -> str:
-        """The address without user, password and query, for log lines."""
+        """The address without user, password and query, for log messages."""
         return self.address.public
 
     def secrets(self) -> Iterator[str]:
-        """Yield what must not be printed."""
+        """Yield the secrets of address and headers."""
         yield from self.address.secrets()
         for value in self.headers.values():
             yield from parts_of_header(value.reveal())
 
 
 def proxy_secrets() -> Iterator[str]:
-    """Yield the credentials in the environment's proxy variables, well-formed or not."""
+    """Yield the credentials in the proxy variables of the environment, even if these are malformed."""
     for variable in _PROXY_VARIABLES:
         for name in (variable, variable.lower()):
             text = re.sub(r"^[a-z][a-z0-9+.-]*:/*", "", os.environ.get(name, "").strip(), flags=re.IGNORECASE)
@@ -169,7 +169,7 @@ def proxy_secrets() -> Iterator[str]:
             try:
                 parse_address(f"http://{text}")
             except AddressError:
-                userinfo, at = text, "@"  # it is not certain where the password ends
+                userinfo, at = text, "@"  # the end of the password is ambiguous
             if at:
                 yield userinfo
                 yield unquote(userinfo)
@@ -194,12 +194,12 @@ def _is_ip_address(host: str) -> bool:
 
 
 def _ascii_host(host: str) -> str | None:
-    """The host in ASCII and without brackets; None if it is not valid."""
+    """Return the host in ASCII and without brackets; None if it is invalid."""
     if host.startswith("["):
         inner = host[1:-1].replace("%25", "%")
         return inner if host.endswith("]") and ":" in inner and _is_ip_address(inner) else None
     if not host.isascii():
-        import idna  # late: almost no host needs it
+        import idna  # late: rarely needed
 
         try:
             host = idna.encode(host, uts46=True).decode()

@@ -1,4 +1,4 @@
-"""The OTLP exporter's standard variables; a signal's variable goes before the general one."""
+"""The standard variables of OTLP exporters. The variable of a signal takes precedence over the general variable."""
 
 from __future__ import annotations
 
@@ -20,72 +20,72 @@ _SHOWN = 80  # characters of a value in a message
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
-#: NAME=VALUE in ASCII; a value without a space is percent-encoded, as the specification has it.
+#: NAME=VALUE in ASCII. A value without a space is percent-encoded, as the specification requires.
 _ENTRY = re.compile(r"([!#-'*+.0-9A-Z^-z|~-]+)[ \t]*=[ \t]*([ !#-+\x2d-:<-\[\]-~]*)")
 
 
 class Environment:
-    """Reads the variables; each problem is logged once."""
+    """Reads the variables. Each problem is logged once."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []
 
     def read(self, name: str, signal: str) -> tuple[str, str] | None:
-        """Return ``OTEL_EXPORTER_OTLP_<name>`` for a signal: the variable's whole name, and its value."""
+        """Return the full name and the value of ``OTEL_EXPORTER_OTLP_<name>`` for a signal; None if it is not set."""
         for full in (f"OTEL_EXPORTER_OTLP_{signal.upper()}_{name}", f"OTEL_EXPORTER_OTLP_{name}"):
             if value := os.environ.get(full, "").strip():
                 return full, value
         return None
 
-    def complain(self, problem: str) -> None:
+    def warn_once(self, problem: str) -> None:
         """Log a problem with a variable, once."""
         if problem not in self.problems:
             self.problems.append(problem)
             _log.warning("%s", problem)
 
     def protocol(self, signal: str) -> tuple[str, str]:
-        """Return the protocol, and its source."""
+        """Return the protocol and its source."""
         source, value = self.read("PROTOCOL", signal) or ("default", HTTP)
         if value in {HTTP, GRPC}:
             return value, source
-        self.complain(f"{source}: expected {HTTP!r} or {GRPC!r}, got {value!r:.{_SHOWN}}; using {HTTP}")
+        self.warn_once(f"{source}: expected {HTTP!r} or {GRPC!r}, got {value!r:.{_SHOWN}}; using {HTTP}")
         return HTTP, "default"
 
     def timeout(self, signal: str) -> tuple[float, str]:
-        """Return the seconds for an attempt, and their source."""
+        """Return the time limit of an attempt, seconds, and its source."""
         source, value = self.read("TIMEOUT", signal) or ("default", str(_DEFAULT_TIMEOUT))
         seconds = positive(value)
         if seconds is not None:
             return seconds, source
-        self.complain(
+        self.warn_once(
             f"{source}: expected a positive number of seconds, got {value!r:.{_SHOWN}}; using {_DEFAULT_TIMEOUT:g} s"
         )
         return _DEFAULT_TIMEOUT, "default"
 
     def compression(self, signal: str) -> tuple[str, str]:
-        """Return the compression, and its source."""
+        """Return the compression and its source."""
         source, value = self.read("COMPRESSION", signal) or ("default", "none")
         if value.lower() in _COMPRESSIONS:
             return value.lower(), source
-        self.complain(
-            f"{source}: expected one of {', '.join(_COMPRESSIONS)}, got {value!r:.{_SHOWN}}; nothing is compressed"
+        self.warn_once(
+            f"{source}: expected one of {', '.join(_COMPRESSIONS)}, got {value!r:.{_SHOWN}}; using none"
         )
         return "none", "default"
 
     def headers(self, signal: str) -> tuple[dict[str, Secret[str]], str]:
-        """Return the headers, and their source. A malformed entry is left out and never shown: it may be a token."""
+        """Return the headers and their source. A malformed entry, which may be a token, is ignored and never logged."""
         source, value = self.read("HEADERS", signal) or ("default", "")
         found = {}
         for entry in filter(None, (each.strip() for each in value.split(","))):
             pair = _header(entry)
             if pair is None:
-                self.complain(f"{source}: an entry is not NAME=VALUE and is left out")
+                self.warn_once(f"{source}: an entry is not NAME=VALUE and is ignored")
             else:
                 found[pair[0]] = Secret(pair[1])
         return found, source
 
     def endpoint(self, signal: str, protocol: str) -> tuple[Address, str] | None:
-        """Return the address of a signal, and the variable that it is from; None is offline."""
+        """Return the address of a signal and its variable; None if the signal is offline."""
         named = self.read("ENDPOINT", signal)
         if named is None:
             return None
@@ -96,9 +96,9 @@ class Environment:
         except AddressError as error:
             problem = str(error)
         if problem is not None:
-            self.complain(
+            self.warn_once(
                 f"{source}: expected a URL such as http://localhost:4318, but {problem} (the value is not shown, as it "
-                "may hold a password); what should be sent there is kept on disk"
+                "may hold a password); telemetry for it is kept on disk"
             )
             return None
         if protocol == HTTP and source == "OTEL_EXPORTER_OTLP_ENDPOINT":
@@ -106,7 +106,7 @@ class Environment:
         return address, source
 
     def _with_scheme(self, url: str, signal: str) -> str:
-        """Add the scheme that a gRPC address may lack: http with OTEL_EXPORTER_OTLP_INSECURE=true, else https."""
+        """Add a scheme to a gRPC address without one: http with OTEL_EXPORTER_OTLP_INSECURE=true, else https."""
         if _SCHEME.match(url):
             return url
         insecure = self.read("INSECURE", signal)
@@ -114,7 +114,7 @@ class Environment:
 
 
 def _header(entry: str) -> tuple[str, str] | None:
-    """Name and value of an entry; None if it is malformed."""
+    """Return name and value of an entry; None if it is malformed."""
     found = _ENTRY.fullmatch(entry)
     if found is None:
         return None
@@ -133,7 +133,7 @@ def is_header(name: str, value: str) -> bool:
 
 
 def positive(value: str) -> float | None:
-    """Return the number if it is finite and above zero, else None."""
+    """Return the number if it is finite and positive, else None."""
     try:
         number = float(value)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Who of many is speaking: rank, world size and run, from the variables of the launcher."""
+"""Resource attributes from the launcher's variables: rank, world size, run."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import os
 
 from opentelemetry.sdk.resources import Resource, ResourceDetector
 
-#: For each attribute the variables that say it, the most particular launcher first: torchrun (and Ray Train, which sets
-#: the same ones), Open MPI, SLURM, Kubernetes (an Indexed Job, and names by the downward API).
+from monitel.attributes import escape_surrogates
+
+#: The variables of each attribute, in order of precedence: torchrun (and Ray Train, which sets the same variables),
+#: Open MPI, SLURM, Kubernetes (an Indexed Job, and variables that the downward API sets).
 VARIABLES = {
     "training.run.id": (
         "TORCHELASTIC_RUN_ID",
@@ -23,14 +25,14 @@ VARIABLES = {
     "training.node_rank": ("GROUP_RANK", "NODE_RANK", "SLURM_NODEID"),
 }
 
-_TOO_LONG = 19  # digits: it might not go into 64 bits
+_TOO_LONG = 19  # digits of a number that may not fit in 64 bits
 
 
 class RankResourceDetector(ResourceDetector):
     """Reads ``training.*`` resource attributes (experimental names) from the launcher's variables.
 
     It is the entry point ``monitel`` of ``opentelemetry_resource_detector``; :func:`monitel_otlp.configure` uses it by
-    default. A variable that is no number where one is due is passed over.
+    default. A variable that should hold a number and does not is ignored.
 
     Example:
         >>> import os
@@ -43,25 +45,20 @@ class RankResourceDetector(ResourceDetector):
     """
 
     def detect(self) -> Resource:
-        """What the variables say."""
+        """Return a resource with the attributes of :func:`launch_attributes`."""
         return Resource(launch_attributes())
 
 
 def launch_attributes() -> dict[str, str | int]:
-    """The ``training.*`` attributes of this process; empty where no launcher has set anything."""
+    """Return the ``training.*`` attributes of this process; empty without a launcher."""
     found: dict[str, str | int] = {}
     for attribute, variables in VARIABLES.items():
         for variable in variables:
             value = os.environ.get(variable, "").strip()
             if attribute == "training.run.id" and value:
-                found[attribute] = readable(value)
+                found[attribute] = escape_surrogates(value)
             elif value.isdecimal() and len(value) < _TOO_LONG:
                 found[attribute] = int(value)
             if attribute in found:
                 break
     return found
-
-
-def readable(value: str) -> str:
-    """A variable's text as UTF-8 can hold it: variables are bytes, and what is none of its characters is spelt out."""
-    return value.encode(errors="backslashreplace").decode()

@@ -1,4 +1,4 @@
-"""Values that must not be printed, and a mask that removes them from foreign text."""
+"""Secret values that are never printed, and a mask that removes them from other text."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 
 MASKED = "***"
-_HEAD = 8  # characters: as much of the beginning of a secret is a secret, for a peer may cut what it echoes
-_WORD = 6  # characters: anything shorter is masked as a whole word only
+_HEAD = 8  # characters: a beginning of this length is masked too, because a peer may truncate what it echoes
+_WORD = 6  # characters: shorter secrets are masked only as whole words
 _ASCII_LOWER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}  # unlike lower() it keeps the length
 _SEPARATORS = re.compile(r"[\s,;=:]+")
-_SCHEMES = {"basic", "bearer", "digest", "token", "apikey", "api-key", "api_key"}  # of authorization, not secret
+_SCHEMES = {"basic", "bearer", "digest", "token", "apikey", "api-key", "api_key"}  # schemes of authorization
 
 
 class Secret(Generic[Value]):
-    """A value that no repr, str, copy or pickle shows; it is read by calling ``reveal()``.
+    """A value that no repr, str, copy or pickle reveals. Call ``reveal()`` to read it.
 
     Args:
-        value: The value; None and empty text are fine.
+        value: The value. None and empty text are allowed.
     """
 
     __slots__ = ("reveal",)
@@ -35,7 +35,7 @@ class Secret(Generic[Value]):
     reveal: Callable[[], Value]
 
     def __init__(self, value: Value) -> None:
-        self.reveal = lambda: value  # a closure: even a dump of all attributes does not print it
+        self.reveal = lambda: value  # a closure: a dump of all attributes does not print the value
 
     def __repr__(self) -> str:
         return f"Secret({MASKED})"
@@ -59,11 +59,11 @@ class Secret(Generic[Value]):
 def masker(secrets: Iterable[str]) -> Callable[[str], str]:
     """Return a function that replaces secrets in a text, in every form in which a peer may echo them.
 
-    Forms are: as given, percent-encoded and -decoded, base64 (inside a longer text too), hexadecimal, and escaped as
-    JSON, Python or HTML. Upper and lower case do not matter.
+    The forms are: unchanged, percent-encoded and -decoded, base64 (even inside a longer text), hexadecimal, and escaped
+    as JSON, Python or HTML. Case is ignored.
 
     Args:
-        secrets: What to look for. Text shorter than six characters is replaced where it is a whole word.
+        secrets: The secrets. One with fewer than six characters is replaced only as a whole word.
     """
     forms = {form.translate(_ASCII_LOWER) for secret in secrets for form in _forms(secret)} - {""}
     by_head: dict[str, list[str]] = defaultdict(list)
@@ -86,7 +86,7 @@ def masker(secrets: Iterable[str]) -> Callable[[str], str]:
 
 
 def parts_of_header(value: str) -> Iterator[str]:
-    """Yield the value of a header, and what is secret in it alone: a token, the name and password of Basic."""
+    """Yield the value of a header, and its secret parts: a token, or the user name and password of Basic."""
     yield value
     for part in _SEPARATORS.split(value):
         if len(part) >= _WORD and part.lower() not in _SCHEMES:
@@ -99,7 +99,7 @@ def parts_of_header(value: str) -> Iterator[str]:
 
 
 def _found(text: str, by_head: dict[str, list[str]]) -> Iterator[tuple[int, int]]:
-    """Yield beginning and end of each secret, or of the beginning of one, in a text in lower case."""
+    """Yield start and end of each secret, or of the beginning of a secret, in a text in lower case."""
     lengths = sorted({len(head) for head in by_head}, reverse=True)
     for start in range(len(text)):
         for length in lengths:
@@ -109,9 +109,9 @@ def _found(text: str, by_head: dict[str, list[str]]) -> Iterator[tuple[int, int]
 
 
 def _common(text: str, start: int, form: str) -> int:
-    """Return how many characters of a form there are at a position."""
+    """Return the number of characters of a form that are at a position."""
     shortest, longest = 0, len(form)
-    while shortest < longest:  # by halves: a comparison of slices is fast, a loop over characters is not
+    while shortest < longest:  # binary search: comparing slices is faster than a loop over characters
         middle = (shortest + longest + 1) // 2
         if text.startswith(form[shortest:middle], start + shortest):
             shortest = middle
@@ -134,9 +134,9 @@ def _forms(secret: str) -> set[str]:
 
 
 def _in_base64(content: bytes) -> Iterator[str]:
-    """Yield the characters of base64 that depend on the content alone, wherever it begins in what is encoded."""
+    """Yield the base64 characters that depend on the content only, for each alignment of the content."""
     for before, skipped in enumerate((0, 2, 3)):
-        usable = (before + len(content)) * 8 // 6  # characters without a bit of what follows
+        usable = (before + len(content)) * 8 // 6  # characters without bits of the bytes that follow
         for encode in (base64.b64encode, base64.urlsafe_b64encode):
             coded = encode(bytes(before) + content).decode()[skipped:usable]
             if len(coded) >= _WORD:

@@ -1,4 +1,4 @@
-"""Settings of a pipeline: arguments first, then the standard OTEL_* variables, then defaults."""
+"""Settings of a pipeline, from arguments, the standard OTEL_* variables and defaults, in this order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 from monitel_otlp.config.endpoint import Address, AddressError, Endpoint, parse_address
 from monitel_otlp.config.environment import GRPC, HTTP, Environment, is_header, positive
 from monitel_otlp.config.secret import Secret
-from monitel_otlp.request import SIGNALS
+from monitel_otlp.messages.request import SIGNALS
 
 _log = logging.getLogger("monitel.otlp")
 
@@ -32,11 +32,11 @@ class Settings:
 
     Attributes:
         endpoints: The endpoint of each signal. A signal without one is offline.
-        interval: Seconds between two rounds of delivery.
-        spool_root: The folder that holds a spool folder per process.
+        interval: Seconds between two exports.
+        spool_root: The folder that holds the spool folder of each process.
         spool_dir: The spool folder of this process.
         distributions: The form in which HISTOGRAM is exported: one of ``DISTRIBUTIONS``.
-        problems: Problems with variables, which are logged already.
+        problems: Problems with variables, which have been logged.
     """
 
     endpoints: dict[str, Endpoint]
@@ -48,7 +48,7 @@ class Settings:
 
     @property
     def mark(self) -> str:
-        """The end of the names of spool folders with these endpoints: none if there is no endpoint."""
+        """The suffix of the spool folders with these endpoints; empty without endpoints."""
         return _mark(self.endpoints)
 
     @property
@@ -57,7 +57,7 @@ class Settings:
         return [signal for signal in SIGNALS if signal not in self.endpoints]
 
     def for_forked_child(self) -> Settings:
-        """Return the settings of a forked child: another spool folder, and no gRPC, which does not survive a fork."""
+        """Return the settings of a forked child: a new spool folder, and no gRPC, which does not survive a fork."""
         left = {signal: endpoint for signal, endpoint in self.endpoints.items() if endpoint.protocol != GRPC}
         own = replace(self, endpoints=left, spool_dir=_own_folder(self.spool_root, left))
         if len(left) < len(self.endpoints):
@@ -74,12 +74,12 @@ def resolve(
     *,
     distributions: str | None = None,
 ) -> Settings:
-    """Check the arguments, and take from the environment what was left out.
+    """Check the arguments, and read omitted settings from the environment.
 
     Raises:
-        TypeError: An argument of a wrong type.
-        ValueError: An endpoint that is not a base URL, an interval that is not positive, an unknown protocol or form of
-            distributions, a file in place of the spool's folder.
+        TypeError: An argument has a wrong type.
+        ValueError: The endpoint is not a base URL, the interval is not positive, the protocol or the form of
+            distributions is unknown, or the spool folder is a file.
     """
     if protocol not in {None, HTTP, GRPC}:
         raise ValueError(f"protocol must be {HTTP!r} or {GRPC!r}, got {protocol!r}")
@@ -101,9 +101,9 @@ def resolve(
 
 
 def _distributions(given: str | None) -> str:
-    """Return the form of distributions: exponential histograms only where they are asked for.
+    """Return the form of distributions. Exponential histograms are used only on request.
 
-    A Prometheus that does not accept native histograms refuses a whole request that holds one.
+    A Prometheus that does not accept native histograms refuses every request that contains one.
     """
     if given is not None:
         return given
@@ -117,7 +117,7 @@ def _folder(spool_dir: object) -> Path:
     path = Path(spool_dir)
     for part in (path, *path.parents):
         if os.path.isfile(part):  # noqa: PTH113  Path's own raises where it may not look
-            raise ValueError(f"spool_dir must be a folder, or a new one, got {str(path)!r}: {str(part)!r} is a file")
+            raise ValueError(f"spool_dir must be a folder, or a new path, got {str(path)!r}: {str(part)!r} is a file")
     return path
 
 
@@ -126,18 +126,18 @@ def _state_folder() -> Path | None:
         return Path(given) / "monitel"
     try:
         return Path.home() / ".local" / "state" / "monitel"
-    except RuntimeError:  # a container's user without a name, and no HOME
+    except RuntimeError:  # in a container: the user has no name, and HOME is not set
         return None
 
 
 def _endpoint(
     environment: Environment, signal: str, base: Address | None, headers: dict[str, Secret[str]], protocol: str | None
 ) -> Endpoint | None:
-    spoken, spoken_by = (protocol, "argument") if protocol else environment.protocol(signal)
+    chosen, chosen_by = (protocol, "argument") if protocol else environment.protocol(signal)
     if base is not None:
-        located: tuple[Address, str] | None = (base if spoken == GRPC else base.joined(f"/v1/{signal}"), "argument")
+        located: tuple[Address, str] | None = (base if chosen == GRPC else base.joined(f"/v1/{signal}"), "argument")
     else:
-        located = environment.endpoint(signal, spoken)
+        located = environment.endpoint(signal, chosen)
     if located is None:
         return None
     address, address_by = located
@@ -146,25 +146,25 @@ def _endpoint(
     compression, compression_by = environment.compression(signal)
     sources = {
         "endpoint": address_by,
-        "protocol": spoken_by,
+        "protocol": chosen_by,
         "headers": "argument" if headers else headers_by,
         "timeout": timeout_by,
         "compression": compression_by,
     }
     given = {name.lower() for name in headers}
     both = {name: value for name, value in from_environment.items() if name not in given} | headers
-    return Endpoint(address, spoken, both, timeout, compression, sources)
+    return Endpoint(address, chosen, both, timeout, compression, sources)
 
 
 def _own_folder(root: Path, endpoints: Mapping[str, Endpoint]) -> Path:
-    """Return a name that no other pipeline has, even if containers share a file system, their second and their pid."""
+    """Return a unique folder name, even if containers share a file system, the second and the process id."""
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{token_hex(3)}"
     mark = _mark(endpoints)
     return (root / (f"{name}-{mark}" if mark else name)).absolute()
 
 
 def _mark(endpoints: Mapping[str, Endpoint]) -> str:
-    """Return a mark of the endpoints' addresses, from which nothing of them can be told."""
+    """Return a hash of the addresses of the endpoints, which does not reveal them; empty without endpoints."""
     addresses = "\n".join(f"{signal} {endpoint.public_url}" for signal, endpoint in sorted(endpoints.items()))
     return sha256(addresses.encode()).hexdigest()[:8] if addresses else ""
 
@@ -189,7 +189,7 @@ def _base_url(endpoint: object) -> Address:
 def _beyond_base(address: Address) -> str | None:
     if address.query.reveal() is not None:
         return "it has a query"
-    return "/v1/... is appended to it" if _PATH_OF_SIGNAL.search(address.path) else None
+    return "its path ends with /v1/..., which is appended anyway" if _PATH_OF_SIGNAL.search(address.path) else None
 
 
 def _headers(headers: Any) -> dict[str, Secret[str]]:
@@ -199,7 +199,7 @@ def _headers(headers: Any) -> dict[str, Secret[str]]:
         raise TypeError(f"headers must be a mapping of names to values, got {type(headers).__qualname__}")
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            raise TypeError(f"headers must map str to str; the one named {name!r:.40} does not")
+            raise TypeError(f"headers must map str to str; the entry {name!r:.40} does not")
         if not is_header(name, value):
             raise ValueError(f"headers: {name!r:.40} or its value has a character that HTTP does not allow")
     return {name: Secret(value) for name, value in headers.items()}
@@ -208,16 +208,16 @@ def _headers(headers: Any) -> dict[str, Secret[str]]:
 def _interval(export_interval: object, environment: Environment) -> float:
     if export_interval is not None:
         if not isinstance(export_interval, (int, float)) or isinstance(export_interval, bool):
-            raise TypeError(f"export_interval must be seconds, got {type(export_interval).__qualname__}")
+            raise TypeError(f"export_interval must be a number of seconds, got {type(export_interval).__qualname__}")
         if not 0 < export_interval <= _LONGEST_INTERVAL:
-            raise ValueError(f"export_interval must be seconds, from above 0 to a day, got {export_interval!r}")
+            raise ValueError(f"export_interval must be above 0 and at most one day (86400), got {export_interval!r}")
         return float(export_interval)
     given = os.environ.get("OTEL_METRIC_EXPORT_INTERVAL", "").strip()
     if not given:
         return _DEFAULT_INTERVAL
     milliseconds = positive(given)
     if milliseconds is None or milliseconds > _LONGEST_INTERVAL * 1000:
-        environment.complain(
+        environment.warn_once(
             f"OTEL_METRIC_EXPORT_INTERVAL: expected a number of milliseconds (at most one day), got {given!r:.80}; "
             f"using {_DEFAULT_INTERVAL:g} s"
         )

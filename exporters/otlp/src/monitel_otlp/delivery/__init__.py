@@ -1,1 +1,1 @@
-"""Order and retries of requests."""
+"""Delivery of requests: order, retries, splitting, and the spools of ended processes."""

@@ -1,4 +1,4 @@
-"""From the encoder to the backend: a queue and a sender for each signal, and the disk."""
+"""Delivery of encoded requests: a queue and a sender for each signal, and the disk."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from monitel_otlp.delivery.disk import Disk
 from monitel_otlp.delivery.request_splitting import split
 from monitel_otlp.delivery.retry_queue import RetryQueue
 from monitel_otlp.delivery.sender import Sender
-from monitel_otlp.request import SIGNALS
+from monitel_otlp.messages.request import SIGNALS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from monitel_otlp.accounting import Accounting
-    from monitel_otlp.request import FrozenRequest
+    from monitel_otlp.messages.request import FrozenRequest
     from monitel_otlp.spool.spool import Spool
     from monitel_otlp.transport.answer import Transport
 
 _log = logging.getLogger("monitel.otlp")
 
-REQUEST_BYTES = 3_500_000  # gRPC servers take 4 MiB
-_TICK = 0.05  # seconds between two looks at queues that other threads empty
+REQUEST_BYTES = 3_500_000  # gRPC servers accept 4 MiB
+_TICK = 0.05  # seconds between two checks of queues that other threads empty
 
 
 class Delivery:
-    """Delivers requests of each signal in its own thread, and has the disk keep what is not delivered.
+    """Delivers the requests of each signal in a separate thread, and writes undelivered requests to disk.
 
     Args:
         accounting: Counts the items.
-        transports: How to send each signal; one that has none is offline, and goes to the spool.
-        spool: For requests that memory cannot hold, or that the end of the process finds undelivered.
+        transports: The transport of each signal. A signal without one is offline; its requests go to the spool.
+        spool: Holds requests that memory cannot hold, and requests that are undelivered at the end of the process.
         attempted: Called with the signal and the seconds of each attempt.
         progressed: Called when a request is settled or on disk.
     """
@@ -63,7 +63,7 @@ class Delivery:
         }
 
     def put(self, request: FrozenRequest) -> None:
-        """Take a request from the encoder; one that is too large for a backend's limits is taken apart."""
+        """Add a request of the encoder. A request that is too large for backends is split."""
         halves = split(request) if len(request.body) > REQUEST_BYTES else None
         for part in halves or ():
             self.put(part)
@@ -76,29 +76,29 @@ class Delivery:
 
     @property
     def stored(self) -> bool:
-        """True if requests are on disk, even if they hold no item."""
+        """True if requests are on disk, even without items."""
         return any(queue.stored for queue in self.queues.values())
 
     def keep_up(self) -> None:
-        """Have the disk take what has waited in memory for too long."""
+        """Move requests to disk that have waited too long in memory."""
         for queue in self.queues.values():
             queue.spill_if_due()
 
     def flush(self, deadline: float) -> bool:
-        """Send everything that is in a request by now.
+        """Send all requests that were added so far.
 
         Args:
-            deadline: Monotonic time by which to be back.
+            deadline: Monotonic time limit.
 
         Returns:
-            True if all of it was acknowledged, or is on disk where a signal is offline.
+            True if all of them were acknowledged, or are on disk because the signal is offline.
         """
         numbers = {signal: queue.last_number for signal, queue in self.queues.items()}
         while True:
             self._progress.clear()
             waiting = [signal for signal, queue in self.queues.items() if not queue.is_empty(numbers[signal])]
             if not waiting:
-                self.disk.wait(deadline - time.monotonic())  # what was rejected is on disk as well
+                self.disk.wait(deadline - time.monotonic())  # rejected requests are written as well
                 return True
             remaining = deadline - time.monotonic()
             if remaining <= 0:
@@ -109,24 +109,24 @@ class Delivery:
             self._progress.wait(min(remaining, _TICK))
 
     def finish(self, deadline: float) -> None:
-        """Make the last attempts, until a monotonic time."""
+        """Make the last attempts until a monotonic deadline."""
         senders = list(self._senders.values())
         for sender in senders:
             sender.finish(deadline)
-        for number, sender in enumerate(senders):  # where there is no thread, each has its share of the time
+        for number, sender in enumerate(senders):  # without a thread, each sender has its share of the time
             now = time.monotonic()
             sender.finish_here(now + max(0.0, deadline - now) / (len(senders) - number))
         for sender in senders:
             sender.finished.wait(max(0.0, deadline - time.monotonic()))
 
     def end(self, raw: Sequence[RawItems], deadline: float) -> None:
-        """Write what is not delivered to the spool: the requests first, then the items that were not encoded.
+        """Write undelivered requests, and then raw items, to the spool.
 
-        What the disk has not taken at the deadline is dropped, with reason ``exit``.
+        Everything that is not written at the deadline is dropped, with reason ``exit``.
 
         Args:
             raw: Items in their raw form.
-            deadline: Monotonic time by which to be back; a disk that hangs may go on after it.
+            deadline: Monotonic time limit. A write that hangs may continue after it.
         """
         for queue in self.queues.values():
             queue.end()
@@ -138,7 +138,7 @@ class Delivery:
             for job in [*jobs, self._close]:
                 self.disk.call(job, deadline - time.monotonic())
         except Exception:
-            _log.debug("the spool did not take everything in time", exc_info=True)
+            _log.debug("not everything was written to the spool in time", exc_info=True)
         for queue in self.queues.values():
             queue.drop_rest(EXIT)
         for items in raw:
@@ -160,12 +160,12 @@ class Delivery:
         try:
             written = self.disk.spool.append_raw(items.signal, items.header, items.blocks)
         except Exception as error:
-            self.disk.spool.complain(error)
+            self.disk.spool.warn_once(error)
             written = 0
         self._settle_raw(items, "disk", written)
 
     def _settle_raw(self, items: RawItems, reason: str, written: int = 0) -> None:
-        """Count raw items, once: those on disk, and the rest as dropped."""
+        """Count raw items once, as on disk or as dropped."""
         with self._accounting.lock:
             if not items.settled:
                 items.settled = True
@@ -175,13 +175,13 @@ class Delivery:
 
 @dataclass(slots=True, eq=False)
 class RawItems:
-    """Items that were not encoded, as they are written to disk.
+    """Items in their raw form, ready to be written to disk.
 
     Attributes:
-        signal: Their signal.
-        header: What a decoder must have to make requests of them.
+        signal: The signal of the items.
+        header: The header for the decoder.
         blocks: Encoded blocks, each with its number of items.
-        settled: They are counted as on disk or dropped.
+        settled: The items have been counted as on disk or dropped.
     """
 
     signal: str
@@ -191,5 +191,5 @@ class RawItems:
 
     @property
     def items(self) -> int:
-        """Number of items in all blocks."""
+        """The number of items in all blocks."""
         return sum(count for _, count in self.blocks)

@@ -1,4 +1,4 @@
-"""The thread that reads and writes the spool: a file system that hangs stops nothing else."""
+"""The thread that reads and writes the spool. If the file system hangs, only this thread stops."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("monitel.otlp")
 
-_PATIENCE = 1.0  # seconds that a job may take before the file system counts as hanging
+_PATIENCE = 1.0  # seconds after which the file system is treated as hanging
 
-_HANGS = "the file system of the spool does not answer"
+_HANGS = "the file system of the spool does not respond"
 
 _Result = TypeVar("_Result")
 
@@ -42,14 +42,14 @@ class _Job(Generic[_Result]):
             raise TimeoutError(_HANGS)
         if self._error is not None:
             raise self._error
-        return self._result  # type: ignore[return-value]  # of a job that has run
+        return self._result  # type: ignore[return-value]  # the job has finished
 
 
 class Disk:
-    """Runs jobs on the spool, one after the other, in a thread that nobody has to wait for.
+    """Runs jobs on the spool, one after the other, in a separate thread.
 
     Args:
-        spool: Used in this thread only.
+        spool: The spool. It is used only in this thread.
     """
 
     def __init__(self, spool: Spool) -> None:
@@ -59,7 +59,7 @@ class Disk:
         self._thread = Thread(target=self._run, name="monitel-otlp-disk", daemon=True)
 
     def start(self) -> None:
-        """Start the thread; where CPython refuses, at the end of the process, jobs run in the caller's."""
+        """Start the thread. If CPython refuses it, at the end of the process, jobs run in the caller's thread."""
         try:
             self._thread.start()
         except RuntimeError:
@@ -72,18 +72,18 @@ class Disk:
         return since is not None and time.monotonic() - since > _PATIENCE
 
     def submit(self, job: Callable[[], object]) -> None:
-        """Have a job run; its exception is logged."""
+        """Run a job later. Its exception is logged."""
         self._put(_Job(lambda: _logged(job)))
 
     def call(self, job: Callable[[], _Result], timeout: float = _PATIENCE) -> _Result:
-        """Have a job run, and return its result.
+        """Run a job, and return its result.
 
         Args:
             job: Called in the disk thread.
             timeout: Seconds at most.
 
         Raises:
-            TimeoutError: It has not run by then, and may still run later; or the file system hangs already.
+            TimeoutError: The job has not finished, and may still run later, or the file system hangs already.
         """
         if self.hangs:
             raise TimeoutError(_HANGS)
@@ -92,20 +92,20 @@ class Disk:
         return waiting.result(max(0.0, timeout))
 
     def wait(self, timeout: float) -> None:
-        """Wait until the jobs that were submitted have run, for so many seconds at most."""
+        """Wait until all submitted jobs have finished, for so many seconds at most."""
         if self._busy_since is not None or not self._jobs.empty():
             with suppress(TimeoutError):
                 self.call(lambda: None, timeout)
 
     def stop(self) -> None:
-        """End the thread after the jobs that were submitted."""
+        """End the thread after all submitted jobs."""
         self._jobs.put(None)
 
     def _put(self, job: _Job[_Result]) -> None:
         if self._thread.ident is None:
             job.run()
         else:
-            self._jobs.put(job)  # type: ignore[arg-type]  # whatever it returns
+            self._jobs.put(job)  # type: ignore[arg-type]  # for any type of result
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
@@ -118,4 +118,4 @@ def _logged(job: Callable[[], object]) -> None:
     try:
         job()
     except Exception:
-        _log.exception("a job on the spool failed; telemetry goes on")
+        _log.exception("an operation on the spool failed; telemetry continues")

@@ -1,13 +1,13 @@
-"""What earlier processes have left for the same endpoints."""
+"""Delivery of the spools that earlier processes left for the same endpoints."""
 
 from __future__ import annotations
 
 import logging
-from threading import Thread
+from threading import Event, Thread
 from typing import TYPE_CHECKING
 
+from monitel_otlp._compat import suppress_instrumentation
 from monitel_otlp.delivery.replay import replay
-from monitel_otlp.sdk._compat import suppress_instrumentation
 from monitel_otlp.spool.spool import SpoolError
 
 if TYPE_CHECKING:
@@ -19,21 +19,17 @@ if TYPE_CHECKING:
 _log = logging.getLogger("monitel.otlp")
 
 
-class _Stopped(Exception):  # noqa: N818  not an error
-    """The pipeline ends."""
-
-
 class Leftovers:
-    """Delivers the spools that ended processes of this user have left beside the one of this process.
+    """Delivers the spools that ended processes of this user have left beside the spool of this process.
 
-    A folder's name ends with a mark of the endpoints that its telemetry was meant for; only folders with the mark of
-    this pipeline's are delivered, in a thread of its own, once the backend has accepted something. A folder that is in
-    use, that cannot be read, or whose requests are not accepted at once, stays for the next process or for ``replay``.
-    Their items are not in the account of this process.
+    The name of a spool folder ends with a mark of its endpoints. Only folders with the mark of this pipeline are
+    delivered, in a separate thread, after the backend has accepted a request. A folder stays for the next process or
+    for ``replay`` if it is in use, if it cannot be read, or if the backend does not accept a request at the first
+    attempt. The items are not part of the account of this process.
 
     Args:
-        own: The folder of this process's spool.
-        mark: The end of the folders' names.
+        own: The spool folder of this process.
+        mark: The end of the names of the folders to deliver.
         make_transports: Makes the transports of the thread.
     """
 
@@ -41,25 +37,25 @@ class Leftovers:
         self._own = own
         self._mark = mark
         self._make_transports = make_transports
-        self._stopped = False
+        self._stopped = Event()
         self._thread = Thread(target=self._run, name="monitel-otlp-leftovers", daemon=True)
 
     @property
     def started(self) -> bool:
-        """True once it has begun, or was stopped before that."""
-        return self._stopped or self._thread.ident is not None
+        """True after :meth:`start`, or after :meth:`stop`."""
+        return self._stopped.is_set() or self._thread.ident is not None
 
     def start(self) -> None:
-        """Begin. Idempotent."""
+        """Start the thread. Idempotent."""
         if not self.started:
             try:
                 self._thread.start()
-            except RuntimeError:  # the process ends
-                self._stopped = True
+            except RuntimeError:  # CPython starts no thread at the end of the process
+                self._stopped.set()
 
     def stop(self) -> None:
-        """Stop after the request under way; the rest stays on disk."""
-        self._stopped = True
+        """Stop after the request that is being sent; the rest stays on disk."""
+        self._stopped.set()
 
     def _run(self) -> None:
         suppress_instrumentation()
@@ -73,24 +69,18 @@ class Leftovers:
         transports = self._make_transports()
         try:
             for folder in folders:
-                if not self._deliver(folder, transports):
+                if self._stopped.is_set() or not self._deliver(folder, transports):
                     break
-        except _Stopped:
-            pass
         finally:
             for transport in transports.values():
                 transport.close()
 
     def _deliver(self, folder: Path, transports: Mapping[str, Transport]) -> bool:
-        """Deliver one folder; False where the backend does not accept it now."""
+        """Deliver one folder; return False if the backend does not accept its requests now."""
         try:
-            outcome = replay(folder, transports, pauses=(), on_progress=self._check)
+            outcome = replay(folder, transports, pauses=(), stopped=self._stopped)
         except (SpoolError, OSError) as error:
-            _log.debug("%s is not delivered: %s", folder, error)
+            _log.debug("%s was not delivered: %s", folder, error)
             return True
         _log.info("delivered %d items that an earlier process had left in %s", outcome.delivered, folder)
         return not outcome.trouble
-
-    def _check(self, _delivered: int, _total: int) -> None:
-        if self._stopped:
-            raise _Stopped

@@ -1,4 +1,4 @@
-"""Delivery of one spool that an ended process has left."""
+"""Delivery of the spool of an ended process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from monitel_otlp.accounting import Accounting
 from monitel_otlp.delivery.disk import Disk
 from monitel_otlp.delivery.retry_queue import RetryQueue
 from monitel_otlp.delivery.sender import Sender
-from monitel_otlp.request import SIGNALS
+from monitel_otlp.messages.request import SIGNALS
 from monitel_otlp.spool.spool import Spool
 from monitel_otlp.transport.answer import Verdict
 from monitel_otlp.transport.http import TOO_OLD
@@ -21,28 +21,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from monitel_otlp.request import FrozenRequest
+    from monitel_otlp.messages.request import FrozenRequest
     from monitel_otlp.transport.answer import Transport
 
     Progress = Callable[[int, int], object]
 
-_never = Event()  # never set: a pause that Ctrl-C ends
-_LONGEST_ASKED = 60.0  # seconds
-PAUSES = (1.0, 2.0, 4.0, 8.0)  # seconds after which a request is tried again
+_LONGEST_RETRY_AFTER = 60.0  # seconds
+PAUSES = (1.0, 2.0, 4.0, 8.0)  # seconds between two attempts
 
 
 @dataclass
-class Outcome:
-    """What became of the items in some spools.
+class ReplayOutcome:
+    """Counts of the items of replayed spools.
 
     Attributes:
         delivered: Items that the backend accepted.
-        too_old: Items that it refused for their age; they are set aside.
-        set_aside: Items that it refused for another reason; they are set aside.
-        set_aside_requests: Number of requests that were set aside, including those without items.
-        lost: Items that are neither delivered nor kept, by reason.
-        unreadable: Segments, blocks and records that could not be read.
-        trouble: The cause why something is left; empty if nothing is.
+        too_old: Items that the backend refused because of their age; they are in ``rejected/``.
+        set_aside: Items that the backend refused for another reason; they are in ``rejected/``.
+        set_aside_requests: Number of requests in ``rejected/``, including those without items.
+        lost: Items that are neither delivered nor on disk, by reason.
+        unreadable: Number of segments, blocks and records that could not be read.
+        trouble: The reason why requests remain in the spool; empty if none does.
     """
 
     delivered: int = 0
@@ -53,7 +52,7 @@ class Outcome:
     unreadable: int = 0
     trouble: str = ""
 
-    def add(self, other: Outcome) -> None:
+    def add(self, other: ReplayOutcome) -> None:
         """Add the numbers of another outcome."""
         self.delivered += other.delivered
         self.too_old += other.too_old
@@ -69,9 +68,9 @@ class Outcome:
 
 
 class _ReplayedSpool(Spool):
-    """A spool that counts the refused requests that it keeps."""
+    """A spool that counts the refused requests that it sets aside."""
 
-    def __init__(self, folder: Path, outcome: Outcome, *, foreign: bool) -> None:
+    def __init__(self, folder: Path, outcome: ReplayOutcome, *, foreign: bool) -> None:
         super().__init__(folder, foreign=foreign)
         self._outcome = outcome
 
@@ -91,35 +90,39 @@ def replay(
     *,
     foreign: bool = False,
     pauses: Sequence[float] | None = None,
+    stopped: Event | None = None,
     on_progress: Progress = lambda _delivered, _total: None,
-) -> Outcome:
-    """Deliver one spool, oldest first, and remove what was acknowledged.
+) -> ReplayOutcome:
+    """Deliver one spool, oldest request first, and remove acknowledged requests.
 
-    If it is interrupted or refused, the next call goes on from there; the request that was under way may arrive twice.
+    After an interruption or a failure the next call continues with the first request that was not acknowledged. The
+    request that was being sent may arrive twice.
 
     Args:
         folder: A spool.
-        transports: How to send each signal.
+        transports: The transport of each signal.
         foreign: Use the folder even if it belongs to another user.
-        pauses: Seconds after which a request that was not accepted is tried again; by default 1, 2, 4 and 8.
-        on_progress: Called after each request, with the bytes that are gone and all bytes; it may raise.
+        pauses: Seconds between the attempts with one request; by default 1, 2, 4 and 8.
+        stopped: When it is set, the delivery ends after the request that is being sent.
+        on_progress: Called after each request with two numbers of bytes: removed, and in total.
 
     Returns:
-        What was done, and why something is left.
+        The counts, and the reason why requests remain.
 
     Raises:
-        SpoolError: The folder cannot be used: its process still runs, or it is unsafe.
+        SpoolError: The folder cannot be used, because its process still runs or because it is unsafe.
         OSError: The folder cannot be read or written.
     """
-    outcome = Outcome()
+    outcome = ReplayOutcome()
+    stopped = stopped or Event()  # a wait on it also ends with Ctrl-C
     with closing(_ReplayedSpool(folder, outcome, foreign=foreign)) as spool:
         spool.load()
         begin = spool.size_bytes
         for signal in SIGNALS:
-            if spool.oldest(signal) is None:
+            if stopped.is_set() or spool.oldest(signal) is None:
                 continue
             if signal not in transports:
-                outcome.trouble = f"there are {signal} to deliver, and no endpoint for them: give --endpoint"
+                outcome.trouble = f"no endpoint for the {signal} in the spool: give --endpoint"
                 continue
             trouble = _replay_signal(
                 spool,
@@ -127,6 +130,7 @@ def replay(
                 signal,
                 outcome,
                 PAUSES if pauses is None else pauses,
+                stopped,
                 lambda: on_progress(begin - spool.size_bytes, begin),
             )
             if trouble:
@@ -134,7 +138,7 @@ def replay(
                 break
         outcome.unreadable = spool.problems
     kept = outcome.too_old + outcome.set_aside
-    for reason in ("rejected", "unconfirmed"):  # those that are lost could not be set aside
+    for reason in ("rejected", "unconfirmed"):  # items that were set aside are not lost
         taken = min(kept, outcome.lost[reason])
         outcome.lost[reason] -= taken
         kept -= taken
@@ -142,42 +146,45 @@ def replay(
     return outcome
 
 
-def _replay_signal(  # noqa: PLR0917  all of it belongs to one call
+def _replay_signal(  # noqa: PLR0917  it is one step of replay()
     spool: Spool,
     transport: Transport,
     signal: str,
-    outcome: Outcome,
+    outcome: ReplayOutcome,
     pauses: Sequence[float],
+    stopped: Event,
     on_progress: Callable[[], object],
 ) -> str:
     """Deliver the requests of one signal, and count them.
 
     Returns:
-        The reason why some are left; empty if none is.
+        The reason why requests remain; empty if none does.
     """
     accounting = Accounting()
     queue = RetryQueue(signal, accounting, Disk(spool), on_progress, online=True, stored=True)
     sender = Sender(queue, transport, Disk(spool), lambda _signal, _seconds: None)
     try:
-        _deliver(sender, pauses, on_progress)
+        _deliver(sender, pauses, stopped, on_progress)
     finally:
         queue.end()
-        queue.spill_rest()  # parts of a request that was taken apart
+        queue.spill_rest()  # the parts of a request that was split
         account = accounting.account()[signal]
         outcome.delivered += account.delivered
         outcome.lost += Counter(account.dropped)
     outcome.lost += Counter(spool.take_lost(signal))
     if sender.trouble is None:
         return ""
-    return f"{transport.url}: {sender.trouble.reason}; the rest is still in {spool.folder}, run this again"
+    return f"{transport.url}: {sender.trouble.reason}; the rest is still in {spool.folder}, run this command again"
 
 
-def _deliver(sender: Sender, pauses: Sequence[float], on_progress: Callable[[], object]) -> None:
-    """Deliver until nothing is left, or the backend has not accepted the oldest request for a while."""
+def _deliver(
+    sender: Sender, pauses: Sequence[float], stopped: Event, on_progress: Callable[[], object]
+) -> None:
+    """Deliver until the queue is empty, or every attempt with the oldest request has failed."""
     for pause in (*pauses, None):
-        while sender.deliver_one():
+        while not stopped.is_set() and sender.deliver_one():
             on_progress()
         if sender.trouble is None or sender.trouble.verdict is Verdict.REFUSED or pause is None:
             return
-        asked = sender.trouble.retry_after
-        _never.wait(pause if asked is None else min(asked, _LONGEST_ASKED))
+        retry_after = sender.trouble.retry_after
+        stopped.wait(pause if retry_after is None else min(retry_after, _LONGEST_RETRY_AFTER))

@@ -1,4 +1,4 @@
-"""Split a request in two, and find the part of a request that a backend rejects."""
+"""Splitting of requests, and the search for the part of a request that a backend rejects."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from monitel_otlp.leaves import LEVELS, count_leaves, leaf_lists
-from monitel_otlp.request import FrozenRequest
+from monitel_otlp.messages.records import LEVELS, count_records, record_lists
+from monitel_otlp.messages.request import FrozenRequest
 from monitel_otlp.transport.answer import Verdict
 
 if TYPE_CHECKING:
@@ -21,20 +21,20 @@ _BAD = {Verdict.REJECTED, Verdict.FAILED}
 
 
 def split(request: FrozenRequest) -> tuple[FrozenRequest, FrozenRequest] | None:
-    """Return two requests with half of the points, records or spans each, in order; None if there is only one.
+    """Split a request into two halves of its records, in order. Return None if it has only one record.
 
-    An item goes with its last point: the items of a half are the sum of its weights.
+    An item belongs to the half with its last point, so the items of a half are the sum of its weights.
     """
     levels = LEVELS[request.signal]
     first: Any = request.message()
     second: Any = request.message()
-    weights = _weights(request, count_leaves(first, levels))
-    leaves = len(weights)
-    if leaves < 2:  # noqa: PLR2004  two halves
+    weights = _weights(request, count_records(first, levels))
+    records = len(weights)
+    if records < 2:  # noqa: PLR2004  two halves
         return None
-    half = leaves // 2
+    half = records // 2
     _keep(first, levels, 0, half)
-    _keep(second, levels, half, leaves)
+    _keep(second, levels, half, records)
     synthetic = min(request.synthetic, weights[:half].count(0))
     return (
         _frozen(request, first, weights[:half], synthetic),
@@ -43,21 +43,21 @@ def split(request: FrozenRequest) -> tuple[FrozenRequest, FrozenRequest] | None:
 
 
 def estimate_rejected(request: FrozenRequest, rejected: int) -> int:
-    """Return how many items a partial success lost.
+    """Return the number of items that a partial success has lost.
 
-    Exact for log records and spans. For metrics an estimate, since the backend counts points: as many items as have
-    that many points on average, rounded up, and at most all of them. Points behind the last item are not counted:
-    those are of the pipeline itself, or of instruments.
+    The number is exact for log records and spans. For metrics it is an estimate, because the backend counts points: the
+    rejected points divided by the average points per item, rounded up, and at most all items. Points after the last
+    item are ignored, because they belong to the pipeline itself or to instruments.
 
     Args:
         request: The accepted request.
-        rejected: Points, log records or spans that the backend left out.
+        rejected: Number of points, log records or spans that the backend has rejected.
     """
     if rejected <= 0 or not request.items:
         return 0
     if request.signal != "metrics":
         return min(request.items, rejected)
-    weights = _weights(request, count_leaves(request.message(), LEVELS["metrics"]))
+    weights = _weights(request, count_records(request.message(), LEVELS["metrics"]))
     while weights and not weights[-1]:
         weights.pop()
     return min(request.items, -(-rejected * request.items // max(len(weights), 1)))
@@ -70,11 +70,11 @@ class Isolated:
     ``delivered``, ``left_out`` and the items of the parts add up to the request's items.
 
     Attributes:
-        delivered: Items that were accepted after all.
-        left_out: Items of accepted parts that the backend left out (partial success); see :func:`estimate_rejected`.
+        delivered: Items of accepted parts.
+        left_out: Items of accepted parts that a partial success has lost; see :func:`estimate_rejected`.
         synthetic: Synthetic spans of accepted parts.
-        rejected: Parts that were not accepted.
-        unsent: Parts that could not be tried to the end, in order.
+        rejected: Rejected parts.
+        unsent: Parts without a final answer, in order.
     """
 
     delivered: int = 0
@@ -85,13 +85,13 @@ class Isolated:
 
 
 def isolate(request: FrozenRequest, send: Callable[[FrozenRequest], Answer | None]) -> Isolated:
-    """Send a rejected request in halves, and rejected halves in halves, with at most 16 attempts.
+    """Send the halves of a rejected request, and the halves of rejected halves, with at most 16 attempts.
 
-    If both first halves are rejected, the whole request counts as rejected.
+    If both halves of the request are rejected, the whole request counts as rejected.
 
     Args:
         request: The rejected request.
-        send: Makes one attempt; None if there is no time for another.
+        send: Makes one attempt. It returns None if there is no time left.
     """
     found = Isolated()
     suspects = [request]
@@ -122,29 +122,29 @@ def isolate(request: FrozenRequest, send: Callable[[FrozenRequest], Answer | Non
     return found
 
 
-def _weights(request: FrozenRequest, leaves: int) -> array[int]:
-    """Return the number of items that end with each leaf.
+def _weights(request: FrozenRequest, records: int) -> array[int]:
+    """Return the number of items that end with each record.
 
-    Without weights the items are spread evenly: one for each leaf, none for any, or a proportion in a request of a
-    version that wrote no weights.
+    Without weights the items are spread evenly: one for each record, none at all, or a fraction in a request of a
+    version without weights.
     """
     weights = array("I")
-    if len(request.weights) == leaves * weights.itemsize:
+    if len(request.weights) == records * weights.itemsize:
         weights.frombytes(request.weights)
         if sum(weights) == request.items:
             return weights
-    ends = [leaf * request.items // leaves for leaf in range(leaves + 1)] if leaves else [0]
+    ends = [record * request.items // records for record in range(records + 1)] if records else [0]
     return array("I", (end - begin for begin, end in pairwise(ends)))
 
 
 def _keep(message: Any, levels: tuple[str, ...], begin: int, end: int) -> None:
-    """Cut the leaves down to those from ``begin`` to ``end``, and remove what is empty then."""
+    """Keep only the records from ``begin`` to ``end``, and remove empty messages around them."""
     position = 0
-    for leaves in leaf_lists(message, levels):
+    for records in record_lists(message, levels):
         low, high = max(0, begin - position), max(0, end - position)
-        position += len(leaves)
-        del leaves[high:]
-        del leaves[:low]
+        position += len(records)
+        del records[high:]
+        del records[:low]
     _prune(message, levels)
 
 
@@ -156,7 +156,7 @@ def _prune(message: Any, levels: tuple[str, ...]) -> None:
     for each in children:
         _prune(each, tuple(deeper))
     for index in reversed(range(len(children))):
-        if not any(len(leaves) for leaves in leaf_lists(children[index], tuple(deeper))):
+        if not any(len(records) for records in record_lists(children[index], tuple(deeper))):
             del children[index]
 
 

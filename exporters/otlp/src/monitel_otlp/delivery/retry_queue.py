@@ -1,4 +1,4 @@
-"""The requests of one signal until each is answered: in memory, and beyond that on disk."""
+"""The queue of the unanswered requests of one signal, in memory and on disk."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from monitel_otlp.accounting import Accounting
     from monitel_otlp.delivery.disk import Disk
-    from monitel_otlp.request import FrozenRequest
+    from monitel_otlp.messages.request import FrozenRequest
 
 _log = logging.getLogger("monitel.otlp")
 
@@ -26,13 +26,13 @@ _DISK_PAUSE = 30.0  # seconds after a failed write
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """A request that waits.
+    """A request in the queue.
 
     Attributes:
         request: The request.
-        number: Rises from one request to the next.
+        number: Ascending number of the request.
         since: Monotonic time of its arrival, seconds.
-        on_disk: It is the oldest one of the spool, and stays there until it is settled.
+        on_disk: It is the oldest request of the spool, and remains there until it is settled.
     """
 
     request: FrozenRequest
@@ -43,13 +43,13 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a request.
+    """The outcome of a request.
 
     Attributes:
-        delivered: Items that the backend acknowledged.
-        synthetic: Spans of the pipeline's making among what it acknowledged.
+        delivered: Number of items that the backend has acknowledged.
+        synthetic: Number of acknowledged spans that the pipeline has made itself.
         dropped: Lost items by reason.
-        parts: Requests to be sent in its place.
+        parts: Requests that replace it.
     """
 
     delivered: int = 0
@@ -59,19 +59,19 @@ class Outcome:
 
 
 class RetryQueue:
-    """A FIFO of requests: those under way, then those on disk, then those in memory.
+    """A FIFO of requests: first the request that is being sent, then requests on disk, then requests in memory.
 
-    Memory holds 64 MiB. What is beyond that, or older than a minute, goes to the spool, as does everything offline.
-    Where the disk does not take it, the oldest requests are dropped, counted as ``disk``. All numbers change under the
-    lock of the accounting; whatever touches the disk runs in the disk's thread.
+    Memory holds 64 MiB. Requests beyond that limit, requests older than a minute, and all requests of an offline signal
+    are written to the spool. If the disk does not accept them, the oldest requests are dropped and counted as ``disk``.
+    All counters change under the lock of the accounting. All disk operations run in the disk thread.
 
     Args:
-        signal: The signal of these requests.
-        accounting: Counts their items.
-        disk: The thread of the spool.
+        signal: The signal of the requests.
+        accounting: Counts the items.
+        disk: The disk thread.
         progress: Called when a request is settled or on disk.
-        online: False: nothing is ever sent, everything goes to the spool.
-        stored: The spool holds requests from the beginning.
+        online: False if the signal has no endpoint, so that all requests go to the spool.
+        stored: The spool already contains requests.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class RetryQueue:
         self._disk = disk
         self._progress = progress
         self._online = online
-        self._front: deque[Waiting] = deque()  # under way, or parts of a request that was taken apart
+        self._front: deque[Waiting] = deque()  # the request that is being sent, or parts of a split request
         self._memory: deque[Waiting] = deque()
         self._memory_bytes = 0
         self._put_number = 0
@@ -103,11 +103,11 @@ class RetryQueue:
 
     @property
     def last_number(self) -> int:
-        """The number of the request that came last."""
+        """The number of the newest request."""
         return self._put_number
 
     def put(self, request: FrozenRequest) -> None:
-        """Take a request from the encoder."""
+        """Add a request of the encoder."""
         with self._lock:
             if self.over:
                 self._accounting.drop(self.signal, Stage.ENCODING, EXIT, request.items)
@@ -116,17 +116,17 @@ class RetryQueue:
             self._put_number += 1
             self._memory.append(Waiting(request, self._put_number, time.monotonic()))
             self._memory_bytes += len(request.body)
-            self._bound(2 * _MEMORY_BYTES)
+            self._drop_beyond(2 * _MEMORY_BYTES)
 
     def oldest(self) -> Waiting | None:
-        """Return the request to be sent next; it is under way until :meth:`settle` or :meth:`keep`."""
+        """Return the request to send next. Call :meth:`settle` or :meth:`keep` afterwards."""
         with self._lock:
             if (found := self._next_in_memory(disk_first=True)) is not None:
                 return found
         try:
             stored = self._disk.call(self._read_oldest) if self._is_on_disk() else None
         except Exception:
-            stored = None  # what is in memory goes first, so that a file system that hangs stops nothing else
+            stored = None  # continue with the requests in memory, because the file system may hang
         with self._lock:
             if stored is None or self._front:
                 return self._next_in_memory(disk_first=False)
@@ -134,16 +134,16 @@ class RetryQueue:
             return self._begin()
 
     def keep(self) -> None:
-        """Leave the request that is under way in its place, to be sent again."""
+        """Keep the request that was being sent, to retry it."""
         with self._lock:
             self._sending = False
             if self._front and self._front[0].on_disk:
-                self._front.popleft()  # it is still on disk, and is read again
+                self._front.popleft()  # it is still on disk, and will be read again
 
     def settle(self, waiting: Waiting, outcome: Outcome) -> None:
-        """Take a request away, and count its items by what became of them.
+        """Remove a request, and count its items by outcome.
 
-        Nothing happens where the end of the process was quicker: then it is in the spool, and may arrive twice.
+        If the queue has ended in the meantime, nothing happens: the request is in the spool, and may arrive twice.
         """
         with self._lock:
             self._sending = False
@@ -158,7 +158,7 @@ class RetryQueue:
         self._disk.submit(lambda: self._settle_on_disk(waiting, outcome))
 
     def is_empty(self, number: int | None = None) -> bool:
-        """Return True if no request up to this number waits; offline, if none waits in memory."""
+        """Return True if no request up to this number is left; for an offline signal, if none is left in memory."""
         with self._lock:
             if self._online and self.stored:
                 return False
@@ -166,7 +166,7 @@ class RetryQueue:
             return not any(number is None or each.number <= number for each in waiting)
 
     def spill_if_due(self) -> None:
-        """Have the disk's thread take what memory should not hold: all offline, else what is too much or too old."""
+        """Write requests to disk: all if offline, else the requests beyond the limits of size and age."""
         with self._lock:
             now = time.monotonic()
             oldest = self._front or self._memory
@@ -178,19 +178,19 @@ class RetryQueue:
         self._disk.submit(self._spill)
 
     def end(self) -> None:
-        """Send nothing more: an attempt that is under way changes nothing any more. Idempotent."""
+        """Return no further requests, and ignore the answer to a current attempt. Idempotent."""
         with self._lock:
             self.over = True
 
     def spill_rest(self) -> None:
-        """Write everything that is left to the spool; runs in the disk's thread, after :meth:`end`."""
+        """Write all remaining requests to the spool. Runs in the disk thread, after :meth:`end`."""
         with self._lock:
             self._sending = False
         self._spill()
         self.drop_rest("disk")
 
     def drop_rest(self, reason: str) -> None:
-        """Drop what is still in memory."""
+        """Drop all requests in memory."""
         with self._lock:
             rest = [*self._front, *([self._spilling] if self._spilling else []), *self._memory]
             self._accounting.drop(
@@ -202,7 +202,7 @@ class RetryQueue:
             self._memory_bytes = 0
 
     def count_lost(self) -> None:
-        """Count what the spool has lost; runs in the disk's thread."""
+        """Count the items that the spool has lost. Runs in the disk thread."""
         with self._lock:
             for reason, items in self._disk.spool.take_lost(self.signal).items():
                 self._accounting.drop(self.signal, Stage.DISK, reason, items)
@@ -225,7 +225,7 @@ class RetryQueue:
         return self._front[0]
 
     def _count(self, waiting: Waiting, outcome: Outcome, source: Stage) -> None:
-        """Count the items of a settled request, and put its parts in its place."""
+        """Count the items of a settled request, and insert its parts."""
         items = waiting.request.items - outcome.delivered - sum(outcome.dropped.values())
         items -= sum(part.items for part in outcome.parts)
         if items:
@@ -254,7 +254,7 @@ class RetryQueue:
         self._progress()
 
     def _spill(self) -> None:
-        """Write requests to the spool, oldest first; runs in the disk's thread."""
+        """Write requests to the spool, oldest first. Runs in the disk thread."""
         spool = self._disk.spool
         while True:
             with self._lock:
@@ -266,12 +266,12 @@ class RetryQueue:
             try:
                 if not waiting.request.idle:
                     spool.append(waiting.request)
-            except Exception as error:  # whatever the spool raises, the request stays in memory
-                spool.complain(error)
+            except Exception as error:  # the request stays in memory after any error
+                spool.warn_once(error)
                 self._put_back(waiting)
                 return
             with self._lock:
-                if self._spilling is not waiting:  # dropped in the meantime: the exit did not wait for this disk
+                if self._spilling is not waiting:  # dropped in the meantime: the exit did not wait for the disk
                     return
                 self._spilling = None
                 self._memory_bytes -= len(waiting.request.body)
@@ -286,7 +286,7 @@ class RetryQueue:
             if self.over or not (self._sending or self.stored):
                 return self._front.popleft()
             if self._online and not self.stored and self._memory_bytes <= _MEMORY_BYTES:
-                return None  # the one under way is older, and would end up behind the others
+                return None  # the request that is being sent is older, and would end up behind the others
         return self._memory.popleft() if self._memory else None
 
     def _put_back(self, waiting: Waiting) -> None:
@@ -296,10 +296,10 @@ class RetryQueue:
             self._spilling = None
             self._memory.appendleft(waiting)
             self._disk_not_before = time.monotonic() + _DISK_PAUSE
-            self._bound(_MEMORY_BYTES)
+            self._drop_beyond(_MEMORY_BYTES)
 
-    def _bound(self, limit: int) -> None:
-        """Drop the oldest requests of memory beyond a number of bytes: the disk does not take them."""
+    def _drop_beyond(self, limit: int) -> None:
+        """Drop the oldest requests in memory beyond a number of bytes, because the disk does not accept them."""
         dropped: Counter[str] = Counter()
         while self._memory_bytes > limit and len(self._memory) > 1:
             oldest = self._memory.popleft()

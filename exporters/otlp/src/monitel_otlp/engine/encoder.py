@@ -1,15 +1,16 @@
-"""The thread that encodes what was queued."""
+"""The thread that encodes queued items, in rounds."""
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from dataclasses import dataclass
 from threading import Condition, Lock
 from typing import TYPE_CHECKING, Any
 
-from monitel_otlp.delivery.worker import Worker
-from monitel_otlp.gil import Pace
+from monitel_otlp.threads.pacing import Pace
+from monitel_otlp.threads.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -17,19 +18,21 @@ if TYPE_CHECKING:
     from monitel.bounded_queue import BoundedQueue
     from monitel_otlp.accounting import Accounting
 
-_AT_ONCE = 4  # items between two looks at the clock
+_log = logging.getLogger("monitel.otlp")
+
+_ITEMS_PER_STEP = 4  # items between two checks of the clock
 
 
 @dataclass(frozen=True)
 class Source:
-    """A queue, and what its items become.
+    """A queue, and the functions that encode its items.
 
     Attributes:
         signal: The signal of the items.
         kind: The kind of their raw form.
-        queue: Where they wait.
-        add: Encodes a few items into a request; never raises.
-        flush: Puts the request that is being filled.
+        queue: The queue.
+        add: Encodes a few items into a request. Never raises.
+        flush: Puts the unfinished request.
     """
 
     signal: str
@@ -40,17 +43,21 @@ class Source:
 
 
 class Encoder:
-    """Encodes in rounds: a round takes at most what was queued when it began, a few items of each source in turn.
+    """Encodes items in rounds. A round takes the items that were queued at its start, a few of each source at a time.
 
-    Metrics come first, and again whenever they are due in a round that takes long: a producer that is faster than the
-    encoder does not keep them back. Between slices of 0.3 ms it gives the GIL away.
+    Metrics come first, and again whenever they are due during a long round, so a producer that is faster than the
+    encoder does not delay them. Between slices of 0.5 ms the GIL is released.
 
     Args:
         accounting: Counts the items.
         sources: The queues.
-        metrics: Encodes windows and the values of instruments; receives whether it is for the last time.
-        after: Called at the end of each round; receives the same.
+        metrics: Encodes windows and the values of instruments. Its argument is True in the last round.
+        after: Called at the end of each round. Its argument is True in the last round.
         interval: Seconds between two rounds.
+
+    Attributes:
+        sources: The queues.
+        finished: True after the last round.
     """
 
     def __init__(
@@ -67,64 +74,65 @@ class Encoder:
         self._after = after
         self._interval = interval
         self._pace = Pace()
-        self._encoding = Lock()  # of a round
+        self._encoding = Lock()  # held during a round
         self._rounds = Condition()
         self._wanted = self._done = 0
         self._next_metrics = time.monotonic() + interval
         self._deadline: float | None = None  # of the last round
-        self._is_last = False  # the round under way
+        self._is_last = False  # the current round
         self.finished = False
-        self._worker = Worker("monitel-otlp", self._turn, first=interval)
+        self._failed = False
+        self._worker = Worker("monitel-otlp", self._run_round, first=interval)
 
     def start(self) -> None:
-        """Start the thread, unless the process ends."""
+        """Start the thread, unless the process is ending."""
         self._worker.start()
 
     def wake(self) -> None:
-        """Begin the next round now. Takes no lock."""
+        """Start the next round now. Takes no lock."""
         self._worker.wake()
 
     @property
     def over(self) -> bool:
-        """True when the time of the last round is over."""
+        """True if the time of the last round has passed."""
         return self._deadline is not None and time.monotonic() >= self._deadline
 
     @property
     def superseded(self) -> bool:
-        """True where the round should end: the last one is to begin, or the time of the last one is over."""
+        """True if the round should end, because the last round must start or its time has passed."""
         return self._deadline is not None and (not self._is_last or self.over)
 
     def pause(self) -> None:
-        """Give the GIL away if it is time to; at the end of the process nothing comes before the telemetry."""
+        """Release the GIL if the slice of work has ended. In the last round, telemetry goes first."""
         if self._deadline is None:
             self._pace.pause()
 
     def drain(self, source: Source, most: int = sys.maxsize) -> None:
-        """Encode what is queued in one source now, or at most so many items of it."""
+        """Encode the items that are queued in one source now, at most ``most``."""
         waiting = min(len(source.queue), most)
         while waiting and not self.over:
             waiting = self._step(source, waiting)
 
     def encode_all(self, deadline: float) -> bool:
-        """Have everything encoded that is queued now.
+        """Wait until all items are encoded that are queued now.
 
         Args:
-            deadline: Monotonic time by which to be back.
+            deadline: Monotonic time limit.
 
         Returns:
-            True if that is done.
+            True if they are encoded.
         """
         with self._rounds:
-            self._wanted = wanted = self._done + 2  # a round under way may have begun too early
+            self._wanted = wanted = self._done + 2  # the current round may have started too early
             self._worker.wake()
             return self._rounds.wait_for(lambda: self._done >= wanted, max(0.0, deadline - time.monotonic()))
 
     def finish(self, deadline: float, patience: float) -> bool:
-        """Make the last round, and end.
+        """Run the last round, and end.
 
         Args:
-            deadline: Monotonic time after which nothing is taken from a queue any more.
-            patience: Seconds after that for the step under way.
+            deadline: Monotonic time after which no item is taken from a queue.
+            patience: Seconds after that for the current step.
 
         Returns:
             True if everything was encoded.
@@ -134,18 +142,18 @@ class Encoder:
             self._worker.wake()
             self._worker.join(deadline + patience)
         else:
-            self._turn()
+            self._run_round()
         return self.finished and not any(len(source.queue) for source in self.sources)
 
     def encode_here(self, patience: float) -> None:
-        """Encode in the caller's thread, unless a round takes longer than so many seconds."""
+        """Run a round in the caller's thread, unless the current round takes longer than so many seconds."""
         if self._encoding.acquire(timeout=patience):
             try:
                 self._round(last=False)
             finally:
                 self._encoding.release()
 
-    def _turn(self) -> float:
+    def _run_round(self) -> float:
         last = self._is_last = self._deadline is not None
         with self._encoding:
             self._round(last=last)
@@ -172,11 +180,16 @@ class Encoder:
 
     def _encode_metrics(self, *, last: bool) -> None:
         self._next_metrics = time.monotonic() + self._interval
-        self._metrics(last)
+        try:
+            self._metrics(last)
+        except Exception:  # the queues must be encoded even so
+            if not self._failed:
+                self._failed = True
+                _log.exception("metrics could not be encoded in one round (further failures are not logged)")
 
     def _step(self, source: Source, waiting: int) -> int:
-        """Encode some items of a source, and return how many are left of those that waited."""
-        taken = self._accounting.take(source.signal, source.queue.take, min(_AT_ONCE, waiting))
+        """Encode some of the waiting items of a source, and return the number of the others."""
+        taken = self._accounting.take(source.signal, source.queue.take, min(_ITEMS_PER_STEP, waiting))
         if taken:
             source.add(taken)
         self.pause()

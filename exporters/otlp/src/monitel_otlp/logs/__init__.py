@@ -1,1 +1,1 @@
-"""Events into log records."""
+"""Log records: events of this pipeline and of an application's pipeline."""

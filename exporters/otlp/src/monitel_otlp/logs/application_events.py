@@ -1,4 +1,4 @@
-"""Events on their way through the application's own LoggerProvider."""
+"""Events of an attached pipeline, emitted through the application's LoggerProvider."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import monitel
 from monitel_otel import Records
+from monitel_otlp._compat import get_logger_provider, is_set
 from monitel_otlp.accounting import Stage
-from monitel_otlp.sdk._compat import get_logger_provider, is_set
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from monitel_otlp._compat import ReadableLogRecord
     from monitel_otlp.accounting import Accounting
     from monitel_otlp.logs.mapping import LoggedEvent
-    from monitel_otlp.sdk._compat import ReadableLogRecord
 
 _log = logging.getLogger("monitel.otlp")
 
@@ -23,27 +23,30 @@ _SCOPE = "monitel"
 
 
 class ApplicationEvents:
-    """Emits events as log records of the global LoggerProvider, for a pipeline that is attached to an application's.
+    """Emits events as log records of the global LoggerProvider, for an attached pipeline.
 
-    With an exporter of ours behind that provider the records come back, and are counted once. Without one the provider
-    is their destination, and they count as delivered. Where there is no provider, or a processor of the application
-    raises, the event is dropped, counted as ``application``, unless an exporter of ours may still receive it; the first
-    exception is logged.
+    If the provider has a ``LogExporter`` of this package, the records come back and are counted once. Otherwise the
+    provider is their destination, and they count as delivered. Without a provider, or if a processor of the application
+    raises, the event is dropped and counted as ``application``, unless a ``LogExporter`` may still receive it. Only the
+    first exception is logged.
 
     Args:
         accounting: Counts the items.
+
+    Attributes:
+        returned: A ``LogExporter`` receives the log records.
     """
 
     def __init__(self, accounting: Accounting) -> None:
-        self.returned = False  # an exporter of ours takes log records
+        self.returned = False
         self._accounting = accounting
         self._records: Records | None = None
         self._failed = False
 
     def add(self, events: Sequence[LoggedEvent]) -> None:
-        """Emit some events; never raises."""
+        """Emit some events. Never raises."""
         for event in events:
-            returned = self.returned  # read once: an exporter may be made meanwhile
+            returned = self.returned  # read once: an exporter may be made in the meantime
             if returned:
                 self._accounting.move("logs", Stage.ENCODING, Stage.APPLICATION, 1)
             emitted = self._emit(event)
@@ -59,8 +62,8 @@ class ApplicationEvents:
                 if not is_set(get_logger_provider()):
                     return False
                 self._records = Records(get_logger_provider().get_logger(_SCOPE, monitel.__version__))
-            where = context if inside is None else inside.context(context)
-            self._records.write(event, step=step, context=where, observed_ns=observed_ns)
+            target = context if inside is None else inside.context(context)
+            self._records.write(event, step=step, context=target, observed_ns=observed_ns)
         except Exception:
             if not self._failed:
                 self._failed = True
@@ -69,7 +72,7 @@ class ApplicationEvents:
         return True
 
     def take_back(self, batch: Sequence[ReadableLogRecord]) -> None:
-        """Count the records that an exporter of ours is given: events that come back, and the application's own."""
+        """Count the records that a ``LogExporter`` receives: returned events, and records of the application."""
         scopes = [record.instrumentation_scope for record in batch]
         with self._accounting.lock:
             ours = sum(scope is not None and scope.name == _SCOPE for scope in scopes)

@@ -1,4 +1,4 @@
-"""Events as log records of the protocol: a queued event, its plain values, its fields."""
+"""Mapping of events to log records of the protocol: a queued event, its plain values, its fields."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opentelemetry.trace import get_current_span
 
-from monitel_otlp.attributes import readable, write_attributes
+from monitel.attributes import escape_surrogates, fits_int64
 from monitel_otlp.logs.timestamps import Timestamps
+from monitel_otlp.messages.attributes import write_attributes
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
 
     import monitel
-    from monitel_otlp.attributes import Plain
-    from monitel_otlp.sdk._compat import LogRecordLimits
+    from monitel_otlp._compat import LogRecordLimits
+    from monitel_otlp.messages.attributes import Plain
     from monitel_otlp.traces.span_queue import Identified
 
 _log = logging.getLogger("monitel.otlp")
@@ -26,13 +27,13 @@ PlainEvent = tuple[int, int, int, str, "dict[str, Plain]", int, bytes, bytes, in
 
 
 class LoggedEvent(NamedTuple):
-    """One event as a caller's thread queues it.
+    """A queued event.
 
     Attributes:
-        event: The event itself; its data is read when it is encoded.
-        step: Training step when the event was logged.
-        context: OpenTelemetry context when the event was logged.
-        inside: The range that ran and becomes a span; it comes before the context's span.
+        event: The event. Its data is read when it is encoded.
+        step: Training step at the time of logging.
+        context: OpenTelemetry context at the time of logging.
+        inside: The innermost open range that becomes a span. It takes precedence over the span of the context.
         observed_ns: Time of logging, Unix ns.
     """
 
@@ -44,18 +45,18 @@ class LoggedEvent(NamedTuple):
 
 
 class EventMapping:
-    """Turns events into log records, with the same fields as :class:`monitel_otel.Records` and the SDK would give.
+    """Turns events into log records, with the same fields as :class:`monitel_otel.Records` and the SDK.
 
-    An attribute that the protocol cannot hold is left out, attributes beyond the limits are cut as the SDK does, and
-    both are logged once for each event name.
+    An attribute that the protocol cannot hold is left out. Attributes beyond the limits are dropped, and long texts
+    are truncated, like in the SDK. A warning is logged once for each event name.
 
     Args:
-        limits: Of attributes, as the SDK reads them from its variables.
+        limits: The limits of attributes, from the variables of the SDK.
     """
 
     def __init__(self, limits: LogRecordLimits) -> None:
-        self._most = limits.max_log_record_attributes
-        self._longest = limits.max_log_record_attribute_length
+        self._max_attributes = limits.max_log_record_attributes
+        self._max_length = limits.max_log_record_attribute_length
         self._ns = Timestamps().ns
         self._warned: set[str] = set()
 
@@ -66,7 +67,7 @@ class EventMapping:
             item: A :class:`LoggedEvent`, or a tuple of its fields.
         """
         event, step, context, inside, observed_ns = item
-        name = readable(event.name)
+        name = escape_surrogates(event.name)
         attributes: dict[str, Plain] = {}
         if step is not None:
             self._set(attributes, name, "training.step", step)
@@ -76,7 +77,7 @@ class EventMapping:
                 attributes[key] = value
             else:
                 self._set(attributes, name, key, value)
-        dropped = self._cut(name, attributes)
+        dropped = self._limit(name, attributes)
         ids = _ids(context) if inside is None else (inside.trace_id, inside.span_id, _SAMPLED)
         time_ns = self._ns(event.timestamp)
         return time_ns, observed_ns, int(event.severity), name, attributes, dropped, *ids
@@ -104,35 +105,35 @@ class EventMapping:
             record.span_id = span_id
 
     def _set(self, attributes: dict[str, Plain], name: str, key: object, value: object) -> None:
-        """Set an attribute from a value of any type, or leave it out as :class:`monitel_otel.Records` does."""
+        """Set an attribute from a value of any type, or leave it out, like :class:`monitel_otel.Records`."""
         if isinstance(key, str) and key:
             if isinstance(value, bool):
-                attributes[readable(key)] = value
+                attributes[escape_surrogates(key)] = value
                 return
-            if isinstance(value, int) and -(2**63) <= value < 2**63:
-                attributes[readable(key)] = int.__int__(value)
+            if isinstance(value, int) and fits_int64(value):
+                attributes[escape_surrogates(key)] = int.__int__(value)
                 return
             if isinstance(value, str):
-                attributes[readable(key)] = readable(value)
+                attributes[escape_surrogates(key)] = escape_surrogates(value)
                 return
             if isinstance(value, float):
-                attributes[readable(key)] = float.__float__(value)
+                attributes[escape_surrogates(key)] = float.__float__(value)
                 return
         self._warn(name, "event %r: %r cannot be an attribute and is left out", key)
 
-    def _cut(self, name: str, attributes: dict[str, Plain]) -> int:
-        """Keep the newest attributes within the limits, and return the number of those that are dropped."""
-        if self._longest is not None:
+    def _limit(self, name: str, attributes: dict[str, Plain]) -> int:
+        """Apply the limits: keep the newest attributes, and return the number of dropped attributes."""
+        if self._max_length is not None:
             for key, value in attributes.items():
-                if type(value) is str and len(value) > self._longest:
-                    attributes[key] = value[: self._longest]
-                    self._warn(name, "event %r: a text longer than %d characters is cut", self._longest)
-        if self._most is None or len(attributes) <= self._most:
+                if type(value) is str and len(value) > self._max_length:
+                    attributes[key] = value[: self._max_length]
+                    self._warn(name, "event %r: a text longer than %d characters is truncated", self._max_length)
+        if self._max_attributes is None or len(attributes) <= self._max_attributes:
             return 0
-        dropped = len(attributes) - self._most
+        dropped = len(attributes) - self._max_attributes
         for key in list(attributes)[:dropped]:
             del attributes[key]
-        self._warn(name, "event %r: attributes beyond the limit of %d are dropped, the first ones", self._most)
+        self._warn(name, "event %r: more than %d attributes; the first ones are dropped", self._max_attributes)
         return dropped
 
     def _warn(self, name: str, message: str, detail: object) -> None:
@@ -142,7 +143,7 @@ class EventMapping:
 
 
 def _ids(context: Context | None) -> tuple[bytes, bytes, int]:
-    """Return trace id, span id and flags of a context's span; empty where there is none."""
+    """Return trace id, span id and flags of the span of a context; empty without a span."""
     if not context:
         return b"", b"", 0
     span = get_current_span(context).get_span_context()

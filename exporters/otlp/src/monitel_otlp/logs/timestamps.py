@@ -1,4 +1,4 @@
-"""Nanoseconds since the epoch of a datetime, without asking the C library's calendar each time."""
+"""Fast conversion of datetimes to Unix nanoseconds, with a cached UTC offset."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _LOCAL_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  subtracted from naive datetimes
 _MICROSECOND = timedelta(microseconds=1)
 _BLOCK = timedelta(minutes=15)
-_LATEST_NS = 2**64 - 1  # the protocol's field
+_LATEST_NS = 2**64 - 1  # the field of the protocol is unsigned, 64 bits
 
 
 class Timestamps:
     """Converts datetimes to Unix ns, like :func:`monitel_otel.timestamp_ns` but ten times as fast.
 
-    Naive datetimes are local time. Their offset from UTC is kept for the quarter of an hour in which it was found, if
-    it is the same at both ends of that, and for either ``fold``; otherwise the clocks change in between. It is found
-    again after :func:`time.tzset`.
+    Naive datetimes are local time. Their offset from UTC is cached for a quarter of an hour if the offset is the same
+    at both ends and for both values of ``fold``; otherwise the clocks change in between. :func:`time.tzset` invalidates
+    the cache.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Timestamps:
         self._block: tuple[datetime, datetime, int, object] = nothing, nothing, 0, None
 
     def ns(self, timestamp: datetime) -> int:
-        """Return nanoseconds since the Unix epoch, cut to the protocol's range."""
+        """Return nanoseconds since the Unix epoch, limited to the range of the protocol."""
         try:
             if timestamp.tzinfo is not None:
                 elapsed_ns = (timestamp - _EPOCH) // _MICROSECOND * 1000

@@ -1,4 +1,4 @@
-"""Attributes: as exact built-in values, which can be written to disk, and as fields of the protocol."""
+"""Attributes as exact built-in values, which can be written to disk, and as fields of the protocol."""
 
 from __future__ import annotations
 
@@ -24,18 +24,11 @@ _TO_EXACT: tuple[tuple[type, Callable[[Any], Plain]], ...] = (
 )
 
 
-def readable(text: str) -> str:
-    """Return text that UTF-8 can hold, as an exact str; a lone surrogate becomes its escape."""
-    if text.isascii():
-        return text if type(text) is str else str.__str__(text)
-    return text.encode(errors="backslashreplace").decode()
-
-
 def plain_value(value: Any) -> Plain:
-    """Return an attribute's value, or a log record's body, as exact built-in values.
+    """Return the value of an attribute, or the body of a log record, as exact built-in values.
 
     Raises:
-        TypeError: The protocol has no such value.
+        TypeError: The protocol has no such type.
     """
     if type(value) in _EXACT:
         return value  # type: ignore[no-any-return]
@@ -50,10 +43,10 @@ def plain_value(value: Any) -> Plain:
 
 
 def plain_attributes(attributes: Mapping[str, Any] | None) -> dict[str, Plain]:
-    """Return attributes as exact built-in values, without those that the protocol cannot hold."""
+    """Return attributes as exact built-in values. Attributes that the protocol cannot hold are omitted."""
     if not attributes:
         return {}
-    # The SDK's own mappings take a lock for each item, but not in copy().
+    # The mappings of the SDK take a lock for each item, but not in copy().
     found: Any = attributes.copy() if hasattr(attributes, "copy") else attributes
     if type(found) is not dict:
         found = dict(found)
@@ -76,11 +69,11 @@ def _plain_items(attributes: Mapping[str, Any]) -> dict[str, Plain]:
 def write_attributes(field: Any, attributes: Mapping[str, Any]) -> None:
     """Append attributes to a repeated field of ``KeyValue``.
 
-    Fields are assigned one by one: message constructors with keywords take twice as long.
+    Fields are assigned one by one, because message constructors with keywords take twice as long.
 
     Raises:
-        TypeError: A value of another type.
-        ValueError: An int beyond 64 bits, or text that UTF-8 cannot hold.
+        TypeError: A value has an unsupported type.
+        ValueError: An int does not fit in 64 bits, or a text cannot be encoded in UTF-8.
     """
     add = field.add
     for key, value in attributes.items():
@@ -118,7 +111,7 @@ def _write_value(field: Any, value: Any) -> None:
 
 
 def key_values(attributes: Mapping[str, Scalar | Sequence[Scalar]]) -> list[KeyValue]:
-    """Return attributes as messages, for points and spans that share them."""
+    """Return attributes as messages that several points or spans can share."""
     found = []
     for key, value in attributes.items():
         pair = KeyValue(key=key, value=AnyValue())

@@ -1,4 +1,4 @@
-"""Frozen requests as OTLP JSON: what the Collector's otlpjsonfile receiver and its HTTP endpoint read."""
+"""Requests as OTLP JSON, for the otlpjsonfile receiver and the HTTP endpoint of the Collector."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf.json_format import MessageToDict
 
 if TYPE_CHECKING:
-    from monitel_otlp.request import FrozenRequest
+    from monitel_otlp.messages.request import FrozenRequest
 
 _IDS = {"traceId", "spanId", "parentSpanId"}
 
 
 def json_line(request: FrozenRequest) -> str:
-    """One request as one line: ids in hex and enums as integers, as the OTLP specification asks for."""
+    """Return a request as one line, with ids in hex and enums as integers, as the OTLP specification requires."""
     message = MessageToDict(request.message(), use_integers_for_enums=True)
     return json.dumps(_with_hex_ids(message), ensure_ascii=False, separators=(",", ":"))
 

@@ -1,4 +1,4 @@
-"""The leaves of a request: metric points, log records, spans, in message order."""
+"""Records of a request (metric points, log records or spans), in message order."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: From a request down to its leaves.
+#: Field names from a request down to its records.
 LEVELS = {
     "metrics": ("resource_metrics", "scope_metrics", "metrics", "data_points"),
     "logs": ("resource_logs", "scope_logs", "log_records"),
@@ -15,8 +15,8 @@ LEVELS = {
 }
 
 
-def leaf_lists(message: Any, levels: tuple[str, ...]) -> Iterator[Any]:
-    """Yield the repeated fields at the bottom, in order."""
+def record_lists(message: Any, levels: tuple[str, ...]) -> Iterator[Any]:
+    """Yield the repeated fields that hold the records, in order."""
     level, *deeper = levels
     if level == "data_points":
         kind = message.WhichOneof("data")
@@ -27,9 +27,9 @@ def leaf_lists(message: Any, levels: tuple[str, ...]) -> Iterator[Any]:
         yield getattr(message, level)
         return
     for each in getattr(message, level):
-        yield from leaf_lists(each, tuple(deeper))
+        yield from record_lists(each, tuple(deeper))
 
 
-def count_leaves(message: Any, levels: tuple[str, ...]) -> int:
-    """Return the number of leaves below a message."""
-    return sum(len(leaves) for leaves in leaf_lists(message, levels))
+def count_records(message: Any, levels: tuple[str, ...]) -> int:
+    """Return the number of records below a message."""
+    return sum(len(records) for records in record_lists(message, levels))

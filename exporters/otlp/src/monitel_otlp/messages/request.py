@@ -1,4 +1,4 @@
-"""The unit of delivery: one encoded OTLP request, which nothing changes any more."""
+"""The unit of delivery: one encoded, immutable OTLP request."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ RESPONSES: dict[str, type[Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class FrozenRequest:
-    """One encoded request without address and headers, so that no token is in it.
+    """One encoded request. It has neither address nor headers, so it contains no token.
 
     Attributes:
         signal: ``"metrics"``, ``"logs"`` or ``"traces"``.
-        body: The protobuf message; it is compressed when it is sent, if at all.
-        items: Recorded items (windows, log records, spans) that are delivered with this request.
+        body: The protobuf message, not compressed.
+        items: Number of recorded items (windows, log records, spans) in this request.
         created_ns: Time of encoding, Unix ns.
-        weights: For each metric point, log record or span of the message, in order, how many items end with it, as
-            ``array("I").tobytes()``. Empty: one each, or none at all where ``items`` is 0.
-        synthetic: Spans in it that the pipeline made itself; they are not items.
-        idle: True if it holds nothing but the pipeline's own metrics, which are not worth a place on disk.
+        weights: For each metric point, log record or span of the message, in order, the number of items that end with
+            it, as ``array("I").tobytes()``. If empty, each number is 1, or 0 if ``items`` is 0.
+        synthetic: Number of spans that the pipeline has made itself. They are not items.
+        idle: True if it holds only metrics of the pipeline itself, which are not written to disk.
     """
 
     signal: str
@@ -57,6 +57,6 @@ class FrozenRequest:
     idle: bool = False
 
     def message(self) -> Message:
-        """The message, decoded."""
+        """Return the decoded message."""
         request: Message = REQUESTS[self.signal].FromString(self.body)
         return request

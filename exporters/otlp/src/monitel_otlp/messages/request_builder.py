@@ -1,4 +1,4 @@
-"""The request that is being filled: records of one resource and scope, put when it is large enough."""
+"""Building of requests: records of one resource and scope are added until the request is large enough."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
-from monitel_otlp.leaves import LEVELS
-from monitel_otlp.request import REQUESTS, FrozenRequest
+from monitel_otlp.messages.records import LEVELS
+from monitel_otlp.messages.request import REQUESTS, FrozenRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,16 +21,16 @@ RECORDS_PER_REQUEST = 500
 BYTES_PER_REQUEST = 2**20
 
 
-class OpenRequest:
-    """Fills requests of log records or spans, which all have one resource and one scope.
+class RequestBuilder:
+    """Builds requests of log records or spans with one resource and one scope.
 
     Args:
         signal: ``"logs"`` or ``"traces"``.
         resource: The resource as a message, serialized.
-        scope: Name and version.
+        scope: Name and version of the scope.
         write: Fills one new record from plain values.
         put: Receives each finished request.
-        created_ns: The requests' time, Unix ns; None: the time at which each is finished.
+        created_ns: Creation time of the requests, Unix ns; None: the time at which each request is finished.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class OpenRequest:
         """Add one record.
 
         Args:
-            plain: The record's plain values.
-            synthetic: The pipeline made it: it is not an item.
+            plain: The plain values of the record.
+            synthetic: The pipeline has made the record itself, so it is not an item.
 
         Raises:
-            Exception: It cannot be encoded; nothing of it is added.
+            Exception: The record cannot be encoded, and was not added.
         """
         records = self._records
         record = records.add()
@@ -76,7 +76,7 @@ class OpenRequest:
             self.flush()
 
     def flush(self) -> None:
-        """Put what was added since the last request."""
+        """Put the records that were added since the last request."""
         if not self._weights:
             return
         body, synthetic = self._message.SerializeToString(), self._synthetic
@@ -99,38 +99,38 @@ class OpenRequest:
         self._bytes = 0
 
 
-class Requests:
-    """Puts items of one kind into open requests; for one thread at a time.
+class ItemRequests:
+    """Encodes items of one kind into requests. Use it from one thread at a time.
 
     An item that cannot be encoded is lost, and reported to ``lost`` with the reason ``encoding``.
 
     Args:
-        what: Names an item in a log line.
+        noun: Names an item in log messages, e.g. ``"an event"``.
         signal: ``"logs"`` or ``"traces"``.
-        open_request: Fills the requests.
+        builder: Builds the requests.
         lost: Receives signal, reason and number of items.
     """
 
     def __init__(
-        self, what: str, signal: str, open_request: OpenRequest, lost: Callable[[str, str, int], None]
+        self, noun: str, signal: str, builder: RequestBuilder, lost: Callable[[str, str, int], None]
     ) -> None:
-        self._what = what
+        self._noun = noun
         self._signal = signal
-        self._open_request = open_request
+        self._builder = builder
         self._lost = lost
         self._failed = False
 
     def flush(self) -> None:
-        """Put the items that are not in a request yet."""
-        self._open_request.flush()
+        """Put the items that were added since the last request."""
+        self._builder.flush()
 
     def _add(self, plain: Callable[[], Any], *, synthetic: bool = False) -> None:
-        """Encode the plain values that a function makes; never raises."""
+        """Encode the plain values that a function returns. Never raises."""
         try:
-            self._open_request.add(plain(), synthetic=synthetic)
+            self._builder.add(plain(), synthetic=synthetic)
         except Exception:
             if not self._failed:
                 self._failed = True
-                _log.exception("%s cannot be encoded and is dropped (further ones are only counted)", self._what)
+                _log.exception("%s cannot be encoded and is dropped (further ones are only counted)", self._noun)
             if not synthetic:
                 self._lost(self._signal, "encoding", 1)

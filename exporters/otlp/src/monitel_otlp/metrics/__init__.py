@@ -1,1 +1,1 @@
-"""Windows into metric points."""
+"""Conversion of windows to metric points."""

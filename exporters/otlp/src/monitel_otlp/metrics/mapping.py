@@ -1,4 +1,4 @@
-"""Windows into metric points: each at its own time, in the shape that the backend's temporality asks for."""
+"""Conversion of windows to metric points, for cumulative and for delta temporality."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _CUMULATIVE = AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
 
 
 class WindowMapping(ABC):
-    """Turns windows into metrics; points of a series ascend in time, over all calls.
+    """Converts windows to metrics. The times of a series ascend over all calls.
 
-    The messages are filled directly: the SDK's metric classes and their encoder take four times as long, for which the
-    training loop may have to wait.
+    The messages are filled directly: the SDK's metric classes and their encoder take four times as long, and the
+    training loop may have to wait for that.
 
     Args:
-        start_ns: Start of the counting, Unix ns.
+        start_ns: Start of the totals, Unix ns.
         distributions: The form of HISTOGRAM: ``"percentiles"``, ``"histogram"`` or ``"both"``.
     """
 
@@ -55,10 +55,10 @@ class WindowMapping(ABC):
         return self.kind, self._start_ns, self._distributions
 
     def write(self, entries: Iterable[Entry], points: Points) -> int:
-        """Add the points of some windows, in the order in which the queue gave them.
+        """Add the points of windows, in the order of the queue.
 
         Returns:
-            The number of windows that are lost because they cannot be encoded.
+            The number of windows that were lost because they cannot be encoded.
         """
         plains, lost = [], 0
         for entry in entries:
@@ -66,27 +66,27 @@ class WindowMapping(ABC):
                 plains.append((plain_window(entry), entry.series))
             except Exception:
                 self._warn()
-                lost += entry.items
+                lost += 1
         return lost + self.write_plain(plains, points)
 
     def write_plain(self, windows: Iterable[tuple[PlainWindow, Series]], points: Points) -> int:
-        """Add the points of windows that are given as plain values, with their series; see :meth:`write`."""
+        """Add the points of windows in the form of plain values, with their series; see :meth:`write`."""
         lost = 0
         by_series: dict[Series, list[WindowRow]] = {}
         for plain, series in windows:
             try:
-                row = self.settled(row_of(plain, series))
+                row = self.with_totals(row_of(plain, series))
             except Exception:
                 self._warn()
                 lost += 1
             else:
                 by_series.setdefault(series, []).append(row)
-        for series, own in by_series.items():
+        for series, rows in by_series.items():
             try:
-                ordered = ascending(own, series.end_ns + _MILLISECOND_NS)
+                ordered = ascending(rows, series.end_ns + _MILLISECOND_NS)
             except Exception:  # numbers that cannot be merged: too large for a float
                 self._warn()
-                lost += sum(row.items for row in own)
+                lost += sum(row.items for row in rows)
                 continue
             for row in ordered:
                 try:
@@ -104,19 +104,19 @@ class WindowMapping(ABC):
     def add(self, row: WindowRow, points: Points) -> None:
         """Add the points of one window."""
 
-    def settled(self, row: WindowRow) -> WindowRow:
-        """Return the window with the totals that depend on the order in which windows were queued."""
+    def with_totals(self, row: WindowRow) -> WindowRow:
+        """Return the window with the totals that depend on the order of the queue."""
         return row
 
     def write_distribution(
         self, row: WindowRow, points: Points, histogram: monitel.Histogram | None, temporality: int, start_ns: int
     ) -> None:
-        """Add the points of HISTOGRAM: percentiles of the window, and the histogram of the window or of all so far."""
+        """Add the points of HISTOGRAM: the percentiles of the window, and ``histogram``, if they are enabled."""
         name, unit = row.series.name, row.series.definition.unit
         if row.histogram is not None and self._percentiles:
             for suffix, value in row.histogram.percentiles().items():
                 points.add(row, f"{name}.{suffix}", unit).as_double = value
-        if histogram is not None and histogram.count:  # there may be none that is finite
+        if histogram is not None and histogram.count:  # empty if no sample is finite
             point = points.add(row, f"{name}.histogram", unit, "exponential_histogram", temporality)
             point.start_time_unix_nano = start_ns
             point.count = histogram.count
@@ -127,25 +127,25 @@ class WindowMapping(ABC):
             point.negative.offset = histogram.negative_offset
             point.negative.bucket_counts.extend(histogram.negative)
             point.min, point.max = histogram.min, histogram.max
-            if not histogram.negative and math.isfinite(histogram.sum):  # the protocol wants none of negative samples
+            if not histogram.negative and math.isfinite(histogram.sum):  # the protocol demands it
                 point.sum = histogram.sum
 
     def _warn(self) -> None:
         if not self._failed:
             self._failed = True
-            _log.exception("a window cannot be encoded and is dropped (further ones are only counted)")
+            _log.exception("a window cannot be encoded and is dropped (further windows are only counted)")
 
 
 class CumulativeMapping(WindowMapping):
-    """For cumulative temporality: COUNT and SUM are sums since the start, the rest are gauges.
+    """For cumulative temporality: COUNT and SUM are sums since the start, other aggregations are gauges.
 
-    One metric for each aggregation that was asked for, under the name that it has everywhere: ``train.loss.mean``. A
-    distribution is one of all samples since the start, ``train.loss.histogram``, or percentiles of each window.
+    Each requested aggregation becomes one metric with its usual name: ``train.loss.mean``. A distribution becomes one
+    histogram of all samples since the start, ``train.loss.histogram``, or percentiles of each window.
     """
 
     kind = "cumulative"
 
-    def settled(self, row: WindowRow) -> WindowRow:
+    def with_totals(self, row: WindowRow) -> WindowRow:
         """Return the window with the distribution of all windows up to it."""
         if row.histogram is None or not self._histograms:
             return row
@@ -171,21 +171,21 @@ class CumulativeMapping(WindowMapping):
 
 
 class DeltaMapping(WindowMapping):
-    """For delta temporality: one histogram a window, with one bucket, count, sum, min and max; the others are gauges.
+    """For delta temporality: one histogram per window, with one bucket, count, sum, min and max, and gauges.
 
-    HISTOGRAM gives one more, ``train.loss.histogram``, or percentiles.
+    VALUE and STDDEV become gauges. HISTOGRAM becomes another histogram, ``train.loss.histogram``, or percentiles.
 
-    A series that ever had a negative sample has no sum in its histogram from then on (the protocol wants it so), nor in
-    the windows that are not encoded yet, and ``<stat>.total`` beside it. A sum that is not finite is left out.
+    From its first negative sample on, a series has no sum in its histogram, as the protocol demands, and has the metric
+    ``<stat>.total`` instead; this includes windows that are not encoded yet. A sum that is not finite is left out.
     """
 
     kind = "delta"
 
     def add(self, row: WindowRow, points: Points) -> None:
-        """Add a histogram point, and the points of what it cannot hold."""
+        """Add a histogram point, and the points of the other aggregations."""
         series, summary = row.series, False
         unit = series.definition.unit
-        start_ns = max(row.start_ns, series.end_ns)  # two Stats of one name may have windows that overlap
+        start_ns = max(row.start_ns, series.end_ns)  # windows of two Stats with the same name may overlap
         for suffix in row.suffixes:
             if suffix in {"value", "stddev"}:
                 points.add(row, f"{series.name}.{suffix}", unit).as_double = row.value(suffix)
@@ -216,11 +216,11 @@ class DeltaMapping(WindowMapping):
 
 
 def mapping_of(kind: str, start_ns: int, distributions: str) -> WindowMapping:
-    """Return a new mapping, ``"cumulative"`` or ``"delta"``, that starts without any window."""
+    """Return a new mapping, ``"cumulative"`` or ``"delta"``, with empty totals."""
     return {"cumulative": CumulativeMapping, "delta": DeltaMapping}[kind](start_ns, distributions)
 
 
 def choose_mapping(start_ns: int, distributions: str) -> WindowMapping:
-    """Return the mapping that OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE asks for."""
+    """Return the mapping for OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE."""
     preference = os.environ.get("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "").strip().lower()
     return mapping_of("delta" if preference in {"delta", "lowmemory"} else "cumulative", start_ns, distributions)

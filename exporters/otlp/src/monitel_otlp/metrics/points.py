@@ -1,4 +1,4 @@
-"""The metric points of one request, and the number of windows that each of them completes."""
+"""Metric points of one request, and the number of windows that each point completes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality
 
 import monitel
 from monitel_otel import describe
-from monitel_otlp.leaves import LEVELS, count_leaves
-from monitel_otlp.request import FrozenRequest
+from monitel_otlp.messages.records import LEVELS, count_records
+from monitel_otlp.messages.request import FrozenRequest
 
 if TYPE_CHECKING:
     from monitel_otlp.metrics.window_row import WindowRow
@@ -20,19 +20,19 @@ UNSPECIFIED = AggregationTemporality.AGGREGATION_TEMPORALITY_UNSPECIFIED
 
 
 class Points:
-    """The points of one request, those of one name in one metric.
+    """The points of one request; all points with the same name are in one metric.
 
-    The points of a window come one after the other by :meth:`add`, followed by :meth:`commit`, or by
-    :meth:`rollback`, which removes them. A window is delivered when its last point in message order is.
+    The points of a window are added by several calls of :meth:`add`, followed by :meth:`commit`, or by
+    :meth:`rollback`, which removes them. A window is delivered when its last point in message order is delivered.
 
     Args:
-        version: Of the scope.
+        version: Version of the scope.
 
     Attributes:
         request: The message with the points.
-        windows: Windows in it, a merged one counting once.
-        items: Windows in it, a merged one counting as all that it was made of.
-        bytes: Size of the points, estimated.
+        windows: Number of windows; merged windows count once.
+        items: Number of windows as recorded; merged windows count separately.
+        bytes: Estimated size of the points.
     """
 
     def __init__(self, version: str = monitel.__version__) -> None:
@@ -44,8 +44,8 @@ class Points:
         scope.scope.name, scope.scope.version = "monitel", version
         self._metrics = scope.metrics
         self._found: dict[str, tuple[int, Any, list[int]]] = {}
-        self._added: list[tuple[int, Any, list[int]]] = []  # metrics of the window that is not committed yet
-        self._unplaced = 0  # windows without any point, counted with the next point
+        self._added: list[tuple[int, Any, list[int]]] = []  # metrics of the uncommitted window
+        self._unplaced = 0  # windows without a point, counted with the next point
 
     def add(  # noqa: PLR0917  called for each point: keywords would cost a tenth of it
         self,
@@ -56,9 +56,9 @@ class Points:
         temporality: int = UNSPECIFIED,
         monotonic: bool = False,
     ) -> Any:
-        """Return a new point at the end of a window, to be filled in; ``shape`` is a field of ``Metric``."""
+        """Return a new, empty point with the end time of a window; ``shape`` is a field of ``Metric``."""
         series = row.series
-        key = f"{shape} {name}"  # a tuple of the two would have the garbage collector at work
+        key = f"{shape} {name}"  # a tuple would cause garbage collections
         found = self._found.get(key)
         if found is None:
             definition = series.definition
@@ -82,7 +82,7 @@ class Points:
         return point
 
     def commit(self, items: int) -> None:
-        """Keep the points of a window; the last of them in message order completes ``items`` windows."""
+        """Keep the points of a window; its last point in message order completes ``items`` windows."""
         added = self._added
         self.windows += 1
         self.items += items
@@ -110,9 +110,9 @@ class Points:
         """Return the finished request.
 
         Args:
-            company: ``ResourceMetrics`` with the resource and the metrics that are not of windows; it is copied.
+            company: ``ResourceMetrics`` with the resource and all other metrics of the request; it is copied.
             created_ns: Time of encoding, Unix ns.
-            idle: True if the company is only the pipeline's own metrics; it matters where there are no windows.
+            idle: True if ``company`` has only the pipeline's self-metrics; only used for a request without windows.
         """
         target = self.request.resource_metrics[0]
         if not self.windows:
@@ -122,7 +122,7 @@ class Points:
         weights = array("I")
         for _, _, of_metric in self._found.values():
             weights.extend(of_metric)
-        weights.extend([0] * count_leaves(company, LEVELS["metrics"][1:]))
+        weights.extend([0] * count_records(company, LEVELS["metrics"][1:]))
         if self._unplaced and weights:
             weights[-1] += self._unplaced
         return FrozenRequest("metrics", self.request.SerializeToString(), self.items, created_ns, weights.tobytes())

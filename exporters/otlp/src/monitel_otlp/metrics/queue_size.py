@@ -1,4 +1,4 @@
-"""The gauge of waiting items: the one self-metric that is in every request of windows."""
+"""Queue size: the self-metric that is in every request with windows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ QUEUE_SIZE = "monitel.queue.size", "{item}", "Items that wait in memory"
 
 
 def write_queue_size(scope: Any, items: int, time_ns: int) -> None:
-    """Fill a new ``ScopeMetrics`` with the queue's size alone."""
+    """Fill a new ``ScopeMetrics`` with the queue size."""
     scope.scope.name, scope.scope.version = PIPELINE_SCOPE, monitel.__version__
     metric = scope.metrics.add()
     metric.name, metric.unit, metric.description = QUEUE_SIZE

@@ -1,4 +1,4 @@
-"""The state of a series as plain values, for the header of a raw segment."""
+"""State of a series as plain values, for the header of a raw segment."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from typing import TYPE_CHECKING
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
 import monitel
-from monitel_otlp.attributes import readable
+from monitel.attributes import escape_surrogates
 from monitel_otlp.metrics.window_queue import Series
 from monitel_otlp.metrics.window_row import histogram_of, plain_histogram
 
 if TYPE_CHECKING:
     from monitel_otlp.metrics.window_row import PlainHistogram
 
-# Metric's name, Stat's name, unit, description, monotonic, attributes (serialized), signed, end of the last point in
-# Unix ns, distribution so far, distributions of dropped windows.
+# Metric name, Stat name, unit, description, monotonic, serialized attributes, signed, end of the last point in Unix ns,
+# total distribution, distributions of dropped windows.
 PlainSeries = tuple[
     str, str, str, str, bool, list[bytes], bool, int, "PlainHistogram | None", "list[PlainHistogram]"
 ]
 
 
 def plain_series(series: Series) -> PlainSeries:
-    """Return the state of a series at this moment."""
+    """Return the current state of a series."""
     definition = series.definition
     return (
         series.name,
-        readable(definition.name),
-        readable(definition.unit),
-        readable(definition.description),
+        escape_surrogates(definition.name),
+        escape_surrogates(definition.unit),
+        escape_surrogates(definition.description),
         bool(definition.monotonic),
         [pair.SerializeToString() for pair in series.attributes],
         bool(series.signed),
@@ -40,7 +40,7 @@ def plain_series(series: Series) -> PlainSeries:
 
 
 def series_of(plain: PlainSeries) -> Series:
-    """Return a series in the state that is given."""
+    """Return a series with the given state."""
     name, stat, unit, description, monotonic, attributes, signed, end_ns, histogram, dropped = plain
     definition = monitel.StatDefinition(stat, (), unit, description, {}, monotonic)
     return Series(

@@ -1,4 +1,4 @@
-"""Closed windows on their way out: a bounded queue, and the running totals of each series."""
+"""Queue of closed windows, and the running totals of each series."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from threading import RLock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from monitel.attributes import typed_items
 from monitel.bounded_queue import BoundedQueue
 from monitel_otel import MetricNames
-from monitel_otlp.attributes import key_values
+from monitel_otlp.messages.attributes import key_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
@@ -30,19 +31,19 @@ _WINDOW_BYTES, _BUCKET_BYTES = 512, 8
 
 @dataclass(slots=True, eq=False)
 class Series:
-    """What all windows of one name and of the same attributes share, whichever Stats they come from.
+    """The windows with one name and one set of attributes, of any number of Stats.
 
     Attributes:
-        name: The metric's.
-        definition: Of the first Stat of that name: it decides the metric's unit, and whether its sum only rises.
-        attributes: Of every point.
-        count: Samples so far.
-        sum: The samples' sum so far, of windows whose sum is finite.
+        name: The metric name.
+        definition: Definition of the first Stat with the name, which decides the metric's unit and monotonicity.
+        attributes: Attributes of every point.
+        count: Number of samples so far.
+        sum: Sum of the samples so far, without windows whose sum is not finite.
         signed: A sample was negative.
-        end_ns: Time of the latest point; written where windows are encoded.
-        histogram: The samples' distribution so far; written there too, for it takes longer than a training loop should
-            wait.
-        dropped: Distributions of windows that were dropped before that.
+        end_ns: Time of the latest point; set by the encoder.
+        histogram: Distribution of the samples so far; set by the encoder, because merging takes too long for the
+            training loop.
+        dropped: Distributions of windows that were dropped from the queue and are not in ``histogram`` yet.
     """
 
     name: str
@@ -56,13 +57,13 @@ class Series:
     dropped: deque[monitel.Histogram] = field(default_factory=deque)
 
     def drop(self, histogram: monitel.Histogram) -> None:
-        """Keep a distribution that no point will have, for the total: one that holds all of them."""
+        """Add the distribution of a dropped window to the total."""
         with suppress(IndexError):
             histogram = self.dropped.pop().merge(histogram)
         self.dropped.append(histogram)
 
     def total(self, histogram: monitel.Histogram) -> monitel.Histogram:
-        """The distribution of all windows up to one that comes in its turn."""
+        """Add the distribution of the next window to the total, and return the total."""
         with suppress(IndexError):
             while True:
                 histogram = self.dropped.popleft().merge(histogram)
@@ -73,9 +74,14 @@ class Series:
 
 
 class Entry(NamedTuple):
-    """A window, its sum where that is finite, and its series' totals with it counted in.
+    """A window in the queue.
 
-    That of the distributions is settled later, where windows are encoded.
+    Attributes:
+        window: The window.
+        series: The series of the window.
+        finite_sum: The window's sum if it is finite.
+        total_count: Number of the series' samples up to this window.
+        total_sum: Sum of the series' samples up to this window.
     """
 
     window: monitel.Window
@@ -83,26 +89,25 @@ class Entry(NamedTuple):
     finite_sum: float | None
     total_count: int
     total_sum: float
-    total_histogram: monitel.Histogram | None = None
-    items: int = 1
 
 
 class WindowQueue:
-    """Takes windows in the thread that closes them, and gives them to the encoder.
+    """Receives windows in the thread that closes them, and keeps them for the encoder.
 
-    When it is full the oldest window is dropped and counted. Totals are fixed when a window comes in, so cumulative
-    counts and sums are right whatever is dropped, and outlive the Stats. A window whose sum is not finite is left out
-    of the total and counted in ``nonfinite``; samples that ``max_samples`` kept out, in ``discarded``.
+    When the queue is full, the oldest window is dropped and counted. Totals are computed when a window is put into the
+    queue, so that cumulative counts and sums are correct even if windows are dropped, and outlive the Stats.
+    ``nonfinite`` counts windows whose sum is not finite and therefore not in the total, ``discarded`` the samples that
+    ``max_samples`` kept out.
 
-    A name has at most ``series_limit`` attribute sets; the windows of further ones go into one series with the
-    attribute ``otel.metric.overflow``, as in OpenTelemetry's SDK, and that is logged once.
+    A name has at most ``series_limit`` sets of attributes. Windows with further sets go into one series with the
+    attribute ``otel.metric.overflow``, as in OpenTelemetry's SDK; this is logged once.
 
     Args:
-        limit: Windows that it holds.
-        limit_bytes: Estimated bytes that it holds.
-        attributes: Put on every point that has none of that name, e.g. the rank.
-        series_limit: Attribute sets of one name.
-        wake: Called when the queue is half full.
+        limit: The most windows in the queue.
+        limit_bytes: The most estimated bytes in the queue.
+        attributes: Attributes for every point that does not have them, e.g. the rank.
+        series_limit: The most sets of attributes of one name.
+        wake: Called when the queue becomes half full.
     """
 
     def __init__(
@@ -131,7 +136,7 @@ class WindowQueue:
         return len(self.queue)
 
     def put(self, window: monitel.Window) -> None:
-        """Take one window."""
+        """Append a window, and update the totals of its series."""
         series = self._series_of(window.definition)
         finite_sum = window.sum if math.isfinite(window.sum) else None
         histogram = window.histogram
@@ -177,7 +182,7 @@ class WindowQueue:
                 self._series_of_name[name] += 1
         if overflows:
             _log.warning(
-                "%r has more than %d sets of attributes: further ones are sent as one series with %s=true",
+                "%r has more than %d sets of attributes: further sets are sent as one series with %s=true",
                 *(definition.name, self._series_limit, _OVERFLOW),
             )
         return series
@@ -186,18 +191,16 @@ class WindowQueue:
         if first.name not in self._different:
             self._different.add(first.name)
             _log.warning(
-                "Stats of one metric differ: %r has unit %r and monotonic=%s, %r has %r and %s; the first's are sent",
+                "Stats of one metric differ: %r has unit %r and monotonic=%s, %r has unit %r and monotonic=%s; "
+                "using those of the first",
                 *(first.name, first.unit, first.monotonic),
                 *(other.name, other.unit, other.monotonic),
             )
 
 
 def _identity(name: str, attributes: Mapping[str, Any]) -> Hashable:
-    """Return the identity of a series; True and 1 differ in it, as in the protocol, and NaN equals NaN."""
-    return name, frozenset(
-        (attribute, type(value), value if value == value else None)  # noqa: PLR0124  NaN differs from itself
-        for attribute, value in attributes.items()
-    )
+    """Return the key of a series; values of different types differ in it, as in the protocol."""
+    return name, typed_items(attributes)
 
 
 def _keep_distribution(dropped: Entry) -> None:

@@ -1,4 +1,4 @@
-"""One closed window on its way to metric points, as exact built-in values."""
+"""Row: one closed window with its series' totals, as exact built-in values."""
 
 from __future__ import annotations
 
@@ -6,44 +6,43 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import monitel
-from monitel_otlp.metrics.pooled_stddev import pooled_stddev
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from monitel_otlp.metrics.window_queue import Entry, Series
 
-# Scale, zeros, offset and counts of the positive and the negative side, sum, min, max, not finite.
+# The fields of monitel.Histogram.
 PlainHistogram = tuple[int, int, int, tuple[int, ...], int, tuple[int, ...], float, float, float, int]
 
-#: A window: its series' number, then the fields of :class:`WindowRow` from ``suffixes`` to ``items``.
+#: A window: the number of its series, and the fields of :class:`WindowRow` from ``suffixes`` to ``items``.
 PlainWindow = tuple[Any, ...]
 
-_AFTER_HISTOGRAM = 11  # in a window's plain values
+_AFTER_HISTOGRAM = 11  # index into a window's plain values
 
 _MILLISECOND_NS = 1_000_000  # Prometheus keeps the first of two points that are closer
 
 
 class WindowRow(NamedTuple):
-    """A window with its series' totals, those of the moment at which it was queued.
+    """A window with its series' totals up to this window.
 
     Attributes:
-        series: The series that it belongs to.
-        suffixes: Aggregations that were asked for, such as ``"mean"``.
+        series: The series of the window.
+        suffixes: Requested aggregations, such as ``"mean"``.
         start_ns: Start, Unix ns.
-        end_ns: End, Unix ns; that of the points.
+        end_ns: End, and time of the points, Unix ns.
         samples: Number of samples.
-        sum: The samples added up.
+        sum: Sum of the samples.
         min: The smallest sample.
         max: The largest sample.
         last: The last sample.
-        stddev: Their standard deviation, if asked for.
-        histogram: Their distribution, if asked for.
-        finite_sum: The sum where it is finite.
-        total_count: Samples of the series so far.
-        total_sum: Sum of the series so far.
-        items: Windows in it: several after a merge.
-        total_histogram: Distribution of the series so far; set in the order in which windows are encoded.
+        stddev: Standard deviation of the samples, if requested.
+        histogram: Distribution of the samples, if requested.
+        finite_sum: The sum of the finite sums of all merged windows; None if there is none.
+        total_count: Number of the series' samples up to this window.
+        total_sum: Sum of the series' samples up to this window.
+        items: Number of merged windows.
+        total_histogram: Distribution of the series' samples up to this window; set by the mapping.
     """
 
     series: Series
@@ -64,7 +63,7 @@ class WindowRow(NamedTuple):
     total_histogram: monitel.Histogram | None = None
 
     def value(self, suffix: str) -> float | None:
-        """Return the number of an aggregation that has one."""
+        """Return the number of an aggregation other than COUNT, SUM and HISTOGRAM."""
         return _VALUES[suffix](self)
 
 
@@ -103,7 +102,7 @@ def plain_window(entry: Entry, series: int = 0) -> PlainWindow:
         None if entry.finite_sum is None else float(entry.finite_sum),
         int(entry.total_count),
         float(entry.total_sum),
-        int(entry.items),
+        1,  # item
     )
 
 
@@ -132,7 +131,7 @@ def plain_histogram(histogram: monitel.Histogram) -> PlainHistogram:
 
 
 def _counts(counts: tuple[int, ...]) -> tuple[int, ...]:
-    # The sum has another type if one of them is a NumPy number: they are not converted one by one without need.
+    # The sum has another type if one of the counts is a NumPy number; only then all counts are converted.
     return counts if type(counts) is tuple and type(sum(counts)) is int else tuple(map(int, counts))
 
 
@@ -147,10 +146,10 @@ def _suffixes(aggregations: tuple[monitel.Aggregation, ...]) -> tuple[str, ...]:
 
 
 def ascending(rows: list[WindowRow], earliest_ns: int) -> list[WindowRow]:
-    """Return windows of one series by their ends, none before ``earliest_ns``; those less than 1 ms apart become one.
+    """Return windows of one series sorted by end, all of them at ``earliest_ns`` or later, and at least 1 ms apart.
 
-    Two threads may hand over two windows of a series in the wrong order. Times and totals both only rise, so each is
-    put in order by itself: the totals are in the order of arrival already.
+    Windows that are less than 1 ms apart are merged. Two threads may queue two windows of a series in the wrong order.
+    Times and totals both have to rise, so they are sorted separately: the totals are already in the order of arrival.
     """
     if len(rows) == 1 and rows[0].end_ns >= earliest_ns:
         return rows
@@ -169,28 +168,36 @@ def ascending(rows: list[WindowRow], earliest_ns: int) -> list[WindowRow]:
 
 
 def _merged(one: WindowRow, other: WindowRow) -> WindowRow:
+    """Return two windows of one series as one, with the totals of the later one."""
+    both = _window(one).merge(_window(other))
     sums = [row.finite_sum for row in (one, other) if row.finite_sum is not None]
     return other._replace(
         start_ns=one.start_ns,
-        samples=one.samples + other.samples,
-        sum=one.sum + other.sum,
-        min=min(one.min, other.min),
-        max=max(one.max, other.max),
-        stddev=_merged_stddev(one, other),
-        histogram=_merged_histogram(one.histogram, other.histogram),
+        samples=both.count,
+        sum=both.sum,
+        min=both.min,
+        max=both.max,
+        last=both.last,
+        stddev=both.stddev,
+        histogram=both.histogram,
         finite_sum=sum(sums) if sums else None,
         items=one.items + other.items,
     )
 
 
-def _merged_stddev(one: WindowRow, other: WindowRow) -> float | None:
-    """Of both; two Stats of one name may differ in the aggregations that they collect."""
-    if one.stddev is None or other.stddev is None:
-        return other.stddev
-    mean = (one.sum + other.sum) / (one.samples + other.samples)
-    parts = ((row.samples, row.sum / row.samples, row.stddev) for row in (one, other) if row.stddev is not None)
-    return pooled_stddev(mean, parts)
-
-
-def _merged_histogram(one: monitel.Histogram | None, other: monitel.Histogram | None) -> monitel.Histogram | None:
-    return one.merge(other) if one is not None and other is not None else other
+def _window(row: WindowRow) -> monitel.Window:
+    return monitel.Window(
+        row.series.definition,
+        start_ns=row.start_ns,
+        end_ns=row.end_ns,
+        count=row.samples,
+        sum=row.sum,
+        min=row.min,
+        max=row.max,
+        last=row.last,
+        discarded=0,
+        first_step=None,
+        last_step=None,
+        stddev=row.stddev,
+        histogram=row.histogram,
+    )

@@ -1,4 +1,4 @@
-"""Log records of the SDK as plain values, and back."""
+"""Conversion of the SDK's log records to plain values, and back."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry.trace import TraceFlags
 
-from monitel_otlp.attributes import plain_value
-from monitel_otlp.sdk._compat import LogRecord, ReadableLogRecord, SeverityNumber
-from monitel_otlp.sdk.plain_parts import bounded, integer, plain_bounded, text
+from monitel_otlp._compat import LogRecord, ReadableLogRecord, SeverityNumber
+from monitel_otlp.messages.attributes import plain_value
+from monitel_otlp.raw.sdk_values import bounded, integer, plain_bounded, text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from monitel_otlp.sdk.plain_parts import Owners
+    from monitel_otlp.raw.sdk_values import Owners
 
 
 def plain_record(record: ReadableLogRecord, owners: Owners) -> tuple[Any, ...]:

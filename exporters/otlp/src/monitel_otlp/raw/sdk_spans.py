@@ -1,4 +1,4 @@
-"""Spans of the SDK as plain values, and back."""
+"""Conversion of the SDK's spans to plain values, and back."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.sdk.util import BoundedList
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
-from monitel_otlp.sdk.plain_parts import bounded, integer, plain_bounded, text
+from monitel_otlp.raw.sdk_values import bounded, integer, plain_bounded, text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from monitel_otlp.sdk.plain_parts import Owners
+    from monitel_otlp.raw.sdk_values import Owners
 
 _Context = tuple[Any, Any, bool]  # trace id, span id, remote
 
@@ -22,7 +22,7 @@ def plain_span(span: ReadableSpan, owners: Owners) -> tuple[Any, ...]:
     """Return an ended span as exact built-in values.
 
     Raises:
-        Exception: Something of it is not of the type that a span has.
+        Exception: A field of the span has a wrong type.
     """
     attributes, _ = plain_bounded(span.attributes)
     status = span.status
@@ -75,7 +75,7 @@ def _plain_event(event: Event) -> tuple[Any, ...]:
 
 
 def _plain_context(context: SpanContext | None) -> _Context | None:
-    """Return what the protocol has of a parent or a link."""
+    """Return the fields of a parent or a link that the protocol has."""
     if context is None:
         return None
     trace_id, span_id = context.trace_id, context.span_id

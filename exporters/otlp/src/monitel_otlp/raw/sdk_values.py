@@ -1,4 +1,4 @@
-"""Resources, scopes and attributes of the SDK's objects as plain values, and back."""
+"""Conversion of the SDK's resources, scopes and attributes to plain values, and back."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from opentelemetry.attributes import BoundedAttributes
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from monitel_otlp.attributes import plain_attributes
+from monitel_otlp.messages.attributes import plain_attributes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import SupportsIndex
 
-    from monitel_otlp.attributes import Plain
+    from monitel_otlp.messages.attributes import Plain
 
 PlainAttributes = tuple["dict[str, Plain]", int]
 
 
 def plain_bounded(attributes: Mapping[str, Any] | None) -> PlainAttributes:
-    """Return attributes and the number of those that the SDK dropped."""
+    """Return attributes and the number of attributes that the SDK has dropped."""
     return plain_attributes(attributes), attributes.dropped if isinstance(attributes, BoundedAttributes) else 0
 
 
 def bounded(plain: dict[str, Any], dropped: int) -> dict[str, Any] | BoundedAttributes:
-    """Return the attributes of a new object of the SDK."""
+    """Return attributes for a new object of the SDK."""
     if not dropped:
         return plain
     attributes = BoundedAttributes(attributes=plain, immutable=False)
@@ -45,11 +45,11 @@ def integer(value: SupportsIndex | None) -> int | None:
 
 
 class Owners:
-    """Numbers the resources and scopes of some records, for the header of a raw segment."""
+    """Assigns numbers to the resources and scopes of records, for the header of a raw segment."""
 
     def __init__(self) -> None:
         self._numbers: dict[int, int] = {}
-        self._owners: list[Any] = []  # they keep the ids valid
+        self._owners: list[Any] = []  # references that keep the ids valid
         self.plain: list[Any] = []
 
     def number(self, owner: Resource | InstrumentationScope | None) -> int:

@@ -1,1 +1,1 @@
-"""OpenTelemetry's SDK: providers, processors, encoders."""
+"""OpenTelemetry's SDK: providers, processors, and requests of their data."""

@@ -1,4 +1,4 @@
-"""Requests of windows and of everything that the SDK's providers hand over."""
+"""Requests of windows and of the metrics that a reader has collected."""
 
 from __future__ import annotations
 
@@ -9,13 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics as ResourceMetricsMessage
 
-from monitel_otlp.leaves import LEVELS
+from monitel_otlp.messages.request_builder import BYTES_PER_REQUEST, RECORDS_PER_REQUEST
 from monitel_otlp.metrics.points import Points
 from monitel_otlp.metrics.queue_size import PIPELINE_SCOPE, write_queue_size
-from monitel_otlp.open_request import BYTES_PER_REQUEST, RECORDS_PER_REQUEST
-from monitel_otlp.request import REQUESTS, FrozenRequest
-from monitel_otlp.sdk.encoder import (
-    ENCODERS,
+from monitel_otlp.sdk.official_encoders import (
     append_metrics,
     encode_resource,
     resource_metrics,
@@ -28,11 +25,10 @@ if TYPE_CHECKING:
 
     from opentelemetry.sdk.metrics.export import Metric, MetricsData, ScopeMetrics
     from opentelemetry.sdk.resources import Resource
-    from opentelemetry.sdk.trace import ReadableSpan
 
+    from monitel_otlp.messages.request import FrozenRequest
     from monitel_otlp.metrics.mapping import WindowMapping
     from monitel_otlp.metrics.window_queue import Entry
-    from monitel_otlp.sdk._compat import ReadableLogRecord
 
 _log = logging.getLogger("monitel.otlp")
 
@@ -40,26 +36,26 @@ WINDOWS_PER_STEP = 8
 RECORDS_PER_STEP = 8
 
 
-class WindowExporter:
-    """Puts windows, and the metrics that a reader collected, into requests of one resource.
+class MetricRequests:
+    """Encodes windows, and the metrics that a reader has collected, into requests of one resource.
 
-    Windows travel with the metrics of the reader; if there are more of them than fit into one request, the others go
-    in requests of their own, each with the pipeline's queue size stamped now: Prometheus orders samples by resource,
-    so each request needs a sample of the present.
+    A request holds the metrics of the reader and windows. Windows that do not fit are put into further requests, each
+    with the current queue size of the pipeline: Prometheus orders samples by resource, so each request needs a sample
+    with the current time.
 
-    A window that cannot be encoded is lost, and reported to ``lost`` with the reason ``encoding``. Windows are for one
-    thread at a time; :meth:`export` and :meth:`collected` may run in another one.
+    A window that cannot be encoded is lost, and reported to ``lost`` with the reason ``encoding``. Add windows from one
+    thread at a time; :meth:`export` and :meth:`collected` may run in another thread.
 
     Args:
         mapping: Turns windows into metrics.
-        queue_size: Returns the number of items that wait in memory.
-        resource: The resource until a reader gives its own.
+        queue_size: Returns the number of waiting items in memory.
+        resource: The resource of requests, until a reader provides another one.
         put: Receives each finished request.
         lost: Receives signal, reason and number of items.
 
     Attributes:
-        mapping: The mapping given.
-        resource: The present resource as a message, serialized.
+        mapping: The mapping.
+        resource: The current resource as a message, serialized.
     """
 
     def __init__(
@@ -81,26 +77,26 @@ class WindowExporter:
         self._failed = False
 
     def add(self, entries: Sequence[Entry]) -> None:
-        """Take some windows, and encode them in groups of ``WINDOWS_PER_STEP``; never raises.
+        """Add windows, and encode them in groups of ``WINDOWS_PER_STEP``. Never raises.
 
-        Windows of one group that are less than 1 ms apart become one: groups do not depend on how many windows the
-        caller adds at a time. A call with that many at most takes less than 0.5 ms.
+        Windows of one group that end less than 1 ms apart are merged. The groups do not depend on the number of windows
+        per call. A call with at most ``WINDOWS_PER_STEP`` windows takes less than 0.5 ms.
         """
         self._waiting.extend(entries)
         while len(self._waiting) >= WINDOWS_PER_STEP:
             self._encode_group()
 
     def flush(self) -> None:
-        """Put what is not in a request yet; it takes none of the SDK's locks."""
+        """Put everything that is not in a request yet. This takes no lock of the SDK."""
         if self._waiting:
             self._encode_group()
         while self._collected or self._points.windows:
             self._put_next()
 
     def collected(self, metrics_data: MetricsData) -> Iterator[None]:
-        """Encode what a reader collected, a step for each value yielded; it goes into the next request.
+        """Encode the metrics that a reader has collected into the next request, and yield after each step.
 
-        A metric that cannot be encoded is left out, and logged once.
+        A metric that cannot be encoded is left out. A warning is logged once.
         """
         for data in metrics_data.resource_metrics[:1]:
             message = resource_metrics(data.resource, data.schema_url)
@@ -119,7 +115,7 @@ class WindowExporter:
                 self._collected.append(message)
 
     def export(self, metrics_data: MetricsData) -> None:
-        """Encode what a reader collected, all at once; it goes into the next request."""
+        """Encode the metrics that a reader has collected into the next request."""
         for _ in self.collected(metrics_data):
             pass
 
@@ -148,123 +144,16 @@ class WindowExporter:
         points, self._points = self._points, Points()
         now_ns = time.time_ns()
         if self._collected:
-            company = self._collected.popleft()
-            idle = all(scope.scope.name == PIPELINE_SCOPE for scope in company.scope_metrics)
+            metrics = self._collected.popleft()
+            idle = all(scope.scope.name == PIPELINE_SCOPE for scope in metrics.scope_metrics)
         else:
-            company, idle = alone(self.resource, self._queue_size(), now_ns), False
-        self._put(points.frozen(company, now_ns, idle=idle))
+            metrics, idle = queue_size_metrics(self.resource, self._queue_size(), now_ns), False
+        self._put(points.frozen(metrics, now_ns, idle=idle))
 
 
-def alone(resource: bytes, queue_size: int, time_ns: int) -> Any:
-    """Return the ``ResourceMetrics`` that windows travel with when no reader has collected: the queue's size."""
+def queue_size_metrics(resource: bytes, queue_size: int, time_ns: int) -> Any:
+    """Return a ``ResourceMetrics`` message with the queue size, for windows without metrics of a reader."""
     message = ResourceMetricsMessage()
     message.resource.ParseFromString(resource)
     write_queue_size(message.scope_metrics.add(), queue_size, time_ns)
     return message
-
-
-class BatchExporter:
-    """Puts log records, or spans, of the SDK's providers into requests; for one thread at a time.
-
-    A request has at most 500 of them or about 1 MiB, and one entry for each resource and scope. A record that cannot be
-    encoded is lost, and reported to ``lost`` with the reason ``encoding``.
-
-    Args:
-        signal: ``"logs"`` or ``"traces"``.
-        put: Receives each finished request.
-        lost: Receives signal, reason and number of items.
-        created_ns: The requests' time, Unix ns; None: the time at which each is finished.
-    """
-
-    def __init__(
-        self,
-        signal: str,
-        put: Callable[[FrozenRequest], None],
-        lost: Callable[[str, str, int], None],
-        created_ns: int | None = None,
-    ) -> None:
-        self._signal = signal
-        self._put = put
-        self._lost = lost
-        self._created_ns = created_ns
-        self._encode = ENCODERS[signal]
-        self._failed = False
-        self._batch: list[Any] = []
-        self._open()
-
-    def add(self, record: ReadableLogRecord | ReadableSpan) -> None:
-        """Take one record, and encode it with the next few: that is cheaper; never raises."""
-        self._batch.append(record)
-        if len(self._batch) >= RECORDS_PER_STEP:
-            self._encode_batch()
-
-    def export(self, batch: Sequence[ReadableLogRecord] | Sequence[ReadableSpan]) -> None:
-        """Encode a batch of any size, and put it."""
-        for record in batch:
-            self.add(record)
-        self.flush()
-
-    def flush(self) -> None:
-        """Put the records that are not in a request yet."""
-        if self._batch:
-            self._encode_batch()
-        if self._items:
-            self._put_open()
-
-    def _put_open(self) -> None:
-        body, items = self._message.SerializeToString(), self._items
-        self._open()
-        self._put(
-            FrozenRequest(self._signal, body, items, time.time_ns() if self._created_ns is None else self._created_ns)
-        )
-
-    def _open(self) -> None:
-        self._message = REQUESTS[self._signal]()
-        self._resources: dict[tuple[bytes, str], Any] = {}
-        self._scopes: dict[tuple[bytes, str, bytes, str], Any] = {}
-        self._items = 0
-        self._bytes = 0
-
-    def _encode_batch(self) -> None:
-        batch, self._batch = self._batch, []
-        try:
-            self._append(self._encode(batch))
-        except Exception:
-            batch = [record for record in batch if self._encode_alone(record)]
-        self._items += len(batch)
-        if self._items >= RECORDS_PER_REQUEST or self._bytes >= BYTES_PER_REQUEST:
-            self._put_open()
-
-    def _encode_alone(self, record: Any) -> bool:
-        try:
-            self._append(self._encode([record]))
-        except Exception:
-            if not self._failed:
-                self._failed = True
-                _log.exception(
-                    "a record of %s cannot be encoded and is dropped (further ones are only counted)", self._signal
-                )
-            self._lost(self._signal, "encoding", 1)
-            return False
-        return True
-
-    def _append(self, encoded: Any) -> None:
-        """Append the records of a request to those of the same resource and scope."""
-        resources, scopes, records = LEVELS[self._signal]
-        for of_resource in getattr(encoded, resources):
-            outer = of_resource.resource.SerializeToString(), of_resource.schema_url
-            for of_scope in getattr(of_resource, scopes):
-                key = *outer, of_scope.scope.SerializeToString(), of_scope.schema_url
-                found = self._scopes.get(key)
-                if found is None:
-                    resource = self._resources.get(outer)
-                    if resource is None:
-                        resource = self._resources[outer] = getattr(self._message, resources).add()
-                        resource.resource.CopyFrom(of_resource.resource)
-                        resource.schema_url = of_resource.schema_url
-                    scope = getattr(resource, scopes).add()
-                    scope.scope.CopyFrom(of_scope.scope)
-                    scope.schema_url = of_scope.schema_url
-                    found = self._scopes[key] = getattr(scope, records)
-                found.extend(getattr(of_scope, records))
-        self._bytes += encoded.ByteSize()

@@ -1,4 +1,4 @@
-"""The official exporters' public encoders, in steps that a training loop does not notice."""
+"""The public encoders of the official OTLP exporters, called in small steps."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.metrics.export import MetricsData, ResourceMetrics, ScopeMetrics
 from opentelemetry.sdk.resources import Resource
 
-from monitel_otlp.sdk._compat import encode_logs
+from monitel_otlp._compat import encode_logs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from opentelemetry.sdk.metrics.export import Metric
 
-#: For log records and spans: encodes a batch of the SDK's objects as a request.
+#: The function that encodes a batch of log records or spans as a request, by signal.
 ENCODERS: dict[str, Callable[[Any], Any]] = {"logs": encode_logs, "traces": encode_spans}
 
 POINTS_PER_STEP = 16
 
 
 def resource_metrics(resource: Resource, schema_url: str = "") -> Any:
-    """Return a new ``ResourceMetrics`` message with the resource alone."""
+    """Return a new ``ResourceMetrics`` message with a resource, and without metrics."""
     return encode_metrics(MetricsData([ResourceMetrics(resource, [], schema_url)])).resource_metrics[0]
 
 
@@ -38,7 +38,7 @@ def scope_metrics(scope: ScopeMetrics, metrics: Sequence[Metric]) -> Any:
     """Return some metrics of a scope as a message.
 
     Raises:
-        Exception: One of them cannot be encoded.
+        Exception: A metric cannot be encoded.
     """
     part = ScopeMetrics(scope.scope, metrics, scope.schema_url)
     data = MetricsData([ResourceMetrics(Resource.get_empty(), [part], "")])
@@ -46,7 +46,7 @@ def scope_metrics(scope: ScopeMetrics, metrics: Sequence[Metric]) -> Any:
 
 
 def steps(metrics: Sequence[Metric]) -> Iterator[list[Metric]]:
-    """Yield metrics, those with many points in parts, so that each list has few points."""
+    """Yield lists of metrics with few points each. A metric with many points is divided into parts."""
     held: list[Metric] = []
     points = 0
     for metric in metrics:
@@ -68,7 +68,7 @@ def _part(metric: Metric, points: Sequence[Any]) -> Metric:
 
 
 def append_metrics(target: Any, source: Any) -> None:
-    """Append the metrics of one ``ScopeMetrics`` message to another; parts of one metric become one again."""
+    """Append the metrics of one ``ScopeMetrics`` message to another, and join the parts of a metric."""
     for metric in source.metrics:
         last = target.metrics[-1] if target.metrics else None
         if last is not None and _identity(last) == _identity(metric):

@@ -1,4 +1,4 @@
-"""Temporality and aggregation of a metric reader, by the standard variables, as the official exporters read them."""
+"""Temporality and aggregation of a metric reader, from the same variables as in the official exporters."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _AGGREGATIONS: dict[str, type] = {
 
 
 def temporality_preference() -> str:
-    """Return ``"cumulative"``, ``"delta"`` or ``"lowmemory"``; anything else in the variable counts as the first."""
+    """Return ``"cumulative"``, ``"delta"`` or ``"lowmemory"``. Any other value of the variable means cumulative."""
     preference = os.environ.get(TEMPORALITY, "cumulative").strip().lower()
     return preference if preference in _DELTA else "cumulative"
 
 
 def reader_preferences() -> dict[str, Any]:
-    """Return the arguments of a ``MetricExporter`` that make a reader collect what the variables ask for."""
+    """Return the arguments of a ``MetricExporter`` that apply the variables to its reader."""
     _warn_unknown(TEMPORALITY, os.environ.get(TEMPORALITY, "").strip().lower(), _DELTA, "cumulative")
     _warn_unknown(HISTOGRAMS, os.environ.get(HISTOGRAMS, ""), _AGGREGATIONS, "explicit_bucket_histogram")
     delta = _DELTA[temporality_preference()]

@@ -1,4 +1,4 @@
-"""Processors of the pipeline's providers: log records and spans wait in bounded queues until they are encoded."""
+"""Processors of the pipeline's providers: they put log records and spans into bounded queues."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
-from monitel_otlp.sdk._compat import LogRecordProcessor, ReadableLogRecord
+from monitel_otlp._compat import LogRecordProcessor, ReadableLogRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import Span
 
     from monitel.bounded_queue import BoundedQueue
-    from monitel_otlp.sdk._compat import ReadWriteLogRecord
+    from monitel_otlp._compat import ReadWriteLogRecord
 
 _RECORD_BYTES, _SPAN_BYTES, _EVENT_BYTES = 512, 512, 256
 
@@ -25,8 +25,8 @@ class RecordQueue(LogRecordProcessor):
     """Queues the log records of a LoggerProvider.
 
     Args:
-        queue: Where they wait.
-        flush: Delivers everything, given seconds.
+        queue: The queue.
+        flush: Delivers all items within so many seconds.
     """
 
     def __init__(self, queue: BoundedQueue[ReadableLogRecord], flush: Callable[[float], bool]) -> None:
@@ -47,19 +47,19 @@ class RecordQueue(LogRecordProcessor):
         )
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Deliver everything."""
+        """Deliver all items."""
         return self._flush(timeout_millis / 1e3)
 
     def shutdown(self) -> None:
-        """Do nothing: the pipeline shuts down, not the provider."""
+        """Do nothing: the pipeline has its own shutdown."""
 
 
 class SpanQueue(SpanProcessor):
-    """Queues the ended spans of a TracerProvider, those that were sampled.
+    """Queues the ended and sampled spans of a TracerProvider.
 
     Args:
-        queue: Where they wait.
-        flush: Delivers everything, given seconds.
+        queue: The queue.
+        flush: Delivers all items within so many seconds.
     """
 
     def __init__(self, queue: BoundedQueue[ReadableSpan], flush: Callable[[float], bool]) -> None:
@@ -79,15 +79,15 @@ class SpanQueue(SpanProcessor):
             self.queue.put(span, size)
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Deliver everything."""
+        """Deliver all items."""
         return self._flush(timeout_millis / 1e3)
 
     def shutdown(self) -> None:
-        """Do nothing: the pipeline shuts down, not the provider."""
+        """Do nothing: the pipeline has its own shutdown."""
 
 
 def _size(value: Any) -> int:
-    """Estimate the bytes of a value: text counts, everything else is small or rare."""
+    """Estimate the bytes of a value. Only text and bytes are measured; other values are small or rare."""
     if isinstance(value, (str, bytes)):
         return len(value)
     return sum(map(_size, value.values())) if isinstance(value, dict) else 64

@@ -1,4 +1,4 @@
-"""The pipeline's own OpenTelemetry providers."""
+"""The OpenTelemetry providers of a pipeline."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.sampling import DEFAULT_ON
 
-from monitel_otlp.sdk._compat import LoggerProvider, LogRecordLimits
-from monitel_otlp.sdk.collector import CollectedMeterProvider
+from monitel_otlp._compat import LoggerProvider, LogRecordLimits
+from monitel_otlp.sdk.meter_provider import CallbackMeterProvider
 from monitel_otlp.sdk.preferences import reader_preferences
 from monitel_otlp.sdk.processors import RecordQueue, SpanQueue
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
     from monitel.bounded_queue import BoundedQueue
-    from monitel_otlp.sdk._compat import ReadableLogRecord
-    from monitel_otlp.sdk.collector import Collector
+    from monitel_otlp._compat import ReadableLogRecord
+    from monitel_otlp.threads.callbacks import CallbackThread
 
 
 _log = logging.getLogger("monitel.otlp")
 
-_NONE, _COUNT = -1, 128  # OpenTelemetry's limits where no variable sets others
+_UNLIMITED, _COUNT = -1, 128  # the default limits of OpenTelemetry
 
 _Provider = TypeVar("_Provider")
 
@@ -38,31 +38,31 @@ class Providers:
     """A provider for each signal, without threads of the SDK.
 
     Args:
-        resource: The resource of all three.
-        collector: Runs the observable callbacks of the application.
-        records: Where log records wait.
-        spans: Where spans wait.
-        flush: What ``force_flush`` of a provider does, given seconds.
+        resource: The resource of the providers.
+        callbacks: Runs the observable callbacks of the application.
+        records: The queue of log records.
+        spans: The queue of spans.
+        flush: Delivers all items within so many seconds; the ``force_flush`` of each provider calls it.
     """
 
     def __init__(
         self,
         resource: Resource,
-        collector: Collector,
+        callbacks: CallbackThread,
         records: BoundedQueue[ReadableLogRecord],
         spans: BoundedQueue[ReadableSpan],
         flush: Callable[[float], bool],
     ) -> None:
         self._reader = InMemoryMetricReader(**reader_preferences())
         self.meter_provider = _tolerant(
-            lambda **more: CollectedMeterProvider(
-                collector, flush, [self._reader], resource, shutdown_on_exit=False, **more
+            lambda **more: CallbackMeterProvider(
+                callbacks, flush, [self._reader], resource, shutdown_on_exit=False, **more
             ),
             lambda: {"exemplar_filter": TraceBasedExemplarFilter()},
         )
         self.logger_provider = _tolerant(
             lambda **more: LoggerProvider(resource, shutdown_on_exit=False, **more),
-            lambda: {"log_record_limits": LogRecordLimits(_NONE, _NONE, _COUNT, _NONE)},
+            lambda: {"log_record_limits": LogRecordLimits(_UNLIMITED, _UNLIMITED, _COUNT, _UNLIMITED)},
         )
         self.logger_provider.add_log_record_processor(RecordQueue(records, flush))
         self.tracer_provider = _tolerant(
@@ -72,27 +72,27 @@ class Providers:
         self.tracer_provider.add_span_processor(SpanQueue(spans, flush))
 
     def collect(self) -> MetricsData | None:
-        """Return the values of all instruments. Takes locks of the SDK; runs no code of the application."""
+        """Return the values of all instruments. This takes locks of the SDK, and runs no code of the application."""
         return self._reader.get_metrics_data()
 
 
 def _span_limits() -> SpanLimits:
     return SpanLimits(
-        max_attributes=_NONE,
+        max_attributes=_UNLIMITED,
         max_events=_COUNT,
         max_links=_COUNT,
         max_span_attributes=_COUNT,
         max_event_attributes=_COUNT,
         max_link_attributes=_COUNT,
-        max_attribute_length=_NONE,
-        max_span_attribute_length=_NONE,
+        max_attribute_length=_UNLIMITED,
+        max_span_attribute_length=_UNLIMITED,
     )
 
 
 def _tolerant(make: Callable[..., _Provider], defaults: Callable[[], dict[str, Any]]) -> _Provider:
-    """Make a provider; where one of the SDK's own variables is malformed, log that and make it without them."""
+    """Make a provider. If a variable of the SDK is malformed, log a warning and use the defaults."""
     try:
         return make()
     except ValueError as error:
-        _log.warning("a variable of the OpenTelemetry SDK cannot be read, and its default holds: %s", error)
+        _log.warning("invalid value in a variable of the OpenTelemetry SDK: %s; using the default", error)
         return make(**defaults())

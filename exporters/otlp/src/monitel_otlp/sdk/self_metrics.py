@@ -1,4 +1,4 @@
-"""Metrics of the pipeline itself, in the shape of OpenTelemetry's ``otel.sdk.*`` metrics."""
+"""Metrics of the pipeline itself, modelled on OpenTelemetry's ``otel.sdk.*`` metrics."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class SelfMetrics:
-    """Reports the accounts, the queues, the spool, and how long attempts take.
+    """Reports the accounts, the queues, the size of the spool, and the duration of attempts.
 
-    They also keep every request of windows company: a reader without instruments exports nothing, and Prometheus
-    orders samples by resource, for which each request needs a sample of the present.
+    The instruments have two other purposes: a reader without any instrument exports nothing, and Prometheus orders
+    samples by resource, so each request of windows needs a sample with the current time.
     """
 
     def __init__(self, account: Callable[[], dict[str, Account]]) -> None:
@@ -28,7 +28,7 @@ class SelfMetrics:
         self._duration: Histogram | None = None
 
     def attempted(self, signal: str, seconds: float) -> None:
-        """Record the duration of an attempt to deliver."""
+        """Record the duration of a delivery attempt."""
         if self._duration is not None:
             self._duration.record(seconds, {"signal": signal})
 
@@ -48,29 +48,29 @@ class SelfMetrics:
         self._duration = meter.create_histogram(
             "monitel.export.duration",
             "s",
-            "Time that one attempt to deliver took",
-            explicit_bucket_boundaries_advisory=[0.01, 0.1, 1.0],  # a series each, in every process of a job
+            "Duration of one delivery attempt",
+            explicit_bucket_boundaries_advisory=[0.01, 0.1, 1.0],  # each boundary is a series in every process of a job
         )
         meter.create_observable_counter(
             "monitel.exporter.item.exported", [self._exported], "{item}", "Items that a backend acknowledged"
         )
         meter.create_observable_counter(
-            "monitel.exporter.item.dropped", [self._dropped], "{item}", "Items that were lost, by reason"
+            "monitel.exporter.item.dropped", [self._dropped], "{item}", "Lost items, by reason"
         )
         meter.create_observable_counter(
             "monitel.stat.nonfinite", [observe(nonfinite)], "{window}", "Windows whose sum was not finite"
         )
         meter.create_observable_counter(
-            "monitel.stat.discarded", [observe(discarded)], "{sample}", "Samples that max_samples kept out of windows"
+            "monitel.stat.discarded", [observe(discarded)], "{sample}", "Samples discarded because of max_samples"
         )
         name, unit, description = QUEUE_SIZE
         meter.create_observable_up_down_counter(name, [observe(self.waiting)], unit, description)
         meter.create_observable_up_down_counter(
-            "monitel.spool.size", [observe(spool_bytes)], "By", "Bytes that wait on disk"
+            "monitel.spool.size", [observe(spool_bytes)], "By", "Bytes in the spool"
         )
 
     def waiting(self) -> int:
-        """Return the number of items that wait in memory."""
+        """Return the number of waiting items in memory."""
         return sum(account.waiting for account in self._account().values())
 
     def _exported(self, _options: CallbackOptions) -> Iterable[Observation]:

@@ -1,1 +1,1 @@
-"""Requests on disk."""
+"""The spool: requests and raw items on disk."""

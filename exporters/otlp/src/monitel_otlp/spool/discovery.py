@@ -1,4 +1,4 @@
-"""The spools below a folder. No symbolic link is followed."""
+"""Search for spools below a folder. Symbolic links are not followed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from monitel_otlp.request import SIGNALS
+from monitel_otlp.messages.request import SIGNALS
 from monitel_otlp.spool import rejected
 from monitel_otlp.spool.folder import SpoolError
 
@@ -21,7 +21,7 @@ class Found:
     Attributes:
         folders: Folders with segments, sorted.
         refused: Folders with refused requests, sorted.
-        problems: Descriptions of places that could not be searched.
+        problems: Descriptions of folders that could not be searched.
     """
 
     folders: list[Path] = field(default_factory=list)
@@ -30,10 +30,10 @@ class Found:
 
 
 def find_spools(root: Path) -> Found:
-    """Find the spools in a folder: it may be one itself, or hold those of many processes.
+    """Find the spools in a folder, which may be a spool itself or hold the spools of many processes.
 
     Raises:
-        SpoolError: It is not a folder.
+        SpoolError: ``root`` is not a folder.
     """
     if root.is_symlink():
         raise SpoolError(f"{str(root)!r} is a symbolic link: give the folder that it points to")
@@ -52,7 +52,7 @@ def find_spools(root: Path) -> Found:
         if folder.name == rejected.FOLDER and any(map(rejected.is_message, files)):
             found.refused.append(folder.parent)
         for link in filter(Path.is_symlink, (folder / each for each in folders)):
-            if not Path(os.path.realpath(link)).is_relative_to(inside):  # a link to a folder that is searched anyway
+            if not Path(os.path.realpath(link)).is_relative_to(inside):  # else its target is searched anyway
                 found.problems.append(f"{str(link)!r} is a symbolic link, which is not followed")
     for each in (found.folders, found.refused, found.problems):
         each.sort()

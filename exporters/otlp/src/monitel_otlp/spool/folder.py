@@ -1,4 +1,4 @@
-"""A folder that is held by descriptor, in which no link is followed and no file of another user is touched."""
+"""A folder that is held open by descriptor. Links are not followed, and files of other users are not touched."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # non-blocking: a planted FIFO must not hang open()
+_FILE_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # O_NONBLOCK: a FIFO must not block open()
 _NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE_FLAGS
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 class SpoolError(Exception):
-    """A spool that cannot be used, with what to do about it."""
+    """Raised for a spool that cannot be used. The message contains advice."""
 
 
 class Folder:
-    """An open folder. Every operation is relative to its descriptor, so that a renamed parent changes nothing.
+    """An open folder. All operations are relative to its descriptor, so a renamed parent has no effect.
 
     Args:
         path: Path of the folder, for messages.
-        descriptor: Open descriptor; the folder closes it.
-        owner: User id of whoever owns the folder.
+        descriptor: Open descriptor, which this object closes.
+        owner: User id of the owner of the folder.
     """
 
     def __init__(self, path: Path, descriptor: int, owner: int) -> None:
@@ -38,14 +38,14 @@ class Folder:
 
     @classmethod
     def open(cls, path: Path, *, foreign: bool = False) -> Folder:
-        """Open a folder that exists.
+        """Open an existing folder.
 
         Args:
-            path: The folder; links in the middle of the path are followed, the last name must not be one.
-            foreign: Accept a folder that belongs to another user, or that others can write to.
+            path: The folder. Its parents may be symbolic links, the folder itself must not be one.
+            foreign: Accept a folder that belongs to another user, or that other users can write to.
 
         Raises:
-            SpoolError: The folder is missing, a link, or unsafe.
+            SpoolError: The folder is missing, a symbolic link, or unsafe.
             OSError: The folder cannot be read.
         """
         try:
@@ -62,7 +62,7 @@ class Folder:
 
     @classmethod
     def _checked(cls, path: Path, descriptor: int, *, foreign: bool) -> Folder:
-        """Take over a descriptor; close it if the folder is unsafe."""
+        """Return a folder for a descriptor, which is closed if the folder is unsafe."""
         try:
             status = os.fstat(descriptor)
             folder = cls(path, descriptor, status.st_uid)
@@ -77,8 +77,8 @@ class Folder:
         own, open_to_others = status.st_uid == os.geteuid(), bool(status.st_mode & _OTHERS_WRITE)
         if own and not open_to_others:
             return
-        # File systems exist that show every file as another user's (NFS with root_squash), or as open to all (CIFS,
-        # FAT, mounts of virtual machines). A file made here shows it.
+        # Some file systems report another owner for every file (NFS with root_squash), or permissions for all users
+        # (CIFS, FAT, mounts of virtual machines). A new file reveals that.
         made = self._probe()
         if made is None or made.st_uid != status.st_uid:
             raise SpoolError(
@@ -104,17 +104,17 @@ class Folder:
             self.unlink(name)
 
     def open_file(self, name: str, flags: int) -> int:
-        """Open a regular file that belongs to the folder's owner or to this process, and to no other folder.
+        """Open a regular file without other hard links that belongs to the owner of the folder or to this user.
 
         Args:
             name: Name in this folder.
-            flags: Flags of :func:`os.open`; a new file is readable and writable for its owner alone.
+            flags: Flags of :func:`os.open`. A new file can be read and written only by its owner.
 
         Returns:
             The descriptor.
 
         Raises:
-            OSError: The file cannot be opened, or is a link, a device, or somebody else's.
+            OSError: The file cannot be opened, is a link or a device, or belongs to another user.
         """
         path = str(self.path / name)
         try:
@@ -140,16 +140,16 @@ class Folder:
         """Read a file, or its first ``limit`` bytes.
 
         Raises:
-            OSError: As of :meth:`open_file`.
+            OSError: As in :meth:`open_file`.
         """
         with os.fdopen(self.open_file(name, os.O_RDONLY), "rb") as file:
             return file.read(limit)
 
     def write_new(self, name: str, content: bytes) -> None:
-        """Write a file that does not exist yet; on an error nothing of it is left.
+        """Write a new file. If that fails, the file is removed.
 
         Raises:
-            OSError: The file exists, or the disk does not take it.
+            OSError: The file exists, or the write failed.
         """
         descriptor = self.open_file(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
@@ -161,19 +161,19 @@ class Folder:
             os.close(descriptor)
 
     def names(self) -> list[str]:
-        """Return the names of everything in the folder."""
+        """Return the names of all entries of the folder."""
         return os.listdir(self._descriptor)  # noqa: PTH208  a descriptor is not a path
 
     def status(self, name: str) -> os.stat_result:
-        """Return the status of a name itself, not of what it may link to."""
+        """Return the status of an entry, without following a symbolic link."""
         return os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
 
     def subfolder(self, name: str, *, create: bool) -> Folder:
-        """Open a folder in this one, with the same checks.
+        """Open a folder in this folder, with the same checks.
 
         Raises:
-            SpoolError: It is a link, not a folder, or not the owner's.
-            FileNotFoundError: It does not exist, and is not to be created.
+            SpoolError: It is a link, is not a folder, or belongs to another user.
+            FileNotFoundError: It does not exist, and ``create`` is False.
         """
         path = self.path / name
         if create:
@@ -192,12 +192,12 @@ class Folder:
         return Folder(path, descriptor, status.st_uid)
 
     def unlink(self, name: str) -> None:
-        """Remove a name; an error is ignored."""
+        """Remove a file. Errors are ignored."""
         with suppress(OSError):
             os.unlink(name, dir_fd=self._descriptor)
 
     def remove_subfolder(self, name: str) -> None:
-        """Remove a folder in this one if it is empty."""
+        """Remove a folder in this folder if it is empty. Errors are ignored."""
         with suppress(OSError):
             os.rmdir(name, dir_fd=self._descriptor)
 
@@ -209,13 +209,13 @@ class Folder:
 
 
 def make_folder(path: Path) -> list[Path]:
-    """Make a folder for its owner alone, and its parents as the umask allows, but never writable for others.
+    """Make a folder with access only for its owner, and its missing parents, which other users cannot write to.
 
     Returns:
-        The folders that were made, outermost first.
+        The new folders, outermost first.
 
     Raises:
-        OSError: A folder cannot be made; nothing is left of the others.
+        OSError: A folder cannot be made. The others were removed.
     """
     missing = [path]
     while not missing[-1].parent.exists():
@@ -226,7 +226,7 @@ def make_folder(path: Path) -> list[Path]:
             try:
                 each.mkdir(0o700 if each is path else 0o755)
             except FileExistsError:
-                continue  # another process was faster; Folder.open() checks it
+                continue  # made by another process; Folder.open() checks it
             made.append(each)
     except OSError:
         remove_folders(made)
@@ -235,7 +235,7 @@ def make_folder(path: Path) -> list[Path]:
 
 
 def remove_folders(made: list[Path]) -> None:
-    """Remove folders that are empty, innermost first."""
+    """Remove empty folders, innermost first. Errors are ignored."""
     for each in reversed(made):
         with suppress(OSError):
             each.rmdir()
@@ -245,7 +245,7 @@ def write_at(descriptor: int, content: bytes, offset: int) -> None:
     """Write all of the content at an offset.
 
     Raises:
-        OSError: The disk took at most a part of it.
+        OSError: At most a part was written.
     """
     view = memoryview(content)
     while view:

@@ -1,4 +1,4 @@
-"""One process at a time in a spool folder: flock where it works, else a file whose name identifies its process."""
+"""Lock of a spool folder: flock, or on file systems without it a file whose name identifies the process."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _ATTEMPTS = 10  # another process may remove the file between open() and flock()
 
 
 class _Owner(NamedTuple):
-    """A process, told from any other on any machine, as the name of a file.
+    """The identity of a process, unique among all machines, as the name of a file.
 
     Attributes:
         host: Host name.
-        boot: Boot id of the machine; empty where the system has none.
-        namespace: Process id namespace; empty where the system has none.
+        boot: Boot id of the machine; empty if the system has none.
+        namespace: Process id namespace; empty if the system has none.
         pid: Process id.
-        start: When the process started, in ticks since the boot; 0 where it cannot be found out.
+        start: Start time of the process, in ticks since the boot; 0 if it is unknown.
     """
 
     host: str
@@ -42,11 +42,11 @@ class _Owner(NamedTuple):
         return "-".join((_NAME, *self))
 
     def has_ended(self, viewer: _Owner) -> bool:
-        """Return whether the process has certainly ended, as seen from another process."""
+        """Return True if the process has certainly ended, from the view of another process."""
         if self.boot != viewer.boot:
-            return self.host == viewer.host  # the machine was restarted since
+            return self.host == viewer.host  # the machine has been restarted
         if self.namespace != viewer.namespace or (not self.boot and self.host != viewer.host):
-            return False  # its process id means nothing here
+            return False  # the process id is unknown here
         if self.boot:
             return _start_time(self.pid) != self.start
         try:
@@ -64,7 +64,7 @@ class FolderLock:
     Args:
         folder: The locked folder.
         name: Name of the lock file in it.
-        descriptor: Open descriptor with the flock; None where the file itself is the lock.
+        descriptor: Open descriptor with the flock; None if the file itself is the lock.
     """
 
     def __init__(self, folder: Folder, name: str, descriptor: int | None) -> None:
@@ -73,10 +73,10 @@ class FolderLock:
         self._descriptor = descriptor
 
     def release(self, *, remove: bool) -> None:
-        """Let another process have the folder.
+        """Release the lock.
 
         Args:
-            remove: Remove the lock file too, because the folder is to go.
+            remove: Remove the lock file as well, because the folder will be removed.
         """
         if remove or self._descriptor is None:
             self._folder.unlink(self._name)
@@ -85,7 +85,7 @@ class FolderLock:
         self.abandon()
 
     def abandon(self) -> None:
-        """Close the descriptor: in a forked child, whose parent keeps the lock."""
+        """Close the descriptor without unlocking. For a forked child, whose parent keeps the lock."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -95,7 +95,7 @@ def acquire(folder: Folder) -> FolderLock:
     """Lock a folder.
 
     Raises:
-        SpoolError: Another process has it, or the lock file is a link or somebody else's.
+        SpoolError: Another process holds the lock, or the lock file is a link or belongs to another user.
         OSError: The lock file cannot be written.
     """
     for _ in range(_ATTEMPTS):
@@ -111,7 +111,7 @@ def acquire(folder: Folder) -> FolderLock:
             os.close(descriptor)
             break
         except FileNotFoundError:
-            pass  # whoever had the lock has removed it
+            pass  # the previous holder has removed the file
         except OSError as error:
             os.close(descriptor)
             if error.errno in _WITHOUT_FLOCK:
@@ -121,11 +121,14 @@ def acquire(folder: Folder) -> FolderLock:
             os.close(descriptor)
             raise
         os.close(descriptor)
-    raise SpoolError(f"{str(folder.path)!r} is in use: its process is running, or another replay is")
+    raise SpoolError(f"{str(folder.path)!r} is in use by a running process or by another replay")
 
 
 def _acquire_by_name(folder: Folder) -> FolderLock:
-    """Make a file that identifies this process, and look for those of others: whoever sees a live one gives up."""
+    """Make a file that identifies this process, and check the files of other processes.
+
+    A process that finds the file of another live process does not get the lock.
+    """
     own = _this_process()
     try:
         folder.write_new(own.file_name, b"")
@@ -171,29 +174,29 @@ def _this_process() -> _Owner:
 
 
 def _start_time(pid: str) -> str | None:
-    """Return when a process started, in ticks since the boot; None if it has ended."""
+    """Return the start time of a process, in ticks since the boot; None if the process has ended."""
     try:
         line = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        state, *fields = line.rpartition(")")[2].split()  # a command's name may hold anything
+        state, *fields = line.rpartition(")")[2].split()  # the command name may contain any character
     except (OSError, ValueError):
         return None
     return None if state in {"Z", "X"} else fields[18]
 
 
 def lock_support(folder: Path) -> str:
-    """Describe how spool folders below a folder are locked, for people.
+    """Return a description of the kind of lock that works in a folder, for a report.
 
     Args:
-        folder: A folder that exists; a file is made in it and removed.
+        folder: An existing folder. A file is made in it, and removed.
     """
     name = f".monitel-lock-{os.getpid()}-{os.urandom(4).hex()}"
     try:
         opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
         return f"unknown ({error.strerror})"
-    place = Folder(folder, opened, os.geteuid())
+    probed = Folder(folder, opened, os.geteuid())
     try:
-        place.write_new(name, b"")
+        probed.write_new(name, b"")
         file = os.open(name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=opened)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -204,6 +207,6 @@ def lock_support(folder: Path) -> str:
             return "lock files (this file system does not support flock)"
         return f"unknown ({error.strerror})"
     finally:
-        place.unlink(name)
-        place.close()
+        probed.unlink(name)
+        probed.close()
     return "flock"

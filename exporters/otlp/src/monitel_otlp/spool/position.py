@@ -1,7 +1,7 @@
-"""The place that reading has reached in the oldest segment, in a file of two slots that are written in turn.
+"""The file with the read position in the oldest segment. It has two slots, which are written alternately.
 
-Each slot is 32 bytes: magic, sequence number, number of the segment, offset, part, CRC-32. One slot is always whole, so
-that a write that is cut off costs one step at most.
+Each slot is 32 bytes: magic, sequence number, number of the segment, offset, part, CRC-32. One slot is always intact,
+so an interrupted write loses at most one step.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ _MAGIC = b"mtp\x02"
 _FORMER = re.compile(rb"\s*(\d{1,9})\s+(\d{1,18})\s*")  # segment and offset as text, of version 0.1
 
 
-class Place(NamedTuple):
-    """A place in a segment.
+class Position(NamedTuple):
+    """A position in a segment.
 
     Attributes:
-        offset: Where a record or block begins, bytes.
-        part: Requests of that block that were removed; 0 in segments of requests.
+        offset: Start of a record or block, bytes.
+        part: Number of requests of the block that were removed; 0 in segments of requests.
     """
 
     offset: int = 0
     part: int = 0
 
 
-class Position:
+class PositionFile:
     """The position file of one signal.
 
     Args:
-        signal: Signal, which names the file.
+        signal: The signal, which is part of the name of the file.
     """
 
     def __init__(self, signal: str) -> None:
@@ -49,15 +49,15 @@ class Position:
         self._descriptor: int | None = None
         self._sequence = 0
 
-    def read(self, folder: Folder) -> tuple[int, Place] | None:
-        """Return the segment's number and the place in it; None if there is no valid position.
+    def read(self, folder: Folder) -> tuple[int, Position] | None:
+        """Return the number of the segment and the position in it; None if there is no valid position.
 
         Raises:
-            OSError: The file cannot be read, a missing one included.
+            OSError: The file is missing, or cannot be read.
         """
         content = folder.read(self.name, 2 * _SLOT_BYTES)
         if former := _FORMER.fullmatch(content):
-            return int(former[1]), Place(int(former[2]))
+            return int(former[1]), Position(int(former[2]))
         found = None
         self._sequence = 0
         for begin in (0, _SLOT_BYTES):
@@ -66,23 +66,23 @@ class Position:
                 continue
             magic, sequence, number, offset, part = _SLOT.unpack_from(slot)
             if magic == _MAGIC and sequence >= self._sequence:
-                found, self._sequence = (number, Place(offset, part)), sequence + 1
+                found, self._sequence = (number, Position(offset, part)), sequence + 1
         return found
 
-    def write(self, folder: Folder, number: int, place: Place) -> None:
-        """Write a position over the older of the two.
+    def write(self, folder: Folder, number: int, position: Position) -> None:
+        """Write a position into the slot of the older one.
 
         Raises:
-            OSError: The disk does not take it, or the file is a link or somebody else's.
+            OSError: The write failed, or the file is a link or belongs to another user.
         """
         if self._descriptor is None:
             self._descriptor = folder.open_file(self.name, os.O_WRONLY | os.O_CREAT)
-        slot = _SLOT.pack(_MAGIC, self._sequence, number, *place)
+        slot = _SLOT.pack(_MAGIC, self._sequence, number, *position)
         write_at(self._descriptor, slot + _CHECKSUM.pack(zlib.crc32(slot)), self._sequence % 2 * _SLOT_BYTES)
         self._sequence += 1
 
     def remove(self, folder: Folder) -> None:
-        """Remove the file, when nothing is left to read."""
+        """Remove the file. Called when all segments are removed."""
         self.close()
         folder.unlink(self.name)
 

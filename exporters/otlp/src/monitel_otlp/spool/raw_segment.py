@@ -1,9 +1,9 @@
-"""Raw segments: items that could not be encoded in time, as plain values, for a decoder to make requests of.
+"""Format of raw segments: plain values of items that could not be encoded in time, from which a decoder makes requests.
 
-A file is a magic, a block with the header, and blocks of items. Each block is its length, its number of items, the
-CRC-32 of its content and of these fields, and the content: ``marshal`` (version 4, readable by every Python since 3.4).
-Checksums are compared before anything is decoded. ``marshal`` is not safe against somebody who forges both, for which
-reason folders of other users are refused.
+A file consists of a magic number, a block with the header, and blocks of items. A block consists of its length, its
+number of items, the CRC-32 of its content, the CRC-32 of these fields, and the content in ``marshal`` format (version
+4, readable by every Python since 3.4). The checksums are compared before anything is decoded. They do not protect
+against forged files, and ``marshal`` is unsafe on them; therefore folders of other users are refused.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ import os
 import struct
 import zlib
 from collections import deque
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from monitel_otlp.spool.position import Place
-from monitel_otlp.spool.records import UNKNOWN, NotRecognisedError
+from monitel_otlp.spool.position import Position
+from monitel_otlp.spool.request_segment import UNKNOWN, NotRecognisedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from monitel_otlp.request import FrozenRequest
-    from monitel_otlp.spool.records import Report
+    from monitel_otlp.messages.request import FrozenRequest
+    from monitel_otlp.raw.decoders import Decoder
+    from monitel_otlp.spool.request_segment import Report
 
-    MakeDecoder = Callable[[Any], "Decoder"]
+    MakeDecoder = Callable[[Any], Decoder]
 
 MAGIC = b"mtraw\x00\x00\x01"
 _VERSION = 4  # of marshal
@@ -35,25 +36,18 @@ _ITEMS_PER_BLOCK = 256
 _LARGEST_BLOCK = 16 << 20  # bytes
 
 
-class Decoder(Protocol):
-    """Makes requests of the items of one raw segment. It gets every block, from the first one on."""
-
-    def decode(self, items: list[Any]) -> list[FrozenRequest]:
-        """Return the requests for a block of items."""
-
-
 def encode_block(items: list[Any]) -> list[tuple[bytes, int]]:
-    """Encode items, 256 to a block.
+    """Encode items in blocks of at most 256.
 
-    ``marshal`` writes exact built-in values only. Note that it takes whatever has a buffer, such as a numpy scalar,
-    for bytes.
+    ``marshal`` writes only exact built-in values. It writes any other object with a buffer, such as a numpy scalar, as
+    bytes.
 
     Args:
         items: Plain values.
 
     Returns:
-        Blocks, each with its number of items. An item that cannot be written is left out: the numbers then add up to
-        less than was given.
+        Blocks, each with its number of items. An item that cannot be written is omitted, so the sum of the numbers may
+        be less than the number of items.
     """
     if len(items) > _ITEMS_PER_BLOCK:
         parts = [items[begin : begin + _ITEMS_PER_BLOCK] for begin in range(0, len(items), _ITEMS_PER_BLOCK)]
@@ -73,10 +67,10 @@ def encode_block(items: list[Any]) -> list[tuple[bytes, int]]:
 
 
 def pack_header(header: Any) -> bytes:
-    """Return the beginning of a raw segment.
+    """Return the magic number and the header block of a raw segment.
 
     Raises:
-        ValueError: The header is not of plain values.
+        ValueError: The header contains other objects than plain values.
     """
     return MAGIC + pack_block(marshal.dumps(header, _VERSION), 0)
 
@@ -88,29 +82,29 @@ def pack_block(content: bytes, items: int) -> bytes:
 
 
 class RawReader:
-    """Reads a raw segment and decodes it, a block at a time.
+    """Reads a raw segment, and decodes one block at a time.
 
     Args:
-        descriptor: The open file; the reader closes it.
-        decoders: Returns what makes a decoder from a header, by the header's first field.
-        place: Where to begin; the blocks before it are decoded too, because a decoder has state.
-        report: Called for what is damaged.
+        descriptor: The open file, which the reader closes.
+        decoders: Returns the functions that make a decoder from a header, by the first field of the header.
+        position: The start position. Earlier blocks are decoded as well, because a decoder has state.
+        report: Called for each damaged block.
     """
 
     def __init__(
-        self, descriptor: int, decoders: Callable[[], Mapping[str, MakeDecoder]], place: Place, report: Report
+        self, descriptor: int, decoders: Callable[[], Mapping[str, MakeDecoder]], position: Position, report: Report
     ) -> None:
         self._descriptor = descriptor
         self._decoders = decoders
         self._decoder: Decoder | None = None
-        self._begin = place
+        self._begin = position
         self._report = report
-        self._block = self._next = 0  # where the block begins that was decoded last, and the one after it
+        self._block = self._next = 0  # offsets of the last decoded block, and of the next one
         self._ready: deque[FrozenRequest] = deque()
-        self.place = place
+        self.position = position
 
     def read(self, end: int) -> FrozenRequest | None:
-        """Return the next request; None at the end."""
+        """Return the next request, or None at the end."""
         if self._decoder is None and not self._start(end):
             return None
         while not self._ready:
@@ -118,14 +112,14 @@ class RawReader:
                 return None
             self._decode_block(end)
         request = self._ready.popleft()
-        self.place = Place(self._block, self.place.part + 1) if self._ready else Place(self._next)
+        self.position = Position(self._block, self.position.part + 1) if self._ready else Position(self._next)
         return request
 
     def _start(self, end: int) -> bool:
-        """Make the decoder; False if the file ends before the first block."""
+        """Make the decoder. Return False if the file ends before the first block."""
         start = os.pread(self._descriptor, len(MAGIC), 0)
         if not MAGIC.startswith(start):
-            raise NotRecognisedError("it is not a raw segment of this version")
+            raise NotRecognisedError("not a raw segment of this version")
         self._next = len(MAGIC)
         if self._next >= end:
             return False
@@ -133,14 +127,14 @@ class RawReader:
         if content is None:
             raise NotRecognisedError("its header is damaged")
         try:
-            header = marshal.loads(content)  # noqa: S302  the checksum was compared, the folder's owner too
+            header = marshal.loads(content)  # noqa: S302  checksum and owner of the folder were checked
             self._decoder = self._decoders()[header[0]](header)
         except Exception as error:
             raise NotRecognisedError(f"no decoder can read its header: {error!r}") from error
         return True
 
     def _decode_block(self, end: int) -> None:
-        """Decode the next block, and keep those of its requests that are still to be read."""
+        """Decode the next block, and keep its requests from the start position on."""
         block = self._block = self._next
         content, items = self._read_block(end)
         if content is None:
@@ -153,25 +147,25 @@ class RawReader:
         if block < self._begin.offset:
             return
         if problem or missing:
-            self._report(problem or f"not every item of the block at byte {block} can be decoded", missing)
+            self._report(problem or f"some items of the block at byte {block} cannot be decoded", missing)
         part = self._begin.part if block == self._begin.offset else 0
         self._ready.extend(requests[part:])
-        self.place = Place(block, part) if self._ready else Place(self._next)
+        self.position = Position(block, part) if self._ready else Position(self._next)
 
     def _decode(self, content: bytes) -> tuple[list[FrozenRequest], str]:
-        """Return the requests of a block, and the problem, if any."""
-        assert self._decoder is not None  # read() makes it first
+        """Return the requests of a block and a description of the problem, which is empty if there is none."""
+        assert self._decoder is not None  # because read() has made it
         try:
-            items = marshal.loads(content)  # noqa: S302  the checksum was compared, the folder's owner too
+            items = marshal.loads(content)  # noqa: S302  checksum and owner of the folder were checked
             return self._decoder.decode(items), ""
         except Exception as error:
             return [], f"the block at byte {self._block} cannot be decoded: {error!r}"
 
     def _read_block(self, end: int) -> tuple[bytes | None, int]:
-        """Step over a block, to the end if its length is damaged.
+        """Read the next block, and move behind it, or to the end if its length is damaged.
 
         Returns:
-            Its content, None if it is damaged, and its number of items, negative if that is damaged too.
+            The content, or None if it is damaged, and the number of items, which is negative if it is damaged as well.
         """
         header = os.pread(self._descriptor, _HEADER_BYTES, self._next)
         fields = header[: _FIELDS.size]

@@ -1,7 +1,7 @@
-"""Requests that a backend refused for good, in the folder ``rejected`` of a spool.
+"""Requests that a backend has refused permanently, in the folder ``rejected`` of a spool.
 
-Each is a protobuf message ``logs-<creation time>-<items>-<number>.binpb``, the reason beside it in ``.txt``, and where
-items and leaves of the message differ, their numbers in ``.items``.
+Each is a protobuf message ``logs-<creation time>-<items>-<number>.binpb``. A file ``.txt`` beside it holds the reason,
+and a file ``.items`` the weights and the number of synthetic spans, if there are any.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import closing, suppress
 from itertools import count
 from typing import TYPE_CHECKING
 
-from monitel_otlp.request import SIGNALS, FrozenRequest
+from monitel_otlp.messages.request import SIGNALS, FrozenRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -24,11 +24,11 @@ FOLDER = "rejected"
 MESSAGE = ".binpb"
 _REASON, _ITEMS = ".txt", ".items"
 _NAME = re.compile(rf"({'|'.join(SIGNALS)})-(\d{{1,20}})-(\d{{1,10}})-\d+")
-_SYNTHETIC = struct.Struct("<I")  # and the weights behind it
+_SYNTHETIC = struct.Struct("<I")  # followed by the weights
 
 
 def is_message(name: str) -> bool:
-    """Return whether a file of this name holds a refused request."""
+    """Return True if a file with this name holds a refused request."""
     return name.endswith(MESSAGE) and _NAME.fullmatch(name.removesuffix(MESSAGE)) is not None
 
 
@@ -39,17 +39,17 @@ def set_aside(folder: Folder, request: FrozenRequest, reason: str) -> Path:
         Path of the message.
 
     Raises:
-        OSError: The disk did not take it; nothing of it is left.
-        SpoolError: ``rejected`` is a link, or somebody else's.
+        OSError: The write failed, and no file remains.
+        SpoolError: ``rejected`` is a link, or belongs to another user.
     """
     with closing(folder.subfolder(FOLDER, create=True)) as rejected:
         taken = {name.partition(".")[0] for name in rejected.names()}
-        stem = f"{request.signal}-{request.created_ns}-{request.items}"  # parts of one request were created together
+        stem = f"{request.signal}-{request.created_ns}-{request.items}"  # not unique for parts of a request
         name = next(name for number in count(1) if (name := f"{stem}-{number}") not in taken)
         files = {_REASON: reason.encode("utf-8", "backslashreplace")}
         if request.weights or request.synthetic:
             files[_ITEMS] = _SYNTHETIC.pack(request.synthetic) + request.weights
-        files[MESSAGE] = request.body  # last: the others are found by it
+        files[MESSAGE] = request.body  # last: a message without its other files would be incomplete
         try:
             for suffix, content in files.items():
                 rejected.write_new(name + suffix, content)
@@ -62,15 +62,15 @@ def set_aside(folder: Folder, request: FrozenRequest, reason: str) -> Path:
 
 
 def take_back(folder: Folder, append: Callable[[FrozenRequest], object]) -> None:
-    """Hand over every refused request, oldest first, and remove it.
+    """Pass every refused request, oldest first, to a function, and remove it.
 
     Args:
-        folder: The spool's folder.
-        append: Called with each request; if it raises, the request stays.
+        folder: The folder of the spool.
+        append: Called with each request. If it raises, the request is not removed.
 
     Raises:
         OSError: A file cannot be read, or ``append`` has raised it.
-        SpoolError: ``rejected`` is a link, or somebody else's.
+        SpoolError: ``rejected`` is a link, or belongs to another user.
     """
     try:
         rejected = folder.subfolder(FOLDER, create=False)

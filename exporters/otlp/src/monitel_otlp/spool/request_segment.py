@@ -1,7 +1,7 @@
-"""Segments of finished requests: a magic, then records that are each a header, weights and a body.
+"""Format of request segments: a magic number, and records that consist of a header, weights and a body.
 
-A damaged record is skipped where its header is intact, since that has a checksum of its own. Segments of version 0.1,
-which have no magic and shorter headers, are read too.
+The header has a separate checksum, so a record with a damaged body can be skipped. Segments of version 0.1, which have
+no magic number and shorter headers, can be read as well.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import struct
 import zlib
 from typing import TYPE_CHECKING, Protocol
 
-from monitel_otlp.request import FrozenRequest
-from monitel_otlp.spool.position import Place
+from monitel_otlp.messages.request import FrozenRequest
+from monitel_otlp.spool.position import Position
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    #: Called with a description of a problem, and the number of items that are lost by it.
+    #: Called with the description of a problem and the number of items that it has cost.
     Report = Callable[[str, int], None]
 
 MAGIC = b"mtspool\x02"
@@ -26,34 +26,34 @@ _CHECKSUM = struct.Struct("<I")  # CRC-32 of the fields
 _HEADER_BYTES = _FIELDS.size + _CHECKSUM.size
 _FORMER = struct.Struct("<IIIQ")  # bytes of the body, CRC-32 of the rest of the header and the body, items, ns
 _LARGEST_FORMER = 64 << 20
-_LOST = "damaged from byte {} on, and what follows there is lost"
+_LOST = "damaged from byte {} on; the rest of the segment is lost"
 
 
-UNKNOWN = -1  # number of lost items, where the damage has hit that too
+UNKNOWN = -1  # the number of lost items, if that is damaged as well
 
 
 class NotRecognisedError(Exception):
-    """A file that this version cannot read at all, so that it must not remove it either."""
+    """Raised for a file that this version cannot read, and therefore must not remove."""
 
 
 class SegmentReader(Protocol):
     """Reads the requests of one segment in order.
 
     Attributes:
-        place: Where the request after the last one read begins.
+        position: Start of the next request.
     """
 
-    place: Place
+    position: Position
 
     def read(self, end: int) -> FrozenRequest | None:
-        """Return the next request; None at the end.
+        """Return the next request, or None at the end.
 
         Args:
-            end: Size of the segment, which may have grown, bytes.
+            end: Current size of the segment, bytes.
 
         Raises:
             OSError: The file cannot be read.
-            NotRecognisedError: The file is not a segment.
+            NotRecognisedError: The file is not a segment of a known version.
         """
 
     def close(self) -> None:
@@ -75,53 +75,53 @@ def pack(request: FrozenRequest) -> bytes:
 
 
 def packed_bytes(request: FrozenRequest) -> int:
-    """Return the most that a request takes on disk, bytes."""
+    """Return the maximum size of a request on disk, bytes."""
     return len(MAGIC) + _HEADER_BYTES + len(request.weights) + len(request.body)
 
 
 class RecordReader:
-    """Reads segments of requests, in the present format or in that of version 0.1.
+    """Reads segments of requests, in the current format or in the format of version 0.1.
 
     Args:
-        descriptor: The open file; the reader closes it.
-        signal: Signal of the requests.
-        place: Where to begin.
-        report: Called for what is damaged.
+        descriptor: The open file, which the reader closes.
+        signal: The signal of the requests.
+        position: The start position.
+        report: Called for each damaged record.
     """
 
-    def __init__(self, descriptor: int, signal: str, place: Place, report: Report) -> None:
+    def __init__(self, descriptor: int, signal: str, position: Position, report: Report) -> None:
         self._descriptor = descriptor
         self._signal = signal
         self._report = report
         self._former: bool | None = None  # unknown until the first read
-        self.place = place
+        self.position = position
 
     def read(self, end: int) -> FrozenRequest | None:
-        """Return the next request; None at the end."""
+        """Return the next request, or None at the end."""
         if self._former is None:
             start = os.pread(self._descriptor, len(MAGIC), 0)
-            self._former = not MAGIC.startswith(start)  # a crash may have cut off the magic itself
-            if not self._former and self.place.offset < len(MAGIC):
-                self.place = Place(len(MAGIC))
-        while self.place.offset < end:
+            self._former = not MAGIC.startswith(start)  # a crash may have truncated even the magic number
+            if not self._former and self.position.offset < len(MAGIC):
+                self.position = Position(len(MAGIC))
+        while self.position.offset < end:
             request = self._read_former() if self._former else self._read_record(end)
             if request is not None:
                 return request
         return None
 
     def _read_record(self, end: int) -> FrozenRequest | None:
-        """Read one record, and step over it; None if it is damaged."""
-        offset = self.place.offset
+        """Read one record, and move behind it; return None if it is damaged."""
+        offset = self.position.offset
         header = os.pread(self._descriptor, _HEADER_BYTES, offset)
         fields = header[: _FIELDS.size]
         if header[_FIELDS.size :] != _CHECKSUM.pack(zlib.crc32(fields)):
             self._report(_LOST.format(offset), UNKNOWN)
-            self.place = Place(end)
+            self.position = Position(end)
             return None
         body_bytes, weights_bytes, items, synthetic, created_ns, checksum = _FIELDS.unpack(fields)
         length = weights_bytes + body_bytes
-        self.place = Place(offset + _HEADER_BYTES + length)
-        content = b"" if self.place.offset > end else os.pread(self._descriptor, length, offset + _HEADER_BYTES)
+        self.position = Position(offset + _HEADER_BYTES + length)
+        content = b"" if self.position.offset > end else os.pread(self._descriptor, length, offset + _HEADER_BYTES)
         if len(content) < length or zlib.crc32(content) != checksum:
             self._report(f"the record at byte {offset} is damaged", items)
             return None
@@ -130,19 +130,19 @@ class RecordReader:
         )
 
     def _read_former(self) -> FrozenRequest | None:
-        offset = self.place.offset
+        offset = self.position.offset
         header = os.pread(self._descriptor, _FORMER.size, offset)
         if len(header) == _FORMER.size:
             length, checksum, items, created_ns = _FORMER.unpack(header)
             if length <= _LARGEST_FORMER:
                 body = os.pread(self._descriptor, length, offset + _FORMER.size)
                 if len(body) == length and zlib.crc32(body, zlib.crc32(header[8:])) == checksum:
-                    self.place = Place(offset + _FORMER.size + length)
+                    self.position = Position(offset + _FORMER.size + length)
                     return FrozenRequest(self._signal, body, items, created_ns)
         if not offset:
-            raise NotRecognisedError("it is not a spool segment, or damaged from its beginning")
+            raise NotRecognisedError("not a spool segment, or damaged from its first byte")
         self._report(_LOST.format(offset), UNKNOWN)
-        self.place = Place(1 << 62)  # nothing can be found behind it
+        self.position = Position(1 << 62)  # the next record cannot be found
         return None
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Writing of segments: requests are appended to the newest one until it is full, raw segments are written whole."""
+"""Writing of segments: requests are appended to the newest segment until it is full, raw segments written at once."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from monitel_otlp.spool import raw, records
+from monitel_otlp.spool import raw_segment, request_segment
 from monitel_otlp.spool.folder import write_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from monitel_otlp.request import FrozenRequest
+    from monitel_otlp.messages.request import FrozenRequest
     from monitel_otlp.spool.folder import Folder
 
 SEGMENT_BYTES = 16 << 20
-_WRITE_BYTES = 4 << 20  # of a raw segment at once: a busy thread may take the GIL for 5 ms after each write
+_WRITE_BYTES = 4 << 20  # per write of a raw segment: a busy thread may take the GIL for 5 ms after each write
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 @dataclass(slots=True, eq=False)
 class Segment:
-    """One file.
+    """One segment file.
 
     Attributes:
         name: Name of the file.
-        number: Its place in the row.
-        size: Bytes, without what a failed write has left behind.
+        number: Number of the segment.
+        size: Size in bytes, without the remains of a failed write.
         own: True if this process has written it.
-        items: Items of this process that are still there.
+        items: Items of this process that are still in it.
     """
 
     name: str
@@ -45,7 +45,7 @@ class SegmentWriter:
     """Writes the segments of one signal.
 
     Args:
-        signal: Signal, which names the files.
+        signal: The signal, which is part of the names of the files.
 
     Attributes:
         number: Number of the newest segment.
@@ -58,28 +58,28 @@ class SegmentWriter:
         self._descriptor = -1
 
     def append(self, folder: Folder, request: FrozenRequest) -> Segment:
-        """Write a request to the open segment, or to a new one.
+        """Write a request to the open segment, or to a new segment.
 
         Returns:
             The segment.
 
         Raises:
-            OSError: The disk did not take it; no new segment is left behind.
+            OSError: The write failed. No new segment remains.
         """
-        record = records.pack(request)
+        record = request_segment.pack(request)
         segment = self._segment
         if segment is not None and segment.size + len(record) <= SEGMENT_BYTES:
             try:
                 self._write(segment, record, request.items)
             except OSError as error:
                 if error.errno not in _FULL:
-                    self.close()  # a new segment may do
+                    self.close()  # a new segment may work
                 raise
             return segment
         self.close()
         segment = self.create(folder, "spool")
         try:
-            self._write(segment, records.MAGIC + record, request.items)
+            self._write(segment, request_segment.MAGIC + record, request.items)
         except BaseException:
             self.close()
             self.discard(folder, segment)
@@ -89,22 +89,22 @@ class SegmentWriter:
     def write_blocks(
         self, segment: Segment, header: Any, blocks: Iterable[tuple[bytes, int]], room: Callable[[int], bool]
     ) -> None:
-        """Write all of a raw segment.
+        """Write a raw segment.
 
         Args:
             segment: Result of :meth:`create`.
             header: Plain values.
             blocks: Encoded blocks with their numbers of items.
-            room: Called before each write, with the size that the segment will have; where it returns False, these
-                blocks are not written.
+            room: Called before each write with the new size of the segment. If it returns False, the blocks of this
+                write are omitted.
 
         Raises:
-            OSError: The disk did not take all of it; blocks that were written whole are kept.
+            OSError: A write failed. Complete blocks are kept.
         """
         waiting_bytes = 0
-        waiting = [(raw.pack_header(header), 0)]
+        waiting = [(raw_segment.pack_header(header), 0)]
         for content, items in blocks:
-            waiting.append((raw.pack_block(content, items), items))
+            waiting.append((raw_segment.pack_block(content, items), items))
             waiting_bytes += len(content)
             if waiting_bytes >= _WRITE_BYTES:
                 self._write_together(segment, waiting, room)
@@ -112,7 +112,7 @@ class SegmentWriter:
         self._write_together(segment, waiting, room)
 
     def _write_together(self, segment: Segment, blocks: list[tuple[bytes, int]], room: Callable[[int], bool]) -> None:
-        """Write blocks at once; where the disk does not take that, one by one until it takes no more."""
+        """Write blocks with a single write; if it fails, one by one until a write fails."""
         content, items = b"".join(block for block, _ in blocks), sum(items for _, items in blocks)
         if not room(segment.size + len(content)):
             return
@@ -126,7 +126,7 @@ class SegmentWriter:
         """Make the file of a new segment, and keep it open.
 
         Raises:
-            OSError: The folder does not take it.
+            OSError: The file cannot be made.
         """
         while True:
             name = f"{self._signal}-{self.number + 1:06}.{kind}"
@@ -145,7 +145,7 @@ class SegmentWriter:
         self.number -= 1
 
     def is_gone(self) -> bool:
-        """Return whether the open segment was removed, so that what is written to it is lost."""
+        """Return True if the file of the open segment was removed, so that writes to it are lost."""
         if self._segment is None:
             return False
         try:
@@ -154,7 +154,7 @@ class SegmentWriter:
             return True
 
     def close(self) -> None:
-        """Close the open segment; the next request goes to a new one. Idempotent."""
+        """Close the open segment. The next request is written to a new segment. Idempotent."""
         if self._segment is not None:
             self._segment = None
             with suppress(OSError):
@@ -164,7 +164,7 @@ class SegmentWriter:
         """Write at the end of the open segment.
 
         Raises:
-            OSError: The disk did not take it; what it took was cut off, or will be written over.
+            OSError: The write failed. A partial write was truncated, or will be overwritten.
         """
         try:
             write_at(self._descriptor, content, segment.size)

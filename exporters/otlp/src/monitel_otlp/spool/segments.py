@@ -1,8 +1,8 @@
-"""The segments of one signal: files that are written at one end of the row and read at the other.
+"""The queue of segment files of one signal: writes go to the newest segment, reads come from the oldest one.
 
-They are called ``logs-000001.spool`` (finished requests) and ``logs-000002.raw`` (items, see
-:mod:`monitel_otlp.spool.raw`), and numbered together; ``logs.position`` holds the place that was reached in the oldest.
-What cannot be read is skipped, counted and logged once. Reading never raises.
+The files are numbered together: ``logs-000001.spool`` holds finished requests, ``logs-000002.raw`` holds raw items (see
+:mod:`monitel_otlp.spool.raw_segment`). ``logs.position`` holds the read position in the oldest segment. Unreadable data
+is skipped and counted, and a warning is logged once. Reading never raises.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from contextlib import closing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from monitel_otlp.spool.position import Place, Position
-from monitel_otlp.spool.raw import RawReader
-from monitel_otlp.spool.records import NotRecognisedError, RecordReader
+from monitel_otlp.spool.position import Position, PositionFile
+from monitel_otlp.spool.raw_segment import RawReader
+from monitel_otlp.spool.request_segment import NotRecognisedError, RecordReader
 from monitel_otlp.spool.segment_writer import Segment, SegmentWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from monitel_otlp.request import FrozenRequest
+    from monitel_otlp.messages.request import FrozenRequest
     from monitel_otlp.spool.folder import Folder
-    from monitel_otlp.spool.raw import MakeDecoder
-    from monitel_otlp.spool.records import Report, SegmentReader
+    from monitel_otlp.spool.raw_segment import MakeDecoder
+    from monitel_otlp.spool.request_segment import Report, SegmentReader
 
 _log = logging.getLogger("monitel.otlp")
 
@@ -35,12 +35,12 @@ class Segments:
     """The requests of one signal in a folder.
 
     Args:
-        signal: Signal of the requests.
+        signal: The signal of the requests.
         decoders: Returns the decoders of raw segments.
 
     Attributes:
-        lost: Items of this process that were lost, by reason.
-        problems: Number of times that something could not be read.
+        lost: Lost items of this process, by reason.
+        problems: Number of segments, blocks and records that could not be read.
     """
 
     def __init__(self, signal: str, decoders: Callable[[], Mapping[str, MakeDecoder]]) -> None:
@@ -51,17 +51,17 @@ class Segments:
         self._folder: Folder | None = None
         self._segments: list[Segment] = []
         self._writer = SegmentWriter(signal)
-        self._reader: SegmentReader | None = None  # of the oldest segment
-        self._place = Place()  # in the oldest segment, of the oldest request
-        self._position = Position(signal)
+        self._reader: SegmentReader | None = None  # reads the oldest segment
+        self._position = Position()  # of the oldest request, in the oldest segment
+        self._position_file = PositionFile(signal)
         self._position_warned = False
-        self._head: FrozenRequest | None = None  # the oldest request, once it was read
-        self._head_is_detached = False  # its segment is gone
+        self._head: FrozenRequest | None = None  # the oldest request, after it was read
+        self._head_is_detached = False  # its segment was dropped
 
     @property
     def size_bytes(self) -> int:
-        """Bytes that are still to be read."""
-        return max(sum(segment.size for segment in self._segments) - self._place.offset, 0)
+        """Size of the data that was not read yet, bytes."""
+        return max(sum(segment.size for segment in self._segments) - self._position.offset, 0)
 
     @property
     def is_empty(self) -> bool:
@@ -70,15 +70,15 @@ class Segments:
 
     @property
     def items(self) -> int:
-        """Items that this process has written and that are still here."""
+        """Items that this process has written and that were not removed."""
         detached = self._head.items if self._head is not None and self._head_is_detached else 0
         return sum(segment.items for segment in self._segments) + detached
 
     def append(self, request: FrozenRequest) -> None:
-        """Put a request behind the others.
+        """Append a request.
 
         Raises:
-            OSError: The disk did not take it; nothing has changed.
+            OSError: The write failed, and nothing has changed.
         """
         if self._writer.is_gone():
             gone = self._segments[-1]
@@ -89,28 +89,28 @@ class Segments:
             self._segments.append(segment)
 
     def append_raw(self, header: Any, blocks: Iterable[tuple[bytes, int]], room: Callable[[int], bool]) -> int:
-        """Put a raw segment behind the others.
+        """Append a raw segment.
 
         Args:
             header: Plain values, for the decoder.
             blocks: Encoded blocks with their numbers of items.
-            room: Called before each write, with the size that the segment will have; where it returns False, these
-                blocks are not written.
+            room: Called before each write with the new size of the segment. If it returns False, the blocks of this
+                write are omitted.
 
         Returns:
-            Items that were written; the disk may not have taken all of them.
+            The number of items that were written, which may be less than the number given.
 
         Raises:
-            OSError: The disk took nothing.
+            OSError: No item could be written.
         """
-        self._writer.close()  # requests that come later go behind this segment
+        self._writer.close()  # later requests follow in another segment
         segment = self._writer.create(self._open_folder, "raw")
         try:
             self._writer.write_blocks(segment, header, blocks, room)
         except OSError as error:
             if not segment.items:
                 raise
-            _log.warning("%s: the disk took only %d items: %s", segment.name, segment.items, error)
+            _log.warning("%s: only %d items could be written: %s", segment.name, segment.items, error)
         finally:
             self._writer.close()
             if segment.items:
@@ -120,12 +120,12 @@ class Segments:
         return segment.items
 
     def oldest(self) -> FrozenRequest | None:
-        """Return the request that is to go next; None when there is none."""
+        """Return the oldest request; None if there is none."""
         while self._head is None and self._segments and self._folder is not None:
             segment = self._segments[0]
             try:
                 if self._reader is None:
-                    self._reader = self._open_reader(segment, self._place, self._count_damage)
+                    self._reader = self._open_reader(segment, self._position, self._count_damage)
                 self._head = self._reader.read(segment.size)
             except (OSError, NotRecognisedError) as error:
                 self._report(segment, str(error))
@@ -136,10 +136,10 @@ class Segments:
         return self._head
 
     def remove_oldest(self) -> bool:
-        """Remove what :meth:`oldest` has returned, even if its segment has been dropped since.
+        """Remove the oldest request, even if its segment has been dropped after :meth:`oldest`.
 
         Returns:
-            False if there was nothing.
+            False if there was no request.
         """
         request = self.oldest()
         if request is None:
@@ -151,8 +151,8 @@ class Segments:
         assert self._reader is not None  # it has read the request
         segment = self._segments[0]
         segment.items = max(segment.items - request.items, 0)
-        self._place = self._reader.place
-        if self._place.offset >= segment.size:
+        self._position = self._reader.position
+        if self._position.offset >= segment.size:
             self._remove(segment)
         else:
             self._write_position(segment)
@@ -162,7 +162,7 @@ class Segments:
         """Remove the oldest segment, except for a request that :meth:`oldest` has returned.
 
         Returns:
-            Items of this process that were in it.
+            The number of items of this process in it.
         """
         segment = self._segments[0]
         self._detach_head(segment)
@@ -173,19 +173,19 @@ class Segments:
     def __iter__(self) -> Iterator[FrozenRequest]:
         if self._head is not None and self._head_is_detached:
             yield self._head
-        place = self._place
+        position = self._position
         for segment in list(self._segments):
             try:
-                reader = self._open_reader(segment, place, partial(self._report, segment))
+                reader = self._open_reader(segment, position, partial(self._report, segment))
                 with closing(reader):
                     while (request := reader.read(segment.size)) is not None:
                         yield request
             except (OSError, NotRecognisedError) as error:
                 self._report(segment, str(error))
-            place = Place()
+            position = Position()
 
     def load(self, folder: Folder) -> None:
-        """Take over what is in a folder.
+        """Load the segments of a folder.
 
         Raises:
             OSError: The folder cannot be read.
@@ -204,15 +204,15 @@ class Segments:
             self._lose(segment, segment.items)
         self._writer.number = max([self._writer.number, *(segment.number for segment in found)])
         if before is not None and before in self._segments[:1]:
-            return  # closed and opened again
-        self._place = Place()
+            return  # the folder was closed and opened again
+        self._position = Position()
         with suppress(OSError):
-            reached = self._position.read(folder)
-            if reached is not None and found and reached[0] == self._segments[0].number:
-                self._place = reached[1] if reached[1].offset <= self._segments[0].size else Place()
+            stored = self._position_file.read(folder)
+            if stored is not None and found and stored[0] == self._segments[0].number:
+                self._position = stored[1] if stored[1].offset <= self._segments[0].size else Position()
 
     def check(self) -> None:
-        """Count what has disappeared from the folder as lost."""
+        """Count segments that have disappeared from the folder as lost."""
         for segment in list(self._segments):
             try:
                 self._open_folder.status(segment.name)
@@ -221,7 +221,7 @@ class Segments:
                 self._forget(segment)
 
     def restore_head(self) -> None:
-        """Write a request again whose segment was dropped while it was under way."""
+        """Write a request again if its segment was dropped while the request was being sent."""
         if self._head is not None and self._head_is_detached:
             head, self._head, self._head_is_detached = self._head, None, False
             try:
@@ -230,30 +230,30 @@ class Segments:
                 self.lost["disk"] += head.items
 
     def close(self) -> None:
-        """Close the files; what was counted stays. Idempotent."""
+        """Close the files. The counts are kept. Idempotent."""
         self._writer.close()
         self._close_reader()
-        self._position.close()
+        self._position_file.close()
         if not self._head_is_detached:
             self._head = None
         self._folder = None
 
     def clear(self) -> None:
-        """Remove the files beside the segments, when nothing is left."""
+        """Remove the files beside the segments. Called when there is no segment."""
         if self._folder is not None:
-            self._position.remove(self._folder)
-            self._folder.unlink(f"{self.signal}.fresh")  # version 0.1 wrote it before it renamed it
+            self._position_file.remove(self._folder)
+            self._folder.unlink(f"{self.signal}.fresh")  # a temporary file of version 0.1
 
     @property
     def _open_folder(self) -> Folder:
-        assert self._folder is not None  # load() comes first
+        assert self._folder is not None  # because load() was called
         return self._folder
 
-    def _open_reader(self, segment: Segment, place: Place, report: Report) -> SegmentReader:
+    def _open_reader(self, segment: Segment, position: Position, report: Report) -> SegmentReader:
         descriptor = self._open_folder.open_file(segment.name, os.O_RDONLY)
         if segment.name.endswith(".raw"):
-            return RawReader(descriptor, self._decoders, place, report)
-        return RecordReader(descriptor, self.signal, place, report)
+            return RawReader(descriptor, self._decoders, position, report)
+        return RecordReader(descriptor, self.signal, position, report)
 
     def _count_damage(self, text: str, items: int) -> None:
         segment = self._segments[0]
@@ -268,7 +268,7 @@ class Segments:
         self.lost["disk"] += items
 
     def _detach_head(self, segment: Segment) -> None:
-        """Keep the oldest request in memory, because its segment is about to go."""
+        """Keep the oldest request in memory, because its segment is about to be dropped."""
         if segment is self._segments[0] and self._head is not None and not self._head_is_detached:
             self._head_is_detached = True
             segment.items = max(segment.items - self._head.items, 0)
@@ -276,34 +276,35 @@ class Segments:
     def _report(self, segment: Segment, text: str, _items: int = 0) -> None:
         self.problems += 1
         if self.problems == 1:
-            place = segment.name if self._folder is None else self._folder.path / segment.name
-            _log.warning("cannot read %s: %s (further problems of this kind are counted, not logged)", place, text)
+            path = segment.name if self._folder is None else self._folder.path / segment.name
+            _log.warning("cannot read %s: %s (further problems of this kind are counted, not logged)", path, text)
 
     def _forget(self, segment: Segment) -> None:
-        """Count what is left of a segment as lost, and go on with the next; the file stays as it is."""
+        """Count the rest of a segment as lost, and continue with the next segment. The file is not changed."""
         self._detach_head(segment)
         self._lose(segment, segment.items)
         if segment is self._segments[0]:
             self._close_reader()
-            self._place = Place()
+            self._position = Position()
         if segment is self._segments[-1]:
             self._writer.close()
         self._segments.remove(segment)
 
     def _remove(self, segment: Segment) -> None:
-        """Remove a segment's file, after everything in it was read or dropped."""
+        """Remove the file of a segment after everything in it was read or dropped."""
         self._forget(segment)
         self._open_folder.unlink(segment.name)
         if not self._segments:
-            self._position.remove(self._open_folder)
+            self._position_file.remove(self._open_folder)
 
     def _write_position(self, segment: Segment) -> None:
         try:
-            self._position.write(self._open_folder, segment.number, self._place)
+            self._position_file.write(self._open_folder, segment.number, self._position)
         except OSError as error:
             if not self._position_warned:
                 self._position_warned = True
-                _log.warning("cannot write %s: %s (a crash would repeat requests)", self._position.name, error)
+                name = self._position_file.name
+                _log.warning("cannot write %s: %s (after a crash, requests would be sent twice)", name, error)
 
     def _close_reader(self) -> None:
         if self._reader is not None:

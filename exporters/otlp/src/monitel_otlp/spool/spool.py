@@ -1,6 +1,6 @@
-"""Requests on disk, while memory cannot hold them or no backend takes them: a folder for each process.
+"""The spool: requests on disk that memory cannot hold or that no backend accepts, in one folder per process.
 
-It holds the segments of each signal (see :mod:`monitel_otlp.spool.segments`), a lock, and ``rejected/``.
+The folder holds the segments of each signal (see :mod:`monitel_otlp.spool.segments`), a lock, and ``rejected/``.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ import logging
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from monitel_otlp.request import SIGNALS, FrozenRequest
+from monitel_otlp.messages.request import SIGNALS, FrozenRequest
 from monitel_otlp.spool import rejected
 from monitel_otlp.spool.folder import Folder, SpoolError, make_folder, remove_folders
 from monitel_otlp.spool.lock import FolderLock, acquire
-from monitel_otlp.spool.records import packed_bytes
+from monitel_otlp.spool.request_segment import packed_bytes
 from monitel_otlp.spool.segments import Segments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from monitel_otlp.spool.raw import MakeDecoder
+    from monitel_otlp.spool.raw_segment import MakeDecoder
 
 __all__ = ["Spool", "SpoolError"]
 
@@ -28,18 +28,18 @@ _log = logging.getLogger("monitel.otlp")
 
 
 class Spool:
-    """The spool of one process, or of one that has ended, in one folder that one process at a time may use.
+    """The spool of this process or of an ended process. One process at a time can use the folder.
 
     Beyond ``limit_bytes`` the oldest requests are dropped; :meth:`take_lost` counts them as ``spool_full``, and
-    unreadable ones as ``disk``. Only one thread at a time may call it. A forked child must call :meth:`abandon`.
+    unreadable requests as ``disk``. Not thread-safe. A forked child must call :meth:`abandon`.
 
     Args:
-        folder: Folder, made with the first request, for its owner alone.
+        folder: The folder. It is made with the first request, with access only for its owner.
         limit_bytes: Limit for the size of all segments.
-        limited: Signals that the limit binds. One that has no endpoint should not be among them.
-        decoders: Decoders of raw segments, by the first field of their header; by default those of
-            ``monitel_otlp.raw``.
-        foreign: Use a folder even if it belongs to another user, or others can write to it.
+        limited: Signals to which the limit applies. A signal without an endpoint should not be among them.
+        decoders: Decoders of raw segments, by the first field of their header; by default the decoders of
+            ``monitel_otlp.raw.decoders``.
+        foreign: Accept a folder that belongs to another user, or that other users can write to.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Spool:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes on disk that are still to be delivered."""
+        """Size of the requests on disk that are not delivered yet, bytes."""
         return sum(queue.size_bytes for queue in self._queues.values())
 
     @property
@@ -72,21 +72,21 @@ class Spool:
         return sum(queue.problems for queue in self._queues.values())
 
     def items(self, signal: str) -> int:
-        """Return the items of a signal that this process has written and that are still there."""
+        """Return the number of items of a signal that this process has written and that were not removed."""
         return self._queues[signal].items
 
     def take_lost(self, signal: str) -> dict[str, int]:
-        """Return the items that were lost since the last call, by reason: ``disk`` and ``spool_full``."""
+        """Return the number of items that were lost since the last call, by reason: ``disk`` and ``spool_full``."""
         lost = self._queues[signal].lost
         taken = {reason: items for reason, items in lost.items() if items}
         lost.clear()
         return taken
 
     def append(self, request: FrozenRequest) -> None:
-        """Put a request behind the others of its signal.
+        """Append a request to those of its signal.
 
         Raises:
-            OSError: The disk did not take it; nothing has changed, and the next attempt may succeed.
+            OSError: The write failed, and nothing has changed. The next attempt may succeed.
             SpoolError: The folder cannot be used.
         """
         queue = self._queues[request.signal]
@@ -100,19 +100,19 @@ class Spool:
         self._write(write)
 
     def append_raw(self, signal: str, header: Any, blocks: Iterable[tuple[bytes, int]]) -> int:
-        """Put items that are not encoded yet behind the requests of a signal.
+        """Append raw items to the requests of a signal.
 
         Args:
             signal: Signal of the items.
-            header: Plain values that the decoder needs; the first field names the kind of the items.
-            blocks: Results of :func:`monitel_otlp.spool.raw.encode_block`.
+            header: Plain values for the decoder. The first field names the kind of the items.
+            blocks: Results of :func:`monitel_otlp.spool.raw_segment.encode_block`.
 
         Returns:
-            Items that were written. The rest is lost, because disk or limit are full; :meth:`take_lost` does not count
-            it.
+            The number of items that were written. The rest is lost, because of the limit or a full disk;
+            :meth:`take_lost` does not count it.
 
         Raises:
-            OSError: The disk took nothing.
+            OSError: No item could be written.
             SpoolError: The folder cannot be used.
         """
         queue = self._queues[signal]
@@ -127,24 +127,24 @@ class Spool:
         return written
 
     def oldest(self, signal: str) -> FrozenRequest | None:
-        """Return the request of a signal that is to go next; None when there is none. Never raises OSError."""
+        """Return the oldest request of a signal; None if there is none. Never raises OSError."""
         return self._queues[signal].oldest()
 
     def remove_oldest(self, signal: str) -> bool:
-        """Remove what :meth:`oldest` has returned: it was delivered, or set aside. Never raises OSError.
+        """Remove the request that :meth:`oldest` has returned. Never raises OSError.
 
         Returns:
-            False if there was nothing.
+            False if there was no request.
         """
         return self._queues[signal].remove_oldest()
 
     def requests(self) -> Iterator[FrozenRequest]:
-        """Yield every request still to be delivered, oldest first, signal by signal; nothing is removed."""
+        """Yield every request that is not delivered yet, oldest first, signal by signal. Nothing is removed."""
         for queue in self._queues.values():
             yield from queue
 
     def peek(self, signals: Iterable[str] = SIGNALS) -> Iterator[FrozenRequest]:
-        """Yield the same from a folder that another process may be using: nothing is locked or taken over.
+        """Yield the requests of a folder that another process may be using, without locking it.
 
         Raises:
             SpoolError: The folder is unsafe.
@@ -159,20 +159,20 @@ class Spool:
                     yield from queue
                     self._queues[signal].problems += queue.problems
 
-    def complain(self, error: Exception) -> None:
-        """Log, once, that the disk does not take what it is given."""
+    def warn_once(self, error: Exception) -> None:
+        """Log an error of a write to the spool, once."""
         if not self._warned:
             self._warned = True
             _log.warning("the spool in %s cannot be written: %s", self.folder, error)
 
     def set_aside(self, request: FrozenRequest, reason: str) -> Path:
-        """Keep a request that a backend will never take, with its answer, in ``rejected/``.
+        """Write a request that a backend has refused permanently, and the reason, to ``rejected/``.
 
         Returns:
-            Path of the message; the answer is beside it.
+            Path of the message. The reason is in a file beside it.
 
         Raises:
-            OSError: The disk did not take it.
+            OSError: The write failed.
             SpoolError: The folder cannot be used.
         """
         written: list[Path] = []
@@ -180,17 +180,17 @@ class Spool:
         return written[0]
 
     def take_back(self) -> None:
-        """Put what was set aside behind the others again, oldest first.
+        """Append the requests in ``rejected/`` to the spool again, oldest first.
 
         Raises:
-            OSError: The disk did not take it; the rest is still in ``rejected/``.
+            OSError: A write failed. The other requests are still in ``rejected/``.
             SpoolError: Another process uses the folder, or it is unsafe.
         """
         self.load()
         rejected.take_back(self._folder, self.append)
 
     def load(self) -> None:
-        """Take over what a process left in the folder.
+        """Open and lock the folder, and load its segments.
 
         Raises:
             SpoolError: The folder is missing or unsafe, or another process uses it.
@@ -200,9 +200,9 @@ class Spool:
             self._take_over(Folder.open(self.folder, foreign=self._foreign))
 
     def close(self) -> None:
-        """Let another process have the folder, and remove it if nothing is left in it.
+        """Release the folder, and remove it if it is empty. Idempotent.
 
-        Segments that have disappeared are counted as lost before.
+        Segments that have disappeared are counted as lost first.
         """
         if self._opened is None or self._lock is None:
             return
@@ -221,7 +221,7 @@ class Spool:
             remove_folders([self.folder])
 
     def abandon(self) -> None:
-        """Close the files and nothing else: in a forked child, whose parent keeps the lock."""
+        """Close the files without any other effect. For a forked child, whose parent keeps the lock."""
         for queue in self._queues.values():
             queue.close()
         if self._lock is not None:
@@ -232,16 +232,16 @@ class Spool:
 
     @property
     def _folder(self) -> Folder:
-        assert self._opened is not None  # whoever writes has opened it
+        assert self._opened is not None  # because the folder is open
         return self._opened
 
     def _make_queue(self, signal: str) -> Segments:
         return Segments(signal, lambda: _default_decoders() if self._decoders is None else self._decoders)
 
     def _write(self, action: Callable[[], object]) -> None:
-        """Run an action with the folder open; if somebody has removed the folder, make it again.
+        """Run an action with the folder open. A folder that has been removed is made again.
 
-        Where the first write fails, no folder and no file are left behind.
+        If the first write fails, no folder and no file remain.
         """
         made = self._open()
         try:
@@ -260,10 +260,10 @@ class Spool:
             raise
 
     def _open(self) -> list[Path]:
-        """Open the folder, and make it if need be.
+        """Open the folder, and make it if it is missing.
 
         Returns:
-            The folders that were made.
+            The new folders.
         """
         if self._opened is not None:
             return []
@@ -276,7 +276,7 @@ class Spool:
         return made
 
     def _take_over(self, folder: Folder) -> None:
-        """Lock a folder and read what is in it; close it if that fails."""
+        """Lock a folder and load its segments; close it if that fails."""
         lock = None
         try:
             lock = acquire(folder)
@@ -292,10 +292,10 @@ class Spool:
         self._opened, self._lock = folder, lock
 
     def _make_room(self, signal: str, size: int) -> bool:
-        """Drop the oldest segments of the largest signal until so many bytes more are within the limit.
+        """Drop the oldest segments of the largest signal until ``size`` more bytes are within the limit.
 
         Returns:
-            False if even an empty spool is too small for them.
+            False if ``size`` exceeds the limit of an empty spool.
         """
         if self._limit_bytes is None or signal not in self._limited:
             return True
@@ -309,6 +309,6 @@ class Spool:
 
 
 def _default_decoders() -> Mapping[str, MakeDecoder]:
-    from monitel_otlp.raw import decoders  # late: it needs the mappings of every signal, and raw segments are rare
+    from monitel_otlp.raw.decoders import decoders  # late: it imports every mapping, and raw segments are rare
 
     return decoders()

@@ -1,4 +1,4 @@
-"""Give the GIL away between two slices of work: the training loop goes first."""
+"""Pacing of background work: the GIL is released between slices of work, so that the training loop goes first."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_SWITCH_INTERVAL = 0.0005  # seconds; by default a busy thread keeps the GIL for 0.005
-_SLICE = 0.0005  # seconds; with what comes on top a loop of 1 ms waits for less than 0.5 ms
+_SWITCH_INTERVAL = 0.0005  # seconds; by default a busy thread holds the GIL for 0.005
+_SLICE = 0.0005  # seconds; a training loop of 1 ms then waits for less than 0.5 ms
 
 
-def give_way() -> None:
-    """Let another thread go on that waits for the GIL: a sleep of no time at all may take it back too early."""
-    time.sleep(1e-6)  # noqa: TID251  it does not wait: it gives the GIL away
+def yield_gil() -> None:
+    """Release the GIL to another thread that waits for it. A sleep of zero may take the GIL back too early."""
+    time.sleep(1e-6)  # noqa: TID251  it does not wait: it releases the GIL
 
 
 class Pace:
-    """Gives way whenever a slice of work is done."""
+    """Releases the GIL after each slice of work."""
 
     def __init__(self) -> None:
         self._end = 0.0
 
     def pause(self) -> None:
-        """Give way if it is time to; to be called more often than that."""
+        """Release the GIL if the slice of work has ended. Call it several times per slice."""
         if time.monotonic() >= self._end:
-            give_way()
+            yield_gil()
             self._end = time.monotonic() + _SLICE
 
 
 @contextmanager
-def in_a_hurry() -> Iterator[None]:
-    """Collect no garbage, and have busy threads keep the GIL for less than 1 ms at a time: the exit has little time."""
+def low_latency() -> Iterator[None]:
+    """Disable garbage collection, and limit busy threads to less than 1 ms of the GIL at a time, for the exit."""
     before, collects = sys.getswitchinterval(), gc.isenabled()
     sys.setswitchinterval(min(before, _SWITCH_INTERVAL))
     gc.disable()

@@ -1,4 +1,4 @@
-"""A daemon thread that takes turns."""
+"""A daemon thread that calls a function repeatedly."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from queue import Empty, SimpleQueue
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING
 
-from monitel_otlp.sdk._compat import suppress_instrumentation
+from monitel_otlp._compat import suppress_instrumentation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,44 +19,44 @@ _AFTER_FAILURE = 1.0  # seconds
 
 
 class Worker:
-    """Calls a function in a daemon thread: when it is woken, and when the last call has asked for another one.
+    """Calls a function in a daemon thread, when it is woken and after the delay that the last call has returned.
 
     Args:
-        name: The thread's name.
-        turn: Called without arguments. It returns the seconds until the next turn, or None to wait until woken. An
-            exception is logged once, and the next turn comes after a second.
-        first: Seconds until the first turn; None waits until woken.
+        name: The name of the thread.
+        run_once: Called without arguments. It returns the seconds until the next call, or None to wait for
+            :meth:`wake`. An exception is logged once, and the next call follows after a second.
+        first: Seconds until the first call; None waits for :meth:`wake`.
         ended: Called in the thread at its end.
     """
 
     def __init__(
         self,
         name: str,
-        turn: Callable[[], float | None],
+        run_once: Callable[[], float | None],
         first: float | None = None,
         ended: Callable[[], object] = lambda: None,
     ) -> None:
-        self._turn = turn
+        self._run_once = run_once
         self._ended = ended
         self._first = first
         self._failed = False
-        self._starting = Lock()  # taken by the caller that starts the thread
+        self._starting = Lock()  # acquired by the caller that starts the thread
         self._stopped = Event()
-        self._bell: SimpleQueue[None] = SimpleQueue()  # a signal handler may ring it
+        self._wakes: SimpleQueue[None] = SimpleQueue()  # a signal handler may put into it
         self._thread = Thread(target=self._run, name=name, daemon=True)
 
     @property
     def started(self) -> bool:
-        """True once the thread runs, or has run."""
+        """True if the thread runs, or has run."""
         return self._thread.ident is not None
 
     def start(self) -> bool:
-        """Start the thread unless it runs.
+        """Start the thread unless it has been started.
 
         Returns:
-            False where CPython refuses new threads, at the end of the process.
+            False if CPython refuses new threads, which happens at the end of the process.
         """
-        if not self.started and self._starting.acquire(blocking=False):  # two threads may be here at once
+        if not self.started and self._starting.acquire(blocking=False):  # two threads may call this at once
             try:
                 self._thread.start()
             except RuntimeError:
@@ -65,16 +65,16 @@ class Worker:
         return True
 
     def wake(self) -> None:
-        """Begin the next turn now. Takes no lock."""
-        self._bell.put(None)
+        """Call the function now. Takes no lock."""
+        self._wakes.put(None)
 
     def stop(self) -> None:
-        """End the thread after the present turn."""
+        """End the thread after the current call."""
         self._stopped.set()
         self.wake()
 
     def join(self, deadline: float) -> bool:
-        """Wait for the end of the thread until a monotonic time, and return True if it has ended."""
+        """Wait until the thread has ended or a monotonic deadline has passed; return True if it has ended."""
         self._thread.join(max(0.0, deadline - time.monotonic()))
         return not self._thread.is_alive()
 
@@ -86,18 +86,19 @@ class Worker:
             if self._stopped.is_set():
                 break
             try:
-                pause = self._turn()
+                pause = self._run_once()
             except Exception:
                 pause = _AFTER_FAILURE
                 if not self._failed:
                     self._failed = True
-                    _log.exception("a step of the delivery of telemetry failed; it goes on")
+                    name = self._thread.name
+                    _log.exception("an error in the thread %s; it continues (further errors are not logged)", name)
         self._ended()
 
     def _wait(self, pause: float | None) -> None:
         try:
-            self._bell.get(timeout=None if pause is None else max(0.0, pause))
+            self._wakes.get(timeout=None if pause is None else max(0.0, pause))
             while True:
-                self._bell.get_nowait()
+                self._wakes.get_nowait()
         except Empty:
             pass

@@ -1,1 +1,1 @@
-"""Ranges into spans."""
+"""Traces: ranges that become spans."""

@@ -1,4 +1,4 @@
-"""Ids of traces and spans: random ones, and those that all ranks of a job can work out by themselves."""
+"""Ids of traces and spans: random ids, and ids that every rank of a job computes alike."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ _TRACE_BYTES, _SPAN_BYTES = 16, 8
 
 
 class RandomIds:
-    """Ids from a generator of their own.
+    """Random ids from a private generator.
 
-    The one of :mod:`random` is the user's: to draw from it would change what a seeded run does, and ranks that are
-    seeded alike would have the same ids.
+    The global generator of :mod:`random` belongs to the application. Drawing from it would change a seeded run, and
+    ranks with the same seed would get the same ids.
     """
 
     def __init__(self) -> None:
-        self._bits = Random().getrandbits  # noqa: S311  no secret: it is to be different, not hard to guess
+        self._bits = Random().getrandbits  # noqa: S311  not a secret: ids must differ, and may be guessed
 
     def trace(self) -> bytes:
-        """An id for a trace."""
+        """Return a random trace id."""
         return (self._bits(128) or 1).to_bytes(_TRACE_BYTES, "big")
 
     def span(self) -> bytes:
-        """An id for a span."""
+        """Return a random span id."""
         return (self._bits(64) or 1).to_bytes(_SPAN_BYTES, "big")
 
 
 class StepTraces:
-    """One trace a training step, of which every rank knows the ids without asking another.
+    """One trace per training step. Every rank computes the same ids, without communication.
 
     Args:
-        attributes: ``training.run.id``, ``training.attempt`` and ``training.rank`` as the resource has them. Without a
-            run id each process has one of its own, and traces of its own.
+        attributes: ``training.run.id``, ``training.attempt`` and ``training.rank`` of the resource. Without a run id
+            each process uses a random one, so that its traces are separate.
     """
 
     def __init__(self, attributes: Mapping[str, Any]) -> None:
@@ -50,20 +50,20 @@ class StepTraces:
         if run == "none":  # torchrun's default
             _log.warning(
                 "step_traces: the run id is 'none', so every run has the same trace ids; "
-                "give each its own: torchrun --rdzv-id, or training.run.id in OTEL_RESOURCE_ATTRIBUTES"
+                "set a unique one with torchrun --rdzv-id, or as training.run.id in OTEL_RESOURCE_ATTRIBUTES"
             )
         self._run = str(uuid4() if run is None else run)
         self._attempt = attributes.get("training.attempt", 0)
         self.rank = attributes.get("training.rank", 0)
         self._latest = -1
-        self._repeated: list[tuple[int, int]] = []  # stretches of steps, each done once more
+        self._repeated: list[tuple[int, int]] = []  # first and last step of each repeated section
 
     def of(self, step: int, *, now: bool = True) -> StepIds:
-        """The ids of a step. One that the process goes back to, or over again, has another trace each time.
+        """Return the ids of a step. A step that the process repeats has a new trace each time.
 
         Args:
             step: The training step.
-            now: The process is at that step; else it is beyond it already.
+            now: True if this is the current step, False if the process has already passed it.
         """
         if now:
             if step <= self._latest:
@@ -75,12 +75,12 @@ class StepTraces:
 
 
 class StepIds:
-    """The ids of one step's trace.
+    """The ids of the trace of one step.
 
     Attributes:
-        trace_id: Of the trace.
-        root_id: Of the span of the whole step, which rank zero sends.
-        rank_id: Of this rank's part, below it.
+        trace_id: Id of the trace.
+        root_id: Id of the span of the whole step, which rank zero exports.
+        rank_id: Id of the span of this rank, a child of the root span.
     """
 
     __slots__ = ("_ordinals", "rank_id", "root_id", "trace_id")
@@ -92,7 +92,7 @@ class StepIds:
         self._ordinals: dict[tuple[bytes, str], Iterator[int]] = {}
 
     def span(self, parent_id: bytes, name: str) -> bytes:
-        """The id of the next span of this name in that parent."""
+        """Return the id of the next span with this name and this parent."""
         ordinals = self._ordinals.get((parent_id, name)) or self._ordinals.setdefault((parent_id, name), count())
         return _hash(_SPAN_BYTES, parent_id, name.encode(errors="backslashreplace"), b"%d" % next(ordinals))
 

@@ -1,4 +1,4 @@
-"""Ranges as spans of the protocol: an ended range, its plain values, its fields; and requests of them."""
+"""Mapping of ranges to spans of the protocol: an ended range, its plain values, its fields."""
 
 from __future__ import annotations
 
@@ -7,19 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, SpanFlags
 
-import monitel
+from monitel.attributes import escape_surrogates
 from monitel_otel import RangeAttributes, of_track
-from monitel_otlp.attributes import key_values, plain_attributes, readable, write_attributes
-from monitel_otlp.open_request import OpenRequest, Requests
+from monitel_otlp.messages.attributes import key_values, plain_attributes, write_attributes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
     from monitel.profiler.ranges import Track
-    from monitel_otlp.attributes import Plain
-    from monitel_otlp.request import FrozenRequest
+    from monitel_otlp.messages.attributes import Plain
     from monitel_otlp.traces.span_queue import Ended
 
 _INTERNAL = Span.SPAN_KIND_INTERNAL
@@ -34,9 +32,9 @@ PlainSpan = tuple[
 
 
 class RangeMapping:
-    """Turns ranges that have ended into spans.
+    """Turns ended ranges into spans.
 
-    The messages are filled directly: the SDK's span classes and their encoder take three times as long.
+    The messages are filled directly, because the span classes of the SDK and their encoder take three times as long.
     """
 
     def __init__(self) -> None:
@@ -47,7 +45,8 @@ class RangeMapping:
 
         Args:
             ended: The range with the ids of its span.
-            attributes: Of a span that the pipeline made itself, a fold or a step; None for a range of the application.
+            attributes: The attributes of a span that the pipeline has made itself (a folded span or a step); None for
+                a range of the application.
         """
         ids, name, start_ns, end_ns, found, args = ended
         step, track, unfinished = None, None, False
@@ -65,7 +64,7 @@ class RangeMapping:
             ids.span_id,
             ids.parent_id,
             _REMOTE if ids.remote else _LOCAL,
-            name if type(name) is str and name.isascii() else readable(name),
+            name if type(name) is str and name.isascii() else escape_surrogates(name),
             start_ns,
             end_ns,
             step,
@@ -101,39 +100,10 @@ class RangeMapping:
             write_attributes(span.attributes, attributes)
 
 
-class SpanRequests(Requests):
-    """Puts spans of ranges into requests of at most 500 spans or about 1 MiB.
-
-    Args:
-        put: Receives each finished request.
-        lost: Receives signal, reason and number of items.
-        resource: The resource as a message, serialized.
-    """
-
-    def __init__(
-        self,
-        put: Callable[[FrozenRequest], None],
-        lost: Callable[[str, str, int], None],
-        resource: bytes,
-    ) -> None:
-        self.mapping = RangeMapping()
-        open_request = OpenRequest("traces", resource, ("monitel", monitel.__version__), self.mapping.write, put)
-        super().__init__("a range", "traces", open_request, lost)
-
-    def add(self, ended: Ended, attributes: Mapping[str, Any] | None = None) -> None:
-        """Encode one range; never raises.
-
-        Args:
-            ended: The range with the ids of its span.
-            attributes: Of a span that the pipeline made itself, a fold or a step: it is not an item.
-        """
-        self._add(lambda: self.mapping.plain(ended, attributes), synthetic=attributes is not None)
-
-
 @lru_cache(maxsize=256)
 def _plain_track(track: Track) -> tuple[int, str]:
     attributes = of_track(track)
-    return int(attributes["thread.id"]), readable(str(attributes["thread.name"]))  # type: ignore[arg-type]  # an int
+    return int(attributes["thread.id"]), escape_surrogates(str(attributes["thread.name"]))  # type: ignore[arg-type]  # an int
 
 
 @lru_cache(maxsize=256)

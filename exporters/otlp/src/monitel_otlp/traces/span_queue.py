@@ -1,4 +1,4 @@
-"""Ranges on their way out as spans: ids where they begin, a bounded queue where they end."""
+"""Queue of ranges that become spans: ids are assigned at the start of a range, and it is queued at its end."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _ROOT, _RANK = "training.step", "training.rank"
 
 @dataclass(frozen=True)
 class SpanSettings:
-    """What configure() was asked for.
+    """The span settings of configure().
 
     Attributes:
-        budget: Spans a step.
-        every: Of so many steps one.
-        step_traces: The ids that ranks share; None: traces as the ranges are nested.
+        budget: Spans per step.
+        every: Spans are made in every n-th step.
+        step_traces: The ids that all ranks share; None: each outermost range starts a trace.
         by_step: See :class:`monitel_otel.Ranges`.
     """
 
@@ -49,7 +49,7 @@ class SpanSettings:
     by_step: bool = True
 
     def for_forked_child(self) -> SpanSettings:
-        """The child's: it has no steps of its own, and its rank is its parent's."""
+        """Return the settings of a forked child, which has no steps, and the same rank as its parent."""
         return SpanSettings(self.budget, self.every, None, by_step=False)
 
     def queue(
@@ -61,16 +61,16 @@ class SpanSettings:
         wake: Callable[[], object],
         sampler: Sampler = DEFAULT_ON,
     ) -> QueuedSpans:
-        """Return the queue of a pipeline; the arguments are those of :class:`QueuedSpans`."""
+        """Return the span queue of a pipeline. The arguments are described in :class:`QueuedSpans`."""
         return QueuedSpans(self, limit, limit_bytes, first=first, wake=wake, sampler=sampler)
 
 
 class Identified(Opened):
-    """A range that is a span, or in a trace that is not sampled."""
+    """An open range with its ids: it is a span, or part of a trace that is not sampled."""
 
     __slots__ = ("parent_id", "remote", "span_id", "trace_id")
 
-    def __init__(  # noqa: PLR0917  made for each range: keywords would cost a tenth of it
+    def __init__(  # noqa: PLR0917  called for each range: keywords would make it 10 % slower
         self,
         period: Period,
         around: Span,
@@ -89,14 +89,14 @@ class Identified(Opened):
         self.remote = remote
 
     def context(self, outside: Context | None = None) -> Context:
-        """The context of what happens in it: that one, the current one by default, with its ids."""
+        """Return a context with this span: ``outside``, by default the current context, with its ids."""
         trace_id, span_id = int.from_bytes(self.trace_id, "big"), int.from_bytes(self.span_id, "big")
         ids = SpanContext(trace_id, span_id, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
         return set_span_in_context(NonRecordingSpan(ids), outside)
 
 
 class Ended(NamedTuple):
-    """A span, finished."""
+    """An ended range with the ids of its span."""
 
     ids: Identified
     name: str
@@ -107,7 +107,7 @@ class Ended(NamedTuple):
 
 
 class _Step(Period):
-    """A step that is a trace: its ranges have no parents outside, and its span ends with the last of them."""
+    """A step that is a trace. Its ranges have no parents outside, and its span ends with the last range."""
 
     __slots__ = ("end_ns", "ids", "sampled", "start_ns")
 
@@ -118,20 +118,20 @@ class _Step(Period):
         self.start_ns = self.end_ns = 0
 
     def extend(self, start_ns: int, end_ns: int) -> None:
-        """Hold this stretch of time too."""
+        """Extend the span of the step to include this time."""
         self.start_ns = min(self.start_ns or start_ns, start_ns)
         self.end_ns = max(self.end_ns, end_ns)
 
 
 class QueuedSpans(Ranges[Identified]):
-    """Takes ranges in the thread that runs them, and gives them to the encoder as spans.
+    """Queues ended ranges, in the thread that runs them, for the encoder.
 
-    When the queue is full the oldest is dropped and counted.
+    When the queue is full the oldest range is dropped and counted.
 
     Args:
-        settings: Which ranges, and whose ids.
-        limit: Ranges that the queue holds.
-        limit_bytes: Estimated bytes that it holds.
+        settings: The span settings.
+        limit: The maximum number of ranges in the queue.
+        limit_bytes: The maximum size of the queue, an estimate in bytes.
         first: Called in the caller's thread when a range is queued or folded, until it returns True.
         wake: Called in the caller's thread when the queue is half full.
         sampler: Decides about traces that begin here.
@@ -155,30 +155,30 @@ class QueuedSpans(Ranges[Identified]):
         self._first: Callable[[], bool] | None = first
 
     def folding(self) -> int:
-        """Return the number of ranges beyond the budget whose sum is not complete yet."""
+        """Return the number of ranges in folded spans that are not complete yet."""
         return sum(period.folded for period in self._periods.copy())
 
     def discard(self) -> int:
-        """Remove the ranges that were queued or folded so far, and return their number."""
+        """Remove all ranges that are queued or folded, and return their number."""
         folds: Any = [fold.attributes for period in self._periods.copy() if (fold := period.take_folded())]
         folded: int = sum(each["monitel.folded.count"] for each in folds)
         return folded + len(self.queue.take(len(self.queue)))
 
     def extend(self, ended: Ended) -> None:
-        """Have the span of a step's trace hold this one; to be called for each range that is taken from the queue."""
+        """Extend the span of the step to include this range. Call it for each range that is taken from the queue."""
         if isinstance(ended.ids.period, _Step):
             ended.ids.period.extend(ended.start_ns, ended.end_ns)
 
     def finish(self, *, last: bool = False) -> list[tuple[Ended, Mapping[str, Any]]]:
-        """The spans of steps that are over, with their attributes: what was folded, and what holds a step together.
+        """Return the spans that the pipeline makes for ended steps, with attributes: folded spans and step spans.
 
-        To be called after the queue was drained.
+        Call it after the queue has been drained.
 
         Args:
-            last: Nothing comes any more: all steps are over.
+            last: Treat all steps as ended, because no further ranges follow.
         """
         found: list[tuple[Ended, Mapping[str, Any]]] = []
-        for period in self._over(last=last):
+        for period in self._ended_periods(last=last):
             attributes: dict[str, Any] = {} if period.step is None else {"training.step": period.step}
             fold = period.take_folded()
             if fold is not None and isinstance(period.first, Identified):
@@ -191,7 +191,7 @@ class QueuedSpans(Ranges[Identified]):
         return found
 
     def prepare(self, *, last: bool) -> None:
-        """Compare the clocks, and at the end of all end what still runs; to be called before the queue is drained."""
+        """Compare the clocks, and end the open ranges if it is the last time. Call it before the queue is drained."""
         ranges.synchronize()
         if not last:
             return
@@ -212,7 +212,7 @@ class QueuedSpans(Ranges[Identified]):
         return spans
 
     def _beside(self, first: Identified) -> Identified:
-        """The ids of a span in the trace of a step's first one: beside it, or below it where it is the root."""
+        """Return the ids of a span beside the first span of a step, or below it if that is the root."""
         parent_id = first.parent_id or first.span_id
         return Identified(first.period, first.around, True, first.trace_id, self._random.span(), parent_id)
 
@@ -222,13 +222,13 @@ class QueuedSpans(Ranges[Identified]):
         ids = self._traces.of(step, now=now)
         return _Step(step, ids, sampled=self._sampled(ids.trace_id, _ROOT))
 
-    def _refused(self, period: Period, around: Span) -> bool:
-        return not period.sampled if isinstance(period, _Step) else super()._refused(period, around)
+    def _is_unsampled(self, period: Period, around: Span) -> bool:
+        return not period.sampled if isinstance(period, _Step) else super()._is_unsampled(period, around)
 
     def _parent(self, outer: Range, period: Period, around: Span) -> Identified | None:
         if not isinstance(period, _Step):
             return super()._parent(outer, period, around)
-        opened = self._around(outer)
+        opened = self._nearest(outer)
         return opened if opened is not None and opened.period is period else None
 
     def _start(self, began: Range, period: Period, parent: Identified | None, around: Span) -> Identified:
@@ -249,7 +249,7 @@ class QueuedSpans(Ranges[Identified]):
     def _end(self, ended: Range, opened: Identified, end_ns: int) -> None:
         queue, args = self.queue, ended.args
         if args is not None and not isinstance(args, str):
-            args = _copied(args)  # the caller may go on with it
+            args = _copied(args)  # the caller may change it later
         queue.put(Ended(opened, ended.name, ended.start_ns, end_ns, ended, args), args)
 
     def _finish(self, ended: Range, opened: Identified, end_ns: int) -> None:
@@ -267,5 +267,5 @@ class QueuedSpans(Ranges[Identified]):
 def _copied(args: Any) -> Any:
     try:
         return dict(args) if isinstance(args, Mapping) else args
-    except Exception:  # a mapping of the caller's own making: the range is a span all the same
+    except Exception:  # a custom mapping that raises: the range still becomes a span
         return None

@@ -1,1 +1,1 @@
-"""One attempt to deliver one request."""
+"""Transports over HTTP and gRPC: one attempt to deliver one request."""

@@ -1,4 +1,4 @@
-"""The answer to an attempt, and the contract of a transport."""
+"""The answer to an attempt, and the protocol of a transport."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from monitel_otlp.request import FrozenRequest
+    from monitel_otlp.messages.request import FrozenRequest
 
-RESPONSE_BYTES = 65_536  #: Bytes of an answer's body that are read, or that a gRPC answer may have.
+RESPONSE_BYTES = 65_536  #: Maximum size of a gRPC answer, and maximum number of bytes read of an HTTP body.
 _REASON_LENGTH = 500
-_FOREIGN_LENGTH = 8_192  # characters that are looked at for a reason
+_SEARCHED_LENGTH = 8_192  # characters of a reason in which secrets are masked; the rest is cut off
 
 
 class Verdict(Enum):
-    """What to do with a request after an attempt."""
+    """The verdict of an attempt, which decides about the request."""
 
     DELIVERED = "delivered"
-    RETRY = "retry"  #: The backend is away or busy: keep the request and try again soon.
-    REFUSED = "refused"  #: Address or credentials are wrong: keep the request and try again each minute.
-    FAILED = "failed"  #: The backend broke on the request: try three times, then treat it as REJECTED.
-    REJECTED = "rejected"  #: Something in the request is never accepted.
+    RETRY = "retry"  #: The backend is unreachable or busy: keep the request and retry soon.
+    REFUSED = "refused"  #: Address or credentials are wrong: keep the request and retry every minute.
+    FAILED = "failed"  #: The backend failed with the request: try three times, then treat it as REJECTED.
+    REJECTED = "rejected"  #: The backend will never accept a part of the request.
     TOO_LARGE = "too_large"  #: Split the request.
 
 
@@ -38,11 +38,12 @@ class Answer:
     """The outcome of an attempt.
 
     Attributes:
-        verdict: What to do with the request.
-        reason: The cause in one line for a log: at most 500 characters, escaped, and free of secrets.
-        retry_after: Seconds that the backend asked to wait; None if it did not.
-        rejected: Points, log records or spans that the backend left out of a request it accepted (partial success).
-        answered: False if the backend may have accepted the request although no answer arrived.
+        verdict: The verdict about the request.
+        reason: The cause in one line, for a log message: at most 500 characters, escaped, without secrets.
+        retry_after: The pause that the backend has requested, seconds; None if it has not.
+        rejected: Number of points, log records or spans of an accepted request that the backend has rejected (partial
+            success).
+        answered: False if no answer arrived, so that the backend may have accepted the request.
     """
 
     verdict: Verdict
@@ -57,14 +58,14 @@ class Transport(Protocol):
 
     @property
     def url(self) -> str:
-        """The address for log lines, without secrets."""
+        """The address for log messages, without secrets."""
 
     def send(self, request: FrozenRequest, timeout: float | None = None) -> Answer:
-        """Make one attempt. It ends in time, and never raises an ``Exception``.
+        """Make one attempt within the time limit. Never raises an ``Exception``.
 
         Args:
-            request: What to send.
-            timeout: Seconds for the whole attempt, if fewer than those that are configured.
+            request: The request.
+            timeout: Seconds for the whole attempt, if less than the configured time limit.
         """
 
     def close(self) -> None:
@@ -72,27 +73,27 @@ class Transport(Protocol):
 
 
 def guarded(attempt: Callable[[], Answer], mask: Callable[[str], str]) -> Answer:
-    """Make an attempt such that it does not raise, and its reason is safe to log.
+    """Make an attempt, turn an exception into an answer, and make the reason safe to log.
 
     Args:
-        attempt: Makes the attempt. An exception is a failed attempt: the backend may have accepted the request.
+        attempt: Makes the attempt. An exception means that the backend may have accepted the request.
         mask: Replaces secrets in a text.
     """
     try:
         answer = attempt()
     except Exception as error:
         answer = Answer(Verdict.RETRY, describe(error), answered=False)
-    return replace(answer, reason=one_line(mask(answer.reason[:_FOREIGN_LENGTH])))
+    return replace(answer, reason=one_line(mask(answer.reason[:_SEARCHED_LENGTH])))
 
 
 def one_line(text: str) -> str:
-    """Return text for a log line: what cannot be printed is escaped, and what is too long is cut off."""
+    """Return text for a log message: unprintable characters are escaped, and long text is truncated."""
     shown = "".join(each if each.isprintable() else repr(each)[1:-1] for each in text[: _REASON_LENGTH + 1])
     return shown if len(shown) <= _REASON_LENGTH else f"{shown[: _REASON_LENGTH - 3]}..."
 
 
 def describe(error: BaseException) -> str:
-    """Describe an exception by its type and error number: its message may hold an address, or anything else."""
+    """Describe an exception by its type and error number, because its message may contain an address."""
     name = type(error).__name__
     if isinstance(error, ssl.SSLError):
         return f"{name}: {error.reason or 'TLS failed'}"
@@ -104,7 +105,7 @@ def describe(error: BaseException) -> str:
 
 
 def parse_retry_after(value: str | None) -> float | None:
-    """Parse a Retry-After header, seconds or a date; None if there is none, or it cannot be read."""
+    """Parse a Retry-After header (seconds or a date); None if it is missing or malformed."""
     if value is None:
         return None
     try:
@@ -120,5 +121,5 @@ def _seconds_until(date: str) -> float:
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=timezone.utc)
         return moment.timestamp() - time.time()
-    except Exception:  # dates of strangers raise ValueError, TypeError, OverflowError, IndexError
+    except Exception:  # malformed dates raise ValueError, TypeError, OverflowError or IndexError
         return math.nan

@@ -1,4 +1,4 @@
-"""Connections to a backend: resolve, connect, pass a proxy, encrypt, all within one deadline."""
+"""Connections to a backend: name resolution, proxy and TLS within one deadline."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     Lookup = Callable[[str, int, float], Found]
 
 PROXY_VARIABLES = "HTTPS_PROXY, HTTP_PROXY and NO_PROXY"
-_CREDENTIALS_WANTED = 407
+_CREDENTIALS_REQUIRED = 407
 _INTERIM = range(100, 200)
 _SWITCHING = 101
 _SUCCESS = range(200, 300)
 
 
 class ProxyRefusedError(Exception):
-    """A proxy that does not make a tunnel.
+    """Raised for a proxy that refuses to open a tunnel.
 
     Args:
-        status: The proxy's HTTP status.
+        status: The HTTP status of the proxy.
     """
 
     def __init__(self, status: int) -> None:
@@ -44,13 +44,13 @@ class ProxyRefusedError(Exception):
 
 
 @dataclass(frozen=True)
-class Way:
-    """The way to a backend.
+class Route:
+    """The route to a backend.
 
     Attributes:
-        address: The backend.
-        proxy: The proxy on the way, or None.
-        certificates: Those of TLS.
+        address: The address of the backend.
+        proxy: The address of the proxy, or None.
+        certificates: The certificates for TLS.
         lookup: Resolves a host and a port by a deadline.
     """
 
@@ -61,24 +61,25 @@ class Way:
 
     @property
     def first(self) -> Address:
-        """The address that is connected to: the proxy's, if there is one."""
+        """The address to connect to: the proxy or, without a proxy, the backend."""
         return self.proxy or self.address
 
     @property
     def tunnelled(self) -> bool:
-        """True if the proxy only passes on what is encrypted."""
+        """True if the proxy only forwards encrypted data."""
         return self.proxy is not None and self.address.scheme == "https"
 
     def open(self, deadline: float) -> Wire:
         """Open a connection.
 
         Args:
-            deadline: Monotonic time by which to be done.
+            deadline: Monotonic time limit.
 
         Raises:
-            OSError: No connection; of these ``socket.gaierror``, TimeoutError and ``ssl.SSLError`` have their meaning.
-            CertificateFileError: A certificate or key that cannot be loaded.
-            ProxyRefusedError: The proxy does not make a tunnel.
+            OSError: The connection failed; ``socket.gaierror``, TimeoutError and ``ssl.SSLError`` are errors of name
+                resolution, the deadline and TLS.
+            CertificateFileError: A certificate or key cannot be loaded.
+            ProxyRefusedError: The proxy refuses to open a tunnel.
         """
         wire = connect(self.lookup(self.first.host, self.first.effective_port, deadline), deadline)
         try:
@@ -93,7 +94,7 @@ class Way:
         return wire
 
     def failed(self, error: Exception) -> Answer:
-        """Return the answer to an attempt for which there is no connection."""
+        """Return the answer to an attempt that failed because there is no connection."""
         answer = self._meaning(error)
         if self.proxy is None or isinstance(error, (ssl.SSLError, CertificateFileError)):
             return answer
@@ -105,9 +106,9 @@ class Way:
         if isinstance(error, CertificateFileError):
             return Answer(Verdict.REFUSED, str(error))
         if isinstance(error, ProxyRefusedError):
-            wanted = error.status == _CREDENTIALS_WANTED
-            advice = f"it wants credentials: check {PROXY_VARIABLES}" if wanted else f"it answers HTTP {error.status}"
-            return Answer(Verdict.REFUSED if wanted else Verdict.RETRY, advice)
+            denied = error.status == _CREDENTIALS_REQUIRED
+            reason = f"it requires credentials: check {PROXY_VARIABLES}" if denied else f"HTTP {error.status}"
+            return Answer(Verdict.REFUSED if denied else Verdict.RETRY, reason)
         if isinstance(error, TimeoutError):
             return Answer(Verdict.RETRY, "no connection in time")
         if isinstance(error, socket.gaierror):
@@ -127,14 +128,14 @@ class Way:
 
 
 def read_response(wire: Wire, method: str) -> HTTPResponse:
-    """Read status line and headers of a response; interim ones are passed over.
+    """Read status line and headers of a response. Interim responses are skipped.
 
     Raises:
-        OSError: The connection broke, the deadline is over, or too much was received.
-        http.client.HTTPException: It is not HTTP.
+        OSError: The connection broke, the deadline has passed, or too much was received.
+        http.client.HTTPException: The response is not HTTP.
     """
     while True:
-        response = HTTPResponse(wire, debuglevel=0, method=method)  # type: ignore[arg-type]  # it wants makefile() alone
+        response = HTTPResponse(wire, debuglevel=0, method=method)  # type: ignore[arg-type]  # it only calls makefile()
         response.begin()
         if response.status not in _INTERIM or response.status == _SWITCHING:
             return response
@@ -144,7 +145,7 @@ def proxy_of(address: Address) -> Address | None:
     """Return the proxy for an address, from the environment; None if there is none.
 
     Raises:
-        AddressError: The proxy's address cannot be used; the message does not show it.
+        AddressError: The address of the proxy is invalid. The message does not contain it.
     """
     text = select_proxy(address.public, get_environ_proxies(address.public))
     if not text:

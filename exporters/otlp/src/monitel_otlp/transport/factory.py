@@ -1,4 +1,4 @@
-"""The transport of each signal, as the settings ask for it."""
+"""Construction of the transport of each signal from the settings."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def make_transports(settings: Settings) -> dict[str, Transport]:
-    """Return a transport for each signal that has an endpoint. Nothing is connected yet.
+    """Return a transport for each signal with an endpoint. No connection is opened yet.
 
-    Certificates are those of the exporter's standard variables, per signal.
+    The certificates are read from the standard variables of each signal.
     """
     environment = Environment()
     transports: dict[str, Transport] = {}
@@ -37,7 +37,7 @@ def _certificates(signal: str, environment: Environment) -> Certificates:
 
 
 def _grpc(signal: str, endpoint: Endpoint, environment: Environment) -> Transport:
-    from monitel_otlp.transport.grpc import GrpcTransport  # late: importing gRPC has effects on the process
+    from monitel_otlp.transport.grpc import GrpcTransport  # late: the import of gRPC affects the process
 
     return GrpcTransport(signal, endpoint, _contents(signal, environment))
 
@@ -52,5 +52,6 @@ def _contents(signal: str, environment: Environment) -> dict[str, bytes]:
         except (OSError, ValueError) as error:
             variable, path = given
             number = error.errno if isinstance(error, OSError) else None
-            environment.complain(f"{variable}={path!r} cannot be read: {os.strerror(number) if number else 'bad path'}")
+            cause = os.strerror(number) if number else "bad path"
+            environment.warn_once(f"{variable}={path!r} cannot be read: {cause}")
     return found

@@ -1,4 +1,4 @@
-"""One attempt to deliver one request over gRPC: the same frozen body, through a plain channel."""
+"""Transport over gRPC: the serialized request is sent through a generic channel."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import re
 import zlib
 from typing import TYPE_CHECKING, Any
 
-# At a fork gRPC's core cancels the parent's calls and starts threads in the child, which crash at times. Its Python
-# layer has that off by default, the core on; the core reads this at its import. A forked child of ours uses no gRPC.
+# With fork support, the core of gRPC cancels the parent's calls at a fork, and starts threads in the child, which may
+# crash. The Python layer disables it by default, the core does not. The core reads the variable at import. A forked
+# child of this pipeline does not use gRPC.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 import grpc
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from monitel_otlp.config.endpoint import Endpoint
-    from monitel_otlp.request import FrozenRequest
+    from monitel_otlp.messages.request import FrozenRequest
 
 _METHODS = {
     "metrics": "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
@@ -46,9 +47,9 @@ _CODES = {
     grpc.StatusCode.UNKNOWN: Verdict.FAILED,
 }
 _ADVICE = {
-    grpc.StatusCode.UNAUTHENTICATED: "the endpoint wants credentials: set OTEL_EXPORTER_OTLP_HEADERS",
-    grpc.StatusCode.PERMISSION_DENIED: "the credentials may not write: check OTEL_EXPORTER_OTLP_HEADERS",
-    grpc.StatusCode.UNIMPLEMENTED: "there is no OTLP receiver for this signal at this address",
+    grpc.StatusCode.UNAUTHENTICATED: "the endpoint requires credentials: set OTEL_EXPORTER_OTLP_HEADERS",
+    grpc.StatusCode.PERMISSION_DENIED: "the credentials do not permit writing: check OTEL_EXPORTER_OTLP_HEADERS",
+    grpc.StatusCode.UNIMPLEMENTED: "no OTLP receiver for this signal at this address",
 }
 _KEY, _VALUE = re.compile(r"[0-9a-z_.-]+(?<!-bin)"), re.compile(r"[\x20-\x7e]*")
 _METADATA = "gRPC takes header names of a-z 0-9 _ . - and values of printable ASCII: check OTEL_EXPORTER_OTLP_HEADERS"
@@ -56,21 +57,21 @@ _TLS = (  # words of gRPC's core, the last two of older versions
     *("CERTIFICATE", "Hostname Verification", "WRONG_VERSION_NUMBER", "security handshaker"),
     *("Peer name", "empty address list"),
 )
-_CLOSED = "if this stays, check http or https, and OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE"
-#: The largest answer that is read. The core names it in its own error, by which that is told from a backend's error
-#: about our request: 64 KiB less a bit, so that it is not a limit that a backend has.
+_CLOSED = "if this persists, check http or https, and OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE"
+#: Maximum size of an answer. The core names it in its error, so the error differs from a backend's error about a
+#: request. It is slightly less than 64 KiB, so that it differs from the limits of backends.
 _RECEIVE_LIMIT = RESPONSE_BYTES - 7
 _ANSWER_TOO_LARGE = re.compile(rf"larger than max \(\d+ vs\.? {_RECEIVE_LIMIT}\)")
-_OPTIONS = [  # how often to try is decided by the retry queue; gRPC's own pause grows to two minutes
+_OPTIONS = [  # the sender decides about retries; gRPC's pause would grow to two minutes
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 10_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.max_receive_message_length", _RECEIVE_LIMIT),
-    ("grpc.per_message_decompression", 0),  # its error about too much does not tell which side raised it
+    ("grpc.per_message_decompression", 0),  # its size error does not show which side raised it
 ]
 _UNANSWERED = {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
-_COMPRESSED = {b"\x1f", b"\x78"}  # how gzip and zlib begin; no message of OTLP does
-_PROXY_VARIABLES = ("grpc_proxy", "https_proxy", "http_proxy")  # in the order of gRPC's core
+_COMPRESSED = {b"\x1f", b"\x78"}  # first byte of gzip and zlib, and never of an OTLP message
+_PROXY_VARIABLES = ("grpc_proxy", "https_proxy", "http_proxy")  # in the order of the core of gRPC
 
 
 class GrpcTransport:
@@ -78,12 +79,12 @@ class GrpcTransport:
 
     Args:
         signal: The signal of the requests.
-        endpoint: Where to and how. With https the channel is encrypted; user, path and query are not used.
-        certificates: PEM contents: ``certificate`` (the authorities'), ``client_certificate`` and ``client_key``.
+        endpoint: The destination. With https the channel is encrypted; user, path and query are not used.
+        certificates: PEM contents: ``certificate`` (of the authorities), ``client_certificate`` and ``client_key``.
     """
 
     def __init__(self, signal: str, endpoint: Endpoint, certificates: Mapping[str, bytes]) -> None:
-        self.url = f"{endpoint.public_url} ({signal})"  # all signals have one address: a log line names the signal
+        self.url = f"{endpoint.public_url} ({signal})"  # the address is the same for all signals
         self._address = endpoint.address
         self._mask: Callable[[str], str] = endpoint.mask
         self._method = _METHODS[signal]
@@ -95,7 +96,7 @@ class GrpcTransport:
         self._channel: grpc.Channel | None = None
 
     def send(self, request: FrozenRequest, timeout: float | None = None) -> Answer:
-        """Make one attempt, as :class:`~monitel_otlp.transport.answer.Transport` has it."""
+        """Make one attempt; see :class:`~monitel_otlp.transport.answer.Transport`."""
         return guarded(lambda: self._attempt(request, timeout), self._mask)
 
     def close(self) -> None:
@@ -112,7 +113,7 @@ class GrpcTransport:
             return Answer(Verdict.REFUSED, problem)
         if self._channel is None:
             self._channel = self._open()
-        call = self._channel.unary_unary(self._method, None, None)  # None: bytes are sent as they are
+        call = self._channel.unary_unary(self._method, None, None)  # None: bytes are not converted
         try:
             content: bytes = call(
                 request.body,
@@ -130,19 +131,19 @@ class GrpcTransport:
             return grpc.insecure_channel(self._target, _OPTIONS)
         certificates = self._certificates.reveal()
         chain = certificates.get("client_certificate")
-        key = certificates.get("client_key", chain)  # one file may hold both
+        key = certificates.get("client_key", chain)  # one file may contain both
         credentials = grpc.ssl_channel_credentials(
             certificates.get("certificate"), key if chain else None, chain or None
-        )  # one without the other would have gRPC abort the process
+        )  # gRPC aborts the process if only one of them is given
         return grpc.secure_channel(self._target, credentials, _OPTIONS)
 
     @property
     def _target(self) -> str:
-        return self._address.netloc  # without the user: gRPC would take it for a part of the name, and log it
+        return self._address.netloc  # without the user: gRPC would treat it as a part of the name, and log it
 
 
 def _proxy_problem() -> str | None:
-    """Return the problem with the proxy's address, which gRPC's core would print with its password."""
+    """Return the problem with the address of the proxy, or None. The core of gRPC would print it with its password."""
     for variable in _PROXY_VARIABLES:
         if text := os.environ.get(variable):
             try:
@@ -154,10 +155,14 @@ def _proxy_problem() -> str | None:
 
 
 def _decompressed(content: bytes) -> tuple[bytes, bool]:
-    """Decompress an answer as far as 64 KiB; the second part is True if that is all of it."""
+    """Decompress at most 64 KiB of an answer.
+
+    Returns:
+        The content, and whether it is complete.
+    """
     if content[:1] not in _COMPRESSED:
         return content, True
-    unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # gzip or zlib, by its head
+    unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # gzip or zlib, detected by the header
     try:
         return unpacker.decompress(content, RESPONSE_BYTES), unpacker.eof
     except zlib.error:
@@ -182,7 +187,7 @@ def _answer(error: Any) -> Answer:
 
 
 def _retry_delay(error: Any) -> float | None:
-    """Return the seconds of the RetryInfo that the backend attached (google.rpc), or None."""
+    """Return the seconds of the backend's RetryInfo (google.rpc), or None."""
     for key, value in error.trailing_metadata() or ():
         if key != "grpc-status-details-bin":
             continue

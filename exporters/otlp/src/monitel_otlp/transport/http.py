@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from requests.utils import get_netrc_auth
 
-from monitel_otlp import __version__
+import monitel
 from monitel_otlp.config.endpoint import Address, AddressError, parse_address, proxy_secrets
 from monitel_otlp.config.secret import Secret, masker, parts_of_header
 from monitel_otlp.transport import resolver
@@ -25,7 +25,7 @@ from monitel_otlp.transport.answer import (
     guarded,
     parse_retry_after,
 )
-from monitel_otlp.transport.connection import Way, basic, proxy_of, read_response
+from monitel_otlp.transport.connection import Route, basic, proxy_of, read_response
 from monitel_otlp.transport.partial_success import delivered
 from monitel_otlp.transport.wire import TooMuchError, Wire
 
@@ -34,23 +34,23 @@ if TYPE_CHECKING:
     from http.client import HTTPResponse
 
     from monitel_otlp.config.endpoint import Endpoint
-    from monitel_otlp.request import FrozenRequest
+    from monitel_otlp.messages.request import FrozenRequest
     from monitel_otlp.transport.connection import Lookup
     from monitel_otlp.transport.tls import Certificates
 
 _COMPRESS: dict[str, Callable[[bytes], bytes]] = {"none": bytes, "gzip": gzip.compress, "deflate": zlib.compress}
 _FRAMING = {"content-type", "content-length", "content-encoding", "transfer-encoding", "connection", "accept-encoding"}
-_SAFE_IN_TARGET = "!#$%&'()*+,/:;=?@[]~"  # beside letters, digits and _.-
+_SAFE_IN_TARGET = "!#$%&'()*+,/:;=?@[]~"  # in addition to letters, digits and _.-
 _SUCCESS, _REDIRECTION = range(200, 300), range(300, 400)
 _TOO_LARGE = 413
 _SERVER_ERROR = 500
 _RETRY = {408, 429, 502, 503, 504}
 _REFUSED = {
-    401: "the endpoint wants credentials: set OTEL_EXPORTER_OTLP_HEADERS",
-    403: "the credentials are not allowed to write: check OTEL_EXPORTER_OTLP_HEADERS",
-    404: "there is no OTLP receiver at this path: the endpoint is a base URL, /v1/... is appended",
+    401: "the endpoint requires credentials: set OTEL_EXPORTER_OTLP_HEADERS",
+    403: "the credentials do not permit writing: check OTEL_EXPORTER_OTLP_HEADERS",
+    404: "no OTLP receiver at this path: the endpoint must be a base URL, to which /v1/... is appended",
 }
-#: What backends answer to data that is older than they accept (Prometheus with 500 at times): it only gets older.
+#: Answers of backends to data that is too old; Prometheus sometimes sends them with status 500. A retry cannot help.
 TOO_OLD = re.compile("out[ -]of[ -](order|bounds)|too[ -]old", re.IGNORECASE)
 
 
@@ -58,8 +58,8 @@ class HttpTransport:
     """Sends over HTTP/1.1, on a connection that is kept open.
 
     Args:
-        endpoint: Where to and how.
-        certificates: Those of TLS.
+        endpoint: The destination.
+        certificates: The certificates for TLS.
         lookup: Resolves a host and a port by a deadline.
     """
 
@@ -71,20 +71,20 @@ class HttpTransport:
         proxy: Address | None = None
         try:
             proxy = proxy_of(endpoint.address)
-        except Exception as error:  # of requests' own functions: configure() must not fail for a proxy
+        except Exception as error:  # raised in requests: configure() must not fail because of a proxy
             why = str(error) if isinstance(error, AddressError) else describe(error)
             self._problem = f"the proxy's address (check HTTPS_PROXY, HTTP_PROXY, ALL_PROXY) cannot be used: {why}"
-        self._way = Way(endpoint.address, proxy, certificates, lookup)
+        self._route = Route(endpoint.address, proxy, certificates, lookup)
         headers = _headers(endpoint)
         secrets = [*endpoint.secrets(), *proxy_secrets(), *parts_of_header(headers.get("authorization", ""))]
         self._mask = masker(secrets)
-        self._head = Secret(_head(self._way, headers))
+        self._head = Secret(_head(self._route, headers))
         self._wire: Wire | None = None
-        if self._way.first.is_name:
+        if self._route.first.is_name:
             resolver.start()
 
     def send(self, request: FrozenRequest, timeout: float | None = None) -> Answer:
-        """Make one attempt, as :class:`~monitel_otlp.transport.answer.Transport` has it."""
+        """Make one attempt; see :class:`~monitel_otlp.transport.answer.Transport`."""
         return guarded(lambda: self._attempt(request, timeout), self._mask)
 
     def close(self) -> None:
@@ -103,10 +103,10 @@ class HttpTransport:
         try:
             wire = self._connected(deadline)
         except Exception as error:
-            return self._way.failed(error)
+            return self._route.failed(error)
         kept = False
         try:
-            answer, kept = _exchange(wire, request.signal, b"".join([self._head.reveal(), framing, body]), self._way)
+            answer, kept = _exchange(wire, request.signal, b"".join([self._head.reveal(), framing, body]), self._route)
         finally:
             if kept:
                 wire.rest()
@@ -116,66 +116,74 @@ class HttpTransport:
         return answer
 
     def _connected(self, deadline: float) -> Wire:
-        """Return the connection that is kept, or a new one; while it is used it is not kept."""
+        """Return the kept connection, or a new one. It is not kept while it is used."""
         wire, self._wire = self._wire, None
         if wire is not None:
             if not wire.is_stale():
                 wire.begin(deadline)
                 return wire
             wire.close()
-        return self._way.open(deadline)
+        return self._route.open(deadline)
 
 
 def _headers(endpoint: Endpoint) -> dict[str, str]:
-    """The headers that do not depend on the body, by names in lower case.
+    """Return the headers that do not depend on the body, by names in lower case.
 
-    Credentials are taken from the URL, else from the headers that were asked for, else from a ``.netrc`` file.
+    Credentials are taken from the URL, from the configured headers or from a ``.netrc`` file, in this order.
     """
-    ours = {"host": endpoint.address.netloc, "user-agent": f"monitel-otlp/{__version__}", "accept": "*/*"}
+    ours = {"host": endpoint.address.netloc, "user-agent": f"monitel-otlp/{monitel.__version__}", "accept": "*/*"}
     asked = {name.lower(): value.reveal() for name, value in endpoint.headers.items()}
     headers = ours | {name: value for name, value in asked.items() if name not in _FRAMING}
     credentials = endpoint.address.credentials
     if credentials is None and "authorization" not in headers:
-        with suppress(Exception):  # a file that cannot be read is as good as none
+        with suppress(Exception):  # an unreadable file is ignored
             credentials = get_netrc_auth(endpoint.public_url)
     if credentials is not None:
         headers["authorization"] = basic(*credentials)
     return headers
 
 
-def _head(way: Way, headers: dict[str, str]) -> bytes:
-    """The part of a request that is always the same: request line and headers."""
-    query = way.address.query.reveal()
-    target = quote((way.address.path or "/") + (f"?{query}" if query else ""), safe=_SAFE_IN_TARGET)
-    if way.proxy is not None and not way.tunnelled:
-        target = f"{way.address.scheme}://{way.address.netloc}{target}"
-        if way.proxy.credentials is not None:
-            headers = {**headers, "proxy-authorization": basic(*way.proxy.credentials)}
+def _head(route: Route, headers: dict[str, str]) -> bytes:
+    """Return the constant part of a request: request line and headers."""
+    query = route.address.query.reveal()
+    target = quote((route.address.path or "/") + (f"?{query}" if query else ""), safe=_SAFE_IN_TARGET)
+    if route.proxy is not None and not route.tunnelled:
+        target = f"{route.address.scheme}://{route.address.netloc}{target}"
+        if route.proxy.credentials is not None:
+            headers = {**headers, "proxy-authorization": basic(*route.proxy.credentials)}
     ours = {"content-type": "application/x-protobuf", "accept-encoding": "identity", "connection": "keep-alive"}
     lines = [f"POST {target} HTTP/1.1", *(f"{name}: {value}" for name, value in {**headers, **ours}.items()), ""]
     return "\r\n".join(lines).encode("latin-1")
 
 
-def _exchange(wire: Wire, signal: str, content: bytes, way: Way) -> tuple[Answer, bool]:
-    """Send a request and read the response; the second part is True if the connection can be used again."""
+def _exchange(wire: Wire, signal: str, content: bytes, route: Route) -> tuple[Answer, bool]:
+    """Send a request and read the response.
+
+    Returns:
+        The answer, and whether the connection can be used again.
+    """
     sent = False
     try:
         try:
             wire.sendall(content)
             sent = True
         except (BrokenPipeError, ConnectionResetError):
-            response = read_response(wire, "POST")  # a backend may answer before it has read everything
+            response = read_response(wire, "POST")  # a backend may answer before it has read the whole request
         else:
             response = read_response(wire, "POST")
     except Exception as error:
-        return _unanswered(error, way, sent=sent), False
+        return _unanswered(error, route, sent=sent), False
     body, complete = _body(response)
     answer = _answer(signal, response, body, complete=complete)
     return answer, sent and complete and not response.will_close
 
 
 def _body(response: HTTPResponse) -> tuple[bytes, bool]:
-    """Read at most 64 KiB; the second part is True if that is all, and nothing broke."""
+    """Read at most 64 KiB of a body.
+
+    Returns:
+        The content, and whether it is complete.
+    """
     length = response.length
     limit = RESPONSE_BYTES if length is None else min(length, RESPONSE_BYTES)
     found = bytearray()
@@ -184,20 +192,20 @@ def _body(response: HTTPResponse) -> tuple[bytes, bool]:
             if not (piece := response.read1(limit - len(found))):
                 return bytes(found), length is None
             found += piece
-    except (OSError, HTTPException, ValueError):  # the status counts, whatever becomes of the body
+    except (OSError, HTTPException, ValueError):  # the status counts, even if the body is broken
         return bytes(found), False
     return bytes(found), length is not None and len(found) == length
 
 
-def _unanswered(error: Exception, way: Way, *, sent: bool) -> Answer:
-    """The answer to a request for which no response came."""
-    failed = way.failed(error)
-    if failed.verdict is Verdict.REFUSED:  # TLS: a client's certificate may be refused after the handshake
+def _unanswered(error: Exception, route: Route, *, sent: bool) -> Answer:
+    """Return the answer to a request without a response."""
+    failed = route.failed(error)
+    if failed.verdict is Verdict.REFUSED:  # TLS: a client certificate may be refused after the handshake
         return failed
     if isinstance(error, TimeoutError):
         reason = "timed out" if sent else "timed out while the request was sent"
     elif isinstance(error, TooMuchError):
-        reason = f"the answer does not end: {error}"
+        reason = f"the answer is too long: {error}"
     elif isinstance(error, RemoteDisconnected):
         reason = "RemoteDisconnected: the connection was closed without an answer"
     elif isinstance(error, BadStatusLine):
@@ -226,9 +234,9 @@ def _answer(signal: str, response: HTTPResponse, body: bytes, *, complete: bool)
 
 
 def _public_location(location: str) -> str:
-    """What can be shown of a redirection: an address without user, password and query, or a path without its query."""
+    """Return the public part of a redirection: an address without user, password and query, or a path without query."""
     try:
         shown = parse_address(location.partition("#")[0]).public
     except AddressError:
         shown = re.split("[?#@]", location)[0] if re.match("/(?!/)", location) else ""
-    return f" to {shown!r}, set that endpoint" if shown else ", set the endpoint that it leads to"
+    return f" to {shown!r}, set this address as the endpoint" if shown else ", set its target as the endpoint"

@@ -1,4 +1,4 @@
-"""Partial success: what a backend left out of a request that it accepted."""
+"""Partial success: the records of an accepted request that a backend has rejected."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
 
-from monitel_otlp.request import RESPONSES
+from monitel.attributes import fits_int64
+from monitel_otlp.messages.request import RESPONSES
 from monitel_otlp.transport.answer import Answer, Verdict
 
 if TYPE_CHECKING:
@@ -19,12 +20,12 @@ _PARTIAL_SUCCESS, _REJECTED, _MESSAGE = 1, 1, 2  # field numbers, the same for a
 
 
 def delivered(signal: str, content: bytes, *, complete: bool = True) -> Answer:
-    """Return the answer to a request that was accepted, perhaps in part.
+    """Return the answer to a request that was accepted, completely or in part.
 
     Args:
         signal: Signal of the request.
-        content: The body of the response. If it is not an OTLP response (a proxy's page), the status alone counts.
-        complete: False if the body was cut off: then what can be read of it counts.
+        content: The body of the response. If it is not an OTLP response (e.g. the page of a proxy), it is ignored.
+        complete: False if the body is truncated. Then its readable part is used.
     """
     if not complete:
         return _from_beginning(content)
@@ -37,21 +38,21 @@ def delivered(signal: str, content: bytes, *, complete: bool = True) -> Answer:
 
 
 def _from_beginning(content: bytes) -> Answer:
-    """Read the number of rejected items and the beginning of the message from a body that was cut off."""
+    """Read the number of rejected records and the beginning of the message from a truncated body."""
     rejected, message = 0, b""
     for outer, partial in _fields(content):
         if outer != _PARTIAL_SUCCESS or not isinstance(partial, bytes):
             break
         for number, value in _fields(partial):
             if number == _REJECTED and isinstance(value, int):
-                rejected = value if value < 1 << 63 else 0
+                rejected = value if fits_int64(value) else 0
             elif number == _MESSAGE and isinstance(value, bytes):
                 message = value
     return Answer(Verdict.DELIVERED, message.decode(errors="replace"), rejected=rejected)
 
 
 def _fields(content: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield the fields of a protobuf message, up to its end or the first that is not a varint or text."""
+    """Yield the fields of a protobuf message, up to its end or to the first field that is neither varint nor text."""
     position = 0
     while position < len(content):
         tag, position = _varint(content, position)
@@ -66,7 +67,7 @@ def _fields(content: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _varint(content: bytes, position: int) -> tuple[int, int]:
-    """The number at a position, and the position after it; a negative one if there is none."""
+    """Return the number at a position and the next position, which is negative if there is no number."""
     value = 0
     for index, byte in enumerate(content[position : position + _VARINT_BYTES] if position >= 0 else b""):
         value |= (byte & 127) << (7 * index)

@@ -1,4 +1,4 @@
-"""Name resolution that a caller can leave: it runs in one shared thread, and the last good answer is kept."""
+"""Name resolution with a deadline: it runs in one shared thread, and the last good answer is cached."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    #: What ``getaddrinfo`` returns: family, type, protocol, canonical name, socket address.
+    #: Result of ``getaddrinfo``: family, type, protocol, canonical name, socket address.
     Found = list[tuple[Any, Any, int, str, tuple[Any, ...]]]
 
-_STUCK = 1.0  # seconds after which a lookup no longer keeps others waiting
-_ABANDONED = 3  # threads that may hang at a time
-_FRESH_SHARE = 0.25  # of the time that is left, for a fresh answer where there is a kept one
+_STUCK = 1.0  # seconds after which a lookup no longer delays others
+_ABANDONED = 3  # maximum number of threads that hang
+_FRESH_SHARE = 0.25  # share of the remaining time for a fresh answer if there is a cached one
 _GONE = {getattr(socket, name) for name in ("EAI_NONAME", "EAI_NODATA") if hasattr(socket, name)}
 
 
 class _Lookup:
-    """One lookup, queued, running or done."""
+    """A lookup that is queued, running or done."""
 
     def __init__(self, host: str, port: int) -> None:
         self.key = host, port
@@ -34,13 +34,13 @@ class _Lookup:
 
 
 class Resolver:
-    """Resolves names in a daemon thread.
+    """Resolves names in a daemon thread. Thread-safe.
 
-    A lookup that hangs cannot be interrupted: after a second its thread is abandoned and replaced, at most three at a
-    time. Thread-safe.
+    A lookup cannot be interrupted. If it hangs, its thread is abandoned after a second and replaced by a new one. At
+    most three threads are abandoned at a time.
 
     Args:
-        getaddrinfo: The blocking call.
+        getaddrinfo: The blocking function; by default :func:`socket.getaddrinfo`.
     """
 
     def __init__(self, getaddrinfo: Callable[..., Any] | None = None) -> None:
@@ -48,13 +48,13 @@ class Resolver:
         self._lock = Lock()
         self._queue: SimpleQueue[_Lookup] = SimpleQueue()
         self._pending: dict[tuple[str, int], _Lookup] = {}
-        self._kept: dict[tuple[str, int], Found] = {}
+        self._cached: dict[tuple[str, int], Found] = {}
         self._thread: Thread | None = None
-        self._running: tuple[_Lookup, float] | None = None  # in that thread, and since when
+        self._running: tuple[_Lookup, float] | None = None  # the current lookup of the thread, and its start
         self._abandoned = 0
 
     def start(self) -> bool:
-        """Start the thread if there is none; False if none can be started, as at exit."""
+        """Start the thread unless it runs. Return False if CPython starts no thread, which happens at exit."""
         with self._lock:
             if self._thread is not None and self._thread.is_alive():
                 return True
@@ -70,40 +70,40 @@ class Resolver:
         """Return the addresses of a host.
 
         Args:
-            host: A name, or an IP address, which is not resolved.
+            host: A name, or an IP address, which is returned unchanged.
             port: The port.
-            deadline: Monotonic time by which to return.
+            deadline: Monotonic time limit.
 
         Raises:
-            socket.gaierror: There is no such host.
-            TimeoutError: There was no answer in time, and none is kept.
+            socket.gaierror: The host does not exist.
+            TimeoutError: There was no answer in time, and no cached answer.
         """
         if _is_ip_address(host):
             return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
         key = host, port
-        kept = self._kept.get(key)
+        cached = self._cached.get(key)
         if not self.start():
-            if kept is None and self._abandoned:
+            if cached is None and self._abandoned:
                 raise TimeoutError("the name server does not answer")
-            return kept or self._resolve(host, port)
+            return cached or self._resolve(host, port)
         with self._lock:
             lookup = self._pending.get(key)
             if lookup is None:
                 lookup = self._pending[key] = _Lookup(host, port)
                 self._queue.put(lookup)
         left = deadline - time.monotonic()
-        self._wait(lookup, deadline if kept is None else deadline - left * (1 - _FRESH_SHARE))
+        self._wait(lookup, deadline if cached is None else deadline - left * (1 - _FRESH_SHARE))
         if lookup.addresses:
             return lookup.addresses
         gone = isinstance(lookup.error, socket.gaierror) and lookup.error.errno in _GONE
-        if kept and not gone:
-            return kept
+        if cached and not gone:
+            return cached
         if lookup.error is not None:
             raise lookup.error
         raise TimeoutError("no answer from the name server in time")
 
     def _wait(self, lookup: _Lookup, deadline: float) -> None:
-        """Wait for a lookup, and replace the thread if another lookup keeps it from beginning."""
+        """Wait for a lookup, and replace the thread if another lookup blocks it."""
         while not lookup.done.is_set() and (left := deadline - time.monotonic()) > 0:
             patience = left
             with self._lock:
@@ -118,7 +118,7 @@ class Resolver:
             lookup.done.wait(min(left, patience, _STUCK))
 
     def _work(self) -> None:
-        """Look up what is queued, until this thread is abandoned."""
+        """Run queued lookups until this thread is abandoned."""
         own = current_thread()
         while True:
             lookup = self._queue.get()
@@ -130,7 +130,7 @@ class Resolver:
                 lookup.error = error.with_traceback(None)
             with self._lock:
                 if lookup.addresses:
-                    self._kept[lookup.key] = lookup.addresses
+                    self._cached[lookup.key] = lookup.addresses
                 self._pending.pop(lookup.key, None)
                 abandoned = self._thread is not own
                 if abandoned:
@@ -150,12 +150,12 @@ _shared = Resolver()
 
 
 def start() -> None:
-    """Start the shared thread, so that there is one at exit, when CPython starts none."""
+    """Start the shared thread, because CPython starts no thread at exit."""
     _shared.start()
 
 
 def lookup(host: str, port: int, deadline: float) -> Found:
-    """Return the addresses of a host, as :meth:`Resolver.lookup`, from this process's resolver."""
+    """Return the addresses of a host from the resolver of this process; see :meth:`Resolver.lookup`."""
     return _shared.lookup(host, port, deadline)
 
 

@@ -1,4 +1,4 @@
-"""Certificates of a TLS connection: the authorities that are trusted, and the client's own."""
+"""Certificates of a TLS connection: trusted authorities, and the certificate of the client."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _BUNDLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 
 
 class CertificateFileError(Exception):
-    """A certificate or key that cannot be loaded."""
+    """Raised for a certificate or key that cannot be loaded."""
 
 
 @dataclass(frozen=True)
 class Certificates:
-    """PEM files. Read at each connection, so that renewed ones are picked up.
+    """PEM files. They are read for each connection, so renewed certificates are used.
 
     Attributes:
-        authority: The trusted authorities, a file or a folder; None: those of REQUESTS_CA_BUNDLE, else of certifi.
-        client_certificate: The client's certificate, and its key where ``client_key`` is None.
-        client_key: The client's key.
+        authority: File or folder with the trusted authorities. Without it, REQUESTS_CA_BUNDLE or certifi is used.
+        client_certificate: Certificate of the client. It contains the key unless there is a ``client_key``.
+        client_key: Key of the client.
     """
 
     authority: str | None = None
@@ -34,10 +34,10 @@ class Certificates:
     client_key: str | None = None
 
     def context(self) -> ssl.SSLContext:
-        """Return the context of a connection.
+        """Return the TLS context of a connection.
 
         Raises:
-            CertificateFileError: A file that cannot be read, or is not PEM.
+            CertificateFileError: A file cannot be read, or is not PEM.
         """
         context = self._trusting()
         context.hostname_checks_common_name = False
@@ -56,7 +56,7 @@ class Certificates:
         path = self.authority or next(filter(None, map(os.environ.get, _BUNDLES)), None) or DEFAULT_CA_BUNDLE_PATH
         problem = None
         try:
-            if os.path.isdir(path):  # noqa: PTH112  Path's own raises where it may not look
+            if os.path.isdir(path):  # noqa: PTH112  Path.is_dir() raises without permission
                 return ssl.create_default_context(capath=path)
             return ssl.create_default_context(cafile=path)
         except (OSError, ValueError) as error:
@@ -67,9 +67,9 @@ class Certificates:
 def tls_failed(error: ssl.SSLError) -> Answer:
     """Return the answer to an attempt whose TLS connection failed."""
     cause = describe(error)
-    if isinstance(error, ssl.SSLEOFError):  # a backend that goes away; some do so where they miss a certificate
-        return Answer(Verdict.RETRY, f"TLS connection closed ({cause}); if this stays, check {CLIENT}")
+    if isinstance(error, ssl.SSLEOFError):  # the backend has gone, or it requires a client certificate
+        return Answer(Verdict.RETRY, f"TLS connection closed ({cause}); if this persists, check {CLIENT}")
     if isinstance(error, ssl.SSLCertVerificationError):
         cause = f"{cause}: {error.verify_message}"
-    of_client = "ALERT" in cause and ("CERTIFICATE" in cause or "UNKNOWN_CA" in cause)  # the other side's refusal
+    of_client = "ALERT" in cause and ("CERTIFICATE" in cause or "UNKNOWN_CA" in cause)  # the peer has refused it
     return Answer(Verdict.REFUSED, f"TLS failed, check {CLIENT if of_client else AUTHORITY}: {cause}")

@@ -1,4 +1,4 @@
-"""A connection on which one deadline and one limit of bytes hold for a whole attempt."""
+"""A socket with one deadline and one byte limit for a whole attempt."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from monitel_otlp.transport.resolver import Found
 
-RECEIVED_BYTES = 131_072  # of an attempt: status lines, headers and body; http.client alone takes megabytes
-_SLICE = 1 << 18  # bytes that are handed to the kernel at a time
+RECEIVED_BYTES = 131_072  # limit per attempt for status lines, headers and body; http.client accepts megabytes
+_SLICE = 1 << 18  # bytes per send call
 
 
 class TooMuchError(OSError):
-    """The peer sent more than an answer may have."""
+    """Raised if the peer sends more than :data:`RECEIVED_BYTES`."""
 
 
 class Wire:
-    """A connected socket. Each call waits for as long as the attempt has left, so that no drip prolongs it.
+    """A connected socket. Each call waits at most for the rest of the attempt, so a slow peer cannot prolong it.
 
     Args:
         sock: The socket, plain or TLS.
-        deadline: Monotonic time by which the attempt ends.
+        deadline: Monotonic time limit of the attempt.
     """
 
     def __init__(self, sock: Any, deadline: float) -> None:
@@ -43,18 +43,18 @@ class Wire:
             self._tunnelled.begin(deadline)
 
     def rest(self) -> None:
-        """End an attempt, after which the connection is kept."""
-        self._reader = None  # else it and the connection would keep each other alive
+        """End an attempt. The connection is kept."""
+        self._reader = None  # else the two objects would keep each other alive
 
     def sendall(self, content: bytes) -> None:
-        """Send all of it, or raise TimeoutError."""
+        """Send everything, or raise TimeoutError."""
         view = memoryview(content)
         while view:
             self._arm()
             view = view[self._sock.send(view[:_SLICE]) :]
 
     def makefile(self, *_mode: object) -> io.BufferedReader:
-        """Return the reader of this attempt; closing it does not close the connection."""
+        """Return the reader of this attempt. Closing the reader does not close the connection."""
         assert self._reader is not None
         return self._reader
 
@@ -76,17 +76,17 @@ class Wire:
     def encrypt(self, context: ssl.SSLContext, host: str) -> None:
         """Make the TLS handshake."""
         self._arm()
-        if isinstance(self._sock, ssl.SSLSocket):  # to a proxy, and now through it
-            from urllib3.util.ssltransport import SSLTransport  # late: almost never needed
+        if isinstance(self._sock, ssl.SSLSocket):  # TLS to the backend inside TLS to a proxy
+            from urllib3.util.ssltransport import SSLTransport  # late: rarely needed
 
             self._tunnelled = Wire(self._sock, self._deadline)
-            self._sock = SSLTransport(self._tunnelled, context, host)  # type: ignore[arg-type]  # all that it calls
+            self._sock = SSLTransport(self._tunnelled, context, host)  # type: ignore[arg-type]  # it has the methods that are called
         else:
             self._sock = context.wrap_socket(self._sock, server_hostname=host)
         self._reader = _Reader(_Raw(self), 8192)
 
     def is_stale(self) -> bool:
-        """Return True if the peer has closed an idle connection, or sent what nobody asked for."""
+        """Return True if the peer has closed an idle connection, or has sent unexpected data."""
         poll = select.poll()
         poll.register(self.fileno(), select.POLLIN)
         return bool(poll.poll(0))
@@ -97,10 +97,10 @@ class Wire:
         return number
 
     def settimeout(self, timeout: float | None) -> None:
-        """Do nothing: the deadline counts."""
+        """Do nothing: the deadline applies."""
 
     def gettimeout(self) -> float:
-        """Return the seconds that are left."""
+        """Return the remaining seconds of the attempt."""
         return max(0.0, self._deadline - time.monotonic())
 
     def close(self) -> None:
@@ -109,7 +109,7 @@ class Wire:
             self._sock.close()
 
     def __del__(self) -> None:
-        self.close()  # of a transport that nobody closed
+        self.close()  # the transport was not closed
 
     def _arm(self) -> None:
         left = self._deadline - time.monotonic()
@@ -131,17 +131,17 @@ class _Raw(io.RawIOBase):
 
 
 class _Reader(io.BufferedReader):
-    """Stays open when a response is closed: the next response of the same attempt may be in its buffer."""
+    """A reader that a response cannot close, because its buffer may hold the next response of the attempt."""
 
     def close(self) -> None:
         pass
 
 
 def connect(addresses: Found, deadline: float) -> Wire:
-    """Connect to the first address that answers. They share the time that is left.
+    """Connect to the first address that accepts. The addresses share the remaining time.
 
     Raises:
-        OSError: No address could be connected to; the last one's error.
+        OSError: No connection succeeded. It is the error of the last address.
     """
     error: OSError = TimeoutError("timed out")
     for index, (family, kind, protocol, _, address) in enumerate(addresses):

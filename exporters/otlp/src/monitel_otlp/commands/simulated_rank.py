@@ -1,0 +1,154 @@
+"""One simulated rank: a process that records like a training script, with generated samples."""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import time
+from contextlib import redirect_stderr, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import monitel
+from monitel.testing import ManualClock
+from monitel_otlp.commands.simulation import NAMED_STATS, SLOWDOWN, Report
+from monitel_otlp.configuration import configure
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from multiprocessing import connection
+
+    from monitel_otlp.commands.simulation import Simulation
+    from monitel_otlp.pipeline import Pipeline
+
+_STEPS_PER_WINDOW = 10  # of a healthy rank
+_LOADING_SHARE = 0.2  # of a step
+_TOKENS_PER_STEP = 4096
+_END_TIMEOUT = 30.0  # seconds; all ranks of the job end at the same time on one machine
+
+
+def run_rank(
+    simulation: Simulation,
+    rank: int,
+    environment: Mapping[str, str],
+    running: connection.Connection,
+    parent: connection.Connection,
+) -> None:
+    """Run one rank, in its process.
+
+    Args:
+        simulation: The job.
+        rank: This rank.
+        environment: All environment variables of the process.
+        running: Becomes readable when the rank must stop.
+        parent: Receives a message for each window, and then the report.
+    """
+    os.environ.clear()
+    os.environ.update(environment)
+    events: list[monitel.Event] = []
+    with redirect_stderr(io.StringIO()) as stderr, monitel.register_event_handler(events.append):
+        pipeline = configure(
+            endpoint=simulation.endpoint,
+            headers=simulation.headers or None,
+            protocol=simulation.protocol,
+            distributions=simulation.distributions,
+        )
+        with ManualClock(time.time_ns()) as clock:
+            _train(simulation, rank, _SimulatedTime(clock, running, parent))
+        complete = pipeline.shutdown(_END_TIMEOUT)
+    with suppress(OSError):  # the parent may have ended
+        parent.send(_report(rank, pipeline, events, stderr.getvalue(), complete=complete))
+
+
+def _report(rank: int, pipeline: Pipeline, events: list[monitel.Event], stderr: str, *, complete: bool) -> Report:
+    windows = sum(event.window is not None for event in events)
+    accounts = pipeline.account()
+    return Report(
+        rank=rank,
+        windows=windows,
+        events=len(events) - windows,
+        exported=accounts["metrics"].delivered + accounts["logs"].delivered,
+        dropped=pipeline.dropped,
+        spooled=sum(each.on_disk for each in accounts.values()),
+        complete=complete,
+        spool_root=Path(pipeline.spool_dir).parent,
+        cpu=time.process_time() - time.thread_time(),
+        stderr=stderr,
+    )
+
+
+class _SimulatedTime:
+    """The time of the Stats. It advances in whole steps, and never before the real time.
+
+    On a machine that is too small for so many ranks it falls behind the real time, and no window is skipped.
+    """
+
+    def __init__(self, clock: ManualClock, running: connection.Connection, parent: connection.Connection) -> None:
+        self._clock = clock
+        self._running = running
+        self._parent = parent
+        self._begin = time.monotonic()
+        self.windows = 0  # complete ones
+        self.stopped = False
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the beginning."""
+        return self._clock.monotonic_ns() / 1e9
+
+    def advance(self, seconds: float) -> None:
+        """Wait until so many seconds have passed, or until the rank must stop."""
+        due = self._begin + self.elapsed + seconds
+        self.stopped = self._running.poll(max(0.0, due - time.monotonic()))
+        self._clock.advance(seconds)
+
+    def complete_window(self) -> None:
+        """Log the end of a window as an event, and send it to the parent, for the progress bar."""
+        self.windows += 1
+        monitel.emit("epoch", epoch=self.windows)
+        with suppress(OSError):
+            self._parent.send(self.windows)
+
+
+def _train(simulation: Simulation, rank: int, clock: _SimulatedTime) -> None:
+    rng = random.Random(f"{simulation.seed} {rank}")  # noqa: S311  samples, not secrets
+    every = [monitel.VALUE, monitel.MEAN, monitel.COUNT, monitel.SUM, monitel.MAX, monitel.MIN]
+    window = simulation.window
+    loss = monitel.Stat("loss", every, window, attributes={"split": "train"})
+    timed = [*every, monitel.HISTOGRAM] if simulation.distributions else every
+    step_time = monitel.Stat("step.time", timed, window, unit="s", description="Computing one step")
+    throughput = monitel.Stat("throughput", every, window, unit="{token}/s")
+    gradient_norm = monitel.Stat("gradient.norm", every, window)
+    layers = [
+        monitel.Stat("layer.gradient.norm", every, window, attributes={"layer": layer})
+        for layer in range(simulation.stats - NAMED_STATS)
+    ]
+    loading = monitel.WaitCounter("data.loading")
+    usual = window / _STEPS_PER_WINDOW * (SLOWDOWN if rank == simulation.slow_rank else 1)
+    step = 0
+    nan_is_due = rank == simulation.nan_rank
+    while True:
+        length = usual * rng.uniform(0.9, 1.1)
+        if clock.stopped:
+            return
+        if clock.elapsed + length >= simulation.windows * window:
+            break
+        step += 1
+        monitel.set_step(step)
+        with loading.guard():
+            clock.advance(_LOADING_SHARE * length)
+        with step_time.time():
+            clock.advance((1 - _LOADING_SHARE) * length)
+        if clock.elapsed >= (clock.windows + 1) * window:
+            clock.complete_window()
+        value = 4 * step**-0.3 + rng.gauss(0, 0.02)
+        if nan_is_due and clock.windows == simulation.nan_window:
+            value, nan_is_due = float("nan"), False
+            monitel.emit("loss.nan", severity=monitel.Severity.ERROR, rank=rank)
+        loss.add(value)
+        throughput.add(_TOKENS_PER_STEP / length)
+        gradient_norm.add(rng.lognormvariate(0, 0.2))
+        for layer in layers:
+            layer.add(rng.lognormvariate(-1, 0.2))
+    clock.complete_window()

@@ -1,0 +1,175 @@
+"""The metric part of a round: expired windows are closed, instruments are read, and both are encoded."""
+
+from __future__ import annotations
+
+import logging
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry import metrics
+
+import monitel
+from monitel_otel import WaitInstruments
+from monitel_otlp.metrics.queue_size import PIPELINE_SCOPE
+from monitel_otlp.threads.callbacks import Callback
+from monitel_otlp.threads.pacing import yield_gil
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from threading import RLock
+
+    from opentelemetry.metrics import Meter
+
+    from monitel_otlp.engine.encoder import Encoder, Source
+    from monitel_otlp.metrics.window_queue import WindowQueue
+    from monitel_otlp.sdk.metric_requests import MetricRequests
+    from monitel_otlp.sdk.providers import Providers
+    from monitel_otlp.threads.callbacks import CallbackThread
+
+_log = logging.getLogger("monitel.otlp")
+
+_CALLBACKS = 1.5  # seconds that a round waits for callbacks of the application; each may take one second
+_LAST_CALLBACKS = 0.3  # seconds of the exit's time
+_AHEAD = 200  # windows that are closed or encoded at a time
+_AHEAD_TIMEOUT = 0.05  # seconds that the callback thread waits for the encoder
+_PATIENCE = 0.3  # seconds, if the code that a signal has interrupted may hold a lock
+_PROGRESS = 0.1  # seconds in which windows must arrive while Stats are flushed
+
+
+class MetricRound:
+    """Encodes windows and the values of instruments, once in each round of the encoder.
+
+    Event handlers and observable callbacks of the application run in the callback thread, where a hang stops no
+    telemetry.
+
+    Args:
+        encoder: The encoder that calls :meth:`run`.
+        callbacks: Runs code of the application.
+        queue: The queue of closed windows.
+        source: The same queue as a source of the encoder.
+        requests: Encodes windows and the values of instruments.
+        providers: The pipeline's own providers; None in an attached pipeline, where the application's reader collects.
+        collecting: Held while the SDK collects.
+        register: Creates the instruments of the pipeline itself.
+        is_used: Returns True once the application has recorded something.
+
+    Attributes:
+        interrupted: A signal handler waits for the encoder.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        callbacks: CallbackThread,
+        *,
+        queue: WindowQueue,
+        source: Source,
+        requests: MetricRequests,
+        providers: Providers | None,
+        collecting: RLock,
+        register: Callable[[Meter], object],
+        is_used: Callable[[], bool],
+    ) -> None:
+        self._encoder = encoder
+        self._windows = queue
+        self._source = source
+        self._requests = requests
+        self._providers = providers
+        self._callbacks = callbacks
+        self._collecting: Any = collecting
+        self._register = register
+        self._is_used = is_used
+        self._waits: WaitInstruments | None = None
+        self._drained = Event()
+        self._failed = False
+        self.interrupted = False
+        callbacks.add(Callback("an event handler, while windows were closed,", self._close_windows))
+        if providers is not None:
+            self._observe_in(providers.meter_provider.own_meter)
+
+    def run(self, *, last: bool) -> None:
+        """Close expired windows, collect the values of instruments and encode both; in the encoder's thread.
+
+        Args:
+            last: The round is the last one.
+        """
+        if self.interrupted:  # a signal handler waits for this thread: encode what is queued first
+            self._drain_windows()
+            self.flush_stats(_LAST_CALLBACKS)
+        self._callbacks.refresh(_LAST_CALLBACKS if last else _CALLBACKS, self._drain_windows)
+        if self.interrupted:  # the interrupted code may hold the lock of an instrument: the callback thread may hang
+            collect = Callback("an instrument, when the process was ended by a signal,", lambda: self._collect(last))
+            self._callbacks.call(collect, _PATIENCE)
+        else:
+            self._collect(last)
+        self._drain_windows()
+        if self._providers is not None:
+            self._requests.flush()
+
+    def flush_stats(self, timeout: float) -> None:
+        """Close the window of every Stat in the callback thread, because that calls the application's event handlers.
+
+        Args:
+            timeout: Seconds. After that it waits only while further windows arrive, because a window that is not
+                closed would be lost uncounted.
+        """
+        callback = Callback("an event handler, while Stats were flushed,", _flush_stats)
+        before = -1
+        if not self._callbacks.call(callback, timeout) and not self.interrupted:
+            callback.run()  # CPython has refused the thread
+        while callback.queued and (recorded := self._windows.queue.counts().recorded) > before:
+            before = recorded
+            self._callbacks.wait(callback, _PROGRESS)
+
+    def _collect(self, last: bool) -> list[Any]:
+        """Encode the values of the SDK's instruments; return an empty list, as a callback does."""
+        if self._waits is None and not last and self._is_used():
+            # Attached: by now the application has set its provider. A reader without any instrument would never ask
+            # for the windows. A process that records nothing, such as a launcher, creates no instruments.
+            self._observe_in(metrics.get_meter_provider().get_meter)
+        if self._waits is not None:
+            self._waits.refresh()
+        if self._providers is None:
+            return []
+        try:
+            with self._collecting:
+                collected = self._providers.collect()
+        except Exception:  # of a view or a reservoir of the application
+            if not self._failed:
+                self._failed = True
+                _log.exception("the values of instruments cannot be collected (further failures are not logged)")
+            return []
+        for _ in self._requests.collected(collected) if collected is not None else ():
+            self._encoder.pause()
+        return []
+
+    def _observe_in(self, get_meter: Callable[[str, str], Meter]) -> None:
+        """Create the instruments of the pipeline itself and of the process's wait counters."""
+        self._waits = WaitInstruments(get_meter("monitel", monitel.__version__))
+        self._register(get_meter(PIPELINE_SCOPE, monitel.__version__))
+
+    def _close_windows(self) -> list[Any]:
+        """Close expired windows, which calls event handlers of the application; in the callback thread."""
+
+        def pause() -> None:
+            self._callbacks.restart_timeout()
+            self._drained.clear()
+            if self._providers is not None and len(self._windows) > _AHEAD:
+                self._drained.wait(_AHEAD_TIMEOUT)  # a long queue of windows would keep the garbage collector busy
+            else:
+                yield_gil()
+
+        monitel.close_expired_windows(pause)
+        return []
+
+    def _drain_windows(self) -> bool:
+        """Encode some of the queued windows, unless a reader asks for them; return True if the round should end."""
+        if self._providers is not None:
+            self._encoder.drain(self._source, _AHEAD)
+            self._drained.set()
+        return self._encoder.superseded
+
+
+def _flush_stats() -> list[Any]:
+    monitel.flush()
+    return []

@@ -1,0 +1,1 @@
+"""OTLP messages: encoded requests, their records and attributes, and their JSON."""

@@ -1,0 +1,95 @@
+"""Raw forms: queued items as plain values, for a raw segment of the spool.
+
+At the end of the process there may not be enough time to encode all items. Each item is then written to disk as a
+tuple of exact built-in values. The resource and the state that all items of one kind share are in the header, once.
+
+A header is a tuple: kind, version, resource (a serialized message), scope (name and version), creation time in Unix
+ns, and the shared state.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+import monitel
+from monitel_otlp.metrics.series_state import plain_series
+from monitel_otlp.metrics.window_row import plain_window
+from monitel_otlp.raw.sdk_records import plain_record
+from monitel_otlp.raw.sdk_spans import plain_span
+from monitel_otlp.raw.sdk_values import Owners
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from monitel_otlp.logs.mapping import EventMapping
+    from monitel_otlp.metrics.mapping import WindowMapping
+    from monitel_otlp.traces.mapping import RangeMapping
+
+_log = logging.getLogger("monitel.otlp")
+
+VERSION = 1
+
+Header = tuple[Any, ...]
+
+
+class RawForm:
+    """The raw form of some items of one kind.
+
+    Attributes:
+        header: Plain values for the header of the segment.
+        items: The plain values of each item, in order.
+        lost: Number of items without plain values.
+    """
+
+    def __init__(
+        self, kind: str, resource: bytes, items: Iterable[Any], plain: Callable[[Any], Any], state: Any
+    ) -> None:
+        self.items: list[Any] = []
+        self.lost = 0
+        for item in items:
+            try:
+                self.items.append(plain(item))
+            except Exception:
+                self.lost += 1
+        scope = "monitel", monitel.__version__
+        self.header: Header = (kind, VERSION, resource, scope, time.time_ns(), state)
+        if self.lost:
+            _log.warning("%d of the queued %s cannot be written to disk and are dropped", self.lost, kind)
+
+
+def raw_events(items: Sequence[Any], mapping: EventMapping, resource: bytes) -> RawForm:
+    """Return the raw form of queued events, :class:`monitel_otlp.logs.mapping.LoggedEvent`."""
+    return RawForm("events", resource, items, mapping.plain, None)
+
+
+def raw_ranges(items: Sequence[Any], mapping: RangeMapping, resource: bytes) -> RawForm:
+    """Return the raw form of ended ranges: each is an ``Ended``, or a pair with the attributes of a synthetic span."""
+
+    def plain(item: Any) -> Any:
+        synthetic = len(item) == 2  # noqa: PLR2004  a range and its attributes
+        return mapping.plain(*item) if synthetic else mapping.plain(item)
+
+    return RawForm("ranges", resource, items, plain, None)
+
+
+def raw_windows(items: Sequence[Any], mapping: WindowMapping, resource: bytes) -> RawForm:
+    """Return the raw form of queued windows, with the current state of their series."""
+    numbers: dict[Any, int] = {}
+    for entry in items:
+        numbers.setdefault(entry.series, len(numbers))
+    state = mapping.plain, len(items), [plain_series(series) for series in numbers]
+    return RawForm("windows", resource, items, lambda entry: plain_window(entry, numbers[entry.series]), state)
+
+
+def raw_records(items: Sequence[Any]) -> RawForm:
+    """Return the raw form of log records of the SDK."""
+    owners = Owners()
+    return RawForm("records", b"", items, lambda record: plain_record(record, owners), owners.plain)
+
+
+def raw_spans(items: Sequence[Any]) -> RawForm:
+    """Return the raw form of spans of the SDK."""
+    owners = Owners()
+    return RawForm("spans", b"", items, lambda span: plain_span(span, owners), owners.plain)

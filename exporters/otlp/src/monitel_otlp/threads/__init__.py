@@ -1,0 +1,1 @@
+"""Background threads: workers, pacing beside the training loop, and calls of application code."""
