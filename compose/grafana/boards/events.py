@@ -1,4 +1,4 @@
-"""What happened: ``monitel / Events and traces``, from Loki and Tempo."""
+"""The board ``monitel / Events and traces``, from Loki and Tempo."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOT_RUN = "This query follows the documentation of {}; unlike those to Prometheu
 
 
 def make() -> dashboard.Dashboard:
-    """What happened: events from Loki, spans from Tempo."""
+    """Return the board of events (Loki) and spans (Tempo)."""
     chosen = '{service_name=~"$job"} | training_run_id=~"$run"'
     named = f"{chosen} | scope_name=`monitel` | label_format event=`{{{{__line__}}}}`"  # monitel's lines are names
     shown = (
@@ -22,7 +22,7 @@ def make() -> dashboard.Dashboard:
         "{{if .training_step}} step={{.training_step}}{{end}}`"
     )
     loki, tempo = NOT_RUN.format("Loki"), NOT_RUN.format("Tempo")
-    spans = 'resource.service.name=~"$job"'  # what has no run would be no match of TraceQL's ".*"
+    spans = 'resource.service.name=~"$job"'  # TraceQL's ".*" does not match a span without a run
     return board(
         "events",
         "monitel / Events and traces",

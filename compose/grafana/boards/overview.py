@@ -1,4 +1,4 @@
-"""How the training goes: ``monitel / Training overview``."""
+"""The board ``monitel / Training overview``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def percentile(q: float, histograms: str) -> Query:
 
 
 def make() -> dashboard.Dashboard:
-    """How the training goes."""
+    """Return the board of a run's steps, loss and throughput."""
     rank = several(
         choice("rank", "Rank", "For the panels by rank.", metric=ALIVE, of="training_rank"),
     ).all_value(".*")

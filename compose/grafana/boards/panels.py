@@ -1,4 +1,4 @@
-"""What the dashboards are built of: panels and boards, by Grafana's own builder library."""
+"""Panels and boards, made with Grafana's builder library."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def rows(title: str, unit: str, description: str, expression: str) -> table.Pane
 
 
 def histogram(title: str, unit: str, description: str, expression: str) -> histogram_builder.Panel:
-    """How the last values of many series are spread."""
+    """Return a histogram of the last values of many series."""
     return (
         _half_a_row(histogram_builder.Panel(), title, unit, description)
         .combine(True)
@@ -109,7 +109,7 @@ def histogram(title: str, unit: str, description: str, expression: str) -> histo
 
 
 def heat_map(title: str, unit: str, description: str, each: Query) -> heatmap_builder.Panel:
-    """How samples are spread, over time: of one series of native histograms, the only one that Grafana draws."""
+    """Return a heat map of samples over time, from one series of native histograms: Grafana draws only one."""
     return (
         _half_a_row(heatmap_builder.Panel(), title, unit, description)
         .y_axis(heatmap_builder.YAxisConfig().unit(unit))

@@ -1,4 +1,4 @@
-"""Whether the telemetry itself is well: ``monitel / Pipeline health``."""
+"""The board ``monitel / Pipeline health``: the telemetry of the telemetry."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def make() -> dashboard.Dashboard:
-    """Whether the telemetry itself is well."""
+    """Return the board of the pipeline's self-metrics."""
 
     def of(metric: str) -> str:
         return f"{metric}{{{RUN}}}"
@@ -23,7 +23,7 @@ def make() -> dashboard.Dashboard:
     return board(
         "pipeline",
         "monitel / Pipeline health",
-        "Does the telemetry arrive, and what does it cost: what monitel says of itself.",
+        "Does the telemetry arrive, and what does it cost? Drawn from monitel's self-metrics.",
         [JOB, RUNS],
         {
             "What arrives": [
@@ -46,7 +46,7 @@ def make() -> dashboard.Dashboard:
                     "short",
                     "By reason, of processes still alive. rejected: the backend refused it, it is in rejected/ beside "
                     "the spool. queue_full: more is recorded than the process can encode. spool_full, disk: the "
-                    "backend was away for too long. docs/reliability.md has all reasons.",
+                    "backend was away for too long. docs/reference/failure-modes.md has all reasons.",
                     query(
                         f"sum by (signal, error_type) ({of('monitel_exporter_item_dropped_total')})",
                         "{{signal}} {{error_type}}",

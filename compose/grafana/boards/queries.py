@@ -1,4 +1,4 @@
-"""What Prometheus is asked.
+"""PromQL and LogQL expressions of the boards.
 
 A Stat is named by its user, and Prometheus appends the aggregation and the unit: ``step.time`` in seconds is
 ``step_time_mean_seconds``. So variables hold the part before ``_mean``, and :func:`stat` finds the rest.
@@ -36,7 +36,7 @@ def query(expression: str, legend: str = "", *, every: str = "1s") -> Query:
 
 
 def rate(expression: str, legend: str) -> Query:
-    """The same for an expression with ``$__rate_interval``, which then spans four windows of a minute at least."""
+    """Return a panel whose ``$__rate_interval`` spans at least four windows of a minute."""
     return query(expression, legend, every="1m")
 
 

@@ -1,4 +1,4 @@
-"""Who is slow: ``monitel / Stragglers``."""
+"""The board ``monitel / Stragglers``: slow ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def make() -> dashboard.Dashboard:
-    """Who is slow."""
+    """Return the board of slow ranks."""
     step = stat("step")
     median = f"quantile by (training_run_id) (0.5, {step})"
     node = "training_run_id, training_node_rank, host_name"

@@ -1,4 +1,4 @@
-"""What can be chosen at the top of a board."""
+"""Variables of the boards: the choices at their top."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def choice(
 
 
 def several(variable: dashboard.QueryVariable) -> dashboard.QueryVariable:
-    """The same where several values can be chosen, and at first all of them are."""
+    """Return a variable that takes several values; at first all are chosen."""
     return variable.multi(True).include_all(True).current(model.VariableOption(text=["All"], value=["$__all"]))
 
 

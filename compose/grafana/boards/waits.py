@@ -1,4 +1,4 @@
-"""What the ranks wait for: ``monitel / Waits``."""
+"""The board ``monitel / Waits``: waits of the ranks, and their time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def make() -> dashboard.Dashboard:
-    """What the ranks wait for."""
+    """Return the board of waits."""
     counter = several(
         choice(
             "wait",
