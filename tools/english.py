@@ -45,7 +45,8 @@ PROSE = (
     _in_prose("tell of", r"(?:tells?|says?|knows?|believes?) (?:nothing )?of", "report, describe"),
     _in_prose(
         "is no X",
-        r"(?<!there )(?:is|are|was|were|be) (?:(?-i:none)|no(?! longer| more\b| later| earlier| larger| smaller| less))",
+        r"(?<!there )(?:is|are|was|were|be) (?:(?-i:none)|no(?! longer| more\b| later| earlier| larger| smaller|"
+        r" less))",
         "is not a(n) X",
     ),
     _in_prose("a second time does nothing", r"second time (?:does|changes) nothing", "Idempotent."),
