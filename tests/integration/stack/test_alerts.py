@@ -6,8 +6,8 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.integration.conftest import eventually
 
-from .conftest import eventually
 from .filling import store
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from monitel.profiler import profile, record_function, schedule
 from monitel.profiler.trace.chrome_trace import RESERVED_KEYS
 from monitel.testing import ManualClock
 
-from .profiler_traces import exported, lines, slices
+from .traces import exported, lines, slices
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from .conftest import COMPOSE
+from tests.integration.conftest import COMPOSE
 
 yaml = pytest.importorskip("yaml", reason="pip install pyyaml")
 

@@ -11,9 +11,8 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-
-from .conftest import COMPOSE, Prometheus, eventually, free_port
-from .training import check, train
+from tests.integration.conftest import COMPOSE, Prometheus, eventually, free_port
+from tests.integration.training import check, train
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -16,8 +16,8 @@ from threading import Event as Signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.integration.conftest import DEADLINE, ROOT, eventually
 
-from .conftest import DEADLINE, ROOT, eventually
 from .filling import COMPOSE, sixty_times_faster, store
 
 if TYPE_CHECKING:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-
-from .test_public_api import CORE, imports, sources
+from tests.test_public_api import CORE, imports, sources
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
-
-from .conftest import COMPOSE, Prometheus, eventually, free_port
-from .training import check, train, training
+from tests.integration.conftest import COMPOSE, Prometheus, eventually, free_port
+from tests.integration.training import check, train, training
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -17,7 +17,7 @@ import pytest
 from monitel.profiler import profile, record_function, schedule, tensorboard_trace_handler
 from monitel.profiler.trace import chrome_trace, progress, recording
 
-from .profiler_traces import exported, read, slices, validated
+from .traces import exported, read, slices, validated
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from .conftest import ROOT, free_port, running
+from tests.integration.conftest import ROOT, free_port, running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
