@@ -19,8 +19,8 @@ test: $(STAMP)  ## all tests that need no other program
 fuzz: $(STAMP)  ## the property tests with ten times as many examples, at random
 	$(BIN)/python -m pytest -m "hypothesis and not integration" --hypothesis-profile fuzz
 
-stress: $(STAMP)  ## bursts and large queues, one test at a time
-	$(BIN)/python -m pytest -m stress
+stress: $(STAMP)  ## bursts, large queues and limits of time, one test at a time
+	$(BIN)/python -m pytest -m "stress or timed"
 
 lint: $(STAMP)  ## ruff, mypy, spelling and plain English
 	$(BIN)/ruff check .

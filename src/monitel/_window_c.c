@@ -4,7 +4,8 @@
  * that has called into Python (a test's clock, the value hook) reads the state again.
  *
  * Time is divided into intervals of the window's length, at multiples of it on the monotonic clock. An interval ends at
- * its boundary. It has one window, or several where max_samples or a flush closed one early.
+ * its boundary. It has one window, or several if a flush closed one early. If max_samples closed it, further samples
+ * of the interval are discarded.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -32,7 +33,7 @@ typedef struct Accumulator {
     PyObject_HEAD
     int64_t boundary; /* end of the interval, monotonic ns; INT64_MIN until opened */
     int64_t count;
-    int64_t capacity; /* samples that the open window takes: max_samples less those of the interval's earlier windows */
+    int64_t capacity; /* samples that the open window takes: max_samples less earlier and pending samples of the interval */
     double sum, min, max, last;
     int64_t first_step, last_step; /* -1: no step was set */
     int64_t discarded, discarded_before; /* in total, and when the previous window closed */
@@ -274,7 +275,8 @@ step_object(int64_t step)
     return PyLong_FromLongLong(step);
 }
 
-/* Makes a NamedTuple. Steals the references to its fields, each of which may be NULL with an exception set. */
+/* Makes a NamedTuple. Steals the references to its fields, each of which may be NULL with an exception set.
+ * From CPython 3.14 on a tuple caches its hash, which is not initialized here: these tuples must not be hashed. */
 static PyObject *
 named_tuple(PyObject *type, PyObject **fields, Py_ssize_t length)
 {
@@ -661,7 +663,7 @@ static PyGetSetDef accumulator_properties[] = {
     {"count", (getter)accumulator_count, NULL, PyDoc_STR("Number of samples in the open window."), NULL},
     {"discarded", (getter)accumulator_discarded, NULL,
      PyDoc_STR("Number of samples that max_samples has kept out so far, in this process."), NULL},
-    {"max_samples", (getter)accumulator_max_samples, NULL, 
+    {"max_samples", (getter)accumulator_max_samples, NULL,
      PyDoc_STR("The most samples in an interval of the window's length."), NULL},
     {"_window_ns", (getter)accumulator_window_ns, NULL, PyDoc_STR("Length of an interval."), NULL},
     {"_coarse", (getter)accumulator_coarse, NULL, PyDoc_STR("True if add() reads the coarse clock."), NULL},

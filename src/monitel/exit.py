@@ -12,7 +12,7 @@ from monitel.registry import flush
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["finalize", "finalize_in_children"]
+__all__ = ["finalize", "finalize_with_children"]
 
 _FLUSH_PRIORITY = 100  # the highest priority is called first; multiprocessing.Queue closes at 10
 
@@ -21,10 +21,13 @@ _registered = False
 
 
 def finalize(function: Callable[[], object], priority: int) -> None:
-    """Call ``function`` at the end of this process if it is a child of multiprocessing, which skips ``atexit``.
+    """Call ``function`` when multiprocessing ends this process. Its children skip ``atexit``.
+
+    In a main process that has imported multiprocessing, this call comes in addition to ``atexit``. Without
+    multiprocessing there is no call.
 
     Args:
-        function: Called without arguments.
+        function: Called without arguments; idempotent.
         priority: The highest is called first: Stats are flushed at 100, and a ``multiprocessing.Queue`` closes at 10.
     """
     util = sys.modules.get("multiprocessing.util")  # not imported here: a child of multiprocessing has it
@@ -32,7 +35,7 @@ def finalize(function: Callable[[], object], priority: int) -> None:
         util.Finalize(None, function, exitpriority=priority)
 
 
-def finalize_in_children(function: Callable[[], object], priority: int) -> None:
+def finalize_with_children(function: Callable[[], object], priority: int) -> None:
     """Call :func:`finalize` in this process and in each child of multiprocessing that is forked from now on.
 
     A child starts with an empty list of finalizers and then calls the functions that are registered to run after its
@@ -61,5 +64,5 @@ def _finalize_all(_registered_object: object = None) -> None:
 
 
 atexit.register(flush)  # exporters register later and flush before they shut down: atexit runs last in, first out
-finalize_in_children(flush, _FLUSH_PRIORITY)
+finalize_with_children(flush, _FLUSH_PRIORITY)
 os.register_at_fork(before=_register)

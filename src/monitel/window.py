@@ -158,15 +158,15 @@ class Window:
     def merge(self, other: Window, *, other_last: bool = True) -> Window:
         """Return the window of the samples of both, as if those of ``other`` had been added after those of this one.
 
-        Count, ``last``, steps and histogram are exact; ``sum`` and ``stddev`` may differ in their last digits. The
-        merged window starts at the earlier start and ends at the later end.
+        Count, ``last``, steps and the histogram's buckets are exact; sums and ``stddev`` may differ in their last
+        digits. The merged window starts at the earlier start and ends at the later end.
 
         NaN follows the rule of one window: ``min`` and ``max`` stay NaN if this window's are. If only those of
         ``other`` are NaN, they are ignored, as the NaN that ``other`` began with would have been.
 
         Args:
-            other: A later window, usually of the same Stat. The merged window has its definition. A ``stddev`` or a
-                ``histogram`` that only one of the two windows has is the one of ``other``, or None.
+            other: A later window, usually of the same Stat. The merged window has its definition, and a ``stddev`` and
+                a ``histogram`` only if both windows have one.
             other_last: False if the samples of the two windows alternate, and the last one is in this window.
 
         Example:
@@ -197,16 +197,14 @@ class Window:
         )
 
     def _merged_numbers(self, other: Window) -> dict[str, Any]:
-        histogram = other.histogram
-        if self.histogram is not None and histogram is not None:
-            histogram = self.histogram.merge(histogram)
+        both = self.histogram is not None and other.histogram is not None
         return {
             "count": self.count + other.count,
             "sum": self.sum + other.sum,
             "min": min(self.min, other.min),  # in this order a NaN of this window stays
             "max": max(self.max, other.max),
             "stddev": _pooled_stddev(self, other),
-            "histogram": histogram,
+            "histogram": self.histogram.merge(other.histogram) if both else None,  # type: ignore[union-attr, arg-type]
         }
 
 
@@ -216,7 +214,7 @@ _NUMBERS = ("count", "sum", "min", "max", "last", "stddev", "histogram")
 def _pooled_stddev(one: Window, other: Window) -> float | None:
     """Return the standard deviation of all samples, by the law of total variance; inf if squares overflow."""
     if one.stddev is None or other.stddev is None:
-        return other.stddev
+        return None
     count = one.count + other.count
     difference = other.mean - one.mean
     squares = one.stddev * one.stddev * one.count + other.stddev * other.stddev * other.count  # ** raises on overflow

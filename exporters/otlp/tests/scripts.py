@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
+from .checks import EXIT, limit
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
@@ -171,7 +173,7 @@ class Terminate(Protocol):
         url: str,
         *,
         status: int = -signal.SIGTERM,
-        within: float = 2.0,
+        within: float = EXIT,
         signals: int = 1,
         when: Callable[[], object] = ...,
     ) -> Ended:
@@ -190,7 +192,7 @@ def make_terminate(folder: Path) -> Terminate:
         url: str,
         *,
         status: int = -signal.SIGTERM,
-        within: float = 2.0,
+        within: float = EXIT,
         signals: int = 1,
         when: Callable[[], object] = lambda: None,
     ) -> Ended:
@@ -203,7 +205,7 @@ def make_terminate(folder: Path) -> Terminate:
                 process.send_signal(signal.SIGTERM)
             ended = finish(process, timeout=20)
         assert status == ended.status, ended.stderr
-        assert ended.at - begin <= within
+        assert ended.at - begin <= limit(within)
         return ended
 
     return terminate

@@ -36,6 +36,21 @@ def test_exit_after_an_exception_writes_open_windows(
     assert read(tmp_path) == {"loss.sum": [(0, 1)]}
 
 
+def test_events_of_exit_handlers_are_written(tmp_path: Path, read: Read, run_script: Callable[..., str]) -> None:
+    """An exit handler that was registered after install() may log, even if multiprocessing is imported later."""
+    script = f"""{STAT}
+import atexit
+monitel_tensorboard.install(sys.argv[1])
+atexit.register(monitel.emit, "checkpoint", final=True)
+import multiprocessing
+child = multiprocessing.get_context("fork").Process(target=print)
+child.start()
+child.join()
+"""
+    run_script(script, tmp_path)
+    assert {"checkpoint/final": [(0, 1)]} == read(tmp_path)
+
+
 def test_exit_on_a_hanging_disk_is_bounded(tmp_path: Path, run_script: Callable[..., str]) -> None:
     """A disk that hangs forever delays the exit by one time limit for all writers, with one warning each."""
     script = f"""{STAT}

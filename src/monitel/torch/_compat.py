@@ -1,7 +1,7 @@
 """The private names of torch that monitel uses. No other module looks one up.
 
-A name that a version of torch lacks raises :class:`Missing`. The source that needs it is then not installed, and a
-warning is logged once.
+A name that a version of torch lacks raises :class:`Missing`. Unless the caller has a fallback, the source that needs it
+is then not installed, and a warning is logged once.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def wait_totals() -> Callable[[], dict[str, WaitReading]]:
     return read
 
 
-def plainness() -> Callable[[Tensor], bool]:
+def plain_tensor_check() -> Callable[[Tensor], bool]:
     """Return a function that returns whether a tensor holds its numbers itself.
 
     The numbers of a subclass with ``__torch_dispatch__`` may be anywhere. Within a transform of torch.func, such as

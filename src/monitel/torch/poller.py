@@ -52,4 +52,5 @@ class Poller:
             except Exception:
                 if function not in self._failed:
                     self._failed.add(function)
-                    _log.warning("polling in the thread monitel-torch failed and continues", exc_info=True)
+                    name = getattr(function, "__qualname__", function)
+                    _log.warning("%s failed; polling continues (further failures are not logged)", name, exc_info=True)

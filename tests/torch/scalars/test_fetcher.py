@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 torch: Any = pytest.importorskip("torch", reason="has tensors on a device: torch is not installed")
 
-from monitel.torch._compat import plainness  # noqa: E402  after the check for torch
+from monitel.torch._compat import plain_tensor_check  # noqa: E402  after the check for torch
 from monitel.torch.scalars import fetcher  # noqa: E402
 from monitel.torch.scalars.compiled_adds import CompiledAdds  # noqa: E402
 
@@ -223,7 +223,7 @@ def test_only_tensors_that_hold_their_numbers_are_plain() -> None:
     """A parameter is plain, and a tensor on the device; a fake tensor is not."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    is_plain = plainness()
+    is_plain = plain_tensor_check()
     with FakeTensorMode():
         assert not is_plain(torch.ones(()))
     assert is_plain(torch.nn.Parameter(torch.ones(())))

@@ -145,6 +145,29 @@ def test_handler_that_raises_loses_no_event(source: torch_monitor.TorchMonitor) 
     assert [0, 1, 2] == received
 
 
+def test_two_threads_forward_each_event_once(source: torch_monitor.TorchMonitor) -> None:
+    """While the handlers of one poll are slow, another poll forwards the rest; nothing is lost or logged twice."""
+    slow, release, numbers = threading.Event(), threading.Event(), []
+
+    def handle(event: Any) -> None:
+        numbers.append(event.data["number"])
+        if event.data["number"] == 0:
+            slow.set()
+            release.wait(20)
+
+    with monitel.register_event_handler(handle):
+        for number in range(50):
+            torch.monitor.log_event(torch.monitor.Event("event", MOMENT, {"number": number}))
+        polling = threading.Thread(target=source.poll)
+        polling.start()
+        assert slow.wait(20)
+        source.poll()
+        assert set(range(50)) == set(numbers)
+        release.set()
+        polling.join(20)
+    assert 50 == len(numbers)
+
+
 def test_instrument_forwards_events_within_seconds() -> None:
     """The polling thread forwards them, and uninstrument() forwards the remaining ones."""
     received = threading.Event()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from exporters.otlp.tests import hostile
-from exporters.otlp.tests.checks import in_time, warnings_with
+from exporters.otlp.tests.checks import EXIT, in_time, limit, warnings_with
 from exporters.otlp.tests.inbox import DEADLINE
 from exporters.otlp.tests.producers import has_arrived, record_one_of_each
 from exporters.otlp.tests.spools import folders, last_line
@@ -25,10 +25,11 @@ if TYPE_CHECKING:
     from exporters.otlp.tests.receiver import Receiver
     from exporters.otlp.tests.scripts import Run
 
+pytestmark = pytest.mark.timed
+
 
 INTERVAL = 0.1
 LATE = 0.8  # seconds, with a margin for other tests on the same machine
-EXIT = 2.7  # seconds, with the same margin
 ROUNDS = 8
 
 
@@ -132,7 +133,7 @@ def test_shutdown_is_in_time_beside_an_event_handler_that_hangs(
     """The handler hangs when the shutdown flushes the Stats; recorded items are still delivered."""
     ended = train(HANDLER, receiver.url, interval, timeout=15)
     begin, end = map(float, ended.stdout.split())
-    assert end - begin < EXIT
+    assert end - begin < limit(EXIT)
     assert 1000 == len(receiver.records("event"))
     assert [1] == receiver.values("open.count")
 
@@ -166,7 +167,7 @@ if "fork" in sys.argv and os.fork() == 0:
     sys.exit()
 begin = time.monotonic()
 assert not pipeline.force_flush(0.2)
-assert time.monotonic() - begin < 1.0
+assert time.monotonic() - begin < 5.0  # name resolution never ends here
 print(time.monotonic())
 """
 
@@ -176,7 +177,7 @@ def test_nothing_waits_for_a_name_server(train: Run, tmp_path: Path, protocol: s
     """``configure()`` returns at once, the exit is in time, and everything is on disk."""
     env = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://faulty.example:4318", "OTEL_EXPORTER_OTLP_PROTOCOL": protocol}
     ended = train(NAMES + UNNAMED, env=env)
-    assert ended.at - float(ended.stdout) < EXIT
+    assert ended.at - float(ended.stdout) < limit(EXIT)
     assert 60 == last_line(ended.stderr).spooled
     assert None is last_line(ended.stderr).dropped
     assert 1 == len(folders(tmp_path))
@@ -191,7 +192,7 @@ def test_name_server_that_hangs_stops_only_one_signal(receiver: Receiver, train:
     }
     ended = train(NAMES + UNNAMED, "slow", env=env)
     end = float(ended.stdout)
-    assert ended.at - end < EXIT
+    assert ended.at - end < limit(EXIT)
     for signal in SIGNALS:
         arrivals = [request.arrived for request in receiver.of(signal)]
         if signal == faulty:
@@ -199,7 +200,7 @@ def test_name_server_that_hangs_stops_only_one_signal(receiver: Receiver, train:
         else:
             during = [at for at in arrivals if at < end]
             assert len(during) > 5
-            assert max(later - earlier for earlier, later in pairwise(during)) < LATE
+            assert max(later - earlier for earlier, later in pairwise(during)) < limit(LATE)
     assert 20 == last_line(ended.stderr).spooled
     assert None is last_line(ended.stderr).dropped
 
@@ -207,5 +208,5 @@ def test_name_server_that_hangs_stops_only_one_signal(receiver: Receiver, train:
 def test_child_forked_beside_a_lookup_that_hangs_ends_in_time(train: Run, tmp_path: Path) -> None:
     """The child's look-up hangs as well, and its event is on disk."""
     ended = train(NAMES + UNNAMED, "fork", env={"OTEL_EXPORTER_OTLP_ENDPOINT": "http://faulty.example:4318"})
-    assert ended.at - float(ended.stdout) < 2 * EXIT
+    assert ended.at - float(ended.stdout) < limit(2 * EXIT)
     assert 2 == len(folders(tmp_path))

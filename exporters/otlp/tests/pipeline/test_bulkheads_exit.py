@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+from exporters.otlp.tests.checks import EXIT, limit
 from exporters.otlp.tests.hostile import refusing_url, url_of
 from exporters.otlp.tests.pipelines import HOLD_ENCODER, RELEASE_ENCODER
 from exporters.otlp.tests.receiver import Receiver
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from exporters.otlp.tests.scripts import Run
 
 ITEMS = 100_000
-EXIT = 2.7  # seconds, for the better of two runs, with a margin for other tests on the same machine
 
 FILL = f"""\
 from threading import Thread
@@ -120,7 +120,7 @@ def test_exit_with_full_queues_loses_nothing(  # noqa: PLR0917  pytest passes th
                 assert ITEMS == len(counts) + dropped
             elif not dropped:
                 check_windows(arrived)
-        if took < EXIT and not dropped:
+        if took < limit(EXIT) and not dropped:
             return
     pytest.fail(f"the exit took {took} s and dropped {dropped} items")
 
@@ -162,7 +162,7 @@ def test_exit_is_in_time_beside_callbacks_that_hang(
 ) -> None:
     """Everything is delivered, whether the callback hangs before the exit or during it."""
     ended = train(CALLBACKS, receiver.url, kind, interval, faulty)
-    assert ended.at - float(ended.stdout) < EXIT
+    assert ended.at - float(ended.stdout) < limit(EXIT)
     assert 1000 == len(receiver.records("event"))
     assert [1] == receiver.values("loss.count")
     line = last_line(ended.stderr)
@@ -197,7 +197,7 @@ def test_exit_needs_no_new_thread(train: Run, answers: str, callback: str) -> No
     """If CPython refuses to start threads, the first request is sent, and everything is delivered or on disk."""
     with backend(answers) as (url, received):
         ended = train(REFUSED, url, callback, timeout=20)
-    assert ended.at - float(ended.stdout) < EXIT
+    assert ended.at - float(ended.stdout) < limit(EXIT)
     line = last_line(ended.stderr)
     assert None is line.dropped
     if received is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from functools import partial
@@ -10,25 +11,29 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from exporters.otlp.tests.checks import in_time, wait_until, warnings_with
-from exporters.otlp.tests.inbox import DEADLINE
+from exporters.otlp.tests.checks import EXIT, in_time, limit, wait_until, warnings_with
+from exporters.otlp.tests.inbox import DEADLINE, points_of
 from exporters.otlp.tests.producers import has_arrived, record_one_of_each
+from exporters.otlp.tests.spools import folders, load
 from opentelemetry.metrics import Observation
 
 import monitel
+from monitel import COUNT, Stat
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from exporters.otlp.tests.pipelines import Start
     from exporters.otlp.tests.receiver import Receiver
-    from exporters.otlp.tests.scripts import Run
+    from exporters.otlp.tests.scripts import Run, Terminate
 
     from monitel_otlp import Pipeline
 
+pytestmark = pytest.mark.timed
+
 INTERVAL = 0.1
 ROUND = 3.0  # seconds until recorded items arrive, including one second for a callback that hangs
-EXIT = 2.7  # seconds, with a margin for other tests on the same machine
 
 
 class FaultyCallbacks:
@@ -101,6 +106,23 @@ def faulty() -> Iterator[FaultyCallbacks]:
     faulty.release.set()
 
 
+@pytest.fixture
+def hanging_log(faulty: FaultyCallbacks) -> Iterator[Event]:
+    """An event that is set when a log handler of the application begins to hang."""
+    called = Event()
+
+    class Hanging(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            called.set()
+            faulty.release.wait()
+
+    handler = Hanging()
+    logging.getLogger("monitel.otlp").addHandler(handler)
+    yield called
+    faulty.release.set()
+    logging.getLogger("monitel.otlp").removeHandler(handler)
+
+
 def observe(pipeline: Pipeline, name: str, *callbacks: Any) -> None:
     """Create an observable gauge with these callbacks."""
     pipeline.meter_provider.get_meter("mine").create_observable_gauge(name, list(callbacks))
@@ -152,7 +174,7 @@ def test_interval_is_kept_beside_callbacks_that_hang(
     known = len(receiver.of("metrics")) + 12  # the last one that hangs is abandoned in one of these rounds
     receiver.wait_until(lambda: len(receiver.of("metrics")) > known + 20)
     arrivals = [request.arrived for request in receiver.of("metrics") if b"healthy" in request.body][-20:]
-    assert max(later - earlier for earlier, later in pairwise(arrivals)) < 5 * INTERVAL
+    assert max(later - earlier for earlier, later in pairwise(arrivals)) < limit(5 * INTERVAL)
     assert len(callback_threads() - others) <= 4
     faulty.release.set()
     receiver.wait_until(lambda: receiver.values(f"faulty{hanging - 1}"))
@@ -273,3 +295,53 @@ def test_fork_does_not_wait_for_a_callback_that_hangs(receiver: Receiver, train:
     ended = train(FORK, receiver.url)
     assert 10 == len(receiver.records("child"))
     assert max(map(float, ended.stdout.split())) < 0.5
+
+
+def test_log_handler_that_hangs_stops_no_callback(
+    receiver: Receiver, start: Start, faulty: FaultyCallbacks, hanging_log: Event
+) -> None:
+    """The warning about a callback that hangs may hang as well; healthy callbacks are still called."""
+    pipeline = start(export_interval=INTERVAL)
+    observe(pipeline, "faulty", faulty.never_returns)
+    assert hanging_log.wait(DEADLINE)
+    observe(pipeline, "healthy", healthy)
+    receiver.wait_until(lambda: len(receiver.values("healthy")) > 5)
+
+
+@pytest.mark.parametrize("hanging", [1, 3, 5])
+def test_shutdown_returns_beside_callbacks_and_an_event_handler_that_hang(
+    *, start: Start, faulty: FaultyCallbacks, hanging: int
+) -> None:
+    """However many threads hang, event handlers never run in the thread that ends the pipeline."""
+    pipeline = start(export_interval=INTERVAL)
+    for number in range(hanging):
+        observe(pipeline, f"faulty{number}", faulty.never_returns)
+    wait_until(lambda: faulty.calls >= min(hanging, 3), "calls of the callbacks")
+    stat = Stat("loss", [COUNT], 60.0)
+    stat.add(1)
+    with monitel.register_event_handler(lambda _event: faulty.release.wait()), in_time(2 * EXIT):
+        pipeline.shutdown()
+
+
+def test_sigterm_beside_a_held_logging_lock_loses_nothing(terminate: Terminate, tmp_path: Path) -> None:
+    """If the interrupted code holds the lock that an event handler waits for, windows and values are still kept."""
+    terminate(HELD_LOCK, "", within=2 * EXIT)
+    requests = [request for folder in folders(tmp_path / "spool") for request in load(folder)]
+    metrics = [request.message() for request in requests if request.signal == "metrics"]
+    names = {point.metric for message in metrics for point in points_of(message)}
+    assert {"loss.count", "mine"} <= names
+
+
+HELD_LOCK = """
+import logging
+logging.basicConfig(level=logging.INFO, stream=sys.stderr)
+pipeline = monitel_otlp.configure(spool_dir="spool", sigterm=True, export_interval=3600.0)
+pipeline.meter_provider.get_meter("mine").create_counter("mine").add(7)
+monitel.register_event_handler(lambda event: logging.getLogger("mine").info("an event"))
+loss = Stat("loss", [COUNT], 60.0)
+loss.add(1)
+with logging.getLogger().handlers[0].lock:
+    print("ready", flush=True)
+    while True:
+        time.sleep(0.1)
+"""

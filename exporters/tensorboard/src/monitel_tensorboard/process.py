@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import atexit
 import logging
+import multiprocessing.util  # noqa: F401  its exit function is called after ours only if it is registered first
 import os
 import time
 import weakref
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import monitel
-from monitel.exit import finalize_in_children
+from monitel.exit import finalize_with_children
+from monitel.run_events import end_if_due
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,6 +64,7 @@ def _close_all() -> None:
     """Flush the Stats and close all objects; monitel's flush at exit was registered earlier and runs later."""
     if not _closables:
         return
+    end_if_due()
     guarded(monitel.flush)
     deadline = time.monotonic() + EXIT_TIMEOUT
     for closable in list(_closables):
@@ -69,4 +72,4 @@ def _close_all() -> None:
 
 
 atexit.register(_close_all)
-finalize_in_children(_close_all, priority=0)
+finalize_with_children(_close_all, priority=0)

@@ -49,7 +49,7 @@ now(void)
 
 /* Returns 1 if asyncio is completely loaded (its last module is), 0 if not, -1 on error. */
 static int
-load_asyncio(void)
+find_asyncio(void)
 {
     if (get_running_loop != NULL) {
         return 1;
@@ -71,7 +71,7 @@ load_asyncio(void)
 static PyObject *
 running_task(void)
 {
-    int asyncio = load_asyncio();
+    int asyncio = find_asyncio();
     if (asyncio <= 0) {
         return asyncio < 0 ? NULL : Py_NewRef(Py_None);
     }

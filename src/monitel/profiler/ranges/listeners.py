@@ -46,8 +46,9 @@ class Listening:
 def listen(*, began: Callback | None = None, ended: Callback | None = None) -> Listening:
     """Call ``began`` and ``ended`` with every range that begins from now on, in all threads.
 
-    The module's docstring states what callbacks can rely on. This call compares the wall clock with the monotonic
-    clock. A listener that runs for days calls :func:`synchronize` from time to time, so that Unix times stay exact.
+    The docstring of :mod:`monitel.profiler.ranges` states what callbacks can rely on. This call compares the wall clock
+    with the monotonic clock. A listener that runs for days calls :func:`synchronize` from time to time, so that Unix
+    times stay exact.
 
     Example:
         >>> from monitel.profiler import ranges, record_function

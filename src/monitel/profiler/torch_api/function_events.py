@@ -17,7 +17,7 @@ STEP_NAME = "ProfilerStep"
 
 
 class Interval(NamedTuple):
-    """Start and end in microseconds since the recording began."""
+    """Start and end in microseconds since the first recorded cycle began."""
 
     start: float
     end: float
@@ -99,7 +99,7 @@ class FunctionEvent(Timed):
         trace_name: Name, with the step's number for steps.
         args: Details as given to ``record_function``.
         step: ``monitel.get_step()`` when it began.
-        time_range: Start, end and ``elapsed_us()``, in microseconds since the recording began.
+        time_range: Start, end and ``elapsed_us()``, in microseconds since the first recorded cycle began.
         thread: Native id of its thread.
         finished: False if it still ran when the recording stopped; its end is the stop.
         cpu_parent: Innermost event of the same thread or task that contains it, or None.

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from monitel.profiler.trace.recording import Recorded
 
 _USER_ANNOTATION = "USER_ANNOTATION"  # libkineto's name for ranges
+_NO_EFFECT = "records nothing without torch; the option is only noted in the trace"
+_EFFECTS = {"with_stack": "records no Python stacks without torch; export_stacks() writes the nesting of ranges"}
 _RANGES_PER_CHECK = 256  # ranges between two checks of the timeout
 _warned: set[str] = set()
 
@@ -75,7 +77,7 @@ class _KinetoProfile:
         self._cycles: list[Recording] = []  # only the last one, unless acc_events is set
         self._events: EventList[FunctionEvent] | None = None
         for option in self._options():
-            _warn_once(f"{option}=True records nothing without torch; the option is only noted in the trace")
+            _warn_once(f"{option}=True {_EFFECTS.get(option, _NO_EFFECT)}")
 
     def start(self) -> None:
         """Start recording. If the profile is already running, warn and change nothing."""
@@ -142,7 +144,7 @@ class _KinetoProfile:
         if not self._cycles and self._prepared is None:
             raise AssertionError("Profiler must be initialized before stopping trace")
         if not self._running():
-            warn("Profiler is not running: the call has no effect", stacklevel=2)
+            warn("Profiler is not running: no recording was stopped", stacklevel=2)
             return
         self._cycles[-1].stop()
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from monitel.aggregation import COUNT
-from monitel.torch._compat import plainness
+from monitel.torch._compat import plain_tensor_check
 from monitel.torch.guarded_stat import GuardedStat
 from monitel.torch.scalars.graph_capture import CaptureGuard
 from monitel.torch.scalars.staging_ring import StagingRing
@@ -44,7 +44,7 @@ class Fetcher:
     def __init__(self, window_size: float) -> None:
         self._window_size = window_size
         self._captures = CaptureGuard()
-        self._is_plain = plainness()
+        self._is_plain = plain_tensor_check()
         self._lost: GuardedStat | None = None
         self._warned: set[str] = set()
         self._start_empty()

@@ -1,7 +1,8 @@
 """Device memory in which numbers are staged until they are copied to the host.
 
-Any thread may call :meth:`StagingRing.put`. A single thread, that of
-:class:`monitel.torch.scalars.fetcher.Fetcher`, calls the rest. Only that thread makes calls that may wait for a device.
+Any thread may call ``put()``, ``has_pending()`` and ``is_capturing()``. One thread at a time calls ``advance()``, which
+:class:`monitel.torch.scalars.fetcher.Fetcher` ensures by a lock; ``abandon()`` follows when that thread has ended or
+timed out. Apart from the allocation in the first ``put()``, only ``advance()`` may wait for a device.
 """
 
 from __future__ import annotations

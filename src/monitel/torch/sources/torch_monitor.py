@@ -17,6 +17,7 @@ from monitel.handlers import log_event
 from monitel.window import StatDefinition, Window
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from datetime import datetime
 
 _log = logging.getLogger("monitel.torch")
@@ -54,7 +55,7 @@ class TorchMonitor:
         if len(_queue) == _MAX_QUEUED and not self._warned:
             self._warned = True
             _log.warning("torch.monitor logged more than %d events in a second: the oldest were lost", _MAX_QUEUED)
-        call_each(self._forward, [_queue.popleft() for _ in range(len(_queue))])
+        call_each(self._forward, _queued())
 
     def _forward(self, event: Any) -> None:
         log_event(self._window_event(event) if event.name == STAT_EVENT else _copy(event))
@@ -95,6 +96,15 @@ class TorchMonitor:
         )
         converted.timestamp, converted.data = event.timestamp, event.data
         return converted
+
+
+def _queued() -> Iterator[Any]:
+    """Yield the events queued now, one at a time. If one thread is slow, another one forwards the rest."""
+    for _ in range(len(_queue)):
+        try:
+            yield _queue.popleft()
+        except IndexError:  # another thread was faster
+            return
 
 
 def _copy(event: Any) -> Event:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from threading import RLock
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,8 @@ from monitel_otlp.logs.application_events import ApplicationEvents
 from monitel_otlp.logs.mapping import LoggedEvent
 from monitel_otlp.logs.requests import EventRequests
 from monitel_otlp.metrics.mapping import choose_mapping
-from monitel_otlp.metrics.window_queue import SERIES_LIMIT, WindowQueue
+from monitel_otlp.metrics.series import SERIES_LIMIT
+from monitel_otlp.metrics.window_queue import WindowQueue
 from monitel_otlp.sdk.metric_requests import MetricRequests
 from monitel_otlp.sdk.providers import Providers
 from monitel_otlp.sdk.record_requests import RecordRequests
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from monitel_otlp.engine.exit_phases import RawForms
     from monitel_otlp.messages.request import FrozenRequest
     from monitel_otlp.traces.span_queue import Identified, QueuedSpans
-
-_log = logging.getLogger("monitel.otlp")
 
 LIMIT = 100_000  # items of each kind (windows, events, ranges, log records, spans) in a queue
 LIMIT_BYTES = 128 << 20
@@ -149,9 +147,11 @@ class Engine:
         """Queue one event, in the thread that logs it."""
         if event.window is not None:
             self._window_queue.put(event.window)
-        else:
-            logged = LoggedEvent(event, event.step, get_current(), self.innermost(), time.time_ns())
-            self._event_queue.put(logged, event.data)
+            return
+        if isinstance(event, monitel.LoggedNumbers):
+            self._window_queue.put_numbers(event)
+        logged = LoggedEvent(event, event.step, get_current(), self.innermost(), time.time_ns())
+        self._event_queue.put(logged, event.config if isinstance(event, monitel.RunConfig) else event.data)
 
     def innermost(self) -> Identified | None:
         """Return the innermost open range that becomes a span; None if the application has opened a span inside it."""
@@ -274,6 +274,8 @@ class Engine:
             spool_bytes=lambda: self._spool.size_bytes,
             nonfinite=lambda: self._window_queue.nonfinite,
             discarded=lambda: self._window_queue.discarded,
+            coalesced=lambda: self._window_queue.coalesced + self.metric_requests.mapping.coalesced,
+            left_out=lambda: self._window_queue.left_out,
         )
 
     def _put(self, request: FrozenRequest) -> None:
@@ -323,7 +325,7 @@ class Engine:
         return raw_forms(requests.mapping, self._range_requests.mapping, requests.resource)
 
     def _sources_for_disk(self) -> Sequence[Source]:
-        """Return the queues that may be written to disk. Items for the application's pipeline may not."""
+        """Return all queues; none in an attached pipeline without a LogExporter."""
         attached = self.application_events
         return self.encoder.sources if attached is None or attached.returned else []
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
-from threading import Event
+from functools import partial
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry import metrics
 
 import monitel
+from monitel.run_events import end_if_due
 from monitel_otel import WaitInstruments
 from monitel_otlp.metrics.queue_size import PIPELINE_SCOPE
 from monitel_otlp.threads.callbacks import Callback
@@ -96,10 +98,12 @@ class MetricRound:
         if self.interrupted:  # a signal handler waits for this thread: encode what is queued first
             self._drain_windows()
             self.flush_stats(_LAST_CALLBACKS)
+            self._drain_windows()
+            if self._providers is not None:
+                self._requests.flush()
         self._callbacks.refresh(_LAST_CALLBACKS if last else _CALLBACKS, self._drain_windows)
-        if self.interrupted:  # the interrupted code may hold the lock of an instrument: the callback thread may hang
-            collect = Callback("an instrument, when the process was ended by a signal,", lambda: self._collect(last))
-            self._callbacks.call(collect, _PATIENCE)
+        if self.interrupted:
+            self._collect_apart(last)
         else:
             self._collect(last)
         self._drain_windows()
@@ -121,8 +125,19 @@ class MetricRound:
             before = recorded
             self._callbacks.wait(callback, _PROGRESS)
 
-    def _collect(self, last: bool) -> list[Any]:
-        """Encode the values of the SDK's instruments; return an empty list, as a callback does."""
+    def _collect_apart(self, last: bool) -> None:
+        """Collect in another thread: the code that a signal has interrupted may hold the lock of an instrument."""
+        thread = Thread(target=self._collect, args=(last,), name="monitel-otlp-last", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # from 3.12 on, CPython starts no thread at the end of the process
+            collect = Callback("an instrument, at the end of the process,", partial(self._collect, last))
+            self._callbacks.call(collect, _PATIENCE)
+        else:
+            thread.join(_PATIENCE)
+
+    def _collect(self, last: bool) -> None:
+        """Encode the values of the SDK's instruments."""
         if self._waits is None and not last and self._is_used():
             # Attached: by now the application has set its provider. A reader without any instrument would never ask
             # for the windows. A process that records nothing, such as a launcher, creates no instruments.
@@ -130,7 +145,7 @@ class MetricRound:
         if self._waits is not None:
             self._waits.refresh()
         if self._providers is None:
-            return []
+            return
         try:
             with self._collecting:
                 collected = self._providers.collect()
@@ -138,10 +153,9 @@ class MetricRound:
             if not self._failed:
                 self._failed = True
                 _log.exception("the values of instruments cannot be collected (further failures are not logged)")
-            return []
+            return
         for _ in self._requests.collected(collected) if collected is not None else ():
             self._encoder.pause()
-        return []
 
     def _observe_in(self, get_meter: Callable[[str, str], Meter]) -> None:
         """Create the instruments of the pipeline itself and of the process's wait counters."""
@@ -171,5 +185,6 @@ class MetricRound:
 
 
 def _flush_stats() -> list[Any]:
+    end_if_due()
     monitel.flush()
     return []

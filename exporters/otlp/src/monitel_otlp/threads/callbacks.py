@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
+from functools import partial
 from threading import Condition, Thread, current_thread
 from typing import TYPE_CHECKING, Any
 
@@ -31,12 +32,13 @@ class Callback:
         returned: The last call has ended.
     """
 
-    def __init__(self, noun: str, function: Callable[[], list[Any]]) -> None:
+    def __init__(self, noun: str, function: Callable[[], list[Any] | None]) -> None:
         self.queued = False
         self.returned = False
         self._noun = noun
         self._function = function
-        self._warned = False
+        self._failed = False
+        self._hung = False
         self._result: list[Any] | None = None
 
     def take(self, _options: object = None) -> list[Any]:
@@ -50,14 +52,20 @@ class Callback:
         try:
             self._result = self._function()
         except BaseException:  # even a SystemExit must not stop the delivery
-            self.warn("%s failed; telemetry continues", exc_info=True)
+            if not self._failed:
+                self._failed = True
+                _log.warning("%s failed; telemetry continues", self._noun, exc_info=True)
         self.returned = True
 
-    def warn(self, message: str, **options: Any) -> None:
-        """Log a message with the noun, once. It may hang as well, in a logging handler of the application."""
-        if not self._warned:
-            self._warned = True
-            _log.warning(message, self._noun, **options)
+    def warning(self, timeout: float) -> Callback | None:
+        """Return a callback that logs, once, that this one hangs. A logging handler of the application may hang too."""
+        if self._hung:
+            return None
+        self._hung = True
+        message = "%s takes more than %g s; it is skipped until it returns"
+        warning = Callback("a logging handler", partial(_log.warning, message, self._noun, timeout))
+        warning._hung = True  # a warning that hangs is not logged
+        return warning
 
 
 class CallbackThread:
@@ -109,11 +117,11 @@ class CallbackThread:
         """Call one callback once, before all others, and wait for it.
 
         Args:
-            callback: The callback. It is called even if three threads are abandoned.
+            callback: The callback. It is called even if three threads are abandoned; then one more may be.
             timeout: Seconds at most.
 
         Returns:
-            False if there is no thread for the call.
+            False if CPython has refused the thread for the call, which then has not begun.
         """
         deadline = time.monotonic() + timeout
         with self._changed:
@@ -121,7 +129,7 @@ class CallbackThread:
             self._queue.appendleft(callback)
             self._changed.notify_all()
             while callback.queued and (left := deadline - time.monotonic()) > 0:
-                if callback in self._queue and not self._can_progress(_SHORT_TIMEOUT):
+                if callback in self._queue and not self._can_progress(_SHORT_TIMEOUT, urgent=True):
                     self._queue.remove(callback)
                     callback.queued = False
                     return False
@@ -145,24 +153,27 @@ class CallbackThread:
             self._thread = None
             self._changed.notify_all()
 
-    def _can_progress(self, timeout: float = CALLBACK_TIMEOUT) -> bool:
-        """Return True if results can be expected. A call that takes too long is abandoned."""
+    def _can_progress(self, timeout: float = CALLBACK_TIMEOUT, *, urgent: bool = False) -> bool:
+        """Return True if results can be expected. A call that takes too long is abandoned, with its thread."""
         if self._thread is None:
             return False
         if self._current is None:
             return self._next() is not None
         if time.monotonic() - self._began <= timeout:
             return True
-        if self._abandoned >= _MOST_ABANDONED:
+        if self._abandoned >= _MOST_ABANDONED and not urgent:
             return False
         self._abandoned += 1
-        self._start(self._current)
-        return True
+        if (warning := self._current.warning(timeout)) is not None:
+            warning.queued = warning.returned = True
+            self._queue.append(warning)
+        self._start()
+        return self._thread is not None
 
-    def _start(self, hung: Callback | None = None) -> None:
-        """Start the thread. A previous thread is abandoned with the callback that hangs."""
+    def _start(self) -> None:
+        """Start the thread."""
         self._current = None
-        self._thread = Thread(target=self._run, args=(hung,), name="monitel-otlp-callbacks", daemon=True)
+        self._thread = Thread(target=self._run, name="monitel-otlp-callbacks", daemon=True)
         try:
             self._thread.start()
         except RuntimeError:  # CPython starts no thread at the end of the process
@@ -172,10 +183,8 @@ class CallbackThread:
         """Return the next callback."""
         return next((each for each in self._queue if each.returned or self._abandoned < _MOST_ABANDONED), None)
 
-    def _run(self, hung: Callback | None) -> None:
+    def _run(self) -> None:
         own = current_thread()
-        if hung is not None:
-            hung.warn(f"%s takes more than {CALLBACK_TIMEOUT:g} s; it is skipped until it returns")
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._next() or self._thread is not own)
