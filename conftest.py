@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -10,11 +11,14 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import monitel
+from monitel import run_events
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import ModuleType
 
+# Tests, and the scripts that they run, compare all events.
+os.environ.setdefault("MONITEL_RUN_EVENTS", "0")
 # The time of an example depends on the load of the machine.
 settings.register_profile("monitel", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 # In `make test` every run has the same examples, so that a failure is caused by the change.
@@ -69,8 +73,9 @@ def packages() -> Callable[[], list[ModuleType]]:
 
 @pytest.fixture(autouse=True)
 def fresh_state(packages: Callable[[], list[ModuleType]]) -> Iterator[None]:
-    """Start each test without the handlers, Stats, wait counters and step of other tests."""
+    """Start each test without the handlers, Stats, wait counters, step and run of other tests."""
     with ExitStack() as stack:
+        stack.callback(run_events._forget)
         for package in packages():
             stack.enter_context(_left_as_found(package))
         yield

@@ -60,6 +60,7 @@ def test_page_runs(
     if request.node.get_closest_marker("torch"):
         pytest.importorskip("torch", reason="the page uses torch: torch is not installed")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MONITEL_RUN_EVENTS", "1")  # as for readers
     assert not INDENTED.search(page.read_text()), "an indented block would not be run"
     namespace: dict[str, object] = {"__name__": "page"}
     for line, code, expected in blocks(page):
@@ -124,6 +125,7 @@ def test_docstring_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.M
     if name.startswith("monitel.torch"):
         pytest.importorskip("torch", reason="the module uses torch: torch is not installed")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MONITEL_RUN_EVENTS", "1")  # as for readers
     module = importlib.import_module(name)
     result = doctest.testmod(module, optionflags=FLAGS)
     assert 0 == result.failed

@@ -39,6 +39,7 @@ TORCHS_NAMES = {
 OUR_NAMES = {
     *("stat", "flush", "close_expired_windows", "StatDefinition", "Window"),
     *("emit", "Severity", "set_step", "get_step"),
+    *("log", "LoggedNumbers", "config", "RunConfig"),
     *("HISTOGRAM", "STDDEV", "Histogram"),
     *("WaitCounter", "WaitMaxima", "WaitReading", "wait_counters"),
     *("profiler", "testing"),
@@ -52,6 +53,7 @@ RANGES_NAMES = {"Listening", "Range", "Track", "current_range", "listen", "now",
 TORCH_BRIDGE_NAMES = {"Instrumentation", "Replacement", "instrument", "replace"}
 PUBLIC_MODULES = {
     *("monitel", "monitel.testing", "monitel.attributes", "monitel.bounded_queue", "monitel.exit", "monitel.sigterm"),
+    "monitel.run_events",
     *("monitel.profiler", "monitel.profiler.ranges", "monitel.torch"),
 }
 
@@ -59,8 +61,10 @@ PUBLIC_MODULES = {
 LAYERS = [
     *("clock", "aggregation", "compiling", "value", "attributes", "failures", "_bounded_queue_py", "bounded_queue"),
     *("_recorder_py", "histogram", "snapshot", "_window_py", "_window", "window", "event", "handlers"),
+    *("logged_numbers", "run_config"),
     *("pending", "timer", "stat_arguments", "stats", "registry"),
     *("step", "wait_counter", "tensorboard", "exit", "sigterm", "testing"),
+    *("masking", "run_description", "exit_code", "run_events"),
     *("profiler", "__init__", "torch"),
 ]
 

@@ -1,6 +1,6 @@
-"""A character model in plain numpy: the last few characters in, the next one out.
+"""A character model in NumPy: it predicts the next character from the last few characters.
 
-There is no telemetry here; train_char_model.py is the part to copy from.
+There is no telemetry here. train_char_model.py is the part to copy from.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MIN_VALIDATION_CHARACTERS = 10_000
 
 @dataclass(frozen=True)
 class Corpus:
-    """A text as numbers: one index into ``vocabulary`` a character."""
+    """A text as numbers: one index into ``vocabulary`` per character."""
 
     vocabulary: str
     train: Ids
@@ -37,7 +37,7 @@ class Corpus:
 
     @classmethod
     def read(cls, folder: Path) -> Corpus:
-        """Read every ``*.py`` file of a folder, indented by tabs; each twentieth is kept for validation."""
+        """Read every ``*.py`` file of a folder, indented by tabs. Every twentieth file is kept for validation."""
         paths = sorted(folder.glob("*.py"))
         sources = [path.read_text(encoding="ascii", errors="ignore").replace("    ", "\t") for path in paths]
         train = "".join(source for number, source in enumerate(sources) if number % 20)
@@ -51,7 +51,7 @@ class Corpus:
         return cls(vocabulary, encode(train, vocabulary), encode(validation, vocabulary))
 
     def unigram_entropy(self) -> float:
-        """Return the loss, in nats a character, of a model that knows only how frequent each character is."""
+        """Return the loss, in nats per character, of a model that uses only the frequency of each character."""
         shares = np.bincount(self.train) / len(self.train)
         shares = shares[shares > 0]
         return float(-(shares * np.log(shares)).sum())
@@ -64,7 +64,7 @@ def encode(text: str, vocabulary: str) -> Ids:
 
 
 def draw_batch(ids: Ids, context: int, size: int, rng: np.random.Generator) -> tuple[Ids, Ids]:
-    """Draw places in the text: the characters before each, ``(size, context)``, and the one that follows."""
+    """Draw random positions in the text; return the characters before each, ``(size, context)``, and the next one."""
     windows = sliding_window_view(ids, context + 1)
     rows = windows[rng.integers(len(windows), size=size)]
     return rows[:, :-1], rows[:, -1]
@@ -123,7 +123,7 @@ class CharModel:
         d_logits /= len(targets)
         d_hidden = (d_logits @ p["output"].T) * (hidden > 0)
         d_embedded = (d_hidden @ p["hidden"].T).reshape(contexts.size, -1)
-        # Rows of one character add up: a product with one-hot columns is several times as fast as np.add.at.
+        # Sums the rows of each character: a product with one-hot columns is several times as fast as np.add.at.
         one_hot = np.zeros((len(self.vocabulary), contexts.size), d_embedded.dtype)
         one_hot[contexts.ravel(), np.arange(contexts.size)] = 1
         return loss, {
@@ -135,7 +135,7 @@ class CharModel:
         }
 
     def generate(self, prompt: str, length: int, rng: np.random.Generator, temperature: float = 0.6) -> str:
-        """Continue a prompt by ``length`` characters, each drawn from the model's softmax."""
+        """Continue a prompt by ``length`` characters, drawn from the model's softmax."""
         ids = list(encode(prompt.rjust(self.context, "\n"), self.vocabulary))
         for _ in range(length):
             _, _, log_probabilities = self._forward(np.array([ids[-self.context :]]))
@@ -144,7 +144,7 @@ class CharModel:
         return prompt + "".join(self.vocabulary[index] for index in ids[-length:])
 
     def save(self, path: Path, **extra: Any) -> None:
-        """Write the parameters as ``.npz``; ``path`` holds the old file or the new one, never half of one."""
+        """Write the parameters as ``.npz``. ``path`` has either the complete old file or the complete new one."""
         arrays: dict[str, Any] = {"vocabulary": self.vocabulary, **self.parameters, **extra}
         unfinished = path.with_suffix(".unfinished")
         with unfinished.open("wb") as file:
@@ -153,7 +153,7 @@ class CharModel:
 
 
 class Adam:
-    """Adam (Kingma and Ba, 2015), its rate falling with the square root of the step."""
+    """Adam (Kingma and Ba, 2015). Its learning rate falls with the square root of the step."""
 
     def __init__(self, parameters: Parameters, learning_rate: float = 4e-3, hold_steps: int = 500) -> None:
         self.parameters = parameters
@@ -164,7 +164,7 @@ class Adam:
         self.squares = {name: np.zeros_like(value) for name, value in parameters.items()}
 
     def step(self, gradients: Parameters) -> float:
-        """Move the parameters in place; return the norm of the whole gradient."""
+        """Update the parameters in place; return the norm of the whole gradient."""
         self.steps += 1
         rate = self.learning_rate * min(1, self.hold_steps / self.steps) ** 0.5
         rate *= (1 - 0.99**self.steps) ** 0.5 / (1 - 0.9**self.steps)

@@ -1,7 +1,7 @@
 """Train a character model on Python's own source text with PyTorch: alone, or on the ranks that torchrun starts.
 
-There is no telemetry here. train_torch.py is the same training with it, and the part to copy from; run by
-``opentelemetry-instrument``, this script has it without a line more.
+There is no telemetry here. train_torch.py is the same training with telemetry, and the part to copy from. Started by
+``opentelemetry-instrument``, this script has telemetry without a change.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 RANK, WORLD_SIZE = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))  # torchrun sets them
 STDLIB = Path(sysconfig.get_path("stdlib"))
 CONTEXT = 64
-INTERRUPTED = 128 + signal.SIGINT  # what a shell reports
+INTERRUPTED = 128 + signal.SIGINT  # exit status that a shell reports
 
 torch.set_num_threads(1)  # with matrices this small, a second thread mostly waits for the first
 
 
 class CharModel(nn.Module):  # type: ignore[misc]  # Any where torch is not installed
-    """Embedding, a GRU, and the logits of the character that follows each one."""
+    """An embedding, a GRU, and the logits of each next character."""
 
     def __init__(self, *, characters: int = 128, width: int = 128) -> None:
         super().__init__()
@@ -49,20 +49,20 @@ class CharModel(nn.Module):  # type: ignore[misc]  # Any where torch is not inst
 
 
 def loss_of(model: nn.Module, passages: Tensor) -> Tensor:
-    """Return the mean cross-entropy, in nats a character."""
+    """Return the mean cross-entropy, in nats per character."""
     text = passages.long()
     return cross_entropy(model(text[:, :-1]).flatten(0, 1), text[:, 1:].flatten())
 
 
 def read_passages(parts: Sequence[int]) -> Tensor:
-    """Read these twentieths of the standard library's files, in passages of a context and the character after it."""
+    """Read some twentieths of the standard library's files, in passages of a context and the next character."""
     files = [path for number, path in enumerate(sorted(STDLIB.glob("*.py"))) if number % 20 in parts]
     text = b"".join(path.read_text(encoding="ascii", errors="ignore").encode() for path in files)
     return torch.frombuffer(bytearray(text), dtype=torch.uint8).unfold(0, CONTEXT + 1, CONTEXT)
 
 
 def train(model: CharModel, arguments: argparse.Namespace) -> Iterator[Tensor]:
-    """Take steps, and yield the loss of each. Every rank has different passages; the gradients are their mean."""
+    """Take steps, and yield the loss of each. Every rank has different passages; gradients are averaged."""
     if WORLD_SIZE > 1:
         dist.init_process_group("gloo")
     parallel = DistributedDataParallel(model) if WORLD_SIZE > 1 else model
@@ -89,7 +89,7 @@ def train(model: CharModel, arguments: argparse.Namespace) -> Iterator[Tensor]:
 
 
 def evaluate(model: CharModel) -> float:
-    """Return the loss on every tenth passage of the files that are not trained on."""
+    """Return the loss on every tenth passage of the validation files."""
     with torch.no_grad():
         held_out = float(loss_of(model, read_passages([0])[::10]))
     report(f"held-out loss {held_out:.3f}")
@@ -97,7 +97,7 @@ def evaluate(model: CharModel) -> float:
 
 
 def report(line: str) -> None:
-    """Print it, on one rank."""
+    """Print a line, on rank 0 only."""
     if RANK == 0:
         print(line, flush=True)
 

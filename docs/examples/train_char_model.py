@@ -1,8 +1,8 @@
-"""Train a small character model on Python's own source text, and record how it goes: what ``make demo`` runs.
+"""Train a small character model on Python's own source text, and record the run. ``make demo`` starts it.
 
 The model and its data are in char_model.py; here are the training loop and its telemetry: Stats, Events and a
 wait counter. They go to TensorBoard files, and by OTLP to the Collector, or to a spool on disk while
-OTEL_EXPORTER_OTLP_ENDPOINT is not set. ``--profile 10`` adds a trace of the ten steps around the first epoch's end.
+OTEL_EXPORTER_OTLP_ENDPOINT is not set. ``--profile 10`` adds a trace of ten steps around the end of the first epoch.
 Ctrl-C ends the run early, with everything written.
 """
 
@@ -39,9 +39,9 @@ Number = TypeVar("Number", int, float)
 
 STDLIB = Path(sysconfig.get_path("stdlib"))
 VALIDATION_SIZE = 4096
-INTERRUPTED = 128 + signal.SIGINT  # what a shell reports
+INTERRUPTED = 128 + signal.SIGINT  # exit status that a shell reports
 
-# One window a second: a step takes some milliseconds, so a window sums up a few hundred of them.
+# One window per second: a step takes some milliseconds, so a window has a few hundred steps.
 WINDOW = timedelta(seconds=1)
 train_loss = monitel.stat("loss", window_size=WINDOW, attributes={"split": "train"})
 val_loss = monitel.stat("loss", window_size=WINDOW, attributes={"split": "val"})
@@ -58,7 +58,7 @@ data_loading = monitel.WaitCounter("data.loading")
 
 
 def train(model: CharModel, corpus: Corpus, arguments: argparse.Namespace, interrupt: Interrupt) -> None:
-    """Take steps until the time is up or Ctrl-C was pressed; the epoch under way is then closed as any other."""
+    """Take steps until the time is over or Ctrl-C was pressed. The last epoch is then closed like any other."""
     rng = default_rng(arguments.seed)
     held_out = draw_batch(corpus.validation, model.context, VALIDATION_SIZE, default_rng(0))
     optimizer = Adam(model.parameters)
@@ -112,7 +112,7 @@ def train(model: CharModel, corpus: Corpus, arguments: argparse.Namespace, inter
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Set up the telemetry, train, and say what was recorded and where it is."""
+    """Set up the telemetry, train, and print the recorded data and its location."""
     arguments = parse_arguments(argv)
     interrupt = Interrupt()
     recorded: list[monitel.Event] = []  # list.append is atomic: as a handler it needs no lock
@@ -135,7 +135,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             train(model, corpus, arguments, interrupt)
         finally:
-            monitel.flush()  # close the open windows while everybody still listens
+            monitel.flush()  # close the open windows while the handlers are registered
     print(f"\nwhat it writes now:\n\n{model.generate('def ', 300, rng).expandtabs(4)}\n")
     print_recorded(recorded)
     print_places(arguments.run_dir, complete=pipeline.shutdown())
@@ -143,7 +143,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def profiled(arguments: argparse.Namespace) -> profile:
-    """Return a profile of the steps around the end of the first epoch; of none, it records nothing."""
+    """Return a profile of the steps around the end of the first epoch. With 0 steps it records nothing."""
     steps = arguments.profile
     if not steps:
         return profile(schedule=lambda _step: ProfilerAction.NONE)
@@ -155,7 +155,7 @@ def profiled(arguments: argparse.Namespace) -> profile:
 
 
 class Interrupt:
-    """Turns the first Ctrl-C into a wish that the loop sees after its step; the second one ends at once."""
+    """Turns the first Ctrl-C into a request to stop after the current step. The second one ends the run immediately."""
 
     def __init__(self) -> None:
         self.requested = False
@@ -167,7 +167,7 @@ class Interrupt:
 
 
 def progress_bar(seconds: float) -> tqdm[NoReturn]:
-    """Return a bar that fills with the time, on a terminal only."""
+    """Return a progress bar of the elapsed time. It is shown on a terminal only."""
     form = "{desc}{percentage:3.0f}% |{bar}| {n:.0f} of {total:.0f} s{postfix}"
     return tqdm(total=seconds, bar_format=form, disable=None)
 
@@ -191,7 +191,7 @@ def print_recorded(recorded: Sequence[monitel.Event]) -> None:
 
 
 def print_places(run_dir: Path, *, complete: bool) -> None:
-    """Print where everything is, and the commands that show it."""
+    """Print the location of all files, and the commands that show them."""
     folder = shlex.quote(str(run_dir))
     endpoint = os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
     print(f"\ncheckpoint       {folder}/checkpoint.npz")
@@ -206,7 +206,7 @@ def print_places(run_dir: Path, *, complete: bool) -> None:
 
 
 def command(name: str) -> str:
-    """Return what to type for a program of this environment: its name where PATH finds it, else its path."""
+    """Return the command for a program of this environment: its name if it is in PATH, else its path."""
     path = Path(sysconfig.get_path("scripts"), name)
     if shutil.which(name) == str(path):
         return name
@@ -214,7 +214,7 @@ def command(name: str) -> str:
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Read the command line and make the run's folder."""
+    """Parse the command line and create the run's folder."""
     parser = argparse.ArgumentParser(description="Train a small model on Python's source, with telemetry.")
     parser.add_argument("--seconds", type=at_least(0.1), default=30.0, help="how long to train (%(default)s)")
     parser.add_argument("--run-dir", type=Path, help="folder to write to (monitel-runs/<date>-<time>)")
@@ -222,7 +222,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--hidden", type=at_least(1), default=256, help="width of the model (%(default)s)")
     parser.add_argument("--batch-size", type=at_least(1), default=512, help="characters a step (%(default)s)")
     parser.add_argument("--profile", type=at_least(0), default=0, help="record a trace of so many steps")
-    kinds = ("percentiles", "histogram", "both")  # not every backend takes histograms
+    kinds = ("percentiles", "histogram", "both")  # not every backend accepts histograms
     parser.add_argument("--distributions", choices=kinds, default=kinds[0], help="of step times (%(default)s)")
     parser.add_argument("--epoch-steps", type=at_least(1), default=500, help="steps an epoch (%(default)s)")
     arguments = parser.parse_args(argv)
@@ -235,7 +235,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def at_least(minimum: Number) -> Callable[[str], Number]:
-    """Return an argparse type: a finite number of the minimum's kind, not below it."""
+    """Return an argparse type: a finite number of the type of ``minimum``, at least ``minimum``."""
 
     def convert(text: str) -> Number:
         value = type(minimum)(text)

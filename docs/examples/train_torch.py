@@ -1,4 +1,4 @@
-"""Train torch_char_model.py's model with telemetry, alone or on many ranks.
+"""Train the model of torch_char_model.py with telemetry, alone or on many ranks.
 
     python docs/examples/train_torch.py
     torchrun --nproc-per-node 2 docs/examples/train_torch.py
@@ -24,11 +24,11 @@ import monitel_otlp
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-WINDOW = 1.0  # seconds, some twenty steps
+WINDOW = 1.0  # seconds, about twenty steps
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Set up the telemetry, train, and say how good the model is."""
+    """Set up the telemetry, train, and record the quality of the model."""
     arguments = parse_arguments(argv)
     torch.manual_seed(arguments.seed)
     model = CharModel()
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     weights = sum(each.numel() for each in model.parameters())
     monitel.torch.instrument(
         tokens_per_step=characters,
-        flops_per_step=6 * weights * characters,  # of each weight and character two forward, four back
+        flops_per_step=6 * weights * characters,  # per weight and character: two forward, four backward
         peak_flops=peak_flops(),
         window_size=WINDOW,
     )
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def peak_flops(size: int = 1024) -> float:
-    """Measure what this processor does a second in a product of matrices; a GPU's data sheet says it."""
+    """Measure the FLOPs per second of this processor in a matrix product. For a GPU use its data sheet."""
     matrix, fastest = torch.ones(size, size), math.inf
     for _ in range(5):
         begin = time.perf_counter()

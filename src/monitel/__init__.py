@@ -17,7 +17,9 @@ from monitel.handlers import (
     unregister_event_handler,
 )
 from monitel.histogram import Histogram
+from monitel.logged_numbers import LoggedNumbers, log
 from monitel.registry import close_expired_windows, flush, stat
+from monitel.run_config import RunConfig, config
 from monitel.stats import Stat
 from monitel.step import get_step, set_step
 from monitel.tensorboard import TensorboardEventHandler
@@ -46,6 +48,8 @@ __all__ = [
     "Event",
     "EventHandlerHandle",
     "Histogram",
+    "LoggedNumbers",
+    "RunConfig",
     "Severity",
     "Stat",
     "StatDefinition",
@@ -57,10 +61,12 @@ __all__ = [
     "_WaitCounter",
     "_WaitCounterTracker",
     "close_expired_windows",
+    "config",
     "data_value_t",
     "emit",
     "flush",
     "get_step",
+    "log",
     "log_event",
     "profiler",
     "register_event_handler",

@@ -42,7 +42,17 @@ def now() -> datetime:
     """Return the current time as a naive local datetime, as torch does for events."""
     if _injected is None:
         return datetime.now()  # noqa: DTZ005  torch.monitor's events are naive and local
-    return datetime.fromtimestamp(_injected.time_ns() / 1e9)  # noqa: DTZ006
+    return local_datetime(_injected.time_ns())
+
+
+def time_ns() -> int:
+    """Return nanoseconds since the Unix epoch, of the current clock."""
+    return (_injected or time).time_ns()
+
+
+def local_datetime(unix_ns: int) -> datetime:
+    """Return a time as a naive local datetime."""
+    return datetime.fromtimestamp(unix_ns / 1e9)  # noqa: DTZ006  as in now()
 
 
 def monotonic_ns() -> int:

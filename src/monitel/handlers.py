@@ -138,6 +138,11 @@ def set_details_hook(hook: DetailsHook) -> DetailsHook:
     return previous
 
 
+def details_of(data: Mapping[str, Any], attributes: Mapping[str, Any]) -> tuple[Mapping[str, Any], Log]:
+    """Return the details that are known now, and the function that logs their event when all of them are known."""
+    return _details_hook(data, attributes)
+
+
 def emit(
     name: str,
     data: Mapping[str, str | SupportsFloat] | None = None,
@@ -168,7 +173,7 @@ def emit(
         {'file.size': 1024, 'step': 7}
     """
     when = clock.now() if timestamp is None else timestamp
-    details, log = _details_hook({} if data is None else data, attributes)
+    details, log = details_of({} if data is None else data, attributes)
     event = Event(name, when, details, severity=severity)
     log(event)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from datetime import datetime, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from race import optional, race, timed
 from row import Row, report
@@ -12,8 +13,13 @@ from row import Row, report
 import monitel
 from monitel.aggregation import TORCHS
 
+if TYPE_CHECKING:
+    from race import Contender
+
 _CALLS = 500  # a round; the queues are emptied between rounds
+_TRACKED = 20  # calls of a tracker in a round
 _LOG_BUDGET_NS = 1.5e3
+_NUMBER_NS = 3e3
 _CLOSE_BUDGET_NS = 10e3
 _CLOSE_API_BUDGET_NS = 20e3
 _DATA: dict[str, str | int | float] = {"epoch": 3, "loss": 0.25, "phase": "train"}
@@ -77,6 +83,27 @@ def api_path() -> None:
         report(what, race(contenders), {"OTel SDK, its six calls alone": None}, most=_CLOSE_API_BUDGET_NS)
 
 
+def tracker_log(folder: str) -> dict[str, Contender]:
+    """The calls of trackers that write to a local folder, as far as they are installed."""
+    found = {}
+    if wandb := optional("wandb"):
+        run = wandb.init(mode="offline", dir=folder, settings=wandb.Settings(silent=True))
+        found["wandb, offline"] = timed(
+            "for _ in range: log({'loss': 0.25, 'lr': 1e-4})",
+            lambda: {"log": run.log, "range": range(_TRACKED)},
+            2 * _TRACKED,
+        )
+    if mlflow := optional("mlflow"):
+        os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"
+        mlflow.set_tracking_uri(f"file:{folder}/mlflow")
+        found["mlflow, files"] = timed(
+            "for _ in range: log({'loss': 0.25, 'lr': 1e-4}, step=3)",
+            lambda: {"log": mlflow.log_metrics, "range": range(_TRACKED)},
+            2 * _TRACKED,
+        )
+    return found
+
+
 def sdk_path() -> None:
     """Measure windows and events with the OTLP pipeline, whose threads are idle meanwhile."""
     otlp = optional("monitel_otlp")
@@ -105,6 +132,15 @@ def sdk_path() -> None:
         report("log_event, OTLP pipeline", costs, {"OTel Logger.emit": None}, most=_LOG_BUDGET_NS)
         costs["monitel"] = costs.pop("emit")
         report("emit (makes the Event), OTLP pipeline", costs, {"OTel Logger.emit": None})
+        calls = [{f"loss.{n}": 0.25, f"lr.{n}": 1e-4} for n in range(_CALLS)]  # one name would have one point in 1 ms
+        numbers = {
+            "monitel": timed(
+                "for values in calls: log(values, step=3)", lambda: emptied(log=monitel.log, calls=calls), 2 * _CALLS
+            ),
+            **tracker_log(folder),
+        }
+        peers = dict.fromkeys(each for each in numbers if each != "monitel")
+        report("a number of log(), two a call, OTLP pipeline", race(numbers), peers, most=_NUMBER_NS)
         closing = {"monitel": timed(_CLOSE, lambda: {**emptied(), **stats()}, _CALLS)}
         report("add that closes the window, OTLP pipeline", race(closing), {}, most=_CLOSE_BUDGET_NS)
 

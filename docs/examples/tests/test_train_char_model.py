@@ -1,4 +1,4 @@
-"""The demo: its model learns, and its telemetry is there whichever way the run ends."""
+"""The demo: its model learns, and its telemetry is complete however the run ends."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def corpus(tmp_path: Path) -> Corpus:
 
 
 def start(run_dir: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
-    """Start the demo with these flags and environment variables, without any OTel settings of the machine."""
+    """Start the demo with some flags and environment variables, without the machine's OpenTelemetry settings."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
     return subprocess.Popen(
         [sys.executable, SCRIPT, "--run-dir", run_dir, *SMALL, *arguments],
@@ -52,7 +52,7 @@ def start(run_dir: Path, *arguments: str, **environment: str) -> subprocess.Pope
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    """Wait for the end of the demo: its exit code, what it printed, and its errors."""
+    """Wait for the end of the demo; return its exit code, its output and its errors."""
     try:
         printed, errors = process.communicate(timeout=TIMEOUT)
     finally:
@@ -61,13 +61,13 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 
 def tags(run_dir: Path, kind: str) -> set[str]:
-    """The tags of a kind that TensorBoard finds."""
+    """Return the tags of a kind that TensorBoard finds."""
     accumulator = event_accumulator.EventAccumulator(str(run_dir / "tensorboard")).Reload()
     return set(accumulator.Tags()[kind])
 
 
 def spooled(run_dir: Path) -> tuple[set[str], set[str]]:
-    """The names of the metrics and of the log events in the spool."""
+    """Return the names of the metrics and of the log events in the spool."""
     lines = subprocess.run(
         [sys.executable, "-m", "monitel_otlp", "cat", run_dir / "spool"],
         stdout=subprocess.PIPE,
@@ -101,7 +101,7 @@ def assert_everything_is_written(run_dir: Path, printed: str) -> None:
 
 
 def test_gradients_are_those_of_finite_differences() -> None:
-    """Backpropagation agrees with the loss's own slope, in every parameter."""
+    """Backpropagation agrees with finite differences of the loss, for every parameter."""
     rng = np.random.default_rng(0)
     model = CharModel("abcdef", rng, context=3, embedding=4, hidden=5, dtype=np.float64)
     contexts, targets = rng.integers(6, size=(7, 3)), rng.integers(6, size=7)
@@ -120,7 +120,7 @@ def test_gradients_are_those_of_finite_differences() -> None:
 
 
 def train_for(steps: int, corpus: Corpus, seed: int) -> list[float]:
-    """The loss of each of so many steps."""
+    """Return the losses of some steps."""
     rng = np.random.default_rng(seed)
     model = CharModel(corpus.vocabulary, rng, hidden=32)
     optimizer = Adam(model.parameters)
@@ -133,18 +133,18 @@ def train_for(steps: int, corpus: Corpus, seed: int) -> list[float]:
 
 
 def test_the_model_learns(corpus: Corpus) -> None:
-    """A hundred steps get far below what the frequency of the characters alone would tell."""
+    """After a hundred steps the loss is far below that of a model of character frequencies."""
     losses = train_for(100, corpus, seed=0)
     assert losses[0] > corpus.unigram_entropy() > 2 * losses[-1]
 
 
 def test_a_seed_gives_the_same_losses_again(corpus: Corpus) -> None:
-    """Runs of one seed are the same, of another seed they are not."""
+    """Runs with one seed have the same losses; with another seed they differ."""
     assert train_for(5, corpus, seed=1) == train_for(5, corpus, seed=1) != train_for(5, corpus, seed=2)
 
 
 def test_a_batch_holds_contexts_and_the_characters_that_follow_them() -> None:
-    """The target is the character after its context, at every place of the text alike."""
+    """The target is the character after its context, at every position of the text."""
     ids = np.arange(10)
     contexts, targets = draw_batch(ids, 3, 1000, np.random.default_rng(0))
     np.testing.assert_array_equal(contexts, targets[:, None] + [-3, -2, -1])
@@ -159,7 +159,7 @@ def test_too_little_source_text_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_run_writes_tensorboard_files_the_spool_and_a_checkpoint(tmp_path: Path) -> None:
-    """A run of two seconds ends by itself with everything written, and no bar is drawn into a pipe."""
+    """A run of two seconds ends by itself with everything written, and prints no progress bar into a pipe."""
     code, printed, errors = finish(start(tmp_path, "--seconds", "2", "--distributions", "both"))
     assert (code, "\r" in errors) == (0, False), errors
     assert_everything_is_written(tmp_path, printed)
@@ -168,7 +168,7 @@ def test_a_run_writes_tensorboard_files_the_spool_and_a_checkpoint(tmp_path: Pat
 
 
 def test_a_run_that_is_profiled(tmp_path: Path) -> None:
-    """The trace has the steps around the end of the first epoch, each with its parts; its place is printed."""
+    """The trace has the steps around the end of the first epoch, each with its parts. Its path is printed."""
     code, printed, errors = finish(start(tmp_path, "--seconds", "1", "--epoch-steps", "20", "--profile", "4"))
     assert code == 0, errors
     (path,) = (tmp_path / "tensorboard").glob("*.pt.trace.json")
@@ -184,7 +184,7 @@ def test_a_run_that_is_profiled(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_ends_a_run_with_everything_written(tmp_path: Path) -> None:
-    """SIGINT in mid-run ends it soon after, with exit code 130 and the same files as at a normal end."""
+    """SIGINT ends a run within seconds, with exit code 130 and the same files as a normal end."""
     process = start(tmp_path, "--seconds", "600", "--distributions", "both")
     timer = Timer(TIMEOUT, process.kill)
     timer.start()
@@ -201,7 +201,7 @@ def test_ctrl_c_ends_a_run_with_everything_written(tmp_path: Path) -> None:
 
 @pytest.fixture
 def collector() -> Iterator[tuple[str, set[str]]]:
-    """A server that takes everything: its endpoint, and the paths that were sent to."""
+    """Run a server that accepts everything; yield its endpoint and the requested paths."""
     paths: set[str] = set()
 
     class Receiver(BaseHTTPRequestHandler):
@@ -213,7 +213,7 @@ def collector() -> Iterator[tuple[str, set[str]]]:
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
-            """Stay silent."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Receiver) as server:
         thread = Thread(target=server.serve_forever)
@@ -224,7 +224,7 @@ def collector() -> Iterator[tuple[str, set[str]]]:
 
 
 def test_for_a_backend_without_histograms(tmp_path: Path) -> None:
-    """Percentiles only, where nothing else is asked for."""
+    """Without an argument only percentiles are exported."""
     code, _, errors = finish(start(tmp_path, "--seconds", "1"))
     assert code == 0, errors
     metrics, _ = spooled(tmp_path)
@@ -233,7 +233,7 @@ def test_for_a_backend_without_histograms(tmp_path: Path) -> None:
 
 
 def test_with_an_endpoint_it_is_sent(tmp_path: Path, collector: tuple[str, set[str]]) -> None:
-    """With OTEL_EXPORTER_OTLP_ENDPOINT set, metrics and logs arrive there."""
+    """If OTEL_EXPORTER_OTLP_ENDPOINT is set, metrics and logs arrive there."""
     endpoint, paths = collector
     code, printed, errors = finish(start(tmp_path, "--seconds", "1", OTEL_EXPORTER_OTLP_ENDPOINT=endpoint))
     assert code == 0, errors
@@ -250,6 +250,6 @@ def test_with_an_endpoint_it_is_sent(tmp_path: Path, collector: tuple[str, set[s
     ],
 )
 def test_wrong_arguments_are_explained(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
-    """A wrong argument gives one line: the value, and the allowed ones."""
+    """The error of a wrong argument is one line with the value and the allowed values."""
     code, _, errors = finish(start(tmp_path, *arguments))
     assert (code, errors.splitlines()[-1]) == (2, f"train_char_model.py: error: {message}")

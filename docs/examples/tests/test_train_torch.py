@@ -1,4 +1,4 @@
-"""The example for PyTorch: its model learns, telemetry changes nothing of it, and Ctrl-C loses none."""
+"""The PyTorch example: its model learns, telemetry does not change the training, and Ctrl-C loses no telemetry."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TIMEOUT = 60
 
 
 def start(folder: Path, script: str, *arguments: str) -> subprocess.Popen[str]:
-    """Start an example in a folder, without any settings of the machine."""
+    """Start an example in a folder, without the machine's settings."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
     return subprocess.Popen(
         [sys.executable, EXAMPLES / script, *SMALL, *arguments],
@@ -42,7 +42,7 @@ def start(folder: Path, script: str, *arguments: str) -> subprocess.Popen[str]:
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    """Wait for the end: the exit code, what was printed, and errors."""
+    """Wait for the end; return the exit code, the output and the errors."""
     try:
         printed, errors = process.communicate(timeout=TIMEOUT)
     finally:
@@ -66,7 +66,7 @@ def spooled(folder: Path) -> Counter[str]:
 
 
 def test_the_model_learns() -> None:
-    """At first the loss is that of 128 equal chances; soon it is far below, on files that are not trained on too."""
+    """The first loss is that of 128 equal probabilities. Later it is far below, also on the validation files."""
     arguments = torch_char_model.parse_arguments(["--steps", "60", "--workers", "0", "--batch-size", "32"])
     model = torch_char_model.CharModel()
     losses = [loss.item() for loss in torch_char_model.train(model, arguments)]
@@ -76,7 +76,7 @@ def test_the_model_learns() -> None:
 
 
 def test_passages() -> None:
-    """Each begins with the last character of the one before it, which was predicted and is now a context."""
+    """Each passage begins with the last character of the previous one, which was predicted and is now context."""
     passages = torch_char_model.read_passages([3])
     assert torch_char_model.CONTEXT + 1 == passages.shape[1]
     assert passages[:-1, -1].tolist() == passages[1:, 0].tolist()
@@ -84,7 +84,7 @@ def test_passages() -> None:
 
 
 def test_telemetry_changes_nothing(tmp_path: Path) -> None:
-    """The script with it prints the same losses as the one without."""
+    """The scripts with and without telemetry print the same losses."""
     both = [finish(start(tmp_path, script, "--steps", "50")) for script in (PLAIN, WITH_TELEMETRY)]
     (code, printed, _), (code_with_telemetry, printed_with_telemetry, errors) = both
     assert (0, 0) == (code, code_with_telemetry), errors
@@ -96,14 +96,14 @@ def test_telemetry_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_loses_nothing(tmp_path: Path) -> None:
-    """Ctrl-C ends the run and its data loader with exit code 130 and everything in the spool."""
+    """Ctrl-C ends the run and its data loader with exit code 130, and everything is in the spool."""
     process = start(tmp_path, WITH_TELEMETRY, "--steps", "1000000")
     timer = Timer(TIMEOUT, process.kill)
     timer.start()
     assert process.stdout is not None
     assert process.stdout.readline().startswith("step"), process.communicate()
     timer.cancel()
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    os.killpg(process.pid, signal.SIGINT)  # like a terminal
     code, _, errors = finish(process)
     assert (130, 0) == (code, errors.count("Traceback")), errors
     assert spooled(tmp_path)["training.steps.count"] > 0
@@ -117,6 +117,6 @@ def test_ctrl_c_loses_nothing(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_arguments_are_explained(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
-    """A wrong argument gives one line: the value, and the allowed ones."""
+    """The error of a wrong argument is one line with the value and the allowed values."""
     code, _, errors = finish(start(tmp_path, WITH_TELEMETRY, *arguments))
     assert (2, f"train_torch.py: error: {message}") == (code, errors.splitlines()[-1])

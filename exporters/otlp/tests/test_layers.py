@@ -23,7 +23,10 @@ ROOM_LAYERS = {
     "messages": ["request", "records", "attributes", "request_builder", "json_lines"],
     "threads": ["pacing", "worker", "callbacks"],
     "config": ["secret", "endpoint", "environment", "settings", "launcher"],
-    "metrics": ["queue_size", "window_queue", "window_row", "series_state", "points", "mapping"],
+    "metrics": [
+        *("queue_size", "series", "logged_number", "window_queue"),
+        *("window_row", "series_state", "points", "mapping"),
+    ],
     "traces": ["ids", "span_queue", "mapping", "requests"],
     "logs": ["timestamps", "mapping", "requests", "application_events"],
     "sdk": [

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from opentelemetry.metrics import get_meter_provider
 from opentelemetry.trace import get_tracer_provider
 
 import monitel
+from monitel.run_events import end_if_due, enter, leave
 from monitel_otel._compat import get_logger_provider
 from monitel_otel.instruments import Instruments
 from monitel_otel.periods import BUDGET
@@ -32,16 +34,20 @@ class Installation:
         if spans is not None:
             spans.listen()
         self._handle = monitel.register_event_handler(self._write)
+        enter(self)
 
     def _write(self, event: monitel.Event) -> None:
         if event.window is not None:
             self._instruments.write(event.window)
-        else:
-            context = None if self._spans is None else self._spans.context()
-            self._records.write(event, step=event.step, context=context)
+            return
+        if isinstance(event, monitel.LoggedNumbers):
+            self._instruments.write_numbers(event)
+        context = None if self._spans is None else self._spans.context()
+        self._records.write(event, step=event.step, context=context)
 
     def uninstall(self) -> None:
         """Stop writing. Open windows are not closed. Idempotent."""
+        self._leave(sys.exc_info()[1])
         monitel.unregister_event_handler(self._handle)
         self._instruments.stop()
         if self._spans is not None:
@@ -49,11 +55,16 @@ class Installation:
         if self in _installed:
             _installed.remove(self)
 
+    def _leave(self, error: BaseException | None) -> None:
+        leave(self, error)
+        end_if_due()
+
     def __enter__(self) -> Installation:  # noqa: PYI034  typing.Self is 3.11's
         return self
 
-    def __exit__(self, *_exception: object) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         monitel.flush()
+        self._leave(error)
         self.uninstall()
 
 
@@ -66,7 +77,7 @@ def install(
     span_budget: int = BUDGET,
     span_steps: int = 1,
 ) -> Installation:
-    """Write closed windows to metric instruments, events to log records and, on request, ranges to spans.
+    """Write closed windows and logged numbers to instruments, events to log records and, on request, ranges to spans.
 
     A second call with the same providers replaces the first, so that a notebook's cell can run again. Instruments are
     written in the thread that closes the window. Before a reader collects, expired windows are closed.

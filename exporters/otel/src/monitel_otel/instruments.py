@@ -1,4 +1,4 @@
-"""Conversion of windows to instruments of the OpenTelemetry API."""
+"""Conversion of windows and logged numbers to instruments of the OpenTelemetry API."""
 
 from __future__ import annotations
 
@@ -29,11 +29,15 @@ class Instruments:
     are gauges, which keep only the last window before a reader collects; a warning is logged when this loses a window
     for the first time. Values that are not finite, and negative sums of a monotonic Stat, are left out and counted in
     ``monitel.stat.nonfinite``. A wait counter is observed from the first window after its creation on.
+
+    A logged number is a gauge with its name. Values that are not finite are left out and counted as well.
     """
 
     def __init__(self, meter_provider: MeterProvider) -> None:
         self._meter = meter_provider.get_meter("monitel", monitel.__version__)
         self._names = MetricNames()
+        self._number_names = MetricNames("logged numbers")
+        self._gauges: dict[str, Callable[..., None]] = {}
         self._writers: dict[monitel.StatDefinition, dict[str, Callable[..., None]]] = {}
         self._instruments: dict[tuple[str, str, bool, str], Callable[..., None]] = {}
         self._since_collect: set[tuple[str, frozenset[tuple[str, Any]]]] | None = None  # None until a reader collects
@@ -67,6 +71,23 @@ class Instruments:
                 writers[suffix](window.count if suffix == "count" else value, attributes)
         self._windows += 1
         self._watch_for_loss(definition)
+
+    def write_numbers(self, numbers: monitel.LoggedNumbers) -> None:
+        """Write the numbers of one ``monitel.log()`` call. A reader that collects later sees the last value of each."""
+        attributes = dict(numbers.attributes) or None
+        for name, value in numbers.data.items():
+            if isinstance(value, (int, float)) and math.isfinite(value):
+                self._gauge(name)(value, attributes)
+            else:
+                self._nonfinite.add(1, {"stat": name, "aggregation": "logged"})
+
+    def _gauge(self, name: str) -> Callable[..., None]:
+        known = self._gauges.get(name)
+        if known is None:
+            metric = self._number_names.of(name)
+            description = "" if metric == name else f"Logged as {name!r}"
+            known = self._gauges[name] = self._meter.create_gauge(metric, "", description).set
+        return known
 
     def stop(self) -> None:
         """Stop reporting; the API cannot remove instruments."""

@@ -29,9 +29,14 @@ def metric_name(name: str) -> str:
 
 
 class MetricNames:
-    """The metric names of one exporter. Logs a warning, once, if the names of two Stats become the same."""
+    """The metric names of one exporter. Logs a warning, once, if two names become the same.
 
-    def __init__(self) -> None:
+    Args:
+        noun: What the names belong to, for the warning.
+    """
+
+    def __init__(self, noun: str = "Stats") -> None:
+        self._noun = noun
         self._names: dict[str, str] = {}
         self._owners: dict[str, str] = {}
 
@@ -42,7 +47,7 @@ class MetricNames:
             known = self._names[name] = metric_name(name)
             owner = self._owners.setdefault(known.lower(), name)  # the specification ignores case
             if owner != name:
-                _log.warning("Stats %r and %r have the same metric name %r: rename one", owner, name, known)
+                _log.warning("%s %r and %r have the same metric name %r: rename one", self._noun, owner, name, known)
         return known
 
 

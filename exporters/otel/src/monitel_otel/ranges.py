@@ -48,7 +48,7 @@ class Ranges(ABC, Generic[_Open]):
         self._starting = False
         self._period = Period(None, -1)
         self._periods: list[Period] = []  # periods that still have a fold or spans to write
-        self._by_number: dict[int | None, Period] = {}
+        self._period_of_step: dict[int | None, Period] = {}
         self._open: dict[Range, _Open] = {}
         self._listening: ranges.Listening | None = None
 
@@ -103,7 +103,7 @@ class Ranges(ABC, Generic[_Open]):
         elif not parent.kept:
             return
         if period.spans >= self._budget:
-            self._open[began] = period.folding  # type: ignore[assignment]  # only compared by identity
+            self._open[began] = period.folding  # type: ignore[assignment]  # only the attributes of Opened are used
             return
         opened = self._open[began] = self._start(began, period, parent, around)
         if opened.kept:
@@ -153,13 +153,13 @@ class Ranges(ABC, Generic[_Open]):
             self._starting = True
             try:
                 now = step is None or step == monitel.get_step()
-                known = self._by_number.get(step)
+                known = self._period_of_step.get(step)
                 current = step is None or known is self._period  # otherwise the process has gone back to that step
                 if known is not None and (not now or (current and known.takes(step, now_ns))):
                     period = known
                 else:
                     until_ns = now_ns + _WITHOUT_STEPS_NS if step is None else None
-                    period = self._by_number[step] = self._new_period(step, until_ns, now=now)
+                    period = self._period_of_step[step] = self._new_period(step, until_ns, now=now)
                     self._periods.append(period)
                 if now:
                     self._period = period
@@ -184,8 +184,8 @@ class Ranges(ABC, Generic[_Open]):
                 with suppress(ValueError):  # another thread has removed it
                     self._periods.remove(period)
                     found.append(period)
-                if self._by_number.get(period.step) is period:
-                    del self._by_number[period.step]
+                if self._period_of_step.get(period.step) is period:
+                    del self._period_of_step[period.step]
             elif not period.takes(step, now_ns):
                 period.closed = True
         return found

@@ -6,13 +6,15 @@ import logging
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
+import monitel
 from monitel.attributes import fits_int64
 from monitel_otel._compat import SeverityNumber
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from opentelemetry.context import Context
 
-    import monitel
     from monitel_otel._compat import Logger
 
 _log = logging.getLogger("monitel.otel")
@@ -24,7 +26,8 @@ _LATEST_NS = 2**64 - 1  # the limit of the protocol's field
 class Records:
     """Emits each event as a log record: event_name, time in ns, severity, attributes.
 
-    The body is the name, too, because many backends show the body and ignore the event name (Loki before 3.8).
+    The body is the name, too, because many backends show the body and ignore the event name (Loki before 3.8). The body
+    of logged numbers and of a configuration is structured: it has all of them, without limits.
     """
 
     def __init__(self, logger: Logger) -> None:
@@ -52,21 +55,34 @@ class Records:
             observed_timestamp=observed_ns,
             context=context,
             severity_number=SeverityNumber(event.severity),
-            body=event.name,
+            body=self._body(event),
             attributes=self._attributes(event, step),
             event_name=event.name,
         )
 
+    def _body(self, event: monitel.Event) -> Any:
+        if isinstance(event, monitel.LoggedNumbers):
+            return self._sendable(event.name, event.data)
+        return event.config if isinstance(event, monitel.RunConfig) else event.name
+
     def _attributes(self, event: monitel.Event, step: int | None) -> dict[str, Any]:
         attributes: dict[str, Any] = {} if step is None else {"training.step": step}
-        for key, value in event.data.items():
-            if not _can_be_sent(key, value):
-                if event.name not in self._warned:
-                    self._warned.add(event.name)
-                    _log.warning("event %r: %r cannot be an attribute and is left out", event.name, key)
-                continue
-            attributes[key] = value
+        if isinstance(event, monitel.LoggedNumbers):
+            attributes.update(event.attributes)
+        elif not isinstance(event, monitel.RunConfig):
+            attributes.update(self._sendable(event.name, event.data))
         return attributes
+
+    def _sendable(self, name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values that the protocol can hold."""
+        found: dict[str, Any] = {}
+        for key, value in values.items():
+            if _can_be_sent(key, value):
+                found[key] = value
+            elif name not in self._warned:
+                self._warned.add(name)
+                _log.warning("event %r: %r cannot be an attribute and is left out", name, key)
+        return found
 
 
 def _can_be_sent(key: object, value: object) -> bool:

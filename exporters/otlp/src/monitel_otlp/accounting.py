@@ -175,7 +175,7 @@ class Accounting:
                 ledger.dropped[reason] += items
 
     def lose(self, signal: str, reason: str, items: int) -> None:
-        """Count items that are lost before they are queued."""
+        """Count items as recorded and lost in one step."""
         with self.lock:
             self.record(signal, items)
             self.drop(signal, Stage.ENCODING, reason, items)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 from threading import Lock, RLock, Thread, main_thread
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +20,13 @@ from opentelemetry.sdk.trace.export import SpanExporter as SDKSpanExporter
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 import monitel
+from monitel.run_events import end_if_due, enter
 from monitel_otlp._compat import LogRecordExporter, LogRecordExportResult
 from monitel_otlp.config.launcher import launch_attributes
 from monitel_otlp.config.settings import resolve
 from monitel_otlp.pipeline import EXIT_TIMEOUT, Pipeline
 from monitel_otlp.sdk.preferences import reader_preferences
+from monitel_otlp.sigterm import is_launcher
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,12 +72,15 @@ def _hand_over_at_exit(pipeline: Pipeline) -> None:
     """
     once = Lock()
 
-    def register(_event: monitel.Event | None = None) -> None:
+    def register(event: monitel.Event | None = None) -> None:
         if once.acquire(blocking=False):
             monitel.unregister_event_handler(handle)
             atexit.register(hand_over)
+            if event is not None and not is_launcher(sys.orig_argv):
+                enter(pipeline, ends_run=True)  # with the first event: a program that records nothing has no run
 
     def hand_over() -> None:
+        end_if_due()
         monitel.flush()
         pipeline.force_flush(_HAND_OVER)
         monitel.register_event_handler(hand_over_late)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
@@ -11,14 +12,15 @@ from opentelemetry import metrics, trace
 from opentelemetry.sdk.resources import Resource
 
 from monitel.attributes import escape_surrogates, fits_int64
+from monitel.run_events import enter
 from monitel_otel import BUDGET, check_limits
 from monitel_otlp._compat import get_logger_provider, is_set, set_global_providers
 from monitel_otlp.config.launcher import launch_attributes
 from monitel_otlp.config.settings import resolve
 from monitel_otlp.log_handler import LogHandler
-from monitel_otlp.metrics.window_queue import SERIES_LIMIT
+from monitel_otlp.metrics.series import SERIES_LIMIT
 from monitel_otlp.pipeline import Pipeline
-from monitel_otlp.sigterm import check_sigterm, handle_sigterm
+from monitel_otlp.sigterm import check_sigterm, handle_sigterm, is_launcher
 from monitel_otlp.traces.ids import StepTraces
 
 if TYPE_CHECKING:
@@ -51,6 +53,7 @@ def configure(
     span_steps: int = 1,
     step_traces: bool = False,
     series_limit: int = SERIES_LIMIT,
+    run_events: bool | None = None,
 ) -> Pipeline:
     """Export every closed window, every event and the application's OpenTelemetry data to an OTLP endpoint.
 
@@ -78,9 +81,10 @@ def configure(
         rank_attribute: Add ``training.rank`` to the points as well, for backends that do not promote resource
             attributes.
         workers: Export the items of torch's DataLoader workers, instead of dropping them.
-        sigterm: On SIGTERM deliver or spool everything within 2 seconds, and then call the previous handler. ``"auto"``
-            does this only in the main thread, only if neither the application nor a library handles or ignores
-            SIGTERM, and not in launchers such as torchrun's agent. True requires the main thread.
+        sigterm: On SIGTERM deliver or spool everything within 2 seconds. Then SIGTERM has its previous effect, by
+            default the end of the process. ``"auto"`` does this only in the main thread, only if neither the
+            application nor a library handles or ignores SIGTERM, and not in launchers such as torchrun's agent. True
+            requires the main thread.
         logging_level: Export records of Python's ``logging`` from this level on.
         spans: Export ranges (``record_function``) as spans. Each range then costs some microseconds.
         span_budget: Spans per step. Further ranges of the step are folded into one span with their number and time.
@@ -88,6 +92,8 @@ def configure(
         step_traces: Export spans, and make each step one trace of all ranks.
         series_limit: Sets of attributes per metric name. Windows with further sets are exported as one series with
             ``otel.metric.overflow=true``, and a warning is logged once.
+        run_events: Emit ``run.started`` now and ``run.ended`` with the status at the end, except in launchers. Default:
+            MONITEL_RUN_EVENTS, or True.
 
     Returns:
         The pipeline, a context manager. It shuts down automatically at exit.
@@ -114,6 +120,7 @@ def configure(
     _check(service_name, resource_attributes, resource)
     _check_spans(spans, step_traces, span_budget, span_steps)
     _check_series_limit(series_limit)
+    _check_run_events(run_events)
     if logging_level is not None:
         logging.Handler(logging_level)  # checks the level
     check_sigterm(sigterm)
@@ -145,11 +152,17 @@ def configure(
     if not silent:
         _set_globals(_current)
         if logging_level is not None:
-            handler = LogHandler(_current, logging_level)
-            logging.getLogger().addHandler(handler)
-            _current.at_end.append(lambda: logging.getLogger().removeHandler(handler))
+            _export_logging(_current, logging_level)
         handle_sigterm(_current, sigterm)
+        if not is_launcher(sys.orig_argv):
+            enter(_current, enabled=run_events, ends_run=True)
     return _current
+
+
+def _export_logging(pipeline: Pipeline, level: int | str) -> None:
+    handler = LogHandler(pipeline, level)
+    logging.getLogger().addHandler(handler)
+    pipeline.at_end.append(lambda: logging.getLogger().removeHandler(handler))
 
 
 def _check(service_name: object, attributes: object, resource: object) -> None:
@@ -184,6 +197,11 @@ def _check_series_limit(limit: object) -> None:
         raise TypeError(f"series_limit must be an int, got {type(limit).__qualname__}: {limit!r:.80}")
     if limit < 1:
         raise ValueError(f"series_limit must be at least 1, got {limit}")
+
+
+def _check_run_events(run_events: object) -> None:
+    if run_events is not None and not isinstance(run_events, bool):
+        raise TypeError(f"run_events must be True, False or None, got {run_events!r:.80}")
 
 
 def _span_settings(budget: int, every: int, shared: StepTraces | None) -> SpanSettings:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import weakref
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
 from opentelemetry.sdk.resources import Resource
@@ -14,32 +14,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class ForkHooks(Protocol):
-    """The methods that :func:`register_fork_hooks` calls."""
-
-    def before_fork(self) -> None:
-        """Prepare a fork, in the parent."""
-
-    def after_fork(self) -> None:
-        """Resume after a fork, in the parent."""
-
-    def in_child(self) -> None:
-        """Start in the forked child."""
+_Owner = TypeVar("_Owner")
 
 
-def register_fork_hooks(hooks: ForkHooks) -> None:
-    """Call the methods of an object at each fork, as long as the object is alive."""
-    reference = weakref.ref(hooks)
+def register_fork_hooks(
+    owner: _Owner,
+    *,
+    before: Callable[[_Owner], None],
+    in_parent: Callable[[_Owner], None],
+    in_child: Callable[[_Owner], None],
+) -> None:
+    """Call functions with an object before each fork and after it, as long as the object is alive."""
+    reference = weakref.ref(owner)
 
-    def call(function: Callable[[ForkHooks], None]) -> None:
-        if (alive := reference()) is not None:
-            function(alive)
+    def hook(function: Callable[[_Owner], None]) -> Callable[[], None]:
+        def call() -> None:
+            if (alive := reference()) is not None:
+                function(alive)
 
-    os.register_at_fork(
-        before=lambda: call(lambda each: each.before_fork()),
-        after_in_parent=lambda: call(lambda each: each.after_fork()),
-        after_in_child=lambda: call(lambda each: each.in_child()),
-    )
+        return call
+
+    os.register_at_fork(before=hook(before), after_in_parent=hook(in_parent), after_in_child=hook(in_child))
 
 
 def child_resource(resource: Resource) -> Resource:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import sys
 import time
 from collections import Counter
 from threading import Event, Lock, RLock, get_ident
@@ -13,13 +14,14 @@ from opentelemetry import metrics, trace
 
 import monitel
 from monitel.exit import finalize
+from monitel.run_events import leave, preempt
 from monitel.sigterm import check as check_sigterm
 from monitel_otlp._compat import NoOpLoggerProvider
 from monitel_otlp.accounting import Account, Accounting
 from monitel_otlp.engine.engine import LIMIT, LIMIT_BYTES, Engine
 from monitel_otlp.exit_summary import print_exit_summary
 from monitel_otlp.forked_child import child_resource, is_data_loader_worker, register_fork_hooks
-from monitel_otlp.metrics.window_queue import SERIES_LIMIT
+from monitel_otlp.metrics.series import SERIES_LIMIT
 from monitel_otlp.threads.pacing import low_latency
 
 if TYPE_CHECKING:
@@ -143,8 +145,8 @@ class Pipeline:
         Example:
             >>> import monitel, monitel_otlp
             >>> with monitel_otlp.configure(spool_dir="runs") as pipeline:
-            ...     _ = monitel.emit("epoch.ended")
-            >>> account = pipeline.account()["logs"]
+            ...     monitel.log({"accuracy": 0.9})
+            >>> account = pipeline.account()["metrics"]
             >>> account.recorded, account.on_disk, account.waiting
             (1, 1, 0)
         """
@@ -185,19 +187,21 @@ class Pipeline:
         """
         return self._shut_down(_bounded(timeout))
 
-    def terminate(self, timeout: float) -> None:
-        """Shut down from a signal handler: everything that may need a lock runs in other threads."""
-        self._shut_down(timeout, in_signal_handler=True)
+    def terminate(self, timeout: float) -> bool:
+        """Shut down from a signal handler: everything that may need a lock runs in other threads.
 
-    @property
-    def is_ending_here(self) -> bool:
-        """True if a signal handler has interrupted the shutdown in this thread."""
-        return self.ended is None and self._ending_thread == get_ident()
+        Returns:
+            False if the signal has interrupted a shutdown in this thread, which will resume.
+        """
+        preempt()
+        self._shut_down(timeout, in_signal_handler=True)
+        return self.ended is not None or self._ending_thread != get_ident()
 
     def __enter__(self) -> Pipeline:  # noqa: PYI034  typing.Self is 3.11's
         return self
 
-    def __exit__(self, *_exception: object) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        leave(self, error)
         self.shutdown()
 
     def _shut_down(self, timeout: float, *, in_signal_handler: bool = False) -> bool:
@@ -213,6 +217,7 @@ class Pipeline:
         try:
             with low_latency():
                 if not in_signal_handler:
+                    leave(self, sys.exc_info()[1])
                     self._flush_stats(max((1 - _LEAST_SHARE) * timeout, _LEAST_FLUSH))
                 left = max(_LEAST_SHARE * timeout, timeout - (time.monotonic() - begin))
                 complete = self._end(left, in_signal_handler=in_signal_handler)
@@ -265,6 +270,8 @@ class Pipeline:
         engine = self.engine_for("metrics" if event.window is not None else "logs")
         if engine is not None:
             engine.take(event)
+        elif self._is_worker and isinstance(event, monitel.LoggedNumbers):
+            self._accounting.lose("metrics", _WORKER, len(event.data))
 
     def _first_range(self) -> bool:
         """Make the engine of a forked child when its first range ends; return True if there is an engine now."""
@@ -313,18 +320,20 @@ class Pipeline:
     def _register_end(self) -> None:
         atexit.register(self.shutdown)
         finalize(self.shutdown, _BEFORE_QUEUES)
-        register_fork_hooks(self)
+        register_fork_hooks(
+            self, before=Pipeline._before_fork, in_parent=Pipeline._after_fork, in_child=Pipeline._in_child
+        )
 
-    def before_fork(self) -> None:
+    def _before_fork(self) -> None:
         """Wait until the SDK does not collect, so that the child inherits no held lock."""
         self._held = self._engine is not None and self._engine.collecting.acquire(timeout=_FORK_PATIENCE)
 
-    def after_fork(self) -> None:
+    def _after_fork(self) -> None:
         """Let the SDK collect again, in the parent."""
         if self._held and self._engine is not None:
             self._engine.collecting.release()
 
-    def in_child(self) -> None:
+    def _in_child(self) -> None:
         """Leave everything inherited to the parent, and start with empty accounts."""
         if self._engine is not None:
             self._engine.abandon()

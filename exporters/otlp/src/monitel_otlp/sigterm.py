@@ -10,6 +10,7 @@ from threading import Thread, current_thread, main_thread
 from typing import TYPE_CHECKING, Literal
 
 import monitel
+from monitel.run_events import preempt
 from monitel.sigterm import SigtermHandler, is_default
 from monitel_otlp.pipeline import EXIT_TIMEOUT
 
@@ -51,7 +52,7 @@ def handle_sigterm(pipeline: Pipeline, sigterm: bool | Literal["auto"]) -> None:
     automatic = current_thread() is main_thread() and is_default() and not is_launcher(sys.orig_argv)
     if automatic if sigterm == "auto" else sigterm:
         handler = SigtermHandler(
-            lambda timeout: _end(pipeline, timeout), lambda timeout: _flush(pipeline, timeout), timeout=EXIT_TIMEOUT
+            pipeline.terminate, lambda timeout: _flush(pipeline, timeout), timeout=EXIT_TIMEOUT
         )
         handler.install()
         pipeline.at_end.append(handler.uninstall)
@@ -76,14 +77,9 @@ def is_launcher(arguments: list[str]) -> bool:
     return False
 
 
-def _end(pipeline: Pipeline, timeout: float) -> bool:
-    """Shut down the pipeline; return False if SIGTERM has interrupted a shutdown in this thread, which will resume."""
-    pipeline.terminate(timeout)
-    return not pipeline.is_ending_here
-
-
 def _flush(pipeline: Pipeline, timeout: float) -> None:
     """Flush in another thread, because this thread may hold a lock that the flush needs."""
+    preempt()
 
     def flush() -> None:
         try:

@@ -8,7 +8,7 @@ from threading import Event, current_thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from exporters.otlp.tests.checks import in_time, wait_until
+from exporters.otlp.tests.checks import EXIT, in_time, limit, wait_until
 from exporters.otlp.tests.inbox import DEADLINE, Answer
 from exporters.otlp.tests.spools import last_line, spooled
 
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 
     from monitel_otlp import Pipeline
 
+pytestmark = pytest.mark.timed
+
 INTERVAL = 0.1
 LATE = 1.5  # seconds: a sender waits once for the disk, at most one second
-EXIT = 2.7  # seconds, with a margin for other tests on the same machine
 
 
 class FileSystem:
@@ -103,7 +104,7 @@ def test_online_signals_are_delivered_beside_a_disk_that_hangs(
     receiver.wait_until(lambda: 30 == len(receiver.spans()))
     for signal in ("metrics", "traces"):
         arrivals = [request.arrived for request in receiver.of(signal)]
-        assert max(later - earlier for earlier, later in pairwise(arrivals)) < LATE
+        assert max(later - earlier for earlier, later in pairwise(arrivals)) < limit(LATE)
     with in_time(EXIT):
         assert not pipeline.shutdown()
     account = pipeline.account()["logs"]
@@ -221,7 +222,7 @@ print(time.monotonic(), flush=True)
 def test_exit_is_in_time_beside_a_disk_that_hangs(*, train: Run, call: str, interval: float, count: int) -> None:
     """Without an endpoint everything is dropped, and the last line reports the number."""
     ended = train(EXIT_SCRIPT, call, interval, count)
-    assert ended.at - float(ended.stdout) < EXIT
+    assert ended.at - float(ended.stdout) < limit(EXIT)
     line = last_line(ended.stderr)
     assert count + 1 == (line.dropped or 0) + (line.spooled or 0)
     assert line.dropped
@@ -231,7 +232,7 @@ def test_exit_is_in_time_beside_a_disk_that_hangs(*, train: Run, call: str, inte
 def test_exit_delivers_beside_a_disk_that_hangs(receiver: Receiver, train: Run, count: int) -> None:
     """A healthy backend receives everything, because the disk is not needed."""
     ended = train(EXIT_SCRIPT, "open", 3600.0, count, env={"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url})
-    assert ended.at - float(ended.stdout) < EXIT
+    assert ended.at - float(ended.stdout) < limit(EXIT)
     assert count == len(receiver.records("event"))
     assert None is last_line(ended.stderr).dropped
 

@@ -33,7 +33,7 @@ def window(
 
 def test_windows_are_taken_in_order() -> None:
     """First in, first out; take() returns at most the requested number."""
-    queue = WindowQueue(10)
+    queue: Any = WindowQueue(10)
     for end_ns in range(5):
         queue.put(window(end_ns=end_ns))
     assert [0, 1, 2] == [entry.window.end_ns for entry in queue.queue.take(3)]
@@ -44,7 +44,7 @@ def test_windows_are_taken_in_order() -> None:
 
 def test_full_queue_drops_the_oldest_and_keeps_totals() -> None:
     """Dropped windows have no points, but their samples are in the totals."""
-    queue = WindowQueue(3)
+    queue: Any = WindowQueue(3)
     for value in range(10):
         queue.put(window(float(value), value))
     assert 3 == len(queue)
@@ -65,7 +65,7 @@ class Meddler(str):  # noqa: SLOT000  each has its own callback
 
 def test_put_is_reentrant() -> None:
     """A garbage collection during ``put`` may destruct a Stat in the same thread: no deadlock, and nothing is lost."""
-    queue = WindowQueue(10)
+    queue: Any = WindowQueue(10)
     once = [lambda: queue.put(window(name="collected"))]
 
     def meddle() -> None:
@@ -88,7 +88,7 @@ def test_put_is_reentrant() -> None:
 
 def test_concurrent_put_and_take_lose_nothing() -> None:
     """Four threads put and one takes: each window is taken once, and the last total is exact."""
-    queue = WindowQueue(100_000)
+    queue: Any = WindowQueue(100_000)
 
     def put_many() -> None:
         for _ in range(2000):

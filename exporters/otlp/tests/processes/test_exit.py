@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
+from exporters.otlp.tests.checks import EXIT, limit
 from exporters.otlp.tests.hostile import url_of
 from exporters.otlp.tests.inbox import DEADLINE, Answer
 from exporters.otlp.tests.scripts import HUNG, PRINT_TIME, TRAIN, finish, started, write_script
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from exporters.otlp.tests.pipelines import Start
     from exporters.otlp.tests.receiver import Receiver
     from exporters.otlp.tests.scripts import Run
+
+pytestmark = pytest.mark.timed
 
 
 def test_everything_is_delivered_at_exit(receiver: Receiver, train: Run, tmp_path: Path) -> None:
@@ -37,7 +40,7 @@ def test_unreachable_endpoint_delays_the_exit_by_at_most_two_seconds(
 ) -> None:
     """Everything is in the spool; the last line has the number of items, the folder and the command for replay."""
     ended = train(TRAIN + PRINT_TIME, unreachable, timeout=20)
-    assert ended.at - float(ended.stdout) <= 2.0
+    assert ended.at - float(ended.stdout) < limit(EXIT)
     assert (list(range(1, 12)), ["checkpoint"]) == spooled(tmp_path / "spool")
     (folder,) = (tmp_path / "spool").iterdir()
     command = f"python -m monitel_otlp replay {folder}"
@@ -53,7 +56,7 @@ def test_items_recorded_while_a_request_hangs_are_spooled(blackhole: socket.sock
         ended = finish(process, "\n", timeout=20)
         connection.close()
     assert 0 == ended.status, ended.stderr
-    assert ended.at - float(ended.stdout) <= 2.0
+    assert ended.at - float(ended.stdout) < limit(EXIT)
     assert (list(range(1, 12)), ["before", "after"]) == spooled(tmp_path / "spool")
     assert 13 == last_line(ended.stderr).spooled
 
@@ -78,7 +81,7 @@ def test_slow_backend_receives_everything(receiver: Receiver, train: Run) -> Non
     """An answer after 0.4 s is within the time limit of the exit."""
     receiver.rule(lambda _request: Answer(delay=0.4))
     ended = train(TRAIN + PRINT_TIME, receiver.url)
-    assert ended.at - float(ended.stdout) <= 2.0
+    assert ended.at - float(ended.stdout) < limit(EXIT)
     assert 11 == receiver.values("loss.count")[-1]
     assert ["checkpoint"] == receiver.record_names()
 
@@ -87,7 +90,7 @@ def test_retry_after_does_not_delay_the_exit(receiver: Receiver, train: Run, tmp
     """If the backend asks for a pause of an hour, everything is spooled within two seconds."""
     receiver.rule(lambda _request: Answer(503, {"Retry-After": "3600"}))
     ended = train(TRAIN + PRINT_TIME, receiver.url)
-    assert ended.at - float(ended.stdout) <= 2.0
+    assert ended.at - float(ended.stdout) < limit(EXIT)
     assert (list(range(1, 12)), ["checkpoint"]) == spooled(tmp_path / "spool")
 
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from exporters.otlp.tests.receiver import Receiver
     from exporters.otlp.tests.scripts import Run, Terminate
 
+pytestmark = pytest.mark.timed
+
 CONFIGURE = (
     """\
 import ctypes, signal, threading

@@ -94,6 +94,14 @@ def test_items_of_a_worker_are_dropped(receiver: Receiver, train: Run, tmp_path:
     assert 1 == ended.stderr.count("monitel: ")
 
 
+def test_numbers_of_a_worker_are_dropped(receiver: Receiver, train: Run) -> None:
+    """Each number counts, and so does the record of the call."""
+    script = LOADER + "def load():\n    monitel.log({'loss': 0.5, 'lr': 1})\n    print(pipeline.dropped, flush=True)\n"
+    ended = train(script + CONFIGURE + "in_a_fork(object())\n", receiver.url)
+    assert "{'worker': 3}\n" == ended.stdout
+    assert ([], []) == (receiver.points("loss"), receiver.records())
+
+
 def test_workers_export_on_request(receiver: Receiver, train: Run) -> None:
     """With ``workers=True`` each worker is a separate instance."""
     ended = train(LOADER + WITH_WORKERS + "in_a_fork(object())\nin_a_fork(object())\n", receiver.url)

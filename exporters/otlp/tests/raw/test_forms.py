@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from datetime import datetime, timezone
+from itertools import zip_longest
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from exporters.otlp.tests.raw.round_trip import (
     Lost,
     Word,
     exact_bytes,
+    integers,
     numpy_scalars,
     records_of,
     replayed,
@@ -56,11 +58,27 @@ EPOCH_NS = 1_767_225_600_000_000_000
 plain_span_contexts = st.builds(SpanContext, st.integers(1, 2**128 - 1), st.integers(1, 2**64 - 1), st.booleans())
 
 
+configurations = st.dictionaries(
+    text,
+    st.recursive(
+        st.none() | scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3)
+    ),
+    max_size=3,
+)
+
+
 @st.composite
 def logged_events(draw: Callable[[st.SearchStrategy[Any]], Any]) -> LoggedEvent:
     """Draw a queued event."""
     moment = draw(st.datetimes(min_value=datetime(1971, 1, 1), timezones=st.just(timezone.utc)))  # noqa: DTZ001  bound
-    event = monitel.Event(draw(text), moment, {})
+    kind = draw(st.sampled_from([monitel.Event, monitel.LoggedNumbers, monitel.RunConfig]))
+    if kind is monitel.RunConfig:
+        event: monitel.Event = monitel.RunConfig(draw(configurations), moment)
+    elif kind is monitel.LoggedNumbers:
+        attributes = draw(st.dictionaries(text.filter(bool), st.booleans() | integers | text, max_size=2))
+        event = monitel.LoggedNumbers({}, attributes=attributes)
+    else:
+        event = monitel.Event(draw(text), moment, {})
     event.data.update(draw(st.dictionaries(text, scalars | numpy_scalars, max_size=4)))
     return LoggedEvent(event, draw(st.none() | st.integers(0, 9)), Context(), None, draw(st.integers(0, 2**63)))
 
@@ -139,6 +157,17 @@ samples = numbers | numbers.map(abs) | st.sampled_from([math.nan, math.inf, 1e30
 
 
 @st.composite
+def logged_numbers(draw: Callable[[st.SearchStrategy[Any]], Any]) -> list[monitel.LoggedNumbers]:
+    """Draw the numbers of a few calls, up to 3 ms apart, also in the wrong order."""
+    found = []
+    for _ in range(draw(st.integers(0, 12))):
+        with monitel.testing.ManualClock(EPOCH_NS + draw(st.integers(0, 3_000_000))):
+            values = draw(st.dictionaries(st.sampled_from(["a", "b"]), st.floats() | integers, max_size=2))
+            found.append(monitel.LoggedNumbers(values, attributes=draw(st.sampled_from([{}, {"split": "val"}]))))
+    return found
+
+
+@st.composite
 def closed_windows(draw: Callable[[st.SearchStrategy[Any]], Any]) -> list[monitel.Window]:
     """Draw windows of a few series, in any order of their ends."""
     found, now = [], EPOCH_NS
@@ -181,7 +210,7 @@ def points_of_windows(requests: list[FrozenRequest]) -> dict[str, list[bytes]]:
 
 @pytest.mark.filterwarnings("ignore:overflow encountered")
 @given(
-    closed_windows(),
+    st.tuples(closed_windows(), logged_numbers()),
     st.integers(0, 3),
     st.sampled_from(["cumulative", "delta"]),
     st.sampled_from(["percentiles", "histogram", "both"]),
@@ -189,15 +218,23 @@ def points_of_windows(requests: list[FrozenRequest]) -> dict[str, list[bytes]]:
 )
 @settings(max_examples=80, deadline=None)
 def test_windows_are_the_same_live_and_replayed(
-    windows: list[monitel.Window], steps: int, kind: str, distributions: str, limit: int
+    drawn: tuple[list[monitel.Window], list[monitel.LoggedNumbers]],
+    steps: int,
+    kind: str,
+    distributions: str,
+    limit: int,
 ) -> None:
     """Points are equal even if some windows were sent before or dropped."""
     queue = WindowQueue(limit, 1 << 30, {"training.rank": 3})
     live: list[FrozenRequest] = []
     lost = Lost()
     exporter = MetricRequests(mapping_of(kind, 5, distributions), lambda: 4, RESOURCE, live.append, lost)
-    for number, window in enumerate(windows):
-        queue.put(window)
+    windows, numbers = drawn
+    for number, (window, logged) in enumerate(zip_longest(windows, numbers)):
+        if window is not None:
+            queue.put(window)
+        if logged is not None:
+            queue.put_numbers(logged)
         if number < steps * 3 and number % 3 == 2:
             exporter.add(queue.queue.take(WINDOWS_PER_STEP))
             exporter.flush()
@@ -238,7 +275,7 @@ def test_only_the_window_that_cannot_be_encoded_is_lost() -> None:
     for second, count in enumerate([1, 0, 1, 1]):  # the second window has no mean
         end_ns = EPOCH_NS + second * 10**9
         queue.put(monitel.Window(definition, end_ns, end_ns, count, 2.0, 2.0, 2.0, 2.0, 0, None, None))
-    entries = queue.queue.take(10)
+    entries: Any = queue.queue.take(10)
     odd: Any = object()
     entries[2] = entries[2]._replace(window=replace(entries[2].window, min=odd))
     live: list[FrozenRequest] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -221,8 +222,9 @@ def test_points_of_a_broken_window_are_removed() -> None:
     queue = WindowQueue(10, 1 << 30)
     for second in (1, 2):
         queue.put(window(second))
-    good, bad = queue.queue.take(2)
-    bad = bad._replace(total_sum=3.0, window=window(2, asked=(COUNT, monitel.STDDEV)))
+    entries: Any = queue.queue.take(2)
+    good, bad = entries
+    bad = bad._replace(total_sum=3.0, window=replace(window(2, asked=(COUNT, MEAN)), count=0))  # it has no mean
     assert 1 == mapping.write([good, bad], points)
     assert 1 == points.items
     assert 3 == count_records(points.request, LEVELS["metrics"])

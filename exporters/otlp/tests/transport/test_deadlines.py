@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from exporters.otlp.tests.hostile import Behaviour
 
+pytestmark = pytest.mark.timed
+
 TIMEOUT = 1.0
 PATIENCE = 1.5  # seconds within which an attempt with this timeout must end
 SMALL = FrozenRequest("logs", b"", 1, 0)

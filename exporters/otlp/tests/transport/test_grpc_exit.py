@@ -6,6 +6,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
+from exporters.otlp.tests.checks import EXIT, limit
 from exporters.otlp.tests.grpc_receiver import GrpcAnswer, GrpcReceiver
 from exporters.otlp.tests.hostile import refusing_url, url_of
 from exporters.otlp.tests.scripts import HUNG, PRINT_TIME, TRAIN, finish, started, write_script
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from exporters.otlp.tests.inbox import Request
     from exporters.otlp.tests.receiver import Receiver
     from exporters.otlp.tests.scripts import Run
+
+pytestmark = pytest.mark.timed
 
 GRPC = {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
 WINDOWS = list(range(1, 12))
@@ -69,7 +72,7 @@ def test_unreachable_endpoint_delays_the_exit_by_at_most_two_seconds(
 ) -> None:
     """Everything is in the spool; the last line has the number of items, the folder and the command for replay."""
     ended = train(TRAIN + PRINT_TIME, unreachable, env=GRPC, timeout=20)
-    assert ended.at - float(ended.stdout) <= 2.0
+    assert ended.at - float(ended.stdout) < limit(EXIT)
     assert (WINDOWS, ["checkpoint"]) == spooled(tmp_path / "spool")
     (folder,) = (tmp_path / "spool").iterdir()
     command = f"python -m monitel_otlp replay {folder}"
@@ -84,7 +87,7 @@ def test_items_recorded_while_a_call_hangs_are_spooled(grpc_receiver: GrpcReceiv
         grpc_receiver.wait_until(lambda: grpc_receiver.requests)
         ended = finish(process, "\n", timeout=20)
     assert 0 == ended.status, ended.stderr
-    assert ended.at - float(ended.stdout) <= 2.0
+    assert ended.at - float(ended.stdout) < limit(EXIT)
     assert (WINDOWS, ["before", "after"]) == spooled(tmp_path / "spool")
     assert 13 == last_line(ended.stderr).spooled
 
@@ -93,7 +96,7 @@ def test_retry_info_does_not_delay_the_exit(grpc_receiver: GrpcReceiver, train: 
     """If the backend asks for a pause of an hour, everything is spooled within two seconds."""
     grpc_receiver.rule(lambda _request: GrpcAnswer(code=StatusCode.UNAVAILABLE, retry_delay=3600))
     ended = train(TRAIN + PRINT_TIME, grpc_receiver.url, env=GRPC)
-    assert ended.at - float(ended.stdout) <= 2.0
+    assert ended.at - float(ended.stdout) < limit(EXIT)
     assert (WINDOWS, ["checkpoint"]) == spooled(tmp_path / "spool")
 
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from exporters.otlp.tests.scripts import Run
 
+pytestmark = pytest.mark.timed
+
 TIMEOUT = 0.3
 
 

@@ -8,7 +8,7 @@ import monitel
 from monitel_tensorboard.point import Point
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from monitel import Event
 
@@ -39,11 +39,12 @@ class Logged(NamedTuple):
     def points(self) -> Iterator[Point | None]:
         """Yield a point for each item; None for one that is neither a number nor text."""
         event, window = self.event, self.event.window
+        rising = self.step is None or not isinstance(event, monitel.LoggedNumbers)
         for key, value in self.items:
             make = Point.text if isinstance(value, str) else Point.scalar
             try:
                 walltime = event.timestamp.timestamp() if window is None else window.end_ns / 1e9
-                yield make(_tag(event, key), value, None, walltime)._replace(step=self.step, rising=True)
+                yield make(_tag(event, key), value, None, walltime)._replace(step=self.step, rising=rising)
             except Exception:
                 yield None
         if window is not None and self._histogram is not None:
@@ -52,12 +53,18 @@ class Logged(NamedTuple):
 
 
 def _tag(event: Event, key: str) -> str:
+    if isinstance(event, monitel.LoggedNumbers):
+        return _with_attributes(key, event.attributes)
     if event.name != monitel.STAT_EVENT:
         return f"{event.name}/{key}"  # TensorBoard groups by the part before the slash
-    if event.window is None or not event.window.attributes:
+    return key if event.window is None else _with_attributes(key, event.window.attributes)
+
+
+def _with_attributes(key: str, attributes: Mapping[str, Any]) -> str:
+    if not attributes:
         return key
-    attributes = sorted(event.window.attributes.items())
-    return f"{key}{{{','.join(f'{name}={_plain(value)}' for name, value in attributes)}}}"
+    pairs = ",".join(f"{name}={_plain(value)}" for name, value in sorted(attributes.items()))
+    return f"{key}{{{pairs}}}"
 
 
 def _plain(value: object) -> str:

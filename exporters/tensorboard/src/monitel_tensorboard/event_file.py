@@ -17,11 +17,14 @@ from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-
 from tensorboard.compat.proto.tensor_pb2 import TensorProto  # type: ignore[import-untyped]
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto  # type: ignore[import-untyped]
 from tensorboard.compat.proto.types_pb2 import DT_STRING  # type: ignore[import-untyped]
+from tensorboard.plugins.hparams import metadata as hparams_metadata  # type: ignore[import-untyped]
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData  # type: ignore[import-untyped]
 from tensorboard.plugins.text.metadata import create_summary_metadata  # type: ignore[import-untyped]
 from tensorboard.summary.writer.record_writer import RecordWriter  # type: ignore[import-untyped]
 
 from monitel import Histogram
 from monitel.attributes import escape_surrogates
+from monitel_tensorboard.point import Hyperparameters
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +52,7 @@ class EventFile:
         self.started = False
 
     def append(self, points: Sequence[Point]) -> None:
-        """Write ``points``. After an error the file is unchanged, and the same points can be written again.
+        """Write ``points``. After an error the file is unchanged or replaced; the points can be written again.
 
         Raises:
             OSError: The disk failed.
@@ -97,6 +100,9 @@ def _value(point: Point) -> Any:
         return Summary.Value(tag=tag, metadata=_TEXT, tensor=text)
     if isinstance(point.value, Histogram):
         return Summary.Value(tag=tag, histo=_histogram(point.value))
+    if isinstance(point.value, Hyperparameters):
+        metadata = _hyperparameters(point.value, point.walltime)
+        return Summary.Value(tag=tag, metadata=metadata, tensor=hparams_metadata.NULL_TENSOR)
     return Summary.Value(tag=tag, simple_value=point.value)
 
 
@@ -112,3 +118,18 @@ def _histogram(histogram: Histogram) -> Any:
         found.bucket.append(count)
         end = high
     return found
+
+
+def _hyperparameters(hyperparameters: Hyperparameters, start_time: float) -> Any:
+    """Return the metadata for the tab of hyperparameters, as torch's ``SummaryWriter.add_hparams`` writes it."""
+    data = HParamsPluginData()
+    data.session_start_info.start_time_secs = start_time
+    for name, value in hyperparameters.values.items():
+        target = data.session_start_info.hparams[escape_surrogates(name)]
+        if isinstance(value, bool):
+            target.bool_value = value
+        elif isinstance(value, str):
+            target.string_value = escape_surrogates(value)
+        else:
+            target.number_value = value
+    return hparams_metadata.create_summary_metadata(data)

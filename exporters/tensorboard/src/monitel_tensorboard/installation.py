@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import suppress
 from threading import Event as Signal
 from threading import Thread
 from typing import TYPE_CHECKING
 
 import monitel
+from monitel.run_events import end_if_due, enter, leave
 from monitel_tensorboard import arguments, process
 from monitel_tensorboard.chart import Logged
+from monitel_tensorboard.configuration import LoggedConfig
 from monitel_tensorboard.writer import SummaryWriter
 
 if TYPE_CHECKING:
@@ -35,6 +38,7 @@ class Installation:
         process.after_fork(self._reset_thread)
         self._start_thread()
         self._handle = monitel.register_event_handler(self._handle_event)
+        enter(self)
 
     def uninstall(self, timeout: float = 10.0) -> bool:
         """Flush every Stat, write all queued points and stop. Idempotent.
@@ -48,6 +52,8 @@ class Installation:
         if self._active:
             self._active = False
             process.guarded(monitel.flush)
+            leave(self, sys.exc_info()[1])
+            end_if_due()
             monitel.unregister_event_handler(self._handle)
             self._stop.set()
         return self.writer.close(timeout)
@@ -55,14 +61,15 @@ class Installation:
     def __enter__(self) -> Installation:  # noqa: PYI034  typing.Self is 3.11's
         return self
 
-    def __exit__(self, *_exception: object) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        leave(self, error)
         self.uninstall()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {'active' if self._active else 'uninstalled'}, {self.writer!r}>"
 
     def _handle_event(self, event: Event) -> None:
-        self.writer.put(Logged.now(event))
+        self.writer.put(LoggedConfig(event) if isinstance(event, monitel.RunConfig) else Logged.now(event))
         if self._thread is None:  # the first event of a forked child
             self._start_thread()
 
@@ -98,6 +105,9 @@ def install(
 
     * A closed window gives one scalar for each of the Stat's aggregations, at the window's end. The tag is
       the name, with the Stat's attributes: ``loss.mean``, ``loss.mean{split=val}``.
+    * Each number of :func:`monitel.log` gives one scalar at the step of the call, even if steps go back. The tag is the
+      name, with the attributes of the call: ``accuracy{split=val}``.
+    * The configuration of :func:`monitel.config` gives a table, the text ``run.config``, and hyperparameters.
     * Any other event gives one point for each item of its data, at ``<event>/<key>``: numbers are scalars,
       bools are 0 and 1, strings are texts. An event without data gives no point.
     * The step is that of :func:`monitel.set_step`: the step of the window's last sample, or of the event. If no step

@@ -9,22 +9,30 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from monitel.attributes import fits_int64
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from monitel import Histogram
 
 
+class Hyperparameters(NamedTuple):
+    """The hyperparameters of a run, by name."""
+
+    values: Mapping[str, str | bool | float]
+
+
 class Point(NamedTuple):
-    """A number, a text or a distribution of one tag at one step.
+    """A number, a text, a distribution or hyperparameters, of one tag at one step.
 
     Attributes:
         tag: The chart's name.
-        value: The number, the text or the distribution.
+        value: The number, the text, the distribution or the hyperparameters.
         step: The position on the x axis; None only if ``rising``.
         walltime: Seconds since the Unix epoch.
         rising: The step is assigned when the point is written, so that the steps of a tag never fall.
     """
 
     tag: str
-    value: float | str | Histogram
+    value: float | str | Histogram | Hyperparameters
     step: int | None
     walltime: float
     rising: bool = False

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import os
 
     from monitel_tensorboard.chart import Logged
+    from monitel_tensorboard.configuration import LoggedConfig
 
 _SLICE = 32  # entries; converting and encoding them holds the GIL for one or two milliseconds
 _CONSEQUENCE = (
@@ -35,8 +36,8 @@ class SummaryWriter:
     ``monitel_tensorboard``; the points stay in the queue and are retried, even if ``log_dir`` cannot be created.
 
     Thread-safe. In a forked child the writer starts empty, with counts of 0, and writes a separate file from the first
-    point added there. At exit, including that of multiprocessing children, monitel's Stats are flushed and all open
-    writers are closed, within 5 seconds in total.
+    point added there. At exit, including that of multiprocessing children, monitel's Stats are flushed. Then all
+    open writers are closed, within 5 seconds in total.
 
     Args:
         log_dir: A local folder; it is created if missing.
@@ -75,7 +76,7 @@ class SummaryWriter:
         """Start with an empty queue, at construction and in a forked child: the parent writes its own points."""
         self.dropped = self.failed = 0
         self._changed = Condition(RLock())  # re-entrant: signal handlers and finalizers may add points
-        self._queue: deque[Point | Logged] = deque()
+        self._queue: deque[Point | Logged | LoggedConfig] = deque()
         self._batch: list[Point] = []  # taken from the queue, not yet written
         self._added = self._batch_end = self._written = 0  # positions in the sequence of all entries
         self._wanted = self._ended = False
@@ -114,7 +115,7 @@ class SummaryWriter:
         """
         self.put(Point.text(tag, text, global_step, walltime))
 
-    def put(self, entry: Point | Logged) -> None:
+    def put(self, entry: Point | Logged | LoggedConfig) -> None:
         """Append a checked point or event to the queue, for ``add_*`` and :func:`install`."""
         with self._changed:
             if self._closed:

@@ -53,6 +53,7 @@ def run_rank(
             headers=simulation.headers or None,
             protocol=simulation.protocol,
             distributions=simulation.distributions,
+            run_events=False,  # the program that simulates is not a run
         )
         with ManualClock(time.time_ns()) as clock:
             _train(simulation, rank, _SimulatedTime(clock, running, parent))

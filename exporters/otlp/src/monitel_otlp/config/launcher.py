@@ -6,8 +6,6 @@ import os
 
 from opentelemetry.sdk.resources import Resource, ResourceDetector
 
-from monitel.attributes import escape_surrogates
-
 #: The variables of each attribute, in order of precedence: torchrun (and Ray Train, which sets the same variables),
 #: Open MPI, SLURM, Kubernetes (an Indexed Job, and variables that the downward API sets).
 VARIABLES = {
@@ -56,7 +54,8 @@ def launch_attributes() -> dict[str, str | int]:
         for variable in variables:
             value = os.environ.get(variable, "").strip()
             if attribute == "training.run.id" and value:
-                found[attribute] = escape_surrogates(value)
+                # As monitel.attributes.escape_surrogates does, which a launcher need not import.
+                found[attribute] = value.encode(errors="backslashreplace").decode()
             elif value.isdecimal() and len(value) < _TOO_LONG:
                 found[attribute] = int(value)
             if attribute in found:

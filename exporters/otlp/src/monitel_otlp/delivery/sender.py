@@ -63,8 +63,8 @@ class Sender:
         self._not_before = 0.0  # end of the pause after a failure
         self._retry_after_end = 0.0  # end of the pause of a Retry-After
         self._failed_at = -_URGENT_PAUSE
-        self._failures = 0  # consecutive failed attempts that are not caused by the request
-        self._tries = 0  # attempts with the oldest request that are caused by it
+        self._failures = 0  # consecutive failed attempts
+        self._tries = 0  # failed attempts of the oldest request with the verdict FAILED
         self._unanswered = False  # the backend may have accepted the oldest request
         self.trouble: Answer | None = None  # the last failure with the oldest request
 

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opentelemetry.trace import get_current_span
 
+import monitel
 from monitel.attributes import escape_surrogates, fits_int64
 from monitel_otlp.logs.timestamps import Timestamps
-from monitel_otlp.messages.attributes import write_attributes
+from monitel_otlp.messages.attributes import plain_value, write_attributes, write_value
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from opentelemetry.context import Context
 
-    import monitel
     from monitel_otlp._compat import LogRecordLimits
     from monitel_otlp.messages.attributes import Plain
     from monitel_otlp.traces.span_queue import Identified
@@ -23,7 +25,9 @@ _log = logging.getLogger("monitel.otlp")
 
 _SAMPLED = 1  # in the flags of a trace
 
-PlainEvent = tuple[int, int, int, str, "dict[str, Plain]", int, bytes, bytes, int]
+#: Time, time of logging, severity, name, body (None stands for the name), attributes, number of dropped attributes,
+#: trace id, span id, flags.
+PlainEvent = tuple[int, int, int, str, "Plain", "dict[str, Plain]", int, bytes, bytes, int]
 
 
 class LoggedEvent(NamedTuple):
@@ -46,6 +50,8 @@ class LoggedEvent(NamedTuple):
 
 class EventMapping:
     """Turns events into log records, with the same fields as :class:`monitel_otel.Records` and the SDK.
+
+    The body of logged numbers and of a configuration is structured; it has no limits.
 
     An attribute that the protocol cannot hold is left out. Attributes beyond the limits are dropped, and long texts
     are truncated, like in the SDK. A warning is logged once for each event name.
@@ -71,26 +77,31 @@ class EventMapping:
         attributes: dict[str, Plain] = {}
         if step is not None:
             self._set(attributes, name, "training.step", step)
-        for key, value in dict(event.data).items():
-            kind = type(value)
-            if type(key) is str and key and key.isascii() and (kind is float or (kind is str and value.isascii())):
-                attributes[key] = value
-            else:
-                self._set(attributes, name, key, value)
+        body: Plain = None
+        if isinstance(event, monitel.LoggedNumbers):
+            body = self._set_all({}, name, event.data)
+            self._set_all(attributes, name, event.attributes)
+        elif isinstance(event, monitel.RunConfig):
+            body = plain_value(event.config)
+        else:
+            self._set_all(attributes, name, event.data)
         dropped = self._limit(name, attributes)
         ids = _ids(context) if inside is None else (inside.trace_id, inside.span_id, _SAMPLED)
         time_ns = self._ns(event.timestamp)
-        return time_ns, observed_ns, int(event.severity), name, attributes, dropped, *ids
+        return time_ns, observed_ns, int(event.severity), name, body, attributes, dropped, *ids
 
     @staticmethod
     def write(plain: PlainEvent, record: Any) -> None:
         """Fill a new log record of the protocol."""
-        time_ns, observed_ns, severity, name, attributes, dropped, trace_id, span_id, flags = plain
+        time_ns, observed_ns, severity, name, body, attributes, dropped, trace_id, span_id, flags = plain
         record.time_unix_nano = time_ns
         record.observed_time_unix_nano = observed_ns
         record.severity_number = severity
         record.event_name = name
-        record.body.string_value = name
+        if body is None:
+            record.body.string_value = name
+        else:
+            write_value(record.body, body)
         if attributes:
             write_attributes(record.attributes, attributes)
             if dropped:
@@ -103,6 +114,16 @@ class EventMapping:
             record.trace_id = trace_id
         if span_id:
             record.span_id = span_id
+
+    def _set_all(self, attributes: dict[str, Plain], name: str, values: Mapping[str, Any]) -> dict[str, Plain]:
+        """Set attributes from values of any type, without those that cannot be attributes, and return them."""
+        for key, value in dict(values).items():
+            kind = type(value)
+            if type(key) is str and key and key.isascii() and (kind is float or (kind is str and value.isascii())):
+                attributes[key] = value
+            else:
+                self._set(attributes, name, key, value)
+        return attributes
 
     def _set(self, attributes: dict[str, Plain], name: str, key: object, value: object) -> None:
         """Set an attribute from a value of any type, or leave it out, like :class:`monitel_otel.Records`."""

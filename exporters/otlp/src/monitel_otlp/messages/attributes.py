@@ -87,10 +87,16 @@ def write_attributes(field: Any, attributes: Mapping[str, Any]) -> None:
         elif kind is int:
             pair.value.int_value = value
         else:
-            _write_value(pair.value, value)
+            write_value(pair.value, value)
 
 
-def _write_value(field: Any, value: Any) -> None:
+def write_value(field: Any, value: Any) -> None:
+    """Fill an empty ``AnyValue`` with exact built-in values. None leaves it empty, which is the protocol's null.
+
+    Raises:
+        TypeError: A value has an unsupported type.
+        ValueError: An int does not fit in 64 bits, or a text cannot be encoded in UTF-8.
+    """
     if isinstance(value, bool):
         field.bool_value = value
     elif isinstance(value, str):
@@ -107,7 +113,7 @@ def _write_value(field: Any, value: Any) -> None:
     elif value is not None:
         field.array_value.SetInParent()
         for each in value:
-            _write_value(field.array_value.values.add(), each)
+            write_value(field.array_value.values.add(), each)
 
 
 def key_values(attributes: Mapping[str, Scalar | Sequence[Scalar]]) -> list[KeyValue]:
@@ -115,6 +121,6 @@ def key_values(attributes: Mapping[str, Scalar | Sequence[Scalar]]) -> list[KeyV
     found = []
     for key, value in attributes.items():
         pair = KeyValue(key=key, value=AnyValue())
-        _write_value(pair.value, value)
+        write_value(pair.value, value)
         found.append(pair)
     return found

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality
 
 from monitel_otlp.metrics.points import Points
-from monitel_otlp.metrics.window_row import ascending, plain_window, row_of
+from monitel_otlp.metrics.window_row import NUMBER, ascending, plain_window, row_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     import monitel
-    from monitel_otlp.metrics.window_queue import Entry, Series
+    from monitel_otlp.metrics.series import Series
+    from monitel_otlp.metrics.window_queue import QueuedEntry
     from monitel_otlp.metrics.window_row import PlainWindow, WindowRow
 
 __all__ = ["CumulativeMapping", "DeltaMapping", "Points", "WindowMapping", "choose_mapping", "mapping_of"]
@@ -30,7 +31,9 @@ _CUMULATIVE = AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
 
 
 class WindowMapping(ABC):
-    """Converts windows to metrics. The times of a series ascend over all calls.
+    """Converts windows and logged numbers to metrics. The times of a series ascend over all calls.
+
+    A logged number becomes a gauge with its name.
 
     The messages are filled directly: the SDK's metric classes and their encoder take four times as long, and the
     training loop may have to wait for that.
@@ -38,6 +41,9 @@ class WindowMapping(ABC):
     Args:
         start_ns: Start of the totals, Unix ns.
         distributions: The form of HISTOGRAM: ``"percentiles"``, ``"histogram"`` or ``"both"``.
+
+    Attributes:
+        coalesced: Number of logged numbers without a point, because a later one has the same millisecond.
     """
 
     kind: str
@@ -48,13 +54,14 @@ class WindowMapping(ABC):
         self._percentiles = distributions != "histogram"
         self._histograms = distributions != "percentiles"
         self._failed = False
+        self.coalesced = 0
 
     @property
     def plain(self) -> tuple[str, int, str]:
         """The arguments of :func:`mapping_of`."""
         return self.kind, self._start_ns, self._distributions
 
-    def write(self, entries: Iterable[Entry], points: Points) -> int:
+    def write(self, entries: Iterable[QueuedEntry], points: Points) -> int:
         """Add the points of windows, in the order of the queue.
 
         Returns:
@@ -90,7 +97,7 @@ class WindowMapping(ABC):
                 continue
             for row in ordered:
                 try:
-                    self.add(row, points)
+                    self._add_row(row, points)
                 except Exception:
                     self._warn()
                     points.rollback()
@@ -99,6 +106,13 @@ class WindowMapping(ABC):
                     points.commit(row.items)
                     series.end_ns = row.end_ns
         return lost
+
+    def _add_row(self, row: WindowRow, points: Points) -> None:
+        if row.suffixes == NUMBER:
+            points.add(row, row.series.name, "").as_double = row.last
+            self.coalesced += row.items - 1
+        else:
+            self.add(row, points)
 
     @abstractmethod
     def add(self, row: WindowRow, points: Points) -> None:
@@ -129,6 +143,12 @@ class WindowMapping(ABC):
             point.min, point.max = histogram.min, histogram.max
             if not histogram.negative and math.isfinite(histogram.sum):  # the protocol demands it
                 point.sum = histogram.sum
+
+    @staticmethod
+    def write_value(row: WindowRow, points: Points, suffix: str) -> None:
+        """Add the gauge of an aggregation, unless a merged window lacks its value."""
+        if (value := row.value(suffix)) is not None:
+            points.add(row, f"{row.series.name}.{suffix}", row.series.definition.unit).as_double = value
 
     def _warn(self) -> None:
         if not self._failed:
@@ -167,7 +187,7 @@ class CumulativeMapping(WindowMapping):
             elif suffix == "histogram":
                 self.write_distribution(row, points, row.total_histogram, _CUMULATIVE, self._start_ns)
             else:
-                points.add(row, f"{series.name}.{suffix}", unit).as_double = row.value(suffix)
+                self.write_value(row, points, suffix)
 
 
 class DeltaMapping(WindowMapping):
@@ -184,11 +204,10 @@ class DeltaMapping(WindowMapping):
     def add(self, row: WindowRow, points: Points) -> None:
         """Add a histogram point, and the points of the other aggregations."""
         series, summary = row.series, False
-        unit = series.definition.unit
         start_ns = max(row.start_ns, series.end_ns)  # windows of two Stats with the same name may overlap
         for suffix in row.suffixes:
             if suffix in {"value", "stddev"}:
-                points.add(row, f"{series.name}.{suffix}", unit).as_double = row.value(suffix)
+                self.write_value(row, points, suffix)
             elif suffix == "histogram":
                 self.write_distribution(row, points, row.histogram if self._histograms else None, _DELTA, start_ns)
             else:

@@ -106,23 +106,23 @@ class Points:
             weights.pop()
         self._added.clear()
 
-    def frozen(self, company: Any, created_ns: int, *, idle: bool = False) -> FrozenRequest:
+    def frozen(self, other_metrics: Any, created_ns: int, *, idle: bool = False) -> FrozenRequest:
         """Return the finished request.
 
         Args:
-            company: ``ResourceMetrics`` with the resource and all other metrics of the request; it is copied.
+            other_metrics: ``ResourceMetrics`` with the resource and all other metrics of the request; it is copied.
             created_ns: Time of encoding, Unix ns.
-            idle: True if ``company`` has only the pipeline's self-metrics; only used for a request without windows.
+            idle: True if ``other_metrics`` has only the pipeline's self-metrics; used for a request without windows.
         """
         target = self.request.resource_metrics[0]
         if not self.windows:
-            target.CopyFrom(company)
+            target.CopyFrom(other_metrics)
             return FrozenRequest("metrics", self.request.SerializeToString(), 0, created_ns, idle=idle)
-        target.MergeFrom(company)
+        target.MergeFrom(other_metrics)
         weights = array("I")
         for _, _, of_metric in self._found.values():
             weights.extend(of_metric)
-        weights.extend([0] * count_records(company, LEVELS["metrics"][1:]))
+        weights.extend([0] * count_records(other_metrics, LEVELS["metrics"][1:]))
         if self._unplaced and weights:
             weights[-1] += self._unplaced
         return FrozenRequest("metrics", self.request.SerializeToString(), self.items, created_ns, weights.tobytes())

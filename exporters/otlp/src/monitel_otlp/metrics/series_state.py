@@ -9,7 +9,7 @@ from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
 import monitel
 from monitel.attributes import escape_surrogates
-from monitel_otlp.metrics.window_queue import Series
+from monitel_otlp.metrics.series import Series
 from monitel_otlp.metrics.window_row import histogram_of, plain_histogram
 
 if TYPE_CHECKING:

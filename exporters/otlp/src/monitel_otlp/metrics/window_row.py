@@ -6,11 +6,13 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import monitel
+from monitel_otlp.metrics.logged_number import LoggedNumber
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from monitel_otlp.metrics.window_queue import Entry, Series
+    from monitel_otlp.metrics.series import Series
+    from monitel_otlp.metrics.window_queue import QueuedEntry
 
 # The fields of monitel.Histogram.
 PlainHistogram = tuple[int, int, int, tuple[int, ...], int, tuple[int, ...], float, float, float, int]
@@ -21,6 +23,9 @@ PlainWindow = tuple[Any, ...]
 _AFTER_HISTOGRAM = 11  # index into a window's plain values
 
 _MILLISECOND_NS = 1_000_000  # Prometheus keeps the first of two points that are closer
+
+#: The ``suffixes`` of a logged number, which is a row with one sample.
+NUMBER = ("logged",)
 
 
 class WindowRow(NamedTuple):
@@ -76,16 +81,19 @@ _VALUES: dict[str, Callable[[WindowRow], float | None]] = {
 }
 
 
-def plain_window(entry: Entry, series: int = 0) -> PlainWindow:
-    """Return a queued window as exact built-in values.
+def plain_window(entry: QueuedEntry, series: int = 0) -> PlainWindow:
+    """Return a queued window or number as exact built-in values.
 
     Args:
-        entry: The window as queued.
+        entry: The window or number as queued.
         series: The number of its series in the header of a raw segment.
 
     Raises:
         Exception: A value is not of the type that a window has.
     """
+    if isinstance(entry, LoggedNumber):
+        time_ns, value = int(entry.time_ns), float(entry.take())
+        return series, NUMBER, time_ns, time_ns, 1, *(value,) * 4, *(None,) * 3, 0, 0.0, 1
     window = entry.window
     return (
         series,
@@ -168,7 +176,9 @@ def ascending(rows: list[WindowRow], earliest_ns: int) -> list[WindowRow]:
 
 
 def _merged(one: WindowRow, other: WindowRow) -> WindowRow:
-    """Return two windows of one series as one, with the totals of the later one."""
+    """Return two windows of one series as one, with the totals of the later one; of two numbers, the later one."""
+    if other.suffixes == NUMBER:
+        return other._replace(items=one.items + other.items)
     both = _window(one).merge(_window(other))
     sums = [row.finite_sum for row in (one, other) if row.finite_sum is not None]
     return other._replace(
@@ -179,7 +189,7 @@ def _merged(one: WindowRow, other: WindowRow) -> WindowRow:
         max=both.max,
         last=both.last,
         stddev=both.stddev,
-        histogram=both.histogram,
+        histogram=both.histogram or other.histogram or one.histogram,  # two Stats of a name may differ
         finite_sum=sum(sums) if sums else None,
         items=one.items + other.items,
     )

@@ -113,16 +113,16 @@ class _SdkDecoder:
         self._owners = [owner_of(plain) for plain in owners]
         self._make = make
         self._requests: list[FrozenRequest] = []
-        self._exporter = RecordRequests(signal, self._requests.append, _nothing, created_ns)
+        self._builder = RecordRequests(signal, self._requests.append, _nothing, created_ns)
 
     def decode(self, items: list[Any]) -> list[FrozenRequest]:
         for plain in items:
             self._pace.pause()
             try:
-                self._exporter.add(self._make(plain, self._owners))
+                self._builder.add(self._make(plain, self._owners))
             except Exception:
                 _log.debug("an item on disk cannot be decoded", exc_info=True)
-        self._exporter.flush()
+        self._builder.flush()
         return _taken(self._requests)
 
 

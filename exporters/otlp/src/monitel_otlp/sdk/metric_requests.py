@@ -28,16 +28,15 @@ if TYPE_CHECKING:
 
     from monitel_otlp.messages.request import FrozenRequest
     from monitel_otlp.metrics.mapping import WindowMapping
-    from monitel_otlp.metrics.window_queue import Entry
+    from monitel_otlp.metrics.window_queue import QueuedEntry
 
 _log = logging.getLogger("monitel.otlp")
 
 WINDOWS_PER_STEP = 8
-RECORDS_PER_STEP = 8
 
 
 class MetricRequests:
-    """Encodes windows, and the metrics that a reader has collected, into requests of one resource.
+    """Encodes windows, logged numbers, and the metrics that a reader has collected, into requests of one resource.
 
     A request holds the metrics of the reader and windows. Windows that do not fit are put into further requests, each
     with the current queue size of the pipeline: Prometheus orders samples by resource, so each request needs a sample
@@ -68,7 +67,7 @@ class MetricRequests:
     ) -> None:
         self.mapping = mapping
         self.resource = encode_resource(resource)
-        self._waiting: list[Entry] = []  # windows of the next group
+        self._waiting: list[QueuedEntry] = []  # of the next group
         self._points = Points()  # of the next request
         self._collected: deque[Any] = deque()  # ResourceMetrics messages
         self._queue_size = queue_size
@@ -76,7 +75,7 @@ class MetricRequests:
         self._lost = lost
         self._failed = False
 
-    def add(self, entries: Sequence[Entry]) -> None:
+    def add(self, entries: Sequence[QueuedEntry]) -> None:
         """Add windows, and encode them in groups of ``WINDOWS_PER_STEP``. Never raises.
 
         Windows of one group that end less than 1 ms apart are merged. The groups do not depend on the number of windows

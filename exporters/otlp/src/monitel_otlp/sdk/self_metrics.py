@@ -39,11 +39,16 @@ class SelfMetrics:
         spool_bytes: Callable[[], int],
         nonfinite: Callable[[], int],
         discarded: Callable[[], int],
+        coalesced: Callable[[], int],
+        left_out: Callable[[], int],
     ) -> None:
         """Create the instruments."""
 
         def observe(read: Callable[[], int]) -> Callable[[CallbackOptions], Iterable[Observation]]:
             return lambda _options: [Observation(read())]
+
+        def observe_if_any(read: Callable[[], int]) -> Callable[[CallbackOptions], Iterable[Observation]]:
+            return lambda _options: [Observation(number)] if (number := read()) else []
 
         self._duration = meter.create_histogram(
             "monitel.export.duration",
@@ -62,6 +67,15 @@ class SelfMetrics:
         )
         meter.create_observable_counter(
             "monitel.stat.discarded", [observe(discarded)], "{sample}", "Samples discarded because of max_samples"
+        )
+        meter.create_observable_counter(
+            "monitel.log.coalesced",
+            [observe_if_any(coalesced)],
+            "{value}",
+            "Logged numbers without a point, because a later one has the same millisecond",
+        )
+        meter.create_observable_counter(
+            "monitel.log.left_out", [observe_if_any(left_out)], "{value}", "Logged values that are not numbers"
         )
         name, unit, description = QUEUE_SIZE
         meter.create_observable_up_down_counter(name, [observe(self.waiting)], unit, description)

@@ -60,7 +60,7 @@ class Segments:
 
     @property
     def size_bytes(self) -> int:
-        """Size of the data that was not read yet, bytes."""
+        """Size of the data that was not removed yet, bytes."""
         return max(sum(segment.size for segment in self._segments) - self._position.offset, 0)
 
     @property

@@ -24,7 +24,8 @@ class Certificates:
     """PEM files. They are read for each connection, so renewed certificates are used.
 
     Attributes:
-        authority: File or folder with the trusted authorities. Without it, REQUESTS_CA_BUNDLE or certifi is used.
+        authority: File or folder with the trusted authorities. The default is REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE or
+            certifi.
         client_certificate: Certificate of the client. It contains the key unless there is a ``client_key``.
         client_key: Key of the client.
     """

@@ -1,0 +1,165 @@
+"""Series of metrics: one name and one set of attributes, with the running totals, and the limit of their number."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, deque
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import monitel
+from monitel.attributes import typed_items
+from monitel_otel import MetricNames
+from monitel_otlp.messages.attributes import key_values
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Mapping
+    from threading import RLock
+
+    from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+
+_log = logging.getLogger("monitel.otlp")
+
+SERIES_LIMIT = 2000  # as in OpenTelemetry's SDK
+_OVERFLOW = "otel.metric.overflow"
+
+
+@dataclass(slots=True, eq=False)
+class Series:
+    """One name and one set of attributes: the windows of any number of Stats, or logged numbers.
+
+    Attributes:
+        name: The metric name.
+        definition: Definition of the first Stat with the name, which decides the metric's unit and monotonicity.
+        attributes: Attributes of every point.
+        count: Number of samples so far.
+        sum: Sum of the samples so far, without windows whose sum is not finite.
+        signed: A sample was negative.
+        end_ns: Time of the latest point; set by the encoder.
+        histogram: Distribution of the samples so far; set by the encoder, because merging takes too long for the
+            training loop.
+        dropped: Distributions of windows that were dropped from the queue and are not in ``histogram`` yet.
+    """
+
+    name: str
+    definition: monitel.StatDefinition
+    attributes: tuple[KeyValue, ...]
+    count: int = 0
+    sum: float = 0.0
+    signed: bool = False
+    end_ns: int = 0
+    histogram: monitel.Histogram | None = None
+    dropped: deque[monitel.Histogram] = field(default_factory=deque)
+
+    def drop(self, histogram: monitel.Histogram) -> None:
+        """Add the distribution of a dropped window to the total."""
+        with suppress(IndexError):
+            histogram = self.dropped.pop().merge(histogram)
+        self.dropped.append(histogram)
+
+    def total(self, histogram: monitel.Histogram) -> monitel.Histogram:
+        """Add the distribution of the next window to the total, and return the total."""
+        with suppress(IndexError):
+            while True:
+                histogram = self.dropped.popleft().merge(histogram)
+        if self.histogram is not None:
+            histogram = self.histogram.merge(histogram)
+        self.histogram = histogram
+        return histogram
+
+
+class SeriesTable:
+    """The series of windows and those of logged numbers, which are separate even if they have the same name.
+
+    A name has at most ``limit`` sets of attributes. Further sets share one series with the attribute
+    ``otel.metric.overflow``, as in OpenTelemetry's SDK; this is logged once.
+
+    Args:
+        limit: The most sets of attributes of one name.
+        attributes: Attributes for every point that does not have them, e.g. the rank.
+        lock: Held while a series is added.
+    """
+
+    def __init__(self, limit: int, attributes: Mapping[str, str | int] | None, lock: RLock) -> None:
+        self._limit = limit
+        self._attributes = dict(attributes or {})
+        self._identity = typed_items(self._attributes)
+        self._lock = lock
+        self._names = MetricNames()
+        self._number_names = MetricNames("logged numbers")
+        self._definitions: dict[str, monitel.StatDefinition] = {}
+        self._different: set[str] = set()
+        self._series: dict[Hashable, Series] = {}
+        self._series_of_name: Counter[Hashable] = Counter()
+        self._overflowing: set[Hashable] = set()
+
+    def of_stat(self, definition: monitel.StatDefinition) -> Series:
+        """Return the series of a Stat's windows."""
+        name = self._names.of(definition.name)
+        first = self._definitions.setdefault(name, definition)
+        if first is not definition and (first.unit, first.monotonic) != (definition.unit, definition.monotonic):
+            self._warn_of_difference(first, definition)
+        attributes = definition.attributes
+        if not attributes and not self._attributes:
+            return self._series.get(name) or self._new(name, name, name, first, {})
+        attributes = {**self._attributes, **attributes}
+        key = name, typed_items(attributes)
+        return self._series.get(key) or self._new(key, name, name, first, attributes)
+
+    def of_number(self, name: str, attributes: Mapping[str, Any], identity: Hashable) -> Series:
+        """Return the series of a logged number.
+
+        Args:
+            name: The number's name.
+            attributes: The attributes of the call.
+            identity: Result of :meth:`identity` for these attributes.
+        """
+        metric = self._number_names.of(name)
+        key = "number", metric, identity
+        return self._series.get(key) or self._new_of_number(key, name, metric, attributes)
+
+    def identity(self, attributes: Mapping[str, Any]) -> Hashable:
+        """Return a key that identifies the attributes of all points of one ``monitel.log()`` call."""
+        return typed_items({**self._attributes, **attributes}) if attributes else self._identity
+
+    def _new_of_number(self, key: Hashable, name: str, metric: str, attributes: Mapping[str, Any]) -> Series:
+        description = "" if metric == name else f"Logged as {name!r}"
+        definition = monitel.StatDefinition(metric, (), "", description, {}, monotonic=False)
+        return self._new(key, ("number", metric), metric, definition, {**self._attributes, **attributes})
+
+    def _new(
+        self,
+        key: Hashable,
+        owner: Hashable,
+        name: str,
+        definition: monitel.StatDefinition,
+        attributes: Mapping[str, Any],
+    ) -> Series:
+        overflows = False
+        with self._lock:
+            if key not in self._series and self._series_of_name[owner] >= self._limit:
+                attributes = {**self._attributes, _OVERFLOW: True}
+                key = owner, typed_items(attributes)
+                overflows = owner not in self._overflowing
+                self._overflowing.add(owner)
+            series = self._series.get(key)
+            if series is None:
+                series = self._series[key] = Series(name, definition, tuple(key_values(attributes)))
+                self._series_of_name[owner] += 1
+        if overflows:
+            _log.warning(
+                "%r has more than %d sets of attributes: further sets are sent as one series with %s=true",
+                *(definition.name, self._limit, _OVERFLOW),
+            )
+        return series
+
+    def _warn_of_difference(self, first: monitel.StatDefinition, other: monitel.StatDefinition) -> None:
+        if first.name not in self._different:
+            self._different.add(first.name)
+            _log.warning(
+                "Stats of one metric differ: %r has unit %r and monotonic=%s, %r has unit %r and monotonic=%s; "
+                "using those of the first",
+                *(first.name, first.unit, first.monotonic),
+                *(other.name, other.unit, other.monotonic),
+            )

@@ -1,0 +1,84 @@
+"""Description of a run: command, git commit, host, number of ranks, and versions."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+import sys
+from contextlib import suppress
+from pathlib import Path
+from platform import python_version
+
+from monitel.attributes import escape_surrogates
+from monitel.masking import mask_arguments
+
+_LONGEST = 2000  # characters of a command
+_PACKAGES = (
+    *("monitel", "torch", "jax", "tensorflow", "numpy"),
+    *("transformers", "lightning", "pytorch_lightning", "accelerate", "deepspeed"),
+)
+_WORLD_SIZE = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS")
+_TOO_LONG = 19  # digits of a number that may not fit in 64 bits
+_HASH_LENGTHS = {40, 64}
+
+
+def describe_run() -> dict[str, str | int]:
+    """Return what is known about the run of this process, as the details of an event. Never raises."""
+    found: dict[str, str | int] = {}
+    with suppress(Exception):
+        found["run.command"] = escape_surrogates(shlex.join(mask_arguments(sys.orig_argv, os.environ))[:_LONGEST])
+    with suppress(Exception):
+        if (commit := git_commit(Path.cwd())) is not None:
+            found["run.git.commit"] = commit
+    with suppress(Exception):
+        found["host.name"] = escape_surrogates(socket.gethostname())
+    for variable in _WORLD_SIZE:
+        value = os.environ.get(variable, "").strip()
+        if value.isdecimal() and len(value) < _TOO_LONG:
+            found["run.world_size"] = int(value)
+            break
+    found["run.version.python"] = python_version()
+    for package in _PACKAGES:
+        version = getattr(sys.modules.get(package), "__version__", None)
+        if isinstance(version, str):
+            found[f"run.version.{package}"] = escape_surrogates(version)
+    return found
+
+
+def git_commit(folder: Path) -> str | None:
+    """Return the hash of the current commit of the repository that a folder is in, without running git.
+
+    Raises:
+        OSError: A file of the repository cannot be read.
+    """
+    for parent in (folder, *folder.parents):
+        if (found := parent / ".git").exists():
+            return _commit_of(found if found.is_dir() else _linked(parent, found))
+    return None
+
+
+def _linked(parent: Path, file: Path) -> Path:
+    """Return the folder that the ``.git`` file of a worktree or a submodule names."""
+    return parent / file.read_text("utf-8").removeprefix("gitdir:").strip()
+
+
+def _commit_of(folder: Path) -> str | None:
+    head = (folder / "HEAD").read_text("utf-8").strip()
+    if not head.startswith("ref:"):
+        return _hash(head)
+    reference = head.removeprefix("ref:").strip()
+    common = folder / (folder / "commondir").read_text("utf-8").strip() if (folder / "commondir").exists() else folder
+    for root in (folder, common):
+        if (root / reference).is_file():
+            return _hash((root / reference).read_text("utf-8").strip())
+    if (common / "packed-refs").is_file():
+        for line in (common / "packed-refs").read_text("utf-8").splitlines():
+            value, _, name = line.partition(" ")
+            if name == reference:
+                return _hash(value)
+    return None  # without a commit
+
+
+def _hash(text: str) -> str | None:
+    return text if len(text) in _HASH_LENGTHS and text.isalnum() else None

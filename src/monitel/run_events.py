@@ -1,0 +1,145 @@
+"""Run events: ``run.started`` with the first exporter of a process, and ``run.ended`` before the last one ends."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+import time
+from threading import RLock
+from typing import Any
+
+from monitel._window import get_step
+from monitel.exit import finalize
+from monitel.exit_code import ExitCode
+from monitel.handlers import emit
+from monitel.run_description import describe_run
+
+__all__ = ["end_if_due", "enter", "leave", "preempt"]
+
+_log = logging.getLogger("monitel")
+
+_COMPLETED, _FAILED, _INTERRUPTED, _PREEMPTED = "completed", "failed", "interrupted", "preempted"
+_VARIABLE = "MONITEL_RUN_EVENTS"
+_OFF = {"0", "false", "no", "off"}
+_PRIORITY = 60  # of the finalizer: after the flush of Stats (100), before pipelines shut down (50)
+
+_lock = RLock()
+_exporters: list[tuple[object, bool]] = []  # each with the argument ``ends_run``
+_began: float | None = None  # monotonic seconds; None if there is no run
+_due: str | None = None  # status of a run that is to end
+_exit_code = ExitCode()
+
+
+def enter(exporter: object, *, enabled: bool | None = None, ends_run: bool = False) -> None:
+    """Add an exporter, which has registered its handler; the first one of a process starts the run.
+
+    Workers of torch's DataLoader have no run, and neither has a forked child unless it installs an exporter itself.
+
+    Args:
+        exporter: The exporter.
+        enabled: Have run events; by default the value of MONITEL_RUN_EVENTS, or True.
+        ends_run: The exporter calls :func:`end_if_due` when it ends, in a thread where a handler may hang. Without such
+            an exporter, the run ends in the main thread when the process ends.
+    """
+    global _began, _due
+    if enabled is None:
+        enabled = os.environ.get(_VARIABLE, "").strip().lower() not in _OFF
+    if not enabled or _is_data_loader_worker():
+        return
+    with _lock:
+        _exporters.append((exporter, ends_run))
+        atexit.unregister(_end_at_exit)
+        atexit.register(_end_at_exit)  # again: it must run before the functions of this exporter, which shut it down
+        if _began is not None:
+            return
+        _began, _due = time.monotonic(), None
+        _exit_code.watch()
+    finalize(_end_at_exit, _PRIORITY)
+    _emit("run.started", describe_run())
+
+
+def leave(exporter: object, error: BaseException | None) -> None:
+    """Remove an exporter. After the last one of a process, the run is to end by :func:`end_if_due`. Idempotent.
+
+    Args:
+        exporter: The exporter, which still has its handler.
+        error: The exception that ends it.
+    """
+    global _due
+    with _lock:
+        left = [each for each in _exporters if each[0] is not exporter]
+        if len(left) < len(_exporters) and not left and _due is None:
+            _due = _status_of(error)
+        _exporters[:] = left
+
+
+def preempt() -> None:
+    """Record that SIGTERM has arrived: the run is to end as preempted. Takes no lock."""
+    global _due
+    _due = _PREEMPTED
+
+
+def end_if_due() -> None:
+    """Emit ``run.ended`` if the run is to end. Idempotent."""
+    global _began, _due
+    with _lock:
+        if _due is None or _began is None:
+            return
+        details: dict[str, Any] = {"run.status": _due, "run.duration": time.monotonic() - _began}
+        _began = _due = None
+        _exporters.clear()
+        _exit_code.forget()
+    if (step := get_step()) is not None:
+        details["run.step"] = step
+    _emit("run.ended", details)
+
+
+def _end_at_exit() -> None:
+    """End the run at the end of the process, before the exporters shut down."""
+    global _due
+    if _due is None:
+        _due = _status_at_exit()
+    if not any(ends_run for _, ends_run in _exporters):
+        end_if_due()
+
+
+def _status_at_exit() -> str:
+    if hasattr(sys, "ps1") or sys.flags.interactive:  # an exception in an interactive session does not end it
+        return _COMPLETED
+    if (error := getattr(sys, "last_value", None)) is not None:
+        return _status_of(error)
+    return _FAILED if _exit_code.failed else _COMPLETED
+
+
+def _emit(name: str, details: dict[str, Any]) -> None:
+    try:
+        emit(name, details)
+    except Exception:
+        _log.exception("an event handler raised on %s", name)
+
+
+def _status_of(error: BaseException | None) -> str:
+    if isinstance(error, SystemExit):
+        error = None if error.code is None or error.code == 0 else error
+    if error is None:
+        return _COMPLETED
+    return _INTERRUPTED if isinstance(error, KeyboardInterrupt) else _FAILED
+
+
+def _is_data_loader_worker() -> bool:
+    data = sys.modules.get("torch.utils.data")
+    return data is not None and data.get_worker_info() is not None
+
+
+def _forget() -> None:
+    """Leave the run to the parent, in a forked child."""
+    global _lock, _began, _due
+    _lock = RLock()
+    _began = _due = None
+    _exporters.clear()
+    _exit_code.forget()
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,129 @@
+"""The description of a run: masked command, git commit, ranks, versions."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from monitel import run_description
+from monitel.masking import mask_arguments
+from monitel.run_description import describe_run, git_commit
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HASH = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.mark.parametrize(
+    ("command", "masked"),
+    [
+        ("train.py --lr 0.1", "train.py --lr 0.1"),
+        ("train.py --hf-token abc --lr 0.1", "train.py --hf-token *** --lr 0.1"),
+        ("train.py --hf_token=abc", "train.py --hf_token=***"),
+        ("train.py --use-auth-token --lr 0.1", "train.py --use-auth-token --lr 0.1"),
+        ("train.py --Password abc", "train.py --Password ***"),
+        ("train.py db.password=a,b&c", "train.py db.password=***"),
+        ("train.py +logger.wandb.api_key=abc", "train.py +logger.wandb.api_key=***"),
+        ("train.py --tokenizer gpt2 --max-tokens 512", "train.py --tokenizer gpt2 --max-tokens 512"),
+        ("train.py --max_tokens=512 --author me", "train.py --max_tokens=512 --author me"),
+        ("train.py s3://user:pass@host/data", "train.py s3://***@host/data"),
+        ("train.py https://host/?lr=1&token=abc&x=2", "train.py https://host/?lr=1&token=***&x=2"),
+        ("train.py {'lr':1,'secret':'abc','x':2}", "train.py {'lr':1,'secret':'***','x':2}"),
+        ("train.py hf_abcdefghijklmnop", "train.py ***"),
+        ("train.py --aws-access-key-id abc", "train.py --aws-access-key-id ***"),
+    ],
+)
+def test_secrets_are_masked(command: str, masked: str) -> None:
+    """By the name of the option or key, and by the form of the value; similar words are not masked."""
+    assert masked.split() == mask_arguments(command.split(), {})
+
+
+def test_header_is_masked() -> None:
+    """A scheme and its token are two words of one argument."""
+    found = mask_arguments(["-H", "Authorization: Bearer abc def", "x-note: Bearer abc"], {})
+    assert ["-H", "Authorization:***", "x-note: Bearer ***"] == found
+
+
+def test_values_of_secret_variables_are_masked() -> None:
+    """A shell has replaced the variable by its value. Folders and short values are not masked."""
+    environment = {"WANDB_API_KEY": "0123abcd", "PWD": "/work/job", "MY_TOKEN": "on", "RUN": "0123abc"}
+    assert ["/work/job/train.py", "x***y", "on", "0123abc"] == mask_arguments(
+        ["/work/job/train.py", "x0123abcdy", "on", "0123abc"], environment
+    )
+
+
+def repository(folder: Path, head: str, **files: str) -> Path:
+    """Write the files of a repository's ``.git`` folder."""
+    git = folder / ".git"
+    git.mkdir(parents=True)
+    (git / "HEAD").write_text(head)
+    for name, text in files.items():
+        path = git / name.replace("__", "/").replace("packed_refs", "packed-refs")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+def test_commit_of_a_branch(tmp_path: Path) -> None:
+    """From the folder or from one above."""
+    repository(tmp_path, "ref: refs/heads/main\n", refs__heads__main=f"{HASH}\n")
+    (tmp_path / "a/b").mkdir(parents=True)
+    assert [HASH, HASH] == [git_commit(tmp_path), git_commit(tmp_path / "a/b")]
+
+
+def test_commit_of_a_packed_branch(tmp_path: Path) -> None:
+    """Git packs references into one file."""
+    packed = f"# pack-refs with: peeled\n{'f' * 40} refs/heads/mainline\n{HASH} refs/heads/main\n^{'e' * 40}\n"
+    assert HASH == git_commit(repository(tmp_path, "ref: refs/heads/main\n", packed_refs=packed))
+
+
+def test_detached_commit(tmp_path: Path) -> None:
+    """HEAD is the hash itself."""
+    assert HASH == git_commit(repository(tmp_path, f"{HASH}\n"))
+
+
+def test_commit_of_a_worktree(tmp_path: Path) -> None:
+    """Its HEAD is in a folder of the repository, its branch in the repository."""
+    main = repository(tmp_path / "main", "ref: refs/heads/main\n", refs__heads__side=f"{HASH}\n")
+    own = main / ".git/worktrees/side"
+    own.mkdir(parents=True)
+    (own / "HEAD").write_text("ref: refs/heads/side\n")
+    (own / "commondir").write_text("../..\n")
+    (tmp_path / "side").mkdir()
+    (tmp_path / "side/.git").write_text(f"gitdir: {own}\n")
+    assert HASH == git_commit(tmp_path / "side")
+
+
+@pytest.mark.parametrize("head", ["ref: refs/heads/main\n", "not a hash\n", ""])
+def test_repository_without_a_commit(tmp_path: Path, head: str) -> None:
+    """A new or damaged repository has none."""
+    assert git_commit(repository(tmp_path, head)) is None
+
+
+def test_commit_is_that_of_git(tmp_path: Path) -> None:
+    """As git itself prints it."""
+    try:
+        for arguments in ("init -q", "-c user.name=x -c user.email=x@y commit -q --allow-empty -m first"):
+            subprocess.run(["git", *arguments.split()], cwd=tmp_path, check=True, capture_output=True, timeout=30)
+    except OSError:
+        pytest.skip("git is not installed")
+    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=tmp_path, check=True, capture_output=True, timeout=30)
+    assert done.stdout.decode().strip() == git_commit(tmp_path)
+
+
+def test_damaged_repository_does_not_raise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other details are there."""
+    (tmp_path / ".git").write_text("gitdir: /nowhere\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    found = describe_run()
+    assert ("run.git.commit" not in found, 8) == (True, found["run.world_size"])
+
+
+def test_long_command_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A code in the command line may be long."""
+    monkeypatch.setattr("sys.orig_argv", ["python", "-c", "x" * 5000])
+    assert run_description._LONGEST == len(str(describe_run()["run.command"]))
