@@ -55,8 +55,8 @@ def _measure(subject: str, switch: str) -> list[Row]:
     kept = {key: value for key, value in os.environ.items() if not key.startswith("OTEL_")}
     print(f"{subject} ...", file=sys.stderr, flush=True)
     done = subprocess.run(
-        [sys.executable, _HERE / f"{subject}.py"],
-        env={**kept, _SWITCH: switch},
+        [sys.executable, next(_HERE.glob(f"*/{subject}.py"))],
+        env={**kept, _SWITCH: switch, "PYTHONPATH": str(_HERE)},
         capture_output=True,
         text=True,
         timeout=300,

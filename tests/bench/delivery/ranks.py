@@ -136,5 +136,5 @@ if __name__ == "__main__":
     except ImportError:
         Row("what many ranks cost", None).put()
     else:
-        sys.path.insert(0, str(Path(__file__).parents[2]))
+        sys.path.insert(0, str(Path(__file__).parents[3]))
         main()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any
 
-from memory import bytes_each
+from recording.memory import bytes_each
 from race import optional, race, timed, twin
 from row import Row, report
 

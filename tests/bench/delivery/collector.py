@@ -13,7 +13,7 @@ from row import Row
 
 _RANKS, _STATS, _WINDOWS = 64, 50, 10
 _INTERVALS_MS = (5000, 200)  # between two requests: few, and many of which most carry no window
-_ROOT = Path(__file__).parents[2]
+_ROOT = Path(__file__).parents[3]
 
 
 def config(port: int, forward_to: str) -> dict[str, Any]:
