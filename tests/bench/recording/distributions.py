@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any
 
-from recording.memory import bytes_each
 from race import optional, race, timed, twin
+from recording.memory import bytes_each
 from row import Row, report
 
 import monitel
