@@ -7,12 +7,13 @@ declarative configuration. The first exporter registers monitel's event handler,
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import sys
 from threading import Lock, RLock, Thread, main_thread
 from typing import TYPE_CHECKING, Any
 
-from opentelemetry import trace
+from opentelemetry import metrics, trace
 from opentelemetry.sdk.metrics.export import MetricExporter as SDKMetricExporter
 from opentelemetry.sdk.metrics.export import MetricExportResult
 from opentelemetry.sdk.resources import Resource
@@ -21,7 +22,7 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 
 import monitel
 from monitel.run_events import end_if_due, enter
-from monitel_otlp._compat import LogRecordExporter, LogRecordExportResult
+from monitel_otlp._compat import LogRecordExporter, LogRecordExportResult, get_logger_provider
 from monitel_otlp.config.launcher import launch_attributes
 from monitel_otlp.config.settings import resolve
 from monitel_otlp.pipeline import EXIT_TIMEOUT, Pipeline
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from monitel_otlp._compat import ReadableLogRecord
     from monitel_otlp.engine.engine import Engine
 
+_log = logging.getLogger("monitel.otlp")
+
 _HAND_OVER = 0.3  # seconds of the exit's time
 
 _lock = RLock()
@@ -46,9 +49,18 @@ _attached: Pipeline | None = None
 @atexit.register  # at import: it runs after the functions that the application's providers register later
 def _end() -> None:
     if _attached is not None:
-        # A declarative configuration makes the TracerProvider first, so it shuts down after this function.
-        getattr(trace.get_tracer_provider(), "force_flush", lambda _milliseconds: None)(_HAND_OVER * 1e3)
+        # Providers that were created before this import shut down after this function.
+        for provider in (get_logger_provider(), metrics.get_meter_provider(), trace.get_tracer_provider()):
+            _flush(provider)
         _attached.shutdown(EXIT_TIMEOUT - 2 * _HAND_OVER)
+
+
+def _flush(provider: object) -> None:
+    """Have a provider of the application hand over what it holds. One that has shut down may refuse."""
+    try:
+        getattr(provider, "force_flush", lambda _milliseconds: None)(_HAND_OVER * 1e3)
+    except Exception:
+        _log.debug("a provider of the application could not be flushed at exit", exc_info=True)
 
 
 def _attach(**arguments: Any) -> Pipeline:

@@ -12,7 +12,7 @@ import pytest
 from exporters.otlp.tests.inbox import DEADLINE
 from exporters.otlp.tests.pipelines import check_accounts
 from exporters.otlp.tests.producers import checked_continuously, run_together
-from exporters.otlp.tests.spools import last_line
+from exporters.otlp.tests.spools import folders, last_line, load
 from opentelemetry.sdk._logs import LoggerProvider, LogRecordProcessor
 from opentelemetry.sdk._logs.export import BatchLogRecordProcessor, SimpleLogRecordProcessor
 from opentelemetry.sdk.metrics import MeterProvider
@@ -310,3 +310,32 @@ def test_last_line_counts_what_arrived_without_code(receiver: Receiver, run: Run
     assert (10, 5, 5) == (len(receiver.records()), len(receiver.spans()), receiver.values("loss.count")[-1])
     assert "exported 5 windows, 10 events, 5 spans" in ended.stderr
     assert (None, None) == (last_line(ended.stderr).dropped, last_line(ended.stderr).spooled)
+
+
+PROVIDERS_FIRST = """
+from opentelemetry import _logs, metrics, trace
+from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+logs, traces = LoggerProvider(), TracerProvider()
+_logs.set_logger_provider(logs)
+trace.set_tracer_provider(traces)
+from monitel_otlp import LogExporter, MetricExporter, SpanExporter
+logs.add_log_record_processor(BatchLogRecordProcessor(LogExporter(spool_dir="spool")))
+traces.add_span_processor(BatchSpanProcessor(SpanExporter(spool_dir="spool")))
+metrics.set_meter_provider(MeterProvider([PeriodicExportingMetricReader(MetricExporter(spool_dir="spool"))]))
+Stat("loss", [COUNT], 60.0).add(1)
+monitel.emit("event")
+trace.get_tracer("mine").start_span("span").end()
+"""
+
+
+def test_providers_created_before_the_exporters_lose_nothing(run: Run, tmp_path: Path) -> None:
+    """Such a provider shuts down after the exporters' end, which therefore asks for its items."""
+    ended = run("-c", f"import monitel\nfrom monitel import COUNT, Stat{PROVIDERS_FIRST}")
+    requests = [request for folder in folders(tmp_path / "spool") for request in load(folder)]
+    assert {"metrics", "logs", "traces"} == {request.signal for request in requests}
+    assert last_line(ended.stderr).dropped is None
