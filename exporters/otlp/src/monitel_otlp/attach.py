@@ -12,6 +12,7 @@ import os
 import sys
 from threading import Lock, RLock, Thread, main_thread
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from opentelemetry import metrics, trace
 from opentelemetry.sdk.metrics.export import MetricExporter as SDKMetricExporter
@@ -30,7 +31,7 @@ from monitel_otlp.sdk.preferences import reader_preferences
 from monitel_otlp.sigterm import is_launcher
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from opentelemetry.sdk.metrics.export import MetricsData
     from opentelemetry.sdk.trace import ReadableSpan
@@ -44,19 +45,21 @@ _HAND_OVER = 0.3  # seconds of the exit's time
 
 _lock = RLock()
 _attached: Pipeline | None = None
+_open: WeakSet[_Attached] = WeakSet()  # exporters whose provider has not shut down
 
 
 @atexit.register  # at import: it runs after the functions that the application's providers register later
 def _end() -> None:
     if _attached is not None:
-        # Providers that were created before this import shut down after this function.
-        for provider in (get_logger_provider(), metrics.get_meter_provider(), trace.get_tracer_provider()):
-            _flush(provider)
+        for kind, get_provider in _PROVIDERS.items():
+            # A provider that was created before this import shuts down after this function.
+            if any(isinstance(exporter, kind) for exporter in _open):
+                _flush(get_provider())
         _attached.shutdown(EXIT_TIMEOUT - 2 * _HAND_OVER)
 
 
 def _flush(provider: object) -> None:
-    """Have a provider of the application hand over what it holds. One that has shut down may refuse."""
+    """Have a provider of the application hand over what it holds."""
     try:
         getattr(provider, "force_flush", lambda _milliseconds: None)(_HAND_OVER * 1e3)
     except Exception:
@@ -119,6 +122,7 @@ class _Attached:
     def __init__(self, **arguments: Any) -> None:
         self._pipeline = _attach(**arguments)
         self._pid = os.getpid()
+        _open.add(self)
 
     def _engine(self) -> Engine | None:
         return self._pipeline.engine if os.getpid() == self._pid and self._pipeline.ended is None else None
@@ -129,6 +133,7 @@ class _Attached:
 
     def shutdown(self, timeout_millis: float = 30_000, **_kwargs: Any) -> None:  # noqa: ARG002  it does not wait
         """Deliver the items that were handed over, in the background or when the process ends."""
+        _open.discard(self)
         if (engine := self._engine()) is not None:
             engine.wake()
 
@@ -196,3 +201,10 @@ class SpanExporter(_Attached, SDKSpanExporter):
             return SpanExportResult.FAILURE
         engine.export_spans(spans)
         return SpanExportResult.SUCCESS
+
+
+_PROVIDERS: dict[type[_Attached], Callable[[], object]] = {
+    LogExporter: get_logger_provider,
+    MetricExporter: metrics.get_meter_provider,
+    SpanExporter: trace.get_tracer_provider,
+}
