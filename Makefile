@@ -16,7 +16,7 @@ demo: $(STAMP)  ## half a minute of real training, recorded for TensorBoard and 
 test: $(STAMP)  ## all tests that need no other program
 	$(BIN)/python -m pytest -n 4 --dist worksteal -m "not integration and not stress"
 
-fuzz: $(STAMP)  ## the property tests with ten times as many examples, at random
+fuzz: $(STAMP)  ## the property tests with five times as many examples, at random
 	$(BIN)/python -m pytest -m "hypothesis and not integration" --hypothesis-profile fuzz
 
 stress: $(STAMP)  ## bursts, large queues and limits of time, one test at a time

@@ -26,7 +26,7 @@ settings.register_profile("test", settings.get_profile("monitel"), derandomize=T
 settings.register_profile("fuzz", settings.get_profile("monitel"), print_blob=True)
 settings.load_profile("test")
 
-_FUZZ_FACTOR = 10
+_FUZZ_FACTOR = 5
 
 
 def pytest_configure() -> None:
@@ -36,7 +36,7 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With ``--hypothesis-profile fuzz``, run ten times as many examples of each test, at random."""
+    """With ``--hypothesis-profile fuzz``, run five times as many examples of each test, at random."""
     if config.getoption("--hypothesis-profile") != "fuzz":
         return
     tests: dict[int, Any] = {id(each.obj): each.obj for each in items if isinstance(each, pytest.Function)}
