@@ -98,6 +98,16 @@ def test_what_is_in_the_way_is_named(stack: Stack, environment: dict[str, str], 
     stack("down")
 
 
+def folder_with_broken(name: str, tmp_path: Path, environment: dict[str, str]) -> Path:
+    """Return a folder with the programs of the stack, one of which ends immediately."""
+    folder = tmp_path / "broken"
+    folder.mkdir()
+    for each in ("otelcol", "prometheus"):
+        program = shutil.which("true") if each == name else f"{environment['MONITEL_BACKENDS']}/{each}"
+        (folder / each).symlink_to(program or "")
+    return folder
+
+
 @pytest.mark.parametrize("environment", ["processes"], indirect=True)
 @pytest.mark.parametrize("name", ["otelcol", "prometheus"])
 def test_what_has_died_is_started_again(stack: Stack, environment: dict[str, str], tmp_path: Path, name: str) -> None:
@@ -107,7 +117,7 @@ def test_what_has_died_is_started_again(stack: Stack, environment: dict[str, str
     os.kill(int(pids[name]), signal.SIGKILL)
     port = environment["PROMETHEUS_PORT" if name == "prometheus" else "OTLP_HTTP_PORT"]
     eventually(lambda: not listening(port), "it is still there")
-    broken = {**environment, f"MONITEL_{name.upper()}": shutil.which("true") or ""}
+    broken = {**environment, "MONITEL_BACKENDS": str(folder_with_broken(name, tmp_path, environment))}
     assert f"{name} did not start" in stack("up", status=1, environment=broken).stderr
     stack("up")
     again = {each: (tmp_path / "stack" / f"{each}.pid").read_text() for each in pids}
