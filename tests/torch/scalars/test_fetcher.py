@@ -23,17 +23,11 @@ from monitel.torch._compat import plain_tensor_check  # noqa: E402  after the ch
 from monitel.torch.scalars import fetcher  # noqa: E402
 from monitel.torch.scalars.compiled_adds import CompiledAdds  # noqa: E402
 
-from .device_scalars import ALL, Scalars, scalars, windows  # noqa: E402
+from .device_scalars import ALL, Scalars, windows  # noqa: E402
 from .later_device import Stream, later, on_later  # noqa: E402
 
 pytestmark = pytest.mark.torch
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
-
-
-@pytest.fixture(name="device")
-def _device() -> Iterator[Scalars]:
-    with scalars() as device:
-        yield device
 
 
 @pytest.fixture
@@ -41,13 +35,6 @@ def clock() -> Iterator[monitel.testing.ManualClock]:
     """Provide the clock of the Stats that a test creates."""
     with monitel.testing.ManualClock() as clock:
         yield clock
-
-
-@pytest.fixture
-def events() -> Iterator[list[monitel.Event]]:
-    """Collect the events of the test."""
-    with monitel.testing.capture_events() as events:
-        yield events
 
 
 def test_add_is_one_launch_and_does_not_wait(device: Scalars) -> None:

@@ -3,38 +3,22 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
 import monitel
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 torch: Any = pytest.importorskip("torch", reason="has tensors on a device: torch is not installed")
 
 from monitel.torch.scalars import fetcher, staging_ring  # noqa: E402  after the check for torch
 
-from .device_scalars import ALL, Scalars, scalars, windows  # noqa: E402
+from .device_scalars import ALL, Scalars, windows  # noqa: E402
 from .later_device import later, on_later  # noqa: E402
 
 pytestmark = pytest.mark.torch
 ROOM = staging_ring.PAGES * staging_ring.SLOTS
-
-
-@pytest.fixture(name="device")
-def _device() -> Iterator[Scalars]:
-    with scalars() as device:
-        yield device
-
-
-@pytest.fixture
-def events() -> Iterator[list[monitel.Event]]:
-    """Collect the events of the test."""
-    with monitel.testing.capture_events() as events:
-        yield events
 
 
 def test_pages_are_reused_while_the_device_keeps_up(device: Scalars, events: list[monitel.Event]) -> None:

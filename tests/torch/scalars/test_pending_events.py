@@ -9,28 +9,14 @@ import pytest
 
 import monitel
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 torch: Any = pytest.importorskip("torch", reason="has tensors on a device: torch is not installed")
 
-from .device_scalars import Scalars, scalars  # noqa: E402  after the check for torch
 from .later_device import later, on_later  # noqa: E402
 
+if TYPE_CHECKING:
+    from .device_scalars import Scalars
+
 pytestmark = pytest.mark.torch
-
-
-@pytest.fixture(name="device")
-def _device() -> Iterator[Scalars]:
-    with scalars() as device:
-        yield device
-
-
-@pytest.fixture
-def events() -> Iterator[list[monitel.Event]]:
-    """Collect the events of the test."""
-    with monitel.testing.capture_events() as events:
-        yield events
 
 
 def test_event_is_logged_when_its_numbers_have_arrived(device: Scalars, events: list[monitel.Event]) -> None:

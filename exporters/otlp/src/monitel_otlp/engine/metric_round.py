@@ -162,7 +162,7 @@ class MetricRound:
         self._waits = WaitInstruments(get_meter("monitel", monitel.__version__))
         self._register(get_meter(PIPELINE_SCOPE, monitel.__version__))
 
-    def _close_windows(self) -> list[Any]:
+    def _close_windows(self) -> None:
         """Close expired windows, which calls event handlers of the application; in the callback thread."""
 
         def pause() -> None:
@@ -174,7 +174,6 @@ class MetricRound:
                 yield_gil()
 
         monitel.close_expired_windows(pause)
-        return []
 
     def _drain_windows(self) -> bool:
         """Encode some of the queued windows, unless a reader asks for them; return True if the round should end."""
@@ -184,7 +183,6 @@ class MetricRound:
         return self._encoder.superseded
 
 
-def _flush_stats() -> list[Any]:
+def _flush_stats() -> None:
     end_if_due()
     monitel.flush()
-    return []
