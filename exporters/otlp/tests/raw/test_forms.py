@@ -202,6 +202,9 @@ def points_of_windows(requests: list[FrozenRequest]) -> dict[str, list[bytes]]:
                 getattr(resource.scope_metrics[0].scope, each) for each in ("name", "version")
             )
             data = getattr(metric, metric.WhichOneof("data"))
+            for point in data.data_points:
+                if metric.HasField("gauge") and math.isnan(point.as_double):
+                    point.as_double = math.nan  # the sign of NaN + NaN differs as the interpreter specializes the code
             points = [exact_bytes(point) for point in data.data_points]
             del data.data_points[:]
             found.setdefault(repr(metric), []).extend(points)
