@@ -49,10 +49,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @contextmanager
 def _left_as_found(package: ModuleType) -> Iterator[None]:
-    """Remove new handlers, named Stats and wait counters, and the step, at the end."""
+    """Remove new handlers, named Stats, counters and wait counters, and the step, at the end."""
     state = package._window, package.handlers, package.registry._stats, package.wait_counter
     window, handlers, stats, wait_counter = state
+    counted = [package.counter.__globals__[name] for name in ("_counters", "_first_of_name")]
     found = {*handlers._handlers}, {*stats}, {*wait_counter._waits}
+    found_counters = [{*each} for each in counted]
     window.set_step(None)  # there is no public way to forget the step
     yield
     for handle in {*handlers._handlers} - found[0]:
@@ -62,6 +64,9 @@ def _left_as_found(package: ModuleType) -> Iterator[None]:
     for key in {*wait_counter._waits} - found[2]:
         del wait_counter._waits[key]
     wait_counter._ended.clear()
+    for each, before in zip(counted, found_counters, strict=True):
+        for name in {*each} - before:
+            del each[name]
     window.set_step(None)
 
 
@@ -73,7 +78,7 @@ def packages() -> Callable[[], list[ModuleType]]:
 
 @pytest.fixture(autouse=True)
 def fresh_state(packages: Callable[[], list[ModuleType]]) -> Iterator[None]:
-    """Start each test without the handlers, Stats, wait counters, step and run of other tests."""
+    """Start each test without the handlers, Stats, counters, wait counters, step and run of other tests."""
     with ExitStack() as stack:
         stack.callback(run_events._forget)
         for package in packages():

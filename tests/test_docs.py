@@ -22,6 +22,7 @@ _PATTERNS = ("*.md", "compose/**/*.md", "docs/**/*.md", "exporters/*/README.md")
 PAGES = sorted(page for pattern in _PATTERNS for page in ROOT.glob(pattern))
 API = ROOT / "docs" / "reference" / "api"
 PACKAGES = ("monitel", "monitel_otel", "monitel_otlp", "monitel_tensorboard")
+FRAMEWORKS = ("accelerate", "lightning", "transformers")
 NEEDS_TORCH = re.compile(r"^\s*(?:>>> )?(?:import|from) (?:monitel\.)?torch\b", re.MULTILINE)
 USES_TORCH = re.compile(r"^```python\n(?:(?!```).*\n)*?(?:>>> )?import (?:monitel\.)?torch$", re.MULTILINE)
 BLOCK = re.compile(r"^```python( no-run)?\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -103,7 +104,7 @@ def test_api_page_lists_every_public_name(page: Path) -> None:
     if page.stem == "monitel.torch":
         pytest.importorskip("torch", reason="the package uses torch: torch is not installed")
     package, text = importlib.import_module(page.stem), page.read_text()
-    for name in package.__all__:
+    for name in getattr(package, "__all__", ()):  # of monitel.integrations only the modules have names
         if name.startswith("_") or isinstance(getattr(package, name), ModuleType):
             continue
         entries = f"::: {page.stem}.{name}\n", f"`{page.stem}.{name}`", f"`{name}`"
@@ -119,11 +120,20 @@ def modules() -> list[str]:
     return [name for name in names if not name.endswith(("__main__", "_window_c", "_ranges_c"))]
 
 
-@pytest.mark.parametrize("name", [marked(name, name, torch=name.startswith("monitel.torch")) for name in modules()])
+def marked_module(name: str) -> Any:
+    """Return a module's name as a test parameter, with the mark of the package that it needs."""
+    if name.rpartition(".")[2] in FRAMEWORKS:
+        return pytest.param(name, id=name, marks=[pytest.mark.frameworks])
+    return marked(name, name, torch=name.startswith("monitel.torch"))
+
+
+@pytest.mark.parametrize("name", [marked_module(name) for name in modules()])
 def test_docstring_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The examples in the docstrings of a module run."""
     if name.startswith("monitel.torch"):
         pytest.importorskip("torch", reason="the module uses torch: torch is not installed")
+    if (framework := name.rpartition(".")[2]) in FRAMEWORKS:
+        pytest.importorskip(framework, reason=f"the module uses {framework}, which is not installed")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MONITEL_RUN_EVENTS", "1")  # as for readers
     module = importlib.import_module(name)

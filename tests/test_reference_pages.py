@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import inspect
 import re
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from monitel.variables import Variable, name_of_variable
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGURATION = (ROOT / "docs/reference/configuration.md").read_text("utf-8")
@@ -24,6 +27,8 @@ FUNCTIONS = {
     "monitel_tensorboard.install": "install",
     "monitel.torch.instrument": "instrument",
 }
+#: The functions whose arguments have variables, and the modules with the tables of these.
+CHOICES = {"monitel_otlp.configure": "monitel_otlp.choices", "monitel.torch.instrument": "monitel.torch.options"}
 
 
 def section(heading: str) -> str:
@@ -47,10 +52,12 @@ def parameters(function: str) -> dict[str, Any]:
     return {each.name: each.default for each in found.values()}
 
 
-@pytest.mark.parametrize(
-    "function",
-    [pytest.param(each, marks=[pytest.mark.torch] if ".torch." in each else []) for each in FUNCTIONS],
-)
+def marked(functions: Iterable[str]) -> list[Any]:
+    """Return functions as parameters of a test, those of torch with its mark."""
+    return [pytest.param(each, marks=[pytest.mark.torch] if ".torch." in each else []) for each in functions]
+
+
+@pytest.mark.parametrize("function", marked(FUNCTIONS))
 def test_configuration_page_has_every_argument_and_its_default(function: str) -> None:
     """Each parameter has a row, and the row's default is that of the function."""
     documented = {name: (names, cells) for names, cells in rows(FUNCTIONS[function]) for name in names}
@@ -62,10 +69,47 @@ def test_configuration_page_has_every_argument_and_its_default(function: str) ->
             assert shown in {cell.strip("`").replace(",", "") for cell in cells[:2]}, f"{function}({name}={default!r})"
 
 
-def test_configuration_page_has_no_other_arguments() -> None:
-    """Each documented argument of configure() exists."""
-    documented = {name for names, _ in rows("configure") for name in names}
-    assert set(parameters("monitel_otlp.configure")) == documented
+@pytest.mark.parametrize("function", marked(CHOICES))
+def test_configuration_page_has_no_other_arguments(function: str) -> None:
+    """Each documented argument exists."""
+    documented = {name for names, _ in rows(FUNCTIONS[function]) for name in names}
+    assert set(parameters(function)) == documented
+
+
+@pytest.mark.parametrize("function", marked(CHOICES))
+def test_each_argument_has_a_variable_or_a_reason(function: str) -> None:
+    """The code's table has each argument; the row on the page has its variable, or the reason why there is none."""
+    arguments = parameters(function)
+    choices = import_module(CHOICES[function]).CHOICES
+    assert set(arguments) == set(choices)
+    documented = {name: cells[0] for names, cells in rows(FUNCTIONS[function]) for name in names}
+    for name, variable in choices.items():
+        own = f"`{name_of_variable(name)}`"
+        expected = variable if isinstance(variable, str) else own
+        assert expected in documented[name], name
+        assert (own in documented[name]) == isinstance(variable, Variable), name
+
+
+@pytest.mark.torch
+def test_page_names_only_variables_that_exist() -> None:
+    """A variable of a removed argument is not documented."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    choices = [import_module(module).CHOICES for module in CHOICES.values()]
+    own = {name_of_variable(name) for each in choices for name, kind in each.items() if isinstance(kind, Variable)}
+    documented = set(re.findall(r"`(MONITEL_\w+)", CONFIGURATION))
+    assert documented - own == {"MONITEL_NO_EXTENSIONS", "MONITEL_TORCH_RANK_PROCESS"}
+    assert not own - documented
+
+
+def test_page_says_which_arguments_apply_to_exporters_by_name() -> None:
+    """The arguments of the exporters are in the text, and all others of configure() in the table."""
+    pytest.importorskip("monitel_otlp.attach", reason="monitel_otlp or a dependency is not installed")
+    settings = parameters("monitel_otlp.config.settings.resolve")
+    accepted = {*parameters("monitel_otlp.attach._attach"), *settings} - {"arguments"}
+    text = section("Exporters by name").split("\n| ", 1)[0]
+    assert accepted <= set(re.findall(r"`(\w+)`", text))
+    excluded = {name for names, _ in rows("Exporters by name") for name in names}
+    assert set(parameters("monitel_otlp.configure")) - accepted == excluded
 
 
 def test_configuration_page_has_every_variable() -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from monitel import exit as _exit  # noqa: F401  flushes at exit
 from monitel import testing
 from monitel.aggregation import COUNT, HISTOGRAM, MAX, MEAN, MIN, STDDEV, SUM, VALUE, Aggregation
+from monitel.counter import Counter, CounterReading, counter, counters
 from monitel.event import STAT_EVENT, Event, Severity, data_value_t
 from monitel.handlers import (
     EventHandlerHandle,
@@ -45,6 +46,8 @@ __all__ = [
     "SUM",
     "VALUE",
     "Aggregation",
+    "Counter",
+    "CounterReading",
     "Event",
     "EventHandlerHandle",
     "Histogram",
@@ -62,6 +65,8 @@ __all__ = [
     "_WaitCounterTracker",
     "close_expired_windows",
     "config",
+    "counter",
+    "counters",
     "data_value_t",
     "emit",
     "flush",

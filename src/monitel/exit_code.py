@@ -13,10 +13,12 @@ class ExitCode:
 
     Attributes:
         failed: True after a call with a code other than None and 0, unless the program has caught its exception.
+        interrupted: True if that call handled a KeyboardInterrupt.
     """
 
     def __init__(self) -> None:
         self.failed = False
+        self.interrupted = False
         self._calls = 0
         self._watching = False
         self._previous: Any = None
@@ -49,6 +51,7 @@ class ExitCode:
             if self._watching and current_thread() is main_thread():  # elsewhere it ends only the thread
                 self._calls += 1
                 self.failed = error.code is not None and error.code != 0
+                self.interrupted = isinstance(error.__context__, KeyboardInterrupt)
                 with suppress(Exception):
                     error._monitel_call = _Call(self, self._calls)  # type: ignore[attr-defined]
             raise

@@ -7,7 +7,7 @@ import os
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
-from monitel import _window
+from monitel import _window, before_flush
 from monitel.aggregation import TORCHS
 from monitel.attributes import checked_attributes, checked_text, typed_items
 from monitel.failures import call_each
@@ -92,13 +92,14 @@ def _setting(stat: Stat, key: str) -> object:
 def flush() -> None:
     """Close the open window of every live Stat and log it, oldest Stat first.
 
-    Every Stat is flushed, even if a handler raises; then the first exception is raised.
+    Before that, sources such as :func:`monitel.torch.instrument` log the events that they have queued. Every Stat is
+    flushed, even if a handler raises; then the first exception is raised.
     """
-    call_each(Stat.flush, _window.live())
+    call_each(_call, (before_flush.run, lambda: call_each(Stat.flush, _window.live())))
 
 
 def close_expired_windows(pause: Callable[[], object] | None = None) -> int:
-    """Close expired windows, so that idle Stats are reported on time.
+    """Close expired windows, so that idle Stats are reported on time, after sources have logged their queued events.
 
     Exporters call this every few seconds in a thread; handlers then run in that thread.
 
@@ -108,9 +109,18 @@ def close_expired_windows(pause: Callable[[], object] | None = None) -> int:
     Returns:
         Number of closed windows.
     """
-    expired = _window.expired()
-    call_each(Stat._close_expired, expired if pause is None else _with_pauses(expired, pause))
+    expired: list[Stat] = []
+
+    def close() -> None:
+        expired.extend(_window.expired())
+        call_each(Stat._close_expired, expired if pause is None else _with_pauses(expired, pause))
+
+    call_each(_call, (before_flush.run, close))
     return len(expired)
+
+
+def _call(function: Callable[[], object]) -> None:
+    function()
 
 
 def _with_pauses(stats: list[Stat], pause: Callable[[], object]) -> Iterator[Stat]:

@@ -40,7 +40,7 @@ class RunConfig(Event):
     _config: dict[str, ConfigValue]
 
     def __init__(self, config: Mapping[str, Any], timestamp: datetime | None = None) -> None:
-        plain = {escape_surrogates(str(key)): _plain(value, 1) for key, value in config.items()}
+        plain = plain_config(config)
         super().__init__(_EVENT, clock.now() if timestamp is None else timestamp, dict(_scalars(plain, "")))
         self._config = plain
 
@@ -82,13 +82,28 @@ def config(values: Mapping[str, Any], /) -> None:
     log_event(RunConfig(values))
 
 
+def plain_config(values: Mapping[Any, Any], depth: int = 1) -> dict[str, ConfigValue]:
+    """Return a configuration as exact built-in values; ``depth`` is the level of its values.
+
+    A value that raises when it is read is replaced by the name of the exception: OmegaConf raises at values that are
+    missing or cannot be resolved.
+    """
+    return {escape_surrogates(str(key)): _item(values, key, depth) for key in values}
+
+
+def _item(container: Any, key: Any, depth: int) -> ConfigValue:
+    try:
+        return _plain(container[key], depth)
+    except Exception as error:  # raised by the class of the container or the value
+        return f"<{type(error).__name__}>"
+
+
 def _plain(value: Any, depth: int) -> ConfigValue:
-    """Return a value as exact built-in values."""
     if depth < _DEEPEST:
         if isinstance(value, Mapping):
-            return {escape_surrogates(str(key)): _plain(each, depth + 1) for key, each in value.items()}
+            return plain_config(value, depth + 1)
         if isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray)):
-            return [_plain(each, depth + 1) for each in value]
+            return [_item(value, index, depth + 1) for index in range(len(value))]
     if value is None:
         return None
     try:

@@ -15,14 +15,14 @@ from monitel.exit import finalize
 from monitel.exit_code import ExitCode
 from monitel.handlers import emit
 from monitel.run_description import describe_run
+from monitel.variables import BOOLEAN, read_variables
 
 __all__ = ["end_if_due", "enter", "leave", "preempt"]
 
 _log = logging.getLogger("monitel")
 
 _COMPLETED, _FAILED, _INTERRUPTED, _PREEMPTED = "completed", "failed", "interrupted", "preempted"
-_VARIABLE = "MONITEL_RUN_EVENTS"
-_OFF = {"0", "false", "no", "off"}
+_CHOICES = {"run_events": BOOLEAN}
 _PRIORITY = 60  # of the finalizer: after the flush of Stats (100), before pipelines shut down (50)
 
 _lock = RLock()
@@ -45,7 +45,7 @@ def enter(exporter: object, *, enabled: bool | None = None, ends_run: bool = Fal
     """
     global _began, _due
     if enabled is None:
-        enabled = os.environ.get(_VARIABLE, "").strip().lower() not in _OFF
+        enabled = bool(read_variables(_CHOICES, {"run_events": True}).get("run_events", True))
     if not enabled or _is_data_loader_worker():
         return
     with _lock:
@@ -110,7 +110,9 @@ def _status_at_exit() -> str:
         return _COMPLETED
     if (error := getattr(sys, "last_value", None)) is not None:
         return _status_of(error)
-    return _FAILED if _exit_code.failed else _COMPLETED
+    if not _exit_code.failed:
+        return _COMPLETED
+    return _INTERRUPTED if _exit_code.interrupted else _FAILED
 
 
 def _emit(name: str, details: dict[str, Any]) -> None:
@@ -122,7 +124,9 @@ def _emit(name: str, details: dict[str, Any]) -> None:
 
 def _status_of(error: BaseException | None) -> str:
     if isinstance(error, SystemExit):
-        error = None if error.code is None or error.code == 0 else error
+        if error.code is None or error.code == 0:
+            return _COMPLETED
+        error = error.__context__ if isinstance(error.__context__, KeyboardInterrupt) else error
     if error is None:
         return _COMPLETED
     return _INTERRUPTED if isinstance(error, KeyboardInterrupt) else _FAILED

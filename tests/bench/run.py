@@ -20,7 +20,7 @@ from row import HEADER, Row
 _HERE = Path(__file__).parent
 _SWITCH = "MONITEL_NO_EXTENSIONS"
 _SUBJECTS = (
-    *("adding", "distributions", "threads", "events", "queueing", "waits", "ranges", "memory", "importing"),
+    *("adding", "distributions", "threads", "events", "queueing", "waits", "counting", "ranges", "memory", "importing"),
     *("torch_steps", "torch_tensors", "pipeline", "encoding", "exporting", "yielding", "spans"),
     *("expiry", "flushing", "ending", "writer", "ranks", "collector"),
 )

@@ -81,6 +81,19 @@ def test_value_without_a_text_does_not_raise(monitel: ModuleType, events: list[A
     assert "Raising object at" in events[0].config["x"]
 
 
+class Unreadable(dict[str, Any]):
+    """A mapping that raises when a value is read, as OmegaConf's do."""
+
+    def __getitem__(self, key: str) -> Any:
+        raise LookupError(key)
+
+
+def test_name_of_the_exception_takes_the_place_of_an_unreadable_value(monitel: ModuleType, events: list[Any]) -> None:
+    """The other values are recorded."""
+    monitel.config({"x": 1, "data": Unreadable(path=None)})
+    assert {"x": 1, "data": {"path": "<LookupError>"}} == events[0].config
+
+
 def test_mapping_inside_itself_becomes_text_at_some_depth(monitel: ModuleType, events: list[Any]) -> None:
     """Nesting has a limit."""
     values: dict[str, Any] = {}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from monitel import run_description
-from monitel.masking import mask_arguments
+from monitel.masking import mask_arguments, mask_values
 from monitel.run_description import describe_run, git_commit
 
 if TYPE_CHECKING:
@@ -34,6 +35,11 @@ HASH = "0123456789abcdef0123456789abcdef01234567"
         ("train.py {'lr':1,'secret':'abc','x':2}", "train.py {'lr':1,'secret':'***','x':2}"),
         ("train.py hf_abcdefghijklmnop", "train.py ***"),
         ("train.py --aws-access-key-id abc", "train.py --aws-access-key-id ***"),
+        ("train.py --db-pass abc --pass-rate 3 --design x", "train.py --db-pass *** --pass-rate 3 --design x"),
+        ("train.py SMTP_PASS=abc --ssh-key abc", "train.py SMTP_PASS=*** --ssh-key ***"),
+        ("train.py s3://user:a/b@c@host/data", "train.py s3://***@host/data"),
+        ("train.py https://host:80/x https://host/@me", "train.py https://host:80/x https://host/@me"),
+        ("train.py https://host/x?a=1&sig=abc&b=2", "train.py https://host/x?a=1&sig=***&b=2"),
     ],
 )
 def test_secrets_are_masked(command: str, masked: str) -> None:
@@ -47,12 +53,55 @@ def test_header_is_masked() -> None:
     assert ["-H", "Authorization:***", "x-note: Bearer ***"] == found
 
 
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ('{"password": "two words", "x": 1}', '{"password": "***", "x": 1}'),
+        ('{"password": "a,\\"b}c", "x": 1}', '{"password": "***", "x": 1}'),
+        (r"{\"password\": \"two words\", \"x\": 1}", r"{\"password\": \"***\", \"x\": 1}"),
+        ("Settings(token='two words', x=1)", "Settings(token='***', x=1)"),
+        ("Settings(token='not closed", "Settings(token='***"),
+    ],
+)
+def test_quoted_secret_is_masked_to_its_end(text: str, masked: str) -> None:
+    """A quoted value may hold spaces, separators and escaped quotes."""
+    assert [masked] == mask_arguments([text], {})
+
+
+@pytest.mark.parametrize("part", ["-", "a", "token", 'token="', "token\\", "://", "://a:", "://a@", "\\", "x y "])
+def test_time_of_masking_is_proportional_to_the_length(part: str) -> None:
+    """A configuration may hold a long text. With quadratic time these would take minutes."""
+    since = time.process_time()
+    mask_arguments([part * (400_000 // len(part))], {})
+    assert time.process_time() - since < 20
+
+
 def test_values_of_secret_variables_are_masked() -> None:
     """A shell has replaced the variable by its value. Folders and short values are not masked."""
     environment = {"WANDB_API_KEY": "0123abcd", "PWD": "/work/job", "MY_TOKEN": "on", "RUN": "0123abc"}
     assert ["/work/job/train.py", "x***y", "on", "0123abc"] == mask_arguments(
         ["/work/job/train.py", "x0123abcdy", "on", "0123abc"], environment
     )
+
+
+def test_secrets_in_a_configuration_are_masked() -> None:
+    """As those of a command, at any depth; numbers, such as the id of a token, are not secrets."""
+    config = {
+        "hub_token": "abc",
+        "pad_token_id": 0,
+        "credentials": {"user": "me", "ports": [1, "two"]},
+        "data": [{"url": "https://me:abc@host/x", "api_key": None}, "uses 0123abcd"],
+        "tokenizer": "gpt2",
+        "password": object(),
+    }
+    assert {
+        "hub_token": "***",
+        "pad_token_id": 0,
+        "credentials": {"user": "***", "ports": [1, "***"]},
+        "data": [{"url": "https://***@host/x", "api_key": None}, "uses ***"],
+        "tokenizer": "gpt2",
+        "password": "***",
+    } == mask_values(config, {"WANDB_API_KEY": "0123abcd"})
 
 
 def repository(folder: Path, head: str, **files: str) -> Path:

@@ -10,9 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monitel.profiler.ranges import _ranges_py
+from monitel.profiler.ranges.tracks import Track
 from monitel.testing import ManualClock
 
 compiled: Any = pytest.importorskip("monitel.profiler.ranges._ranges_c", reason="_ranges_c is not built")
+
+SECOND = 1_000_000_000
 
 #: An action, the context it runs in (of three), and its label (of four).
 OPERATIONS = st.tuples(
@@ -54,7 +57,8 @@ class Player:
         elif action.startswith("end"):
             self.twin.end(label, self.opened.get(label) if action == "end as opened" else None)
         elif action == "past":
-            self.twin.record_past(which, None, which)
+            now_ns, track = self.twin.now(), Track(which, "past") if where else None
+            self.twin.record_past(f"past at {len(self.log)}", which, now_ns - which * SECOND, now_ns, track)
         elif action == "advance":
             self.clock.advance(which)
             self.twin.set_clock(self.clock, self.clock.time_ns() - self.clock.monotonic_ns() + where)

@@ -13,7 +13,7 @@ from row import Row
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_BUDGET_NS = 2000
+_BUDGET_NS = 3000
 _CALLS = 2000
 _PEER = "nv-one-logger, an iteration"
 _RATES = {"samples_per_step": 32, "tokens_per_step": 4096, "flops_per_step": 1e12, "peak_flops": 1e15}

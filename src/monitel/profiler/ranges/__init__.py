@@ -21,8 +21,18 @@ This module does not depend on profiles, traces or spans. A consumer of ranges s
 """
 
 from monitel.profiler.ranges._ranges import Range
-from monitel.profiler.ranges.annotation import record_function
+from monitel.profiler.ranges.annotation import record_function, record_past
 from monitel.profiler.ranges.listeners import Listening, current_range, listen, now, synchronize
 from monitel.profiler.ranges.tracks import Track
 
-__all__ = ["Listening", "Range", "Track", "current_range", "listen", "now", "record_function", "synchronize"]
+__all__ = [
+    "Listening",
+    "Range",
+    "Track",
+    "current_range",
+    "listen",
+    "now",
+    "record_function",
+    "record_past",
+    "synchronize",
+]

@@ -262,12 +262,22 @@ static PyObject *
 ranges_record_past(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t Py_UNUSED(nargs))
 {
     int64_t start = PyLong_AsLongLong(args[2]);
-    Range *self = start == -1 && PyErr_Occurred() ? NULL : new_range(args[0], args[1], start, NULL);
+    int64_t end = start == -1 && PyErr_Occurred() ? -1 : PyLong_AsLongLong(args[3]);
+    Range *self = end == -1 && PyErr_Occurred() ? NULL : new_range(args[0], args[1], start, NULL);
     if (self == NULL) {
         return NULL;
     }
-    self->end = now();
-    int failed = self->end < 0 || notify(began_listeners, self) < 0 || notify(self->listeners, self) < 0;
+    Range *around = self->parent;
+    while (around != NULL && (around->label == NULL || around->start > start)) {
+        around = around->parent;
+    }
+    Py_XINCREF(around);
+    Py_XSETREF(self->parent, around);
+    if (args[4] != Py_None) {
+        Py_SETREF(self->track, Py_NewRef(args[4]));
+    }
+    self->end = end;
+    int failed = notify(began_listeners, self) < 0 || notify(self->listeners, self) < 0;
     Py_DECREF(self);
     return failed ? NULL : Py_NewRef(Py_None);
 }
@@ -333,7 +343,7 @@ static PyMethodDef ranges_functions[] = {
     {"end", (PyCFunction)(void (*)(void))ranges_end, METH_FASTCALL,
      PyDoc_STR("End the innermost range of a label, or the given Range if the context has none of that label.")},
     {"record_past", (PyCFunction)(void (*)(void))ranges_record_past, METH_FASTCALL,
-     PyDoc_STR("Record a range that ends now, with this name, args and monotonic start.")},
+     PyDoc_STR("Record a range that has ended, in a track (None: this one), within the running range that began before it.")},
     {"current", ranges_current, METH_NOARGS,
      PyDoc_STR("Return the innermost running range of this context, or None.")},
     {"now", ranges_now, METH_NOARGS, PyDoc_STR("Return the monotonic time in ns by the clock of ranges.")},

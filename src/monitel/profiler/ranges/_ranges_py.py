@@ -108,10 +108,14 @@ def end(label: object, opened: Range | None) -> None:
     _finish(found, end_ns)
 
 
-def record_past(name: str, args: Any, start_ns: int) -> None:
-    """Record a range that ends now, with this name, args and monotonic start."""
+def record_past(name: str, args: Any, start_ns: int, end_ns: int, track: Track | None) -> None:
+    """Record a range that has ended, in a track (None: this one), within the running range that began before it."""
     self = _new(name, args, start_ns, 0)
-    self.monotonic_end_ns = _now()
+    while self.parent is not None and (not self.parent._label or self.parent.monotonic_start_ns > start_ns):
+        self.parent = self.parent.parent
+    if track is not None:
+        self.track = track
+    self.monotonic_end_ns = end_ns
     _notify(_began_listeners, self)
     _notify(self._listeners, self)
 

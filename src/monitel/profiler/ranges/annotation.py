@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from monitel.profiler.ranges._ranges import Range
+    from monitel.profiler.ranges.tracks import Track
 
     Arguments = str | Mapping[str, Any] | None
 
@@ -78,3 +79,31 @@ class record_function:  # noqa: N801  torch's name
     def __repr__(self) -> str:
         args = "" if self.args is None else f", {self.args!r}"
         return f"record_function({self.name!r}{args})"
+
+
+def record_past(name: str, start_ns: int, end_ns: int, args: Arguments = None, track: Track | None = None) -> None:
+    """Record a range whose two ends are known only now, such as a training step, which ends with a call.
+
+    Listeners receive its beginning and its end at once. Ranges that began within it are not its children. Without
+    listeners it does nothing.
+
+    Args:
+        name: As :class:`record_function`.
+        start_ns: Start, by :func:`monitel.profiler.ranges.now`. The parent is the innermost running range of this
+            context that began at that time or before.
+        end_ns: End, by the same clock.
+        args: As :class:`record_function`.
+        track: The track; by default that of the current thread or task. A range that others overlap without being
+            nested in it, such as a step, belongs to a separate track.
+
+    Example:
+        >>> from monitel.profiler import profile, ranges
+        >>> with profile() as prof:
+        ...     start_ns = ranges.now()
+        ...     total = sum(range(1000))
+        ...     ranges.record_past("sum", start_ns, ranges.now())
+        >>> [event.name for event in prof.events()]
+        ['sum']
+    """
+    if listeners.active:
+        _ranges.record_past(name, args, start_ns, end_ns, track)

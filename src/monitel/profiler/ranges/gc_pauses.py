@@ -38,4 +38,4 @@ def _on_collection(phase: str, info: dict[str, Any]) -> None:
         _started_ns = _ranges.now()
     elif _started_ns >= 0:
         start_ns, _started_ns = _started_ns, -1
-        _ranges.record_past(_NAME, dict(info), start_ns)
+        _ranges.record_past(_NAME, dict(info), start_ns, _ranges.now(), None)

@@ -16,7 +16,8 @@ class Track:
     Attributes:
         thread_id: Native id of the thread, as the operating system shows it.
         thread_name: Name of the thread when its first range began.
-        task_name: Name of the asyncio task; None outside of tasks.
+        task_name: Name of the asyncio task; None outside of tasks. The track of training steps is beside that of their
+            thread, with the name ``steps`` here.
     """
 
     __slots__ = ("task_name", "thread_id", "thread_name")

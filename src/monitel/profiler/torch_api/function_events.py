@@ -9,7 +9,7 @@ from monitel.profiler.torch_api.activities import DeviceType
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from monitel.profiler.ranges import Range
+    from monitel.profiler.ranges import Range, Track
     from monitel.profiler.ranges.annotation import Arguments
     from monitel.profiler.trace.recording import Recorded
 
@@ -159,24 +159,28 @@ def function_events(recorded: Iterable[Recorded], origin_ns: int, first: int = 0
     """
     events: list[FunctionEvent] = []
     by_range: dict[Range, FunctionEvent] = {}
+    running: dict[Track, list[FunctionEvent]] = {}
     for number, each in enumerate(recorded, first):
         event = by_range[each.range] = FunctionEvent(number, each, origin_ns)
         around = each.range.parent
         while around is not None and not _contains(by_range.get(around), around, event, each):
             around = around.parent
+        # A range that was recorded after its end, as an optimizer's, is not the parent of the ranges that it contains.
+        start, end = event.time_range
+        earlier = [other for other in running.get(each.range.track, []) if other.time_range.end > start]
+        running[each.range.track] = [*earlier, event]
+        candidates = [other for other in earlier if end <= other.time_range.end]
         if around is not None:
-            event.cpu_parent = by_range[around]
-            event.cpu_parent.cpu_children.append(event)
+            candidates.append(by_range[around])
+        if candidates:
+            event.cpu_parent = parent = max(candidates, key=lambda other: other.id)
+            parent.cpu_children.append(event)
         events.append(event)
     return events
 
 
 def _contains(outer: FunctionEvent | None, around: Range, inner: FunctionEvent, each: Recorded) -> bool:
-    return (
-        outer is not None
-        and around.track is each.range.track
-        and inner.time_range.end <= outer.time_range.end
-    )
+    return outer is not None and around.track is each.range.track and inner.time_range.end <= outer.time_range.end
 
 
 def time_text(microseconds: float) -> str:

@@ -89,6 +89,8 @@ class Recording:
         """Yield the ranges recorded so far by start, outer ranges first if the start is the same."""
         stop_ns = ranges.now() if self.stop_ns is None else self.stop_ns
         for each in self._by_start():
+            if each.monotonic_start_ns < self.start_ns:  # recorded at its end, as a training step
+                continue
             end_ns = each.monotonic_end_ns
             finished = 0 <= end_ns <= stop_ns
             yield Recorded(each, each.monotonic_start_ns, end_ns if finished else stop_ns, finished)

@@ -1,0 +1,227 @@
+"""Counters: totals that only rise, such as the number of training samples."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from numbers import Integral, Real
+from threading import RLock
+from typing import TYPE_CHECKING, NamedTuple
+
+from monitel import clock
+from monitel.attributes import INT64_MAX, checked_attributes, checked_text, typed_items
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Mapping
+
+    from monitel.attributes import AttributeValue
+
+_lock = RLock()
+_counters: dict[Hashable, Counter] = {}
+_first_of_name: dict[str, Counter] = {}
+
+
+class CounterReading(NamedTuple):
+    """The total of one counter at one moment.
+
+    Attributes:
+        counter: The counter.
+        total: The sum of all amounts: an int if all amounts are ints and the sum has at most 64 bits, otherwise a
+            float.
+        start_ns: Time at which the total was zero, in nanoseconds since the Unix epoch.
+    """
+
+    counter: Counter
+    total: float
+    start_ns: int
+
+
+class Counter:
+    """A total that only rises; :func:`monitel.counter` returns it.
+
+    Exporters send the total at each of their intervals, and when the process ends, so that a backend's ``rate()`` is
+    the true rate over time. A counter exists until the process ends.
+
+    Thread-safe; no amount is lost. A forked child starts at zero. The lock is held only while an amount is added.
+    """
+
+    __slots__ = ("_attributes", "_description", "_lock", "_name", "_start_ns", "_total", "_unit")
+
+    def __init__(self, name: str, unit: str, description: str, attributes: Mapping[str, AttributeValue]) -> None:
+        self._name = name
+        self._unit = unit
+        self._description = description
+        self._attributes = attributes
+        self._reset()
+
+    def _reset(self) -> None:
+        self._lock = RLock()
+        self._total: float = 0
+        self._start_ns = clock.time_ns()
+
+    @property
+    def name(self) -> str:
+        """The name, and that of the metric."""
+        return self._name
+
+    @property
+    def unit(self) -> str:
+        """The UCUM unit."""
+        return self._unit
+
+    @property
+    def description(self) -> str:
+        """The counted quantity, in words."""
+        return self._description
+
+    @property
+    def attributes(self) -> Mapping[str, AttributeValue]:
+        """Attributes of each point. Read-only."""
+        return self._attributes
+
+    @property
+    def total(self) -> float:
+        """The sum of all amounts so far; beyond 64 bits a float."""
+        total = self._total
+        return total if total <= INT64_MAX else min(float(total), sys.float_info.max)
+
+    def add(self, amount: float = 1) -> None:
+        """Add an amount.
+
+        Args:
+            amount: A number that is not negative: an int, a float or a NumPy number. A tensor is refused, because its
+                value may have to be waited for; add the size of its shape instead.
+
+        Raises:
+            TypeError: Not a number.
+            ValueError: Negative, infinite, NaN, or too large for a float.
+
+        Example:
+            >>> import monitel
+            >>> tokens = monitel.counter("example.tokens", unit="{token}")
+            >>> tokens.add(4096)
+            >>> tokens.total
+            4096
+        """
+        if type(amount) is not int:
+            amount = _checked(amount)
+        if amount < 0:
+            raise ValueError(f"counter {self._name!r} only rises: add() takes an amount of at least 0, got {amount!r}")
+        if amount > INT64_MAX:
+            amount = _as_float(amount)
+        with self._lock:
+            self._total += amount  # no call in between, so no signal handler either
+
+    def reading(self) -> CounterReading:
+        """Return the total and its start. Takes no lock, so that a signal handler may call it."""
+        return CounterReading(self, self.total, self._start_ns)
+
+    def __repr__(self) -> str:
+        return f"<Counter {self._name!r}: {self.total}>"
+
+
+def counter(
+    name: str,
+    *,
+    unit: str | None = None,
+    description: str | None = None,
+    attributes: Mapping[str, AttributeValue] | None = None,
+) -> Counter:
+    """Return the counter with this name and these attributes; create it at the first call.
+
+    The metric has the bare name: ``training.samples``, and ``training_samples_total`` in Prometheus. A
+    :class:`monitel.Stat` is better where single samples matter, such as durations.
+
+    Args:
+        name: Name of the metric.
+        unit: UCUM unit such as ``"{sample}"``. The first call with this name decides; None accepts its unit.
+        description: The counted quantity, in words. The first call with this name decides.
+        attributes: Part of the counter's identity: str, int, float or bool.
+
+    Returns:
+        The same object for the same name and attributes.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: The name is empty, or unit or description differ from those of the first call with this name.
+
+    Example:
+        >>> import monitel
+        >>> samples = monitel.counter("tutorial.samples", unit="{sample}")
+        >>> for batch in ([1, 2, 3], [4, 5]):
+        ...     samples.add(len(batch))
+        >>> samples.total
+        5
+    """
+    name = checked_text("counter name", name)
+    if not name:
+        raise ValueError("a counter's name must not be empty")
+    unit = unit if unit is None else checked_text("unit", unit)
+    description = description if description is None else checked_text("description", description)
+    checked = checked_attributes(attributes)
+    identity = (name, typed_items(checked)) if checked else name
+    known = _counters.get(identity)
+    if known is None:
+        with _lock:
+            first = _first_of_name.get(name)
+            if first is not None:
+                _compare(first, unit, description)
+            decided = (unit or "", description or "") if first is None else (first.unit, first.description)
+            known = _counters.setdefault(identity, Counter(name, *decided, checked))
+            _first_of_name.setdefault(name, known)
+    _compare(known, unit, description)
+    return known
+
+
+def counters() -> list[CounterReading]:
+    """Return the readings of all counters of this process, the oldest counter first.
+
+    Takes no lock, so that a signal handler may call it.
+
+    Example:
+        >>> import monitel
+        >>> monitel.counter("example.batches").add(3)
+        >>> [reading.total for reading in monitel.counters() if reading.counter.name == "example.batches"]
+        [3]
+    """
+    return [each.reading() for each in _counters.copy().values()]
+
+
+def find(name: str) -> Counter | None:
+    """Return the counter with this name and without attributes; None if it does not exist."""
+    return _counters.get(name)
+
+
+def _compare(first: Counter, unit: str | None, description: str | None) -> None:
+    for key, given, decided in (("unit", unit, first.unit), ("description", description, first.description)):
+        if given is not None and given != decided:
+            raise ValueError(f"counter {first.name!r} was created with {key}={decided!r}, got {key}={given!r}")
+
+
+def _checked(amount: object) -> float:
+    if isinstance(amount, Integral):
+        return int(amount)
+    if not isinstance(amount, Real):  # a tensor is neither; its repr() would wait for a device
+        raise TypeError(f"add() takes a number, got {type(amount).__qualname__}")
+    number = _as_float(amount)
+    if not math.isfinite(number):
+        raise ValueError(f"add() takes a finite number, got {amount!r}")
+    return number
+
+
+def _as_float(amount: Real | float) -> float:
+    try:
+        return float(amount)
+    except OverflowError:
+        raise ValueError("add() takes a finite number, got one that is too large for a float") from None
+
+
+def _start_in_child() -> None:
+    global _lock
+    _lock = RLock()
+    for each in _counters.values():
+        each._reset()
+
+
+os.register_at_fork(after_in_child=_start_in_child)

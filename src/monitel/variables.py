@@ -1,0 +1,178 @@
+"""Environment variables of arguments: each is ``MONITEL_`` and the argument's name in capitals."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from functools import wraps
+from inspect import signature
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
+
+from monitel.masking import mask_arguments
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+
+__all__ = ["BOOLEAN", "Variable", "name_of_variable", "one_of", "read_variables", "reads_variables"]
+
+_log = logging.getLogger("monitel")
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
+_SHOWN = 80  # characters of a value in a warning
+_TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
+_warned: set[str] = set()
+
+
+class Variable(NamedTuple):
+    """The variable of an argument.
+
+    Attributes:
+        parse: Converts the text, which is not empty, to a value of the argument. It raises ValueError or TypeError for
+            a wrong text.
+        expected: The accepted texts, for the warning, e.g. ``"an int of at least 1"``.
+        requires: Other arguments without which the function refuses this one: None and False stand for their absence.
+    """
+
+    parse: Callable[[str], object]
+    expected: str
+    requires: tuple[str, ...] = ()
+
+
+#: The variable of each argument. A str stands for an argument without such a variable: it is the name of the standard
+#: variable that has the same meaning, or the reason.
+Choices = Mapping[str, Variable | str]
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() not in {*_TRUE, *_FALSE}:
+        raise ValueError("not a boolean")
+    return text.lower() in _TRUE
+
+
+#: The variable of a boolean argument: true or false, 1 or 0, yes or no, on or off, in any case.
+BOOLEAN = Variable(_boolean, "true or false")
+
+
+def one_of(words: Iterable[str]) -> Variable:
+    """Return the variable of an argument that is one of some lower-case words, which are accepted in any case."""
+    allowed = {word: word for word in words}
+    return Variable(lambda text: allowed[text.lower()], " or ".join(allowed))
+
+
+def name_of_variable(argument: str) -> str:
+    """Return the name of an argument's variable.
+
+    Example:
+        >>> from monitel.variables import name_of_variable
+        >>> name_of_variable("span_budget")
+        'MONITEL_SPAN_BUDGET'
+    """
+    return f"MONITEL_{argument.upper()}"
+
+
+def reads_variables(choices: Choices) -> Callable[[Callable[_Arguments, _Result]], Callable[_Arguments, _Result]]:
+    """Make a function read the variables of its omitted arguments, as :func:`read_variables` does.
+
+    The signature of the function, with types and defaults, stays as it is.
+
+    Args:
+        choices: The variables of the function's arguments, which must be keywords, and possibly of others.
+
+    Example:
+        >>> import os
+        >>> from monitel.variables import BOOLEAN, reads_variables
+        >>> @reads_variables({"spans": BOOLEAN})
+        ... def export(*, spans: bool = False) -> bool:
+        ...     return spans
+        >>> os.environ["MONITEL_SPANS"] = "yes"
+        >>> export(), export(spans=False)
+        (True, False)
+        >>> del os.environ["MONITEL_SPANS"]
+    """
+
+    def decorate(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+        defaults = {name: each.default for name, each in signature(function).parameters.items()}
+
+        @wraps(function)
+        def call(*positional: _Arguments.args, **given: _Arguments.kwargs) -> _Result:
+            given.update(read_variables(choices, defaults, given))
+            return function(*positional, **given)
+
+        return call
+
+    return decorate
+
+
+def read_variables(
+    choices: Choices, defaults: Mapping[str, object], given: Mapping[str, object] | None = None
+) -> dict[str, Any]:
+    """Return the values of the variables that are set. Never raises.
+
+    An empty variable is not set. A variable with a wrong value, or one that contradicts the other arguments, is left
+    out. A warning is logged once per process: it names the variable, its value (except what looks like a secret), the
+    accepted values, and the value that is used instead.
+
+    Args:
+        choices: The variables.
+        defaults: The arguments whose variables are read, each with its default.
+        given: The arguments that the caller has given. Their variables are not read.
+
+    Example:
+        >>> import os
+        >>> from monitel.variables import read_variables, one_of
+        >>> os.environ["MONITEL_RANKS"] = "zero"
+        >>> read_variables({"ranks": one_of(["all", "zero"])}, {"ranks": "all"})
+        {'ranks': 'zero'}
+        >>> del os.environ["MONITEL_RANKS"]
+    """
+    given = given or {}
+    found: dict[str, Any] = {}
+    for argument in defaults:
+        variable = choices.get(argument)
+        if argument in given or not isinstance(variable, Variable) or not (text := _text(argument)):
+            continue
+        try:
+            found[argument] = variable.parse(text)
+        except (ArithmeticError, LookupError, TypeError, ValueError):
+            _warn(argument, f"expected {variable.expected}, got {_shown(text)}", defaults[argument])
+    while (conflict := _conflict(choices, {**defaults, **found, **given}, found)) is not None:
+        argument, problem = conflict
+        del found[argument]
+        _warn(argument, f"{problem}, got {_shown(_text(argument))}", defaults[argument])
+    return found
+
+
+def _conflict(choices: Choices, arguments: Mapping[str, object], found: Collection[str]) -> tuple[str, str] | None:
+    """Return an argument that a variable has set and that contradicts another one, and the problem; None without."""
+    for argument, variable in choices.items():
+        if not isinstance(variable, Variable) or _is_absent(arguments.get(argument)):
+            continue
+        for required in variable.requires:
+            if _is_absent(arguments.get(required)):
+                problem = f"{argument} requires {required}, which is {arguments.get(required)!r}"
+                if (blamed := next((each for each in (argument, required) if each in found), None)) is not None:
+                    return blamed, problem
+    return None
+
+
+def _is_absent(value: object) -> bool:
+    return value is None or value is False
+
+
+def _text(argument: str) -> str:
+    return os.environ.get(name_of_variable(argument), "").strip()
+
+
+def _shown(text: str) -> str:
+    return repr(mask_arguments([text], os.environ)[0][:_SHOWN])
+
+
+def _warn(argument: str, problem: str, default: object) -> None:
+    used = "the default" if default is None else repr(default)
+    message = f"{name_of_variable(argument)}: {problem}; using {used}"
+    if message not in _warned:
+        _warned.add(message)
+        _log.warning("%s", message)
