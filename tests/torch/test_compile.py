@@ -102,11 +102,38 @@ def test_training_loop_with_a_compiled_model() -> None:
             optimizer.step()
             optimizer.zero_grad()
     counts = {event.window.name: event.window.count for event in events if event.window}
-    assert (3, 2, 3, 3) == tuple(
-        counts[f"training.{name}"] for name in ("steps", "step.duration", "backward.duration", "optimizer.duration")
-    )
+    durations = "step.duration", "backward.duration", "optimizer.duration"
+    assert (2, 3, 3) == tuple(counts[f"training.{name}"] for name in durations)
+    assert 3 == monitel.counter("training.steps").total
     names = [event.name for event in events if event.name.startswith("torch.") and not event.window]
     assert ["torch.compile.started", "torch.compile"] == names
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # of the compiler
+def test_compiled_step_with_gradient_scaling() -> None:
+    """Steps that GradScaler applies and skips are counted in compiled code, and change parameters as without it."""
+
+    def train(steps: Callable[..., Any]) -> list[float]:
+        parameter = torch.nn.Parameter(torch.ones(1))
+        optimizer = torch.optim.SGD([parameter], lr=0.5)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+
+        def step(gradient: Any) -> None:
+            scaler.scale((parameter * gradient).sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+
+        compiled, values = steps(step), []
+        for gradient in (float("inf"), 1.0, float("inf"), 2.0):
+            compiled(torch.tensor([gradient]))
+            values.append(parameter.item())
+        return values
+
+    with monitel.torch.instrument(window_size=float("inf")):
+        found = train(torch.compile(backend="eager"))
+    assert (2, 2) == tuple(monitel.counter(f"training.steps{rest}").total for rest in ("", ".skipped"))
+    assert [1.0, 0.5, 0.5, -0.5] == found == train(lambda step: step)
 
 
 def test_instrument_does_not_cause_recompilation() -> None:

@@ -1,12 +1,18 @@
-"""The rank of this process and the training step, as attributes of events."""
+"""The rank of this process and the training step, in events."""
 
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING, Any
 
 from torch import distributed
 
+from monitel.event import Event, Severity
+from monitel.handlers import log_event
 from monitel.step import get_step
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 _MAX_DIGITS = 18  # a longer number might not fit into 64 bits
 
@@ -31,3 +37,12 @@ def context_at(step: int | None) -> dict[str, str | int | float | bool]:
     """Return the same attributes for an event that happened in an earlier step."""
     known = {"training.rank": rank(), "training.step": step}
     return {key: value for key, value in known.items() if value is not None}
+
+
+def emit_at(
+    step: int | None, name: str, data: dict[str, Any], *, timestamp: datetime, severity: Severity = Severity.INFO
+) -> None:
+    """Log an event that happened at an earlier time and step, with the attributes of that step."""
+    event = Event(name, timestamp, {**data, **context_at(step)}, severity=severity)
+    event._step = step
+    log_event(event)

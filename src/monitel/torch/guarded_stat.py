@@ -12,6 +12,8 @@ from monitel.stats import Stat
 if TYPE_CHECKING:
     from monitel.window import Window
 
+DURATIONS = [MEAN, COUNT, SUM, MAX, MIN]  #: Aggregations of durations.
+
 _log = logging.getLogger("monitel.torch")
 _warned = False
 
@@ -28,7 +30,7 @@ class GuardedStat(Stat):
     def _log_window(self, window: Window) -> None:
         global _warned
         try:
-            super()._log_window(window)
+            self._log_unguarded(window)
         except Exception:
             if not _warned:
                 _warned = True
@@ -38,9 +40,10 @@ class GuardedStat(Stat):
                     exc_info=True,
                 )
 
+    def _log_unguarded(self, window: Window) -> None:
+        super()._log_window(window)
+
 
 def duration_stat(name: str, description: str, window_size: float) -> GuardedStat:
     """Return a Stat of durations in seconds."""
-    return GuardedStat(
-        name, [MEAN, COUNT, SUM, MAX, MIN], window_size, unit="s", description=description, monotonic=True
-    )
+    return GuardedStat(name, DURATIONS, window_size, unit="s", description=description, monotonic=True)

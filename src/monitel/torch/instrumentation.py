@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import math
 import os
 from inspect import signature
 from threading import RLock
@@ -11,19 +12,21 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from monitel.failures import call_each
 from monitel.torch._compat import Missing
-from monitel.torch.options import InstrumentOptions, takes_options
+from monitel.torch.options import CHOICES, InstrumentOptions, takes_options
 from monitel.torch.poller import Poller
+from monitel.torch.rates import Rates
 from monitel.torch.scalars.compiled_adds import CompiledAdds
+from monitel.torch.scalars.fetcher import Fetcher
 from monitel.torch.scalars.hooks import ScalarHooks
 from monitel.torch.sources.compilation import Compilation
 from monitel.torch.sources.data_loading import DataLoading
 from monitel.torch.sources.failures import Failures
 from monitel.torch.sources.phases import Phases
-from monitel.torch.sources.rates import Rates
 from monitel.torch.sources.steps import Steps
 from monitel.torch.sources.stuck_waits import StuckWaits
 from monitel.torch.sources.torch_monitor import TorchMonitor
 from monitel.torch.sources.wait_counters import WaitCounters
+from monitel.variables import reads_variables
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,6 +108,7 @@ class Instrumentation:
         return f"<Instrumentation of {', '.join(self._sources) or 'nothing'}>"
 
 
+@reads_variables(CHOICES)
 @takes_options(InstrumentOptions)
 def instrument(**options: Any) -> Instrumentation:
     """Record what a PyTorch job does: steps, data loading, waits, compilations, failures and more.
@@ -113,7 +117,9 @@ def instrument(**options: Any) -> Instrumentation:
 
     Args:
         **options: The fields of :class:`monitel.torch.options.InstrumentOptions`, which has their types, defaults and
-            documentation. Each source can be switched on and off.
+            documentation. Each source can be switched on and off. Except for ``model``, an omitted option is read from
+            an environment variable: MONITEL_ with its name in capitals, e.g. MONITEL_SAMPLES_PER_STEP. If a variable
+            has a wrong value, a warning is logged, and the default is used.
 
     Returns:
         The running instrumentation, to end it and to look up the installed sources.
@@ -156,18 +162,20 @@ def _create_sources(options: InstrumentOptions) -> dict[str, Source]:
         flops=options.flops_per_step,
         peak_flops=options.peak_flops,
     )
+    fetcher = Fetcher(size)
     stuck_after = options.stuck_after
     factories: dict[str, Callable[[], Source] | None] = {
-        "steps": (lambda: Steps(size, rates or None)) if options.steps else None,
+        # Before the steps: torch calls hooks in this order, and the range of an optimizer has the step of its start.
+        "phases": (lambda: Phases(size, options.model)) if options.phases else None,
+        "steps": (lambda: Steps(size, rates, fetcher)) if options.steps else None,
         "loading": (lambda: DataLoading(size)) if options.loading else None,
         "waits": WaitCounters if options.waits else None,
         "stuck_after": (lambda: StuckWaits(stuck_after)) if stuck_after is not None else None,
         "monitor": TorchMonitor if options.monitor else None,
         "compilation": Compilation if options.compilation else None,
         "failures": Failures if options.failures else None,
-        "tensors": (lambda: ScalarHooks(size)) if options.tensors else None,
+        "tensors": (lambda: ScalarHooks(fetcher)) if options.tensors else None,
         "compiled_adds": CompiledAdds if options.compiled_adds else None,
-        "phases": (lambda: Phases(size, options.model)) if options.phases else None,
     }
     return {name: create() for name, create in factories.items() if create is not None}
 
@@ -175,13 +183,16 @@ def _create_sources(options: InstrumentOptions) -> dict[str, Source]:
 def _end() -> None:
     """End the polling thread at exit, and remove the sources that must not outlive it.
 
-    torch would crash with a handler of torch.monitor, and pending tensors are waited for. The other sources stay, for
-    the final collection of exporters.
+    torch would crash with a handler of torch.monitor, pending tensors are waited for, and the last rates are logged.
+    The other sources stay, for the final collection of exporters. The last flush logs the events that are queued: with
+    an exporter it is not in this thread, so an event handler that hangs does not delay the exit.
     """
     if _running is not None:
-        _running._poller.close()
+        _running._poller.stop()
         for source in _running._sources.values():
-            if isinstance(source, (TorchMonitor, ScalarHooks)):
+            if isinstance(source, TorchMonitor):
+                source.detach()
+            elif isinstance(source, (Steps, ScalarHooks)):
                 try:
                     source.remove()
                 except Exception:
@@ -189,13 +200,17 @@ def _end() -> None:
 
 
 def _reset_in_child() -> None:
-    """Reset threads and locks in a forked child. Hooks stay; the polling thread does not run there."""
+    """Reset threads and locks in a forked child. Hooks stay.
+
+    The polling thread does not run there: events of torch.monitor are logged in each flush.
+    """
     global _lock
     _lock = RLock()
     if _running is not None:
-        _running._poller = Poller([])
+        monitors = [each for each in _running._sources.values() if isinstance(each, TorchMonitor)]
+        _running._poller = Poller([each.poll for each in monitors], math.inf)
         for source in _running._sources.values():
-            if isinstance(source, ScalarHooks):
+            if isinstance(source, (Steps, ScalarHooks)):
                 source.reset()
 
 

@@ -1,4 +1,4 @@
-"""Options of :func:`monitel.torch.instrument`: their defaults, checks and documentation."""
+"""Options of :func:`monitel.torch.instrument`: their defaults, checks, variables and documentation."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from torch import nn
 
 from monitel.stat_arguments import window_length_ns
+from monitel.variables import BOOLEAN, Variable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +25,8 @@ class InstrumentOptions:
     """The keyword arguments of :func:`monitel.torch.instrument`. A bad value raises an error that names the argument.
 
     Attributes:
-        steps: Optimizer steps: ``training.steps``, ``training.step.duration``, and the process's step.
+        steps: Optimizer steps: ``training.steps``, ``training.steps.skipped``, ``training.step.duration``, the
+            process's step, and the rates of ``training.samples`` and ``training.tokens``.
         loading: Time that the loop waits for batches of a DataLoader: ``training.data.duration``.
         waits: torch's wait counters, in :func:`monitel.wait_counters` and in all exporters.
         stuck_after: Seconds after which a wait in flight, torch's or monitel's, is logged as a ``wait.stuck`` event;
@@ -36,10 +38,12 @@ class InstrumentOptions:
         compiled_adds: ``Stat.add`` in code that torch.compile compiles, without a graph break.
         phases: Durations of backward and of the optimizer, and of the forward of ``model``.
         model: The module whose forward is measured. Requires ``phases``.
-        samples_per_step: Samples per step of this process, for ``training.samples.rate``. Requires ``steps``.
-        tokens_per_step: Tokens per step of this process, for ``training.tokens.rate``. Requires ``steps``.
-        flops_per_step: The model's floating point operations per step of this process, for ``training.mfu``. Requires
-            ``steps`` and ``peak_flops``.
+        samples_per_step: Samples per step of this process, for ``training.samples`` and its rate: a number, or a
+            function without arguments that is called after each step. Requires ``steps``.
+        tokens_per_step: Tokens per step of this process, for ``training.tokens`` and its rate, in the same form.
+            Requires ``steps``.
+        flops_per_step: The model's floating point operations per step of this process, for ``training.mfu``, in the
+            same form. Requires ``steps`` and ``peak_flops``.
         peak_flops: Peak floating point operations per second of the device. Requires ``flops_per_step``.
         window_size: Window size of all Stats in seconds, at least 0.001.
 
@@ -59,9 +63,9 @@ class InstrumentOptions:
     compiled_adds: bool = True
     phases: bool = False
     model: nn.Module | None = None
-    samples_per_step: float | None = None
-    tokens_per_step: float | None = None
-    flops_per_step: float | None = None
+    samples_per_step: float | Callable[[], float] | None = None
+    tokens_per_step: float | Callable[[], float] | None = None
+    flops_per_step: float | Callable[[], float] | None = None
     peak_flops: float | None = None
     window_size: float = 60.0
 
@@ -70,8 +74,10 @@ class InstrumentOptions:
             if isinstance(field.default, bool):
                 _check_bool(field.name, getattr(self, field.name))
         _check_positive("stuck_after", self.stuck_after, "None or a positive number of seconds")
-        for name in ("samples_per_step", "tokens_per_step", "flops_per_step", "peak_flops"):
-            _check_positive(name, getattr(self, name), "a positive and finite number", below=math.inf)
+        for name in ("samples_per_step", "tokens_per_step", "flops_per_step"):
+            if not callable(getattr(self, name)):
+                _check_positive(name, getattr(self, name), "a positive and finite number, or callable", below=math.inf)
+        _check_positive("peak_flops", self.peak_flops, "a positive and finite number", below=math.inf)
         window_length_ns(self.window_size)
         if self.model is not None and not isinstance(self.model, nn.Module):
             raise TypeError(f"model must be a torch.nn.Module, got {type(self.model).__qualname__}")
@@ -98,6 +104,40 @@ def _check_positive(name: str, value: object, allowed: str, *, below: float | No
     number = float(value)
     if not number > 0 or (below is not None and number >= below):
         raise ValueError(f"{name} must be {allowed}, got {value!r}")
+
+
+def _window_size(text: str) -> float:
+    window_length_ns(float(text))
+    return float(text)
+
+
+def _stuck_after(text: str) -> float | None:
+    seconds = None if text.lower() == "none" else float(text)
+    _check_positive("stuck_after", seconds, "positive")
+    return seconds
+
+
+def _amount(text: str) -> float:
+    number = int(text) if text.isdecimal() else float(text)
+    _check_positive("number", number, "positive", below=math.inf)
+    return number
+
+
+def _amount_with(*requires: str) -> Variable:
+    return Variable(_amount, "a positive and finite number", requires)
+
+
+#: The variable of each option, or the reason why there is none.
+CHOICES: dict[str, Variable | str] = {
+    **{field.name: BOOLEAN for field in fields(InstrumentOptions) if isinstance(field.default, bool)},
+    "stuck_after": Variable(_stuck_after, "a positive number of seconds, or none"),
+    "model": "an object",
+    "samples_per_step": _amount_with("steps"),
+    "tokens_per_step": _amount_with("steps"),
+    "flops_per_step": _amount_with("steps", "peak_flops"),
+    "peak_flops": _amount_with("flops_per_step"),
+    "window_size": Variable(_window_size, "a number of seconds, at least 0.001"),
+}
 
 
 def takes_options(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
-from threading import Event, Thread
+import math
+from threading import Event, Lock, Thread, get_ident
 from typing import TYPE_CHECKING
+
+from monitel import before_flush
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -12,17 +15,18 @@ if TYPE_CHECKING:
 _log = logging.getLogger("monitel.torch")
 _INTERVAL_S = 1.0
 _JOIN_TIMEOUT_S = 2.0
+_PATIENCE_S = 0.1  # that a flush waits for another thread's poll: it must not hang with an event handler
 
 
 class Poller:
-    """Calls functions at a fixed interval in a daemon thread, until it is closed.
+    """Calls functions at a fixed interval in a daemon thread, and before each flush, until it is closed.
 
     The functions log events, so exceptions of event handlers end up here. They are logged, once for each function, and
     polling continues.
 
     Args:
         functions: The functions. Without any, no thread is started.
-        seconds: The interval.
+        seconds: The interval; infinity for no thread, as in a forked child.
     """
 
     def __init__(self, functions: Sequence[Callable[[], None]], seconds: float = _INTERVAL_S) -> None:
@@ -30,20 +34,51 @@ class Poller:
         self._failed: set[Callable[[], None]] = set()
         self._seconds = seconds
         self._closed = Event()
+        self._polling = Lock()
+        self._polling_thread: int | None = None
+        self._warned = False
         self._thread = Thread(target=self._run, name="monitel-torch", daemon=True)
         if self._functions:
-            self._thread.start()
+            if seconds < math.inf:
+                self._thread.start()
+            before_flush.register(self.poll)
+
+    def poll(self) -> None:
+        """Call each function in the calling thread, unless it does so already.
+
+        If another thread is calling them, wait until it has finished, for 0.1 s at most. Then its event handlers hang
+        or are slow, a warning is logged once, and the functions are not called.
+        """
+        if self._polling_thread == get_ident():  # an event handler flushes
+            return
+        if not self._polling.acquire(timeout=_PATIENCE_S):
+            if not self._warned:
+                self._warned = True
+                _log.warning("an event handler hangs or is slow: a flush does not include all events of torch")
+            return
+        try:
+            self._polling_thread = get_ident()
+            self._poll()
+        finally:
+            self._polling_thread = None
+            self._polling.release()
+
+    def stop(self) -> None:
+        """End the thread. Before each flush the functions are still called."""
+        self._closed.set()
 
     def close(self) -> None:
         """End the thread, then call each function once more in the calling thread."""
-        self._closed.set()
-        if self._thread.is_alive():  # not in a forked child
+        self.stop()
+        if self._thread.is_alive():
             self._thread.join(_JOIN_TIMEOUT_S)
-        self._poll()
+        before_flush.unregister(self.poll)
+        self.poll()
 
     def _run(self) -> None:
         while not self._closed.wait(self._seconds):
-            self._poll()
+            if not self._polling.locked():  # else a flush polls
+                self.poll()
 
     def _poll(self) -> None:
         for function in self._functions:

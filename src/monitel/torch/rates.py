@@ -1,19 +1,46 @@
-"""Rates of work: samples and tokens per second, and model FLOPs utilization."""
+"""Amounts of work and their rates: samples and tokens per second, and model FLOPs utilization."""
 
 from __future__ import annotations
 
-from monitel.aggregation import MAX, MEAN, MIN
-from monitel.torch.guarded_stat import GuardedStat
+import logging
+from itertools import zip_longest
+from threading import RLock
+from typing import TYPE_CHECKING
+
+from monitel import clock
+from monitel._window import get_step
+from monitel.counter import Counter, _counters, find
+from monitel.logged_numbers import log
+from monitel.stat_arguments import window_length_ns
+from monitel.training_counters import training_counter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    Amount = float | Callable[[], float]
+    _Mark = tuple[int, int | None, Sequence[float]]  # monotonic time, step, and the total of each gauge's counter
+
+_log = logging.getLogger("monitel.torch")
+_NONE: tuple[float, ...] = ()
 
 
 class Rates:
-    """Rates computed from the user's numbers for one training step of this process.
+    """Counts the work of training steps, and logs it per second of wall time, once per window.
 
-    Stats: ``training.samples.rate`` and ``training.tokens.rate``, per second; ``training.mfu``, the model's floating
-    point operations as a share of the device's peak (model FLOPs utilization).
+    Counters: ``training.samples`` and ``training.tokens``. Gauges: ``training.samples.rate`` and
+    ``training.tokens.rate``, whoever adds to the counters, as soon as they exist; ``training.mfu``, the model's
+    floating point operations as a share of the device's peak (model FLOPs utilization).
+
+    The rate of a window is the work between the end of the last step before it and the end of its last step, divided by
+    the time between them. So no time is left out, and no work is without its time: the first step is not part of any
+    rate. If no step has ended for the length of a window, the rate is that of the time since the last one, which is 0
+    in an evaluation or a pause.
+
+    An amount that is a function is called after each step, in the thread of the step. If it raises, or returns
+    something else than a finite number from 0, the first time is logged, and nothing is counted.
 
     Args:
-        window_size: Window size of the Stats in seconds.
+        window_size: Length of the window in seconds.
         samples: Samples per step.
         tokens: Tokens per step.
         flops: Floating point operations of the model per step.
@@ -24,34 +51,126 @@ class Rates:
         self,
         window_size: float,
         *,
-        samples: float | None,
-        tokens: float | None,
-        flops: float | None,
+        samples: Amount | None,
+        tokens: Amount | None,
+        flops: Amount | None,
         peak_flops: float | None,
     ) -> None:
-        rates: list[tuple[GuardedStat, float]] = []
+        flops_counter = Counter("training.flops", "", "", {})
+        self._constants: list[tuple[Counter, float]] = []
+        self._functions: list[_Amount] = []
         if samples is not None:
-            rates.append((_rate("training.samples.rate", "{sample}/s", "Samples per second", window_size), samples))
+            self._add("samples_per_step", samples, training_counter("training.samples"))
         if tokens is not None:
-            rates.append((_rate("training.tokens.rate", "{token}/s", "Tokens per second", window_size), tokens))
-        if flops is not None and peak_flops is not None:
-            utilization = _rate("training.mfu", "", "Model FLOPs utilization, from 0 to 1", window_size)
-            rates.append((utilization, flops / peak_flops))
-        self._rates = rates
+            self._add("tokens_per_step", tokens, training_counter("training.tokens"))
+        if flops is not None:
+            self._add("flops_per_step", flops, flops_counter)
+        self._flops = flops_counter
+        self._gauges: list[tuple[str, Counter, float]] = []  # name, counter, amount per second that is 1
+        if peak_flops is not None:
+            self._gauges.append(("training.mfu", flops_counter, peak_flops))
+        self._known = -1  # number of counters at the last search
+        self._now = clock.reading()
+        self._window_ns = window_length_ns(window_size)
+        self.reset()
 
-    def __bool__(self) -> bool:
-        return bool(self._rates)
+    def reset(self) -> None:
+        """Discard everything. For a forked child."""
+        self._flops._reset()
+        self._lock = RLock()  # of the attributes; not held while rates are logged
+        self._since: _Mark | None = None  # end of the last interval
+        self._last: _Mark | None = None  # end of the last step
+        self._due_ns = self._now() + self._window_ns
 
-    def record_step(self, seconds: float) -> None:
-        """Record a step of this duration."""
-        for stat, per_step in self._rates:
-            stat.add(per_step / seconds)
+    def record_step(self, now_ns: int, step: int) -> None:
+        """Count the work of a step that has ended."""
+        for counter, amount in self._constants:
+            with counter._lock:  # as in add(), which takes longer
+                counter._total += amount
+        for function in self._functions:
+            function.count()
+        if self._gauges or len(_counters) != self._known:
+            self._last = self._mark(now_ns, step)
+        else:
+            self._last = now_ns, step, _NONE
+        if self._since is None:
+            with self._lock:
+                self._since = self._since or self._last
 
-    @property
-    def stats(self) -> list[GuardedStat]:
-        """The Stats of the rates."""
-        return [stat for stat, _per_step in self._rates]
+    def poll(self) -> None:
+        """Log the rates if a window is over. Call it every second or so."""
+        with self._lock:
+            now_ns = self._now()
+            if now_ns < self._due_ns:
+                return
+            self._due_ns += (now_ns - self._due_ns) // self._window_ns * self._window_ns + self._window_ns
+        since = self._since
+        if not self._log_until(self._last) and since is not None and now_ns - since[0] >= self._window_ns:
+            self._log_until(self._mark(now_ns, get_step()))
+
+    def flush(self) -> None:
+        """Log the rates up to the last step, if one has ended since the rates were logged."""
+        self._log_until(self._last)
+
+    def _add(self, name: str, amount: Amount, counter: Counter) -> None:
+        if callable(amount):
+            self._functions.append(_Amount(name, amount, counter))
+        else:
+            number = float(amount)
+            self._constants.append((counter, int(number) if number.is_integer() else number))
+
+    def _mark(self, now_ns: int, step: int | None) -> _Mark:
+        if len(_counters) != self._known:
+            self._find_counters()
+        return now_ns, step, [counter._total for _name, counter, _one in self._gauges]
+
+    def _find_counters(self) -> None:
+        with self._lock:
+            self._known = len(_counters)
+            names = {name for name, _counter, _one in self._gauges}
+            for counter_name in ("training.samples", "training.tokens"):
+                counter, name = find(counter_name), f"{counter_name}.rate"
+                if counter is not None and name not in names:
+                    self._gauges.append((name, counter, 1.0))
+
+    def _log_until(self, until: _Mark | None) -> bool:
+        """Log the rates from the last interval's end to a mark, unless it is not later; return whether it is."""
+        with self._lock:
+            since = self._since
+            if since is None or until is None or until[0] <= since[0]:
+                return False
+            self._since = until
+        seconds = (until[0] - since[0]) / 1e9
+        amounts = [now - then for now, then in zip_longest(until[2], since[2], fillvalue=0)]  # 0: had not existed
+        if amounts:
+            gauges = zip(self._gauges, amounts, strict=False)
+            log({name: amount / seconds / one for (name, _counter, one), amount in gauges}, step=until[1])
+        return True
 
 
-def _rate(name: str, unit: str, description: str, window_size: float) -> GuardedStat:
-    return GuardedStat(name, [MEAN, MAX, MIN], window_size, unit=unit, description=description)
+class _Amount:
+    """An amount per step that a function returns, and its counter.
+
+    Args:
+        name: Name of the argument of instrument().
+        amount: Returns the amount.
+        counter: Counts the amounts.
+    """
+
+    def __init__(self, name: str, amount: Callable[[], float], counter: Counter) -> None:
+        self._name = name
+        self._amount = amount
+        self._counter = counter
+        self._warned = False
+
+    def count(self) -> None:
+        """Count the amount of one step. Never raises."""
+        try:
+            self._counter.add(self._amount())
+        except Exception:
+            if not self._warned:
+                self._warned = True
+                _log.warning(
+                    *("%s failed: a step's amount is not counted (further failures are not logged)", self._name),
+                    exc_info=True,
+                )

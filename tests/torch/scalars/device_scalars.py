@@ -9,6 +9,7 @@ import pytest
 
 import monitel
 from monitel.torch.scalars import fetcher
+from monitel.torch.scalars.fetcher import Fetcher
 from monitel.torch.scalars.hooks import ScalarHooks
 
 from .later_device import later, start
@@ -28,7 +29,7 @@ class Scalars:
     """
 
     def __init__(self) -> None:
-        self.hooks = ScalarHooks(60.0)
+        self.hooks = ScalarHooks(Fetcher(60.0))
         self.fetcher: fetcher.Fetcher = self.hooks._fetcher
 
     def advance(self) -> None:

@@ -16,7 +16,7 @@ torch: Any = pytest.importorskip("torch", reason="instruments torch: torch is no
 
 import monitel.torch  # noqa: E402  after the check for torch
 from monitel import _window  # noqa: E402
-from monitel.torch.scalars import hooks  # noqa: E402
+from monitel.torch.scalars import fetcher, hooks  # noqa: E402
 from monitel.value import to_float  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.torch
 @pytest.fixture
 def source() -> Iterator[hooks.ScalarHooks]:
     """Install the hooks."""
-    source = hooks.ScalarHooks(60.0)
+    source = hooks.ScalarHooks(fetcher.Fetcher(60.0))
     source.install()
     yield source
     source.remove()
@@ -93,7 +93,7 @@ def test_dtensor_is_refused(stat: monitel.Stat) -> None:
 
 def test_remove_restores_the_previous_hook() -> None:
     """A hook that somebody else has set since stays, and ours then only passes values on."""
-    source = hooks.ScalarHooks(60.0)
+    source = hooks.ScalarHooks(fetcher.Fetcher(60.0))
     source.install()
     source.remove()
     assert to_float is _window.set_value_hook(to_float)
@@ -106,3 +106,12 @@ def test_remove_restores_the_previous_hook() -> None:
     source.remove()
     assert theirs is _window.set_value_hook(to_float)
     assert 1.0 == ours(None, torch.ones(1))
+
+
+def test_counters_refuse_tensors() -> None:
+    """The value may have to be waited for; the size of a shape is known."""
+    tokens = monitel.counter("test_tensors.tokens")
+    with pytest.raises(TypeError, match=r"add\(\) takes a number, got Tensor"):
+        tokens.add(torch.tensor(3))
+    tokens.add(torch.zeros(4, 8).numel())
+    assert 32 == tokens.total

@@ -126,7 +126,7 @@ def test_callbacks_are_restored_after_a_compiler_reset(source: compilation.Compi
 
 
 def test_install_and_remove_within_a_compilation() -> None:
-    """Neither affects the compilation."""
+    """Neither affects the compilation, and no range stays open."""
     source = compilation_range.CompilationRange()
     began: list[ranges.Range] = []
 
@@ -145,7 +145,9 @@ def test_install_and_remove_within_a_compilation() -> None:
             torch._dynamo.reset()
             source._register()
         source.remove()
-    assert ["torch.compile"] == [each.name for each in began]
+    assert [("torch.compile", True)] == [(each.name, each.end_ns is not None) for each in began]
+    assert ranges.current_range() is None
+    assert source._on_end not in torch._dynamo.callback.callback_handler.end_callbacks
 
 
 def test_missing_callbacks_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,6 +173,57 @@ def test_each_compilation_is_reported_once(source: compilation.Compilation) -> N
     assert "compile.reason" not in first.data
     assert 0 < float(first.data["compile.duration"]) < 100
     assert abs((again.timestamp - first.timestamp).total_seconds()) < 100
+
+
+def test_events_have_the_step_of_the_compilation(source: compilation.Compilation) -> None:
+    """The steps that follow before the next poll make no difference, to none of the three events."""
+    compiled = torch.compile(plain, backend="eager", dynamic=False)
+    with monitel.testing.capture_events() as events:
+        for step, size in ((100, 2), (150, 3), (200, 3)):
+            monitel.set_step(step)
+            compiled(torch.ones(size))
+        monitel.set_step(202)
+        source.poll()
+    found = [(event.name, event.step, event.data["training.step"]) for event in events]
+    assert [
+        *(("torch.compile.started", step, step) for step in (100, 150)),
+        *(("torch.compile", 100, 100), ("torch.recompile", 150, 150)),
+    ] == found
+
+
+def test_compilation_within_another_has_the_step_of_the_outer_one(source: compilation.Compilation) -> None:
+    """The compiler reports the start of the outer one alone. Backward is compiled later, with the same id."""
+
+    def backend(module: Any, _inputs: Any) -> Any:
+        monitel.set_step(6)  # in the middle of the outer one
+        torch.compile(lambda x: x - 1, backend="eager")(torch.ones(4))
+        return module.forward
+
+    monitel.set_step(5)
+    torch.compile(plain, backend=backend)(torch.ones(2))
+    monitel.set_step(9)
+    with monitel.testing.capture_events() as events:
+        source.poll()
+    ended = [event for event in events if event.name == "torch.compile"]
+    assert [5] * len(ended) == [event.step for event in ended]
+    assert 1 <= len(ended)
+
+
+def test_compilation_before_the_first_step_has_no_step(source: compilation.Compilation) -> None:
+    """A step that began until the poll is not its step. Without an observed start, the current step is the best."""
+    torch.compile(plain, backend="eager")(torch.ones(2))
+    monitel.set_step(3)
+    with monitel.testing.capture_events() as events:
+        source.poll()
+        source._range._steps.clear()
+        torch.compile(lambda x: x / 3, backend="eager")(torch.ones(2))
+        source._range._steps.clear()
+        source.poll()
+    steps = [(event.name, event.step, event.data.get("training.step")) for event in events]
+    assert [
+        *(("torch.compile.started", None, None), ("torch.compile", None, None)),
+        *(("torch.compile.started", 3, 3), ("torch.compile", 3, 3)),
+    ] == steps
 
 
 def test_failed_compilation_is_an_error(source: compilation.Compilation) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from threading import Event, Lock, RLock, Thread, current_thread
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -14,6 +14,9 @@ from monitel.torch._compat import plain_tensor_check
 from monitel.torch.guarded_stat import GuardedStat
 from monitel.torch.scalars.graph_capture import CaptureGuard
 from monitel.torch.scalars.staging_ring import StagingRing
+
+if TYPE_CHECKING:
+    from monitel.torch.scalars.staging_ring import Pending
 
 _log = logging.getLogger("monitel.torch")
 _POLL_S = 1.0
@@ -47,6 +50,7 @@ class Fetcher:
         self._is_plain = plain_tensor_check()
         self._lost: GuardedStat | None = None
         self._warned: set[str] = set()
+        self._users = 0
         self._start_empty()
 
     def reset(self) -> None:
@@ -66,12 +70,17 @@ class Fetcher:
         self._responsive = True  # False after wait() has timed out, until a device delivers again
 
     def open(self) -> None:
-        """Start to track graph captures."""
-        self._captures.install()
+        """Start to track graph captures. Each user calls it once, and close() at its end."""
+        if not self._users:
+            self._captures.install()
+        self._users += 1
 
     def close(self) -> None:
-        """Wait for pending numbers as a flush does, give up the rest, and end the thread."""
+        """Wait for pending numbers as a flush does. After the last user, give up the rest, and end the thread."""
         self.wait()
+        self._users -= 1
+        if self._users > 0:
+            return
         self._closed = True
         self._due.set()
         if self._thread is not None and self._thread is not current_thread():
@@ -82,6 +91,24 @@ class Fetcher:
         self._captures.remove()
         if self._lost is not None:
             self._lost.flush()
+
+    def read(self, tensor: torch.Tensor, pending: Pending) -> None:
+        """Resolve ``pending`` with the number of a tensor that torch provides. Never raises.
+
+        A number on a device is resolved when it arrives, others now. None stands for a number that cannot be read: in a
+        graph capture, where the device executes nothing, or of a tensor that does not hold its number itself.
+        """
+        value = None
+        try:
+            ring = self.ring(tensor)
+            if ring is None:
+                value = tensor.item() if self._is_plain(tensor) else None
+            elif not ring.is_capturing():
+                ring.put(tensor, pending)
+                return
+        except Exception as error:
+            self.count_lost(1, "failed", error)
+        pending.resolve(value)
 
     def ring(self, tensor: torch.Tensor) -> StagingRing | None:
         """Return the ring for a tensor, or None if the caller must read its value synchronously.

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from monitel._window import set_value_hook
 from monitel.handlers import set_details_hook
-from monitel.torch.scalars.fetcher import Fetcher
 from monitel.torch.scalars.pending_event import PendingDetail, PendingEvent
 
 if TYPE_CHECKING:
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from monitel.event import Event
     from monitel.handlers import DetailsHook, Log
     from monitel.stats import Stat
+    from monitel.torch.scalars.fetcher import Fetcher
     from monitel.torch.scalars.staging_ring import StagingRing
 
 
@@ -36,11 +36,11 @@ class ScalarHooks:
     A DTensor raises TypeError: reading one is a collective operation, and a rank that adds alone would wait forever.
 
     Args:
-        window_size: Window size in seconds of the Stat that counts lost tensors.
+        fetcher: Fetches numbers from devices.
     """
 
-    def __init__(self, window_size: float) -> None:
-        self._fetcher = Fetcher(window_size)
+    def __init__(self, fetcher: Fetcher) -> None:
+        self._fetcher = fetcher
 
     def install(self) -> None:
         """Set the hooks of ``Stat.add`` and ``emit``. The previous hooks run for all other values."""

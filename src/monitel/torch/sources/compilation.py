@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from monitel.event import Severity
-from monitel.handlers import emit
 from monitel.torch._compat import compilations
-from monitel.torch.context import current_context
+from monitel.torch.context import emit_at
 from monitel.torch.sources.compilation_range import CompilationRange
 
 if TYPE_CHECKING:
@@ -55,24 +55,24 @@ class Compilation:
                 new = known[number + 1 :]
         self._last = known[-1:] or self._last
         for each in new:
-            _report(each)
+            self._report(each)
 
     def _latest(self) -> list[Any]:
         if self._list is None:
             self._list = compilations()
         return [] if self._list is None else self._list()
 
-
-def _report(metrics: Any) -> None:
-    values: dict[str, Any] = {key: getattr(metrics, field, None) for key, field in _FIELDS.items()}
-    data = {key: value for key, value in values.items() if isinstance(value, (str, int, float))}
-    if (duration_us := getattr(metrics, "duration_us", None)) is not None:
-        data["compile.duration"] = duration_us / 1e6
-    end_us = getattr(metrics, "end_time_us", None)
-    again = "compile.reason" in data
-    emit(
-        "torch.recompile" if again else "torch.compile",
-        {**data, **current_context()},
-        severity=Severity.ERROR if "compile.failure" in data else Severity.WARN if again else Severity.INFO,
-        timestamp=None if end_us is None else datetime.fromtimestamp(end_us / 1e6),  # noqa: DTZ006  naive, as torch's
-    )
+    def _report(self, metrics: Any) -> None:
+        values: dict[str, Any] = {key: getattr(metrics, field, None) for key, field in _FIELDS.items()}
+        data = {key: value for key, value in values.items() if isinstance(value, (str, int, float))}
+        if (duration_us := getattr(metrics, "duration_us", None)) is not None:
+            data["compile.duration"] = duration_us / 1e6
+        end_us = getattr(metrics, "end_time_us", None) or time.time_ns() // 1000
+        again = "compile.reason" in data
+        emit_at(
+            self._range.step_of(values["compile.id"], end_us),
+            "torch.recompile" if again else "torch.compile",
+            data,
+            severity=Severity.ERROR if "compile.failure" in data else Severity.WARN if again else Severity.INFO,
+            timestamp=datetime.fromtimestamp(end_us / 1e6),  # noqa: DTZ006  naive, as torch's
+        )

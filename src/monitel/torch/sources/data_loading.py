@@ -7,13 +7,14 @@ from typing import Any
 from monitel import clock
 from monitel.torch._compat import loader_iterator
 from monitel.torch.guarded_stat import duration_stat
+from monitel.torch.training_ranges import open_range
 
 
 class DataLoading:
     """Measures ``next()`` of every DataLoader iterator, including iterators that exist already.
 
     Stat: ``training.data.duration`` in seconds. Neither the end of an epoch nor a batch that raises is a sample, and
-    the time to start the workers is not included.
+    the time to start the workers is not included. Range: ``training.data``, for each call of ``next()``.
 
     Args:
         window_size: Window size of the Stat in seconds.
@@ -31,10 +32,17 @@ class DataLoading:
         add, now = self._duration.add, clock.reading()
 
         def timed_next(iterator: Any) -> Any:
+            if not self._on:
+                return original(iterator)
+            end_range = open_range("training.data")
             begin_ns = now()
-            batch = original(iterator)
-            if self._on:
-                add((now() - begin_ns) / 1e9)
+            try:
+                batch = original(iterator)
+                seconds = (now() - begin_ns) / 1e9
+            finally:
+                if end_range is not None:
+                    end_range(None, None, None)
+            add(seconds)
             return batch
 
         self._timed = self._class.__next__ = timed_next

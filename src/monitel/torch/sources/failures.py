@@ -1,4 +1,4 @@
-"""Uncaught exceptions and failed collectives, reported before the process ends."""
+"""Uncaught exceptions, including those of notebook cells, and failed collectives."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from monitel.event import Severity
 from monitel.handlers import emit
 from monitel.torch._compat import collective_logger
 from monitel.torch.context import current_context
+from monitel.torch.notebook import CellErrors
 from monitel.torch.sources.out_of_memory import OutOfMemory
 
 if TYPE_CHECKING:
@@ -25,9 +26,9 @@ _HOST_ALLOCATOR = "DefaultCPUAllocator"  # raises a RuntimeError (c10/core/impl/
 
 
 class Failures:
-    """Logs exceptions that end the process or a thread, and failed collectives.
+    """Logs exceptions that end the process, a thread or a notebook cell, and failed collectives.
 
-    * ``exception``: FATAL if uncaught in the main thread, ERROR if uncaught in another thread.
+    * ``exception``: FATAL if uncaught in the main thread, ERROR if uncaught in another thread or in a notebook cell.
     * ``out_of_memory`` instead, if the exception is torch's OutOfMemoryError, a MemoryError, or that of torch's
       allocator of host memory. GPU memory errors are logged as ERROR even if caught, see :class:`OutOfMemory`.
     * ``collective.failed`` (ERROR): an exception in a collective operation, even if caught.
@@ -58,10 +59,12 @@ class Failures:
 
         self._hooks = excepthook, excepthook_in_thread
         sys.excepthook, threading.excepthook = self._hooks
+        self._cells = CellErrors(lambda error: _report(error, Severity.ERROR))
 
     def remove(self) -> None:
         """Restore the previous hooks. If somebody else has wrapped a hook since, it stays and only passes calls on."""
         self._on = False
+        self._cells.remove()
         self._memory.remove()
         self._logger.removeHandler(self._handler)
         if sys.excepthook is self._hooks[0]:

@@ -10,6 +10,7 @@ from torch.compiler import is_dynamo_compiling
 
 from monitel import clock
 from monitel.torch._compat import compile_only_below
+from monitel.torch.training_ranges import open_range
 
 if TYPE_CHECKING:
     from torch import nn
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 class Forward:
     """Measures calls of one model with gradients enabled, so not in evaluation. A nested call is part of the outer one.
+
+    Each call is a sample, and a range ``training.forward``. A call that raises is a range alone.
 
     The model's class gets a ``__call__``. Nothing is added to the model itself, as a hook would be, so it can still be
     copied, pickled and scripted.
@@ -49,12 +52,16 @@ class Forward:
                 or not (self._on and torch.is_grad_enabled())
             ):
                 return call(*args, **kwargs)
+            end_range = open_range("training.forward")
             thread.is_within, begin_ns = True, now()
             try:
                 result = call(*args, **kwargs)
+                seconds = (now() - begin_ns) / 1e9
             finally:
                 thread.is_within = False
-            add((now() - begin_ns) / 1e9)
+                if end_range is not None:
+                    end_range(None, None, None)
+            add(seconds)
             return result
 
         compile_only_below(timed_call)

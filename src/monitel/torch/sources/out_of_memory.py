@@ -10,10 +10,9 @@ from torch import backends
 
 from monitel import clock
 from monitel.event import Severity
-from monitel.handlers import emit
 from monitel.step import get_step
 from monitel.torch._compat import Missing, attach_out_of_memory_observer, when_cuda_is_initialized
-from monitel.torch.context import context_at
+from monitel.torch.context import emit_at
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -59,14 +58,13 @@ class OutOfMemory:
             timestamp, step, (device, requested, limit, free) = _queue.popleft()
             message = f"out of memory on cuda:{device}: {requested} bytes requested, {free} free, limit {limit}"
             data = {
-                **context_at(step),
                 "message": message,
                 "memory.device": f"cuda:{device}",
                 "memory.requested": requested,
                 "memory.limit": limit,
                 "memory.free": free,
             }
-            emit("out_of_memory", data, severity=Severity.ERROR, timestamp=timestamp)
+            emit_at(step, "out_of_memory", data, severity=Severity.ERROR, timestamp=timestamp)
 
 
 def _attach() -> None:

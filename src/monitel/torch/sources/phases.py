@@ -10,22 +10,29 @@ from torch.compiler import is_dynamo_compiling
 
 from monitel import clock
 from monitel.failures import call_each
+from monitel.profiler.ranges import record_past
 from monitel.stats import Stat
 from monitel.torch._compat import backward_under_way, compile_only_below, untraced
 from monitel.torch.guarded_stat import duration_stat
 from monitel.torch.sources.forward import Forward
 from monitel.torch.sources.steps import hook_optimizers
+from monitel.torch.training_ranges import open_range
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import nn
 
+_OPTIMIZER = "training.optimizer"
+
 
 class Phases:
     """Measures the phases of a training step on the host.
 
     Stats in seconds: ``training.forward.duration``, ``training.backward.duration``, ``training.optimizer.duration``.
+    Ranges: ``training.forward``, ``training.backward``, ``training.optimizer``. The range of the optimizer is recorded
+    when ``step()`` has returned, because torch calls no hook after an exception: a range that is open would stay open.
+    If there is a closure, each part of ``step()`` before, between and after its calls is a range.
 
     On a GPU, where work is queued, these durations are the time to queue it, plus the time to wait if the queue is
     full. A backward within another one, as in a checkpoint, is part of the outer one. If an optimizer's ``step()``
@@ -60,9 +67,15 @@ class Phases:
             if is_dynamo_compiling() or not self._on or is_within():
                 original(*args, **kwargs)
                 return
+            end_range = open_range("training.backward")
             begin_ns = now()
-            original(*args, **kwargs)
-            add((now() - begin_ns) / 1e9)
+            try:
+                original(*args, **kwargs)
+                seconds = (now() - begin_ns) / 1e9
+            finally:
+                if end_range is not None:
+                    end_range(None, None, None)
+            add(seconds)
 
         compile_only_below(timed_backward)
         self._timed = timed_backward
@@ -82,7 +95,8 @@ class Phases:
     @untraced
     def _before_optimizer(self, _optimizer: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         thread = self._thread
-        thread.closures_ns, thread.since_ns = 0, self._now()
+        thread.closures_ns = 0
+        thread.since_ns = thread.part_ns = self._now()
         if len(args) > 1:  # args[0] is the optimizer
             return (args[0], self._timed_closure(args[1]), *args[2:]), kwargs
         if "closure" in kwargs:
@@ -93,7 +107,9 @@ class Phases:
     def _after_optimizer(self, *_call: object) -> None:
         thread = self._thread
         if thread.since_ns is not None:
-            self._optimizer.add((self._now() - thread.since_ns - thread.closures_ns) / 1e9)
+            now_ns = self._now()
+            record_past(_OPTIMIZER, thread.part_ns, now_ns)
+            self._optimizer.add((now_ns - thread.since_ns - thread.closures_ns) / 1e9)
             thread.since_ns = None
 
     def _timed_closure(self, closure: Any) -> Any:
@@ -105,6 +121,7 @@ class Phases:
 
 class _Thread(local):
     since_ns: int | None = None  # start of the optimizer step in progress
+    part_ns = 0  # start of its current part, between two calls of the closure
     closures_ns = 0  # time spent in its closures
 
 
@@ -115,8 +132,12 @@ class _Closure:
         self._thread = thread
 
     def __call__(self) -> Any:
+        thread = self._thread
         begin_ns = self._now()
+        if thread.since_ns is not None:  # else step() has returned, or runs in another thread
+            record_past(_OPTIMIZER, thread.part_ns, begin_ns)
         try:
             return self._closure()
         finally:
-            self._thread.closures_ns += self._now() - begin_ns
+            thread.part_ns = self._now()
+            thread.closures_ns += thread.part_ns - begin_ns

@@ -27,12 +27,14 @@ _queue: deque[Any] = deque(maxlen=_MAX_QUEUED)
 
 
 class TorchMonitor:
-    """Forwards torch.monitor's events to monitel's handlers, at most a second later. Stat events become windows.
+    """Forwards torch.monitor's events to monitel's handlers: in the next flush, or at most a second later.
+
+    Stat events become windows.
 
     torch calls handlers with a lock held, and a thread that waits for that lock keeps the GIL. A handler in Python,
     which may release the GIL at any line, can therefore hang the process. So the handler is ``deque.append``, and the
-    polling thread logs the queued events. If torch logs more than 100,000 events in a second, the oldest are lost, and
-    a warning is logged once.
+    polling thread, or a thread that flushes, logs the queued events. If torch logs more than 100,000 events within a
+    second, the oldest are lost, and a warning is logged once.
 
     A window has the numbers of torch's event. Aggregations that the Stat lacks are computed from the others if possible
     (the sum from mean and count), and otherwise set to one of the others. A window starts where the previous one ended.
@@ -45,9 +47,13 @@ class TorchMonitor:
         self._since_ns = _unix_ns(clock.now())
         self._handle = register_event_handler(_queue.append)
 
-    def remove(self) -> None:
-        """Unregister the handler, which torch requires before the process ends, and log the queued events."""
+    def detach(self) -> None:
+        """Unregister the handler, which torch requires before the process ends. Queued events stay queued."""
         unregister_event_handler(self._handle)
+
+    def remove(self) -> None:
+        """Unregister the handler, and log the queued events."""
+        self.detach()
         self.poll()
 
     def poll(self) -> None:

@@ -1,0 +1,55 @@
+"""Fixtures for instrumented training loops: a clock, the logged windows, and the totals of counters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import monitel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from monitel.testing import ManualClock
+
+
+@pytest.fixture
+def clock() -> Iterator[ManualClock]:
+    """Provide a clock that moves only by advance()."""
+    with monitel.testing.ManualClock() as clock:
+        yield clock
+
+
+@pytest.fixture
+def windows(clock: ManualClock) -> Iterator[Callable[..., Callable[[], dict[str, monitel.Window]]]]:
+    """Provide a function that instruments, and returns a function that ends it and returns the windows by name."""
+    from monitel.torch import instrument  # late: it imports torch, which may be missing
+
+    running = []
+
+    def start(**choices: Any) -> Callable[[], dict[str, monitel.Window]]:
+        running.append(instrument(window_size=float("inf"), **choices))
+
+        def end() -> dict[str, monitel.Window]:
+            with monitel.testing.capture_events() as events:
+                running[-1].uninstrument()
+            return {event.window.name: event.window for event in events if event.window}
+
+        return end
+
+    yield start
+    for each in running:
+        each.uninstrument()
+
+
+@pytest.fixture
+def totals() -> Callable[[], dict[str, float]]:
+    """Provide a function that returns the totals of the counters of training, by the rest of their names."""
+    prefix = "training."
+
+    def totals() -> dict[str, float]:
+        found = {reading.counter.name: reading.total for reading in monitel.counters()}
+        return {name.removeprefix(prefix): total for name, total in found.items() if name.startswith(prefix)}
+
+    return totals

@@ -1,0 +1,265 @@
+"""Steps that GradScaler skips. The truth is whether parameters changed."""
+
+from __future__ import annotations
+
+from math import inf, nan
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import monitel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+torch: Any = pytest.importorskip("torch", reason="instruments torch: torch is not installed")
+
+import monitel.torch  # noqa: E402  after the check for torch
+
+pytestmark = pytest.mark.torch
+
+#: Gradients of consecutive steps; those that are not finite are skipped, among them the first and the last.
+GRADIENTS = (inf, 1.0, nan, -inf, 2.0, 0.5, 1.0, inf)
+KINDS: dict[str, Callable[[list[Any]], Any]] = {
+    "adam": lambda parameters: torch.optim.Adam(parameters, lr=0.1, foreach=False),
+    "fused adam": lambda parameters: torch.optim.Adam(parameters, lr=0.1, fused=True),
+    "fused sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1, fused=True),
+}
+
+
+class Trained:
+    """A parameter and its optimizer, with the number of steps that changed the parameter.
+
+    Attributes:
+        applied: Steps after which the parameter was another one.
+    """
+
+    def __init__(self, kind: str = "adam") -> None:
+        self.parameter = torch.nn.Parameter(torch.ones(2))
+        self.optimizer = KINDS[kind]([self.parameter])
+        self.applied = 0
+
+    def backward(self, scaler: Any, gradient: float) -> None:
+        """Give the parameter a scaled gradient."""
+        self.parameter.grad = scaler.scale(torch.full((2,), gradient))
+
+    def step(self, step: Callable[[Any], object]) -> bool:
+        """Call a function with the optimizer, and return whether that has changed the parameter."""
+        before = self.parameter.detach().clone()
+        step(self.optimizer)
+        changed = not torch.equal(before, self.parameter.detach())
+        self.applied += changed
+        return changed
+
+
+class OwnStep(torch.amp.GradScaler):  # type: ignore[misc]
+    """A scaler whose step() does not call that of its base."""
+
+    def step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        """Skip a step by its own rule."""
+        self.unscale_(optimizer)
+        parameters = [each for group in optimizer.param_groups for each in group["params"]]
+        if all(bool(torch.isfinite(each.grad).all()) for each in parameters):
+            return optimizer.step(*args, **kwargs)
+        return None
+
+
+class Delegating(torch.amp.GradScaler):  # type: ignore[misc]
+    """A scaler whose step() calls that of its base."""
+
+    def step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        """Step."""
+        return super().step(optimizer, *args, **kwargs)
+
+
+class Clearing(torch.amp.GradScaler):  # type: ignore[misc]
+    """A scaler that applies each step, with zero in the place of a gradient that is not finite."""
+
+    def _maybe_opt_step(self, optimizer: Any, _state: Any, *args: Any, **kwargs: Any) -> Any:
+        for group in optimizer.param_groups:
+            for each in group["params"]:
+                each.grad.nan_to_num_(nan=1.0, posinf=1.0, neginf=1.0)
+        return optimizer.step(*args, **kwargs)
+
+
+def counted(totals: Callable[[], dict[str, float]]) -> tuple[float, float]:
+    """Return the numbers of applied and of skipped steps."""
+    found = totals()
+    return found["steps"], found["steps.skipped"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("scaler_type", "unscales"),
+    [
+        *((torch.amp.GradScaler, unscales) for unscales in (False, True)),
+        *((Delegating, unscales) for unscales in (False, True)),
+        *((Clearing, unscales) for unscales in (False, True)),
+        (OwnStep, False),
+    ],
+)
+def test_skipped_steps_are_counted_separately(
+    kind: str, scaler_type: Any, unscales: bool, windows: Any, totals: Any
+) -> None:
+    """The step of the process advances with each attempt."""
+    trained, scaler = Trained(kind), scaler_type("cpu", init_scale=8.0)
+    end = windows()
+    for number, gradient in enumerate(GRADIENTS, 1):
+        trained.backward(scaler, gradient)
+        if unscales:
+            scaler.unscale_(trained.optimizer)
+        trained.step(scaler.step)
+        scaler.update()
+        assert number == monitel.get_step()
+    end()
+    assert (trained.applied, len(GRADIENTS) - trained.applied) == counted(totals)
+    assert trained.applied == (len(GRADIENTS) if scaler_type is Clearing and kind == "adam" else 4)
+
+
+def test_durations_are_those_of_all_attempts(windows: Any, clock: Any) -> None:
+    """A skipped step has a duration, as the work for it was done."""
+    trained, scaler = Trained(), torch.amp.GradScaler("cpu")
+    end = windows()
+    for gradient in GRADIENTS:
+        clock.advance(2)
+        trained.backward(scaler, gradient)
+        scaler.step(trained.optimizer)
+        scaler.update()
+    duration = end()["training.step.duration"]
+    assert (7, 14.0) == (duration.count, duration.sum)
+
+
+def test_class_defined_later_is_observed(windows: Any, totals: Any) -> None:
+    """The class is a subclass of a subclass, and its step() calls neither."""
+    end = windows()
+
+    class Later(Delegating):
+        """Never applies a step."""
+
+        def step(self, optimizer: Any, *_args: Any, **_kwargs: Any) -> Any:
+            """Skip the step."""
+            self.unscale_(optimizer)
+
+    trained, scaler = Trained(), Later("cpu")
+    for _ in range(3):
+        trained.backward(scaler, 1.0)
+        assert not trained.step(scaler.step)
+        scaler.update()
+    end()
+    assert (0, 3) == counted(totals)
+
+
+@pytest.mark.parametrize("kinds", [("adam", "adam"), ("adam", "fused adam"), ("fused sgd", "fused adam")])
+def test_step_of_two_optimizers_is_skipped_if_both_skip(kinds: tuple[str, str], windows: Any, totals: Any) -> None:
+    """With one scaler for two optimizers, a step in which one of them changes parameters is applied."""
+    first, second = (Trained(kind) for kind in kinds)
+    scaler = torch.amp.GradScaler("cpu")
+    gradients = [(inf, inf), (1.0, 1.0), (inf, 1.0), (1.0, inf), (inf, inf), (2.0, nan), (nan, nan)]
+    applied = 0
+    end = windows()
+    for number, each in enumerate(gradients, 1):
+        for trained, gradient in zip((first, second), each, strict=True):
+            trained.backward(scaler, gradient)
+        changed = [trained.step(scaler.step) for trained in (first, second)]
+        applied += any(changed)
+        scaler.update()
+        assert number == monitel.get_step()
+    end()
+    assert (applied, len(gradients) - applied) == counted(totals)
+    assert 4 == applied
+
+
+def test_disabled_scaler_passes_steps_on(windows: Any, totals: Any) -> None:
+    """Each step is counted once, also for a class of optimizer that torch's hooks do not see."""
+
+    class Silent:
+        """Has a step() without hooks."""
+
+        def step(self) -> None:
+            """Do nothing."""
+
+    trained, scaler = Trained(), torch.amp.GradScaler("cpu", enabled=False)
+    end = windows()
+    for gradient in (1.0, 2.0, 3.0):
+        trained.backward(scaler, gradient)
+        trained.step(scaler.step)
+        scaler.step(Silent())
+        scaler.update()
+    end()
+    assert (3, 0) == counted(totals) == (trained.applied, 0)
+
+
+def test_wrapper_of_an_optimizer_is_one_optimizer(windows: Any, totals: Any) -> None:
+    """The scaler gets a wrapper, whose step() calls the one that torch's hooks see."""
+
+    class Wrapper(torch.optim.Optimizer):  # type: ignore[misc]
+        """Has the parameters of another optimizer."""
+
+        def __init__(self, optimizer: Any) -> None:
+            self.optimizer = optimizer
+
+        @property
+        def param_groups(self) -> Any:
+            return self.optimizer.param_groups
+
+        def step(self, closure: Any = None) -> Any:
+            return self.optimizer.step(closure)
+
+    trained, scaler = Trained(), torch.amp.GradScaler("cpu")
+    wrapper = Wrapper(trained.optimizer)
+    end = windows()
+    for gradient in GRADIENTS:
+        trained.backward(scaler, gradient)
+        trained.step(lambda _: scaler.step(wrapper))
+        scaler.update()
+    end()
+    assert (trained.applied, 4) == counted(totals) == (4, 4)
+
+
+def test_step_that_raises_is_not_counted(windows: Any, totals: Any) -> None:
+    """The next step through the scaler is counted as usual."""
+    trained, scaler = Trained(), torch.amp.GradScaler("cpu")
+    end = windows()
+    with pytest.raises(AssertionError, match="scale is None"):
+        scaler.step(trained.optimizer)
+    trained.backward(scaler, 1.0)
+    scaler.step(trained.optimizer)
+    with pytest.raises(RuntimeError, match="already been called"):
+        scaler.step(trained.optimizer)
+    end()
+    assert (1, 0) == counted(totals)
+
+
+def test_work_of_skipped_steps_counts(windows: Any, totals: Any) -> None:
+    """Samples were processed, even if the parameters did not change."""
+    trained, scaler = Trained(), torch.amp.GradScaler("cpu")
+    end = windows(samples_per_step=32)
+    for gradient in GRADIENTS:
+        trained.backward(scaler, gradient)
+        scaler.step(trained.optimizer)
+        scaler.update()
+    end()
+    assert 32 * len(GRADIENTS) == totals()["samples"]
+
+
+def test_remove_restores_the_methods(windows: Any) -> None:
+    """A wrapper that another library has put around ours stays, and passes calls on."""
+    scalers = (torch.amp.GradScaler, OwnStep, Delegating)
+    before = [vars(each)["step"] for each in scalers]
+    end = windows()
+    assert all(vars(each)["step"] is not step for each, step in zip(scalers, before, strict=True))
+    ours = Delegating.step
+
+    def theirs(self: Any, optimizer: Any) -> Any:
+        return ours(self, optimizer)
+
+    Delegating.step = theirs  # type: ignore[method-assign]
+    try:
+        end()
+        assert [before[0], before[1], theirs] == [vars(each)["step"] for each in scalers]
+        assert "__init_subclass__" not in vars(torch.amp.GradScaler)
+        trained, scaler = Trained(), Delegating("cpu")
+        trained.backward(scaler, 1.0)
+        assert trained.step(scaler.step)
+    finally:
+        Delegating.step = before[2]  # type: ignore[method-assign]

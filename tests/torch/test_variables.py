@@ -1,0 +1,126 @@
+"""MONITEL_* variables of monitel.torch.instrument(): they set its options, and wrong values are reported."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from monitel import variables
+from monitel.variables import Variable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+torch: Any = pytest.importorskip("torch", reason="instruments torch: torch is not installed")
+
+import monitel.torch  # noqa: E402  after the check for torch
+from monitel.torch import instrumentation  # noqa: E402
+from monitel.torch.options import CHOICES, InstrumentOptions  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+DEFAULTS = {field.name: field.default for field in fields(InstrumentOptions)}
+SWITCHES = [name for name, default in DEFAULTS.items() if isinstance(default, bool)]
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(variables, "_warned", set())
+    yield
+    if instrumentation._running is not None:
+        instrumentation._running.uninstrument()
+
+
+def used(**given: Any) -> dict[str, Any]:
+    """Return the options of an instrumentation that differ from the defaults."""
+    options = monitel.torch.instrument(**given)._options
+    found = {name: getattr(options, name) for name in DEFAULTS}
+    return {name: value for name, value in found.items() if value != DEFAULTS[name]}
+
+
+def test_each_option_has_a_variable() -> None:
+    """Only the model, which is an object, has none."""
+    assert set(DEFAULTS) == set(CHOICES)
+    assert {"model"} == {name for name, variable in CHOICES.items() if not isinstance(variable, Variable)}
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+def test_variable_switches_a_source(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """An argument overrides it."""
+    other = not DEFAULTS[name]
+    monkeypatch.setenv(f"MONITEL_{name.upper()}", str(other))
+    assert {name: other} == used()
+    assert other == (name in monitel.torch.instrument().sources)
+    assert {} == used(**{name: not other})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ({"STUCK_AFTER": "5"}, {"stuck_after": 5.0}),
+        ({"STUCK_AFTER": "None"}, {"stuck_after": None}),
+        ({"WINDOW_SIZE": "1"}, {"window_size": 1.0}),
+        ({"WINDOW_SIZE": "0.5"}, {"window_size": 0.5}),
+        ({"SAMPLES_PER_STEP": "32", "TOKENS_PER_STEP": "6.5e4"}, {"samples_per_step": 32, "tokens_per_step": 65_000.0}),
+        ({"FLOPS_PER_STEP": "1e15", "PEAK_FLOPS": "9.89e14"}, {"flops_per_step": 1e15, "peak_flops": 9.89e14}),
+    ],
+)
+def test_variable_has_the_value_of_its_option(
+    monkeypatch: pytest.MonkeyPatch, text: dict[str, str], expected: dict[str, Any]
+) -> None:
+    """A whole number stays an int, so that a counter of it is exact."""
+    for name, value in text.items():
+        monkeypatch.setenv(f"MONITEL_{name}", value)
+    found = used()
+    assert expected == found
+    assert [type(value) for value in expected.values()] == [type(found[name]) for name in expected]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, "maybe") for name in SWITCHES),
+        *(("stuck_after", value) for value in ("0", "-1", "nan", "never")),
+        *(("window_size", value) for value in ("0", "0.0001", "nan", "1 minute")),
+        *(("samples_per_step", value) for value in ("0", "-1", "inf", "lambda: 32", "9" * 4000)),
+        *((name, "many") for name in ("tokens_per_step", "flops_per_step", "peak_flops")),
+    ],
+    ids=lambda text: text[:20],
+)
+def test_wrong_value_is_one_warning_and_the_default(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str, value: str
+) -> None:
+    """The warning names the variable and the value."""
+    monkeypatch.setenv(f"MONITEL_{name.upper()}", value)
+    assert {} == used() == used()
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"MONITEL_{name.upper()}: expected ")
+    assert f", got {value[:80]!r}; using " in record.getMessage()
+
+
+def test_argument_decides_a_contradiction(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """A variable that contradicts an argument is not used."""
+    monkeypatch.setenv("MONITEL_STEPS", "false")
+    assert {"samples_per_step": 32} == used(samples_per_step=32)
+    expected = "MONITEL_STEPS: samples_per_step requires steps, which is False, got 'false'; using True"
+    assert [expected] == [record.getMessage() for record in caplog.records]
+
+
+def test_variable_makes_an_argument_valid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model as an argument requires phases, which may come from the variable."""
+    model = torch.nn.Linear(1, 1)
+    with pytest.raises(ValueError, match="model requires phases=True"):
+        monitel.torch.instrument(model=model)
+    monkeypatch.setenv("MONITEL_PHASES", "1")
+    assert {"phases": True, "model": model} == used(model=model)
+
+
+def test_changed_variable_is_another_set_of_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second call returns the running instrumentation only if the variables are the same."""
+    first = monitel.torch.instrument()
+    assert first is monitel.torch.instrument()
+    monkeypatch.setenv("MONITEL_LOADING", "off")
+    second = monitel.torch.instrument()
+    assert (first.sources, "loading" in second.sources) == ((), False)
