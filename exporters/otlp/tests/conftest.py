@@ -10,7 +10,9 @@ import pytest
 
 import monitel
 import monitel_otlp
+from monitel.variables import name_of_variable
 from monitel_otlp import Pipeline
+from monitel_otlp.choices import CHOICES
 from monitel_otlp.config.launcher import VARIABLES
 
 from .grpc_receiver import GrpcReceiver
@@ -25,14 +27,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _LAUNCHER = {name for names in VARIABLES.values() for name in names}
+_OWN = {name_of_variable(name) for name in CHOICES} - {"MONITEL_RUN_EVENTS"}  # which is set for all tests
 
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Run in an empty folder, without variables of OpenTelemetry, of launchers and of proxies."""
+    """Run in an empty folder, without variables of OpenTelemetry, monitel, launchers and proxies."""
     for name in list(os.environ):
-        if name.startswith("OTEL_") or name in _LAUNCHER or name.lower().endswith("_proxy"):
+        if name.startswith("OTEL_") or name in _LAUNCHER | _OWN or name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
+    # Without code OpenTelemetry starts it where it is installed: it reads the connections of all processes.
+    monkeypatch.setenv("OTEL_PYTHON_DISABLED_INSTRUMENTATIONS", "system_metrics")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.chdir(tmp_path)
 

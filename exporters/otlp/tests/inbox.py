@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from threading import Condition
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     Number = int | float
     Rule = Callable[["Request"], "Answer | None"]
 
+CUMULATIVE = 2  # aggregation temporality
 DEADLINE = 20.0  # seconds, for operations that take a fraction of a second
 
 
@@ -160,8 +162,26 @@ class Inbox:
         return [request for request in list(self.requests) if request.signal == signal]
 
     def points(self, metric: str) -> list[Point]:
-        """Return the data points of one metric, in order of arrival."""
-        return [point for point in self.all_points() if point.metric == metric]
+        """Return the data points of one metric, in order of arrival, without :meth:`start_points`."""
+        return [point for point, is_start in self._marked_points(metric) if not is_start]
+
+    def start_points(self, metric: str) -> list[Point]:
+        """Return the points of value zero with which the series of a cumulative sum begin.
+
+        A start point is the first one of its series, is not earlier than its start time, and has the next point of the
+        series beside it in the request.
+        """
+        return [point for point, is_start in self._marked_points(metric) if is_start]
+
+    def _marked_points(self, metric: str) -> Iterator[tuple[Point, bool]]:
+        seen: set[str] = set()
+        for request in self._taken("metrics"):
+            points = [point for point in points_of(request.message) if point.metric == metric]
+            for point, following in zip_longest(points, points[1:]):
+                beside = following is not None and _series(following) == _series(point)
+                is_zero = point.value == 0 and point.temporality == CUMULATIVE and point.time_ns >= point.start_ns
+                yield point, is_zero and beside and _series(point) not in seen
+                seen.add(_series(point))
 
     def values(self, metric: str) -> list[Number]:
         """Return the values of one metric, in order of arrival."""
@@ -202,6 +222,10 @@ class Inbox:
 
     def _taken(self, signal: str) -> Iterator[Request]:
         return (request for request in self.of(signal) if request.answer.takes)
+
+
+def _series(point: Point) -> str:
+    return repr((point.resource, point.attributes))
 
 
 def points_of(message: Any) -> Iterator[Point]:

@@ -164,6 +164,13 @@ def make_run(folder: Path) -> Run:
     return run
 
 
+class Instrument(Protocol):
+    """Type of the fixture ``instrument``."""
+
+    def __call__(self, script: str, *, env: Mapping[str, str], timeout: float = ...) -> Ended:
+        """Run a script with ``opentelemetry-instrument``."""
+
+
 class Terminate(Protocol):
     """Type of the fixture ``terminate``."""
 

@@ -62,13 +62,14 @@ def the_segment(folder: Path) -> Path:
 
 
 def spooled(root: Path) -> tuple[list[float], list[str]]:
-    """Return the values of ``loss.count`` and the names of the events in all spools below a folder."""
+    """Return the values of ``loss.count``, without the zero at its start, and the names of the events in all spools."""
     counts: list[float] = []
     names: list[str] = []
     for folder in folders(root):
         for request in Spool(folder).peek():
             if request.signal == "metrics":
-                counts += [point.value for point in points_of(request.message()) if point.metric == "loss.count"]
+                points = (point for point in points_of(request.message()) if point.metric == "loss.count")
+                counts += [point.value for point in points if point.value]
             elif request.signal == "logs":
                 names += [record.name for record in records_of(request.message())]
     return counts, names
@@ -94,9 +95,9 @@ def last_line(stderr: str) -> LastLine:
         found = re.search(pattern, line)
         return int(found[1]) if found else None
 
-    spooled = re.search(r"(\d+) in (\S+), replay with: (.*)$", line)
+    spooled = re.search(r"(\d+) items? in (\S+), replay with: (.*)$", line)
     return LastLine(
-        number(r"exported (\d+) windows"),
+        number(r"exported (\d+) windows and numbers"),
         number(r"(\d+) events"),
         number(r"dropped (\d+)"),
         int(spooled[1]) if spooled else None,

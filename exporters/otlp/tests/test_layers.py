@@ -13,8 +13,8 @@ PACKAGE = Path(__file__).resolve().parents[1] / "src/monitel_otlp"
 OTLP_LAYERS = [
     *("_compat", "messages", "accounting", "threads", "config"),
     *("metrics", "traces", "logs", "sdk", "raw"),
-    *("transport", "spool", "delivery", "engine"),
-    *("exit_summary", "forked_child", "pipeline", "log_handler", "sigterm", "attach", "configuration"),
+    *("transport", "spool", "delivery", "engine", "system"),
+    *("exit_summary", "forked_child", "pipeline", "log_handler", "sigterm", "choices", "attach", "configuration"),
     *("__init__", "commands", "__main__"),
 ]
 
@@ -22,10 +22,10 @@ OTLP_LAYERS = [
 ROOM_LAYERS = {
     "messages": ["request", "records", "attributes", "request_builder", "json_lines"],
     "threads": ["pacing", "worker", "callbacks"],
-    "config": ["secret", "endpoint", "environment", "settings", "launcher"],
+    "config": ["secret", "endpoint", "environment", "settings", "launcher", "rank_check", "host"],
     "metrics": [
-        *("queue_size", "series", "logged_number", "window_queue"),
-        *("window_row", "series_state", "points", "mapping"),
+        *("queue_size", "metric_owners", "series", "logged_number", "window_queue"),
+        *("window_row", "series_state", "points", "start_points", "mapping", "readings"),
     ],
     "traces": ["ids", "span_queue", "mapping", "requests"],
     "logs": ["timestamps", "mapping", "requests", "application_events"],
@@ -47,6 +47,7 @@ ROOM_LAYERS = {
         *("delivery", "replay", "leftovers"),
     ],
     "engine": ["encoder", "metric_round", "exit_phases", "engine"],
+    "system": ["gpus", "metrics"],
     "commands": ["doctor", "replay", "cat", "simulation", "simulated_rank", "simulate"],
 }
 

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
+from monitel_otel.counters import counter_description
 from monitel_otel.installation import Installation, install
 from monitel_otel.names import MetricNames, describe, metric_name
 from monitel_otel.periods import BUDGET, Fold, Opened, Period, check_limits
@@ -27,6 +28,7 @@ __all__ = [
     "Records",
     "WaitInstruments",
     "check_limits",
+    "counter_description",
     "describe",
     "install",
     "metric_name",

@@ -40,6 +40,7 @@ class Installation:
         if event.window is not None:
             self._instruments.write(event.window)
             return
+        self._instruments.refresh()
         if isinstance(event, monitel.LoggedNumbers):
             self._instruments.write_numbers(event)
         context = None if self._spans is None else self._spans.context()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.metrics import Observation
 
 import monitel
+from monitel_otel.counters import CounterInstruments
 from monitel_otel.names import MetricNames, describe
 from monitel_otel.waits import WaitInstruments
 
@@ -28,7 +29,8 @@ class Instruments:
     COUNT and SUM are complete, because they are cumulative. The other aggregations, and the percentiles of HISTOGRAM,
     are gauges, which keep only the last window before a reader collects; a warning is logged when this loses a window
     for the first time. Values that are not finite, and negative sums of a monotonic Stat, are left out and counted in
-    ``monitel.stat.nonfinite``. A wait counter is observed from the first window after its creation on.
+    ``monitel.stat.nonfinite``. A counter is observed from the first window, number or other event after its creation
+    on, a wait counter from the first window.
 
     A logged number is a gauge with its name. Values that are not finite are left out and counted as well.
     """
@@ -43,6 +45,7 @@ class Instruments:
         self._since_collect: set[tuple[str, frozenset[tuple[str, Any]]]] | None = None  # None until a reader collects
         self._warned = False
         self._waits = WaitInstruments(self._meter)
+        self._counters = CounterInstruments(self._meter)
         self._collecting = False
         self._windows = 0
         self._active = True
@@ -55,6 +58,7 @@ class Instruments:
 
     def write(self, window: monitel.Window) -> None:
         """Write one window."""
+        self.refresh()
         if not self._collecting:
             self._waits.refresh()
         definition = window.definition
@@ -80,6 +84,11 @@ class Instruments:
                 self._gauge(name)(value, attributes)
             else:
                 self._nonfinite.add(1, {"stat": name, "aggregation": "logged"})
+
+    def refresh(self) -> None:
+        """Create the instruments of new counters, unless a reader collects."""
+        if not self._collecting:
+            self._counters.refresh()
 
     def _gauge(self, name: str) -> Callable[..., None]:
         known = self._gauges.get(name)

@@ -9,7 +9,7 @@ _RANK = "MONITEL_TORCH_RANK_PROCESS"
 
 
 class TorchInstrumentor:
-    """Calls ``monitel.torch.instrument()`` in the ranks of a job, and in no other process.
+    """Calls ``monitel.torch.instrument()``, which reads its variables, in the ranks of a job, and in no other process.
 
     It is the entry point ``monitel_torch`` of ``opentelemetry_instrumentor``, so that
     ``opentelemetry-instrument torchrun --nproc-per-node 2 train.py`` is enough. A rank is a process whose

@@ -12,6 +12,8 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from monitel.variables import read_variables
+from monitel_otlp.choices import CHOICES
 from monitel_otlp.commands.cat import cat
 from monitel_otlp.commands.doctor import examine
 from monitel_otlp.commands.replay import replay_all
@@ -145,7 +147,8 @@ def _at_least(minimum: Number) -> Callable[[str], Number]:
 
 def _simulate(arguments: argparse.Namespace) -> int:
     headers = dict(map(_header, arguments.header))
-    settings = resolve(arguments.endpoint, headers, protocol=arguments.protocol)
+    folder = read_variables(CHOICES, {"spool_dir": None})
+    settings = resolve(arguments.endpoint, headers, protocol=arguments.protocol, **folder)
     simulation = Simulation(
         arguments.ranks,
         arguments.stats,
@@ -172,8 +175,10 @@ def _simulate(arguments: argparse.Namespace) -> int:
 
 def _print_outcome(simulation: Simulation, reports: list[Report], seconds: float) -> bool:
     """Print the totals, and the ranks to find; True if every item was delivered, or is on disk as configured."""
-    windows, events = sum(each.windows for each in reports), sum(each.events for each in reports)
-    print(f"recorded    {windows:,} windows and {events:,} events in {seconds:.1f} s")
+    windows, numbers, events = (
+        sum(getattr(each, kind) for each in reports) for kind in ("windows", "numbers", "events")
+    )
+    print(f"recorded    {windows:,} windows, {numbers:,} numbers and {events:,} events in {seconds:.1f} s")
     exported, spooled = sum(each.exported for each in reports), sum(each.spooled for each in reports)
     lost = sum((Counter(each.dropped) for each in reports), Counter[str]())
     reasons = f" ({', '.join(f'{reason} {items:,}' for reason, items in lost.items())})" if lost else ""

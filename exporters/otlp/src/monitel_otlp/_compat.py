@@ -25,6 +25,8 @@ from opentelemetry.sdk._logs import (
 )
 from opentelemetry.sdk._logs._internal import std_to_otel
 from opentelemetry.sdk._logs.export import LogRecordExporter, LogRecordExportResult
+from opentelemetry.sdk.resources import OsResourceDetector, ProcessResourceDetector
+from opentelemetry.sdk.resources import _HostResourceDetector as HostResourceDetector
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -34,6 +36,7 @@ _ATTRIBUTES = 128  # the default limit of OpenTelemetry
 
 __all__ = [
     "APILoggerProvider",
+    "HostResourceDetector",
     "LogRecord",
     "LogRecordExportResult",
     "LogRecordExporter",
@@ -41,6 +44,8 @@ __all__ = [
     "LogRecordProcessor",
     "LoggerProvider",
     "NoOpLoggerProvider",
+    "OsResourceDetector",
+    "ProcessResourceDetector",
     "ReadWriteLogRecord",
     "ReadableLogRecord",
     "SeverityNumber",

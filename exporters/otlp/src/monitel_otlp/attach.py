@@ -10,6 +10,7 @@ import atexit
 import logging
 import os
 import sys
+from inspect import signature
 from threading import Lock, RLock, Thread, main_thread
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -23,15 +24,18 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 
 import monitel
 from monitel.run_events import end_if_due, enter
+from monitel.variables import reads_variables
 from monitel_otlp._compat import LogRecordExporter, LogRecordExportResult, get_logger_provider
-from monitel_otlp.config.launcher import launch_attributes
+from monitel_otlp.choices import CHOICES, check_bools, check_ranks, check_series_limit
+from monitel_otlp.config.launcher import is_rank_zero, launch_attributes
 from monitel_otlp.config.settings import resolve
+from monitel_otlp.metrics.series import SERIES_LIMIT
 from monitel_otlp.pipeline import EXIT_TIMEOUT, Pipeline
 from monitel_otlp.sdk.preferences import reader_preferences
 from monitel_otlp.sigterm import is_launcher
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from opentelemetry.sdk.metrics.export import MetricsData
     from opentelemetry.sdk.trace import ReadableSpan
@@ -41,6 +45,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("monitel.otlp")
 
+_RANK = "training.rank"
 _HAND_OVER = 0.3  # seconds of the exit's time
 
 _lock = RLock()
@@ -66,19 +71,47 @@ def _flush(provider: object) -> None:
         _log.debug("a provider of the application could not be flushed at exit", exc_info=True)
 
 
-def _attach(**arguments: Any) -> Pipeline:
+@reads_variables(CHOICES)
+def _attach(
+    *,
+    ranks: str = "all",
+    rank_attribute: bool = False,
+    workers: bool = False,
+    series_limit: int = SERIES_LIMIT,
+    run_events: bool = True,
+    spool_dir: str | os.PathLike[str] | None = None,
+    distributions: str | None = None,
+    endpoint: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    export_interval: float | None = None,
+    protocol: str | None = None,
+) -> Pipeline:
+    """Return the pipeline of all exporters. The first one makes it; its arguments are those of ``configure()``."""
     global _attached
+    check_ranks(ranks)
+    check_bools(rank_attribute=rank_attribute, workers=workers, run_events=run_events)
+    check_series_limit(series_limit)
     with _lock:
         if _attached is None or _attached.ended is not None:
-            settings = resolve(**arguments)
-            resource = Resource.create(launch_attributes())
-            _attached = Pipeline(settings, resource, point_attributes={}, attached=True)
-            atexit.unregister(_attached.shutdown)  # it would run before the shutdown of an earlier provider
-            _hand_over_at_exit(_attached)
+            settings = resolve(endpoint, headers, export_interval, spool_dir, protocol, distributions=distributions)
+            launch = launch_attributes()
+            silent = ranks == "zero" and not is_rank_zero(launch)
+            _attached = Pipeline(
+                settings,
+                Resource.create(launch),
+                point_attributes={name: launch[name] for name in (_RANK,) if rank_attribute and name in launch},
+                workers=workers,
+                attached=True,
+                silent=silent,
+                series_limit=series_limit,
+            )
+            if not silent:
+                atexit.unregister(_attached.shutdown)  # it would run before the shutdown of an earlier provider
+                _hand_over_at_exit(_attached, run_events=run_events)
         return _attached
 
 
-def _hand_over_at_exit(pipeline: Pipeline) -> None:
+def _hand_over_at_exit(pipeline: Pipeline, *, run_events: bool) -> None:
     """Hand over waiting items to the application's providers before those shut down.
 
     The function below must be registered after the providers, because atexit calls the last function first. It is
@@ -91,8 +124,8 @@ def _hand_over_at_exit(pipeline: Pipeline) -> None:
         if once.acquire(blocking=False):
             monitel.unregister_event_handler(handle)
             atexit.register(hand_over)
-            if event is not None and not is_launcher(sys.orig_argv):
-                enter(pipeline, ends_run=True)  # with the first event: a program that records nothing has no run
+            if event is not None and not is_launcher(sys.orig_argv):  # a program that records nothing has no run
+                enter(pipeline, enabled=run_events, ends_run=True)
 
     def hand_over() -> None:
         end_if_due()
@@ -120,7 +153,10 @@ class _Attached:
     """
 
     def __init__(self, **arguments: Any) -> None:
+        for unknown in arguments.keys() - signature(_attach).parameters.keys():
+            raise TypeError(f"{type(self).__qualname__}() has no argument {unknown!r:.40}")
         self._pipeline = _attach(**arguments)
+        self._silent = self._pipeline.ended is not None  # this rank exports nothing
         self._pid = os.getpid()
         _open.add(self)
 
@@ -142,8 +178,9 @@ class MetricExporter(_Attached, SDKMetricExporter):
     """Adds monitel's windows to the requests of its reader, and delivers them.
 
     Args:
-        **arguments: ``endpoint``, ``headers``, ``export_interval``, ``spool_dir``, ``protocol``,
-            ``distributions``, as for :func:`monitel_otlp.configure`. All exporters use the arguments of the first one.
+        **arguments: ``endpoint``, ``headers``, ``export_interval``, ``spool_dir``, ``protocol``, ``distributions``,
+            ``ranks``, ``rank_attribute``, ``workers``, ``series_limit`` and ``run_events``, with the same variables, as
+            for :func:`monitel_otlp.configure`. All exporters use the arguments of the first one.
 
     Example:
         >>> from opentelemetry.sdk.metrics import MeterProvider
@@ -159,11 +196,14 @@ class MetricExporter(_Attached, SDKMetricExporter):
         SDKMetricExporter.__init__(self, **reader_preferences())
 
     def export(
-        self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any  # noqa: ARG002  the reader's
+        self,
+        metrics_data: MetricsData,
+        timeout_millis: float = 10_000,  # noqa: ARG002  the reader's
+        **kwargs: Any,  # noqa: ARG002  the reader's
     ) -> MetricExportResult:
         """Encode the collected metrics and all queued windows."""
         if (engine := self._engine()) is None:
-            return MetricExportResult.FAILURE
+            return MetricExportResult.SUCCESS if self._silent else MetricExportResult.FAILURE
         engine.export(metrics_data)
         return MetricExportResult.SUCCESS
 
@@ -187,7 +227,7 @@ class LogExporter(_Attached, LogRecordExporter):
     def export(self, batch: Sequence[ReadableLogRecord]) -> LogRecordExportResult:
         """Encode one batch."""
         if (engine := self._engine()) is None:
-            return LogRecordExportResult.FAILURE
+            return LogRecordExportResult.SUCCESS if self._silent else LogRecordExportResult.FAILURE
         engine.export_records(batch)
         return LogRecordExportResult.SUCCESS
 
@@ -198,7 +238,7 @@ class SpanExporter(_Attached, SDKSpanExporter):
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Encode one batch."""
         if (engine := self._engine()) is None:
-            return SpanExportResult.FAILURE
+            return SpanExportResult.SUCCESS if self._silent else SpanExportResult.FAILURE
         engine.export_spans(spans)
         return SpanExportResult.SUCCESS
 

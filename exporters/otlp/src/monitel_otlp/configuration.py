@@ -13,9 +13,12 @@ from opentelemetry.sdk.resources import Resource
 
 from monitel.attributes import escape_surrogates, fits_int64
 from monitel.run_events import enter
+from monitel.variables import reads_variables
 from monitel_otel import BUDGET, check_limits
 from monitel_otlp._compat import get_logger_provider, is_set, set_global_providers
-from monitel_otlp.config.launcher import launch_attributes
+from monitel_otlp.choices import CHOICES, check_bools, check_logging_level, check_ranks, check_series_limit
+from monitel_otlp.config.host import host_attributes
+from monitel_otlp.config.launcher import is_rank_zero, launch_attributes
 from monitel_otlp.config.settings import resolve
 from monitel_otlp.log_handler import LogHandler
 from monitel_otlp.metrics.series import SERIES_LIMIT
@@ -32,6 +35,7 @@ _current: Pipeline | None = None
 _own_providers: list[object] = []  # the global providers that were set here
 
 
+@reads_variables(CHOICES)
 def configure(
     *,
     service_name: str | None = None,
@@ -53,14 +57,18 @@ def configure(
     span_steps: int = 1,
     step_traces: bool = False,
     series_limit: int = SERIES_LIMIT,
-    run_events: bool | None = None,
+    run_events: bool = True,
+    system: bool = False,
 ) -> Pipeline:
     """Export every closed window, every event and the application's OpenTelemetry data to an OTLP endpoint.
 
-    Omitted arguments are read from the standard OTEL_* variables. The providers of the pipeline become the global
-    providers, except where the application has set one. An application's MeterProvider is not changed; the windows
-    are exported through a private one. A second call shuts the first pipeline down. ``OTEL_SDK_DISABLED=true`` makes a
-    pipeline that does nothing.
+    Omitted arguments are read from environment variables: from the standard OTEL_* variables, and from MONITEL_ with
+    the argument's name in capitals, e.g. MONITEL_SPAN_BUDGET. If a variable has a wrong value, a warning is logged, and
+    the default is used.
+
+    The providers of the pipeline become the global providers, except where the application has set one. An
+    application's MeterProvider is not changed; the windows are exported through a private one. A second call shuts the
+    first pipeline down. ``OTEL_SDK_DISABLED=true`` makes a pipeline that does nothing.
 
     Args:
         service_name: ``service.name``. Default: OTEL_SERVICE_NAME.
@@ -92,8 +100,10 @@ def configure(
         step_traces: Export spans, and make each step one trace of all ranks.
         series_limit: Sets of attributes per metric name. Windows with further sets are exported as one series with
             ``otel.metric.overflow=true``, and a warning is logged once.
-        run_events: Emit ``run.started`` now and ``run.ended`` with the status at the end, except in launchers. Default:
-            MONITEL_RUN_EVENTS, or True.
+        run_events: Emit ``run.started`` now and ``run.ended`` with the status at the end, except in launchers.
+        system: Export CPU, memory and I/O of the process and of the host, and the state of NVIDIA GPUs, except in
+            launchers. Requires ``opentelemetry-instrumentation-system-metrics``, for GPUs ``nvidia-ml-py``. Metrics of
+            the host are exported by the process with local rank 0.
 
     Returns:
         The pipeline, a context manager. It shuts down automatically at exit.
@@ -113,21 +123,19 @@ def configure(
         True
     """
     global _current
-    if ranks == "digest":
-        raise ValueError("ranks='digest' was removed: use ranks='all', and let the backend aggregate over the ranks")
-    if ranks not in {"all", "zero"}:
-        raise ValueError(f"ranks must be 'all' or 'zero', got {ranks!r}")
+    check_ranks(ranks)
     _check(service_name, resource_attributes, resource)
-    _check_spans(spans, step_traces, span_budget, span_steps)
-    _check_series_limit(series_limit)
-    _check_run_events(run_events)
-    if logging_level is not None:
-        logging.Handler(logging_level)  # checks the level
+    check_bools(rank_attribute=rank_attribute, workers=workers, run_events=run_events, system=system)
+    check_bools(spans=spans, step_traces=step_traces)
+    check_limits(span_budget, span_steps)
+    check_series_limit(series_limit)
+    check_logging_level(logging_level)
     check_sigterm(sigterm)
     settings = resolve(endpoint, headers, export_interval, spool_dir, protocol, distributions=distributions)
     launch = launch_attributes()
-    rank = launch.get("training.rank", 0)
-    silent = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true" or (ranks == "zero" and rank != 0)
+    silent = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true" or (
+        ranks == "zero" and not is_rank_zero(launch)
+    )
     if _current is not None:
         _current.shutdown()
     if settings.offline and not silent and not settings.problems:
@@ -153,10 +161,18 @@ def configure(
         _set_globals(_current)
         if logging_level is not None:
             _export_logging(_current, logging_level)
+        if system and not is_launcher(sys.orig_argv):
+            _report_system(_current, host=not launch.get("training.local_rank"))
         handle_sigterm(_current, sigterm)
         if not is_launcher(sys.orig_argv):
             enter(_current, enabled=run_events, ends_run=True)
     return _current
+
+
+def _report_system(pipeline: Pipeline, *, host: bool) -> None:
+    from monitel_otlp.system.metrics import report_system  # late: it loads psutil
+
+    pipeline.at_end.append(report_system(pipeline.meter_provider, host=host))
 
 
 def _export_logging(pipeline: Pipeline, level: int | str) -> None:
@@ -183,25 +199,6 @@ def _check(service_name: object, attributes: object, resource: object) -> None:
             raise ValueError("resource_attributes: a name must not be empty, because Prometheus refuses such a request")
         _check_value("resource_attributes: a name", name)
         _check_value(f"resource_attributes: {name!r:.40}", value)
-
-
-def _check_spans(spans: object, step_traces: object, budget: object, every: object) -> None:
-    for name, value in (("spans", spans), ("step_traces", step_traces)):
-        if not isinstance(value, bool):
-            raise TypeError(f"{name} must be True or False, got {value!r:.80}")
-    check_limits(budget, every)
-
-
-def _check_series_limit(limit: object) -> None:
-    if isinstance(limit, bool) or not isinstance(limit, int):
-        raise TypeError(f"series_limit must be an int, got {type(limit).__qualname__}: {limit!r:.80}")
-    if limit < 1:
-        raise ValueError(f"series_limit must be at least 1, got {limit}")
-
-
-def _check_run_events(run_events: object) -> None:
-    if run_events is not None and not isinstance(run_events, bool):
-        raise TypeError(f"run_events must be True, False or None, got {run_events!r:.80}")
 
 
 def _span_settings(budget: int, every: int, shared: StepTraces | None) -> SpanSettings:
@@ -243,9 +240,9 @@ def _resource(
     created = Resource.create(attributes)  # it reads variables, which override detected attributes
     found = {
         escape_surrogates(name): escape_surrogates(value) if isinstance(value, str) else value
-        for name, value in created.attributes.items()
+        for name, value in {**host_attributes(), **launch.attributes, **created.attributes}.items()
     }
-    return launch.merge(Resource(found, created.schema_url)).merge(marker)
+    return Resource(found, created.schema_url).merge(marker)
 
 
 def _is_applications(provider: object) -> bool:

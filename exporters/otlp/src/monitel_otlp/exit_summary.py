@@ -33,8 +33,9 @@ def exit_summary(accounts: Mapping[str, Account], spool_dir: PathLike[str], *, o
     """Return the line that :func:`print_exit_summary` prints; the arguments are the same."""
     parts = []
     if not offline:
-        windows, events, spans = (accounts[signal].delivered for signal in ("metrics", "logs", "traces"))
-        parts.append(f"exported {windows} windows, {events} events" + (f", {spans} spans" if spans else ""))
+        numbers, events, spans = (accounts[signal].delivered for signal in ("metrics", "logs", "traces"))
+        more = f", {spans} spans" if spans else ""
+        parts.append(f"exported {numbers} windows and numbers, {events} events{more}")
     dropped: dict[str, int] = {}
     for account in accounts.values():
         for reason, items in account.dropped.items():
@@ -44,7 +45,7 @@ def exit_summary(accounts: Mapping[str, Account], spool_dir: PathLike[str], *, o
         parts.append(f"dropped {sum(dropped.values())} ({reasons})")
     spooled = sum(account.on_disk for account in accounts.values())
     if spooled or stored:
-        what = spooled or "values of instruments"
+        what = f"{spooled} {'item' if spooled == 1 else 'items'}" if spooled else "values of instruments"
         where = " --endpoint http://HOST:4318" if offline else ""
         parts.append(f"{what} in {spool_dir}, replay with: python -m monitel_otlp replay {spool_dir}{where}")
     return f"monitel: {'; '.join(parts) or 'nothing was recorded'}"

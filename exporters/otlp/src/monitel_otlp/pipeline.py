@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING
 from opentelemetry import metrics, trace
 
 import monitel
+from monitel.before_flush import register as call_before_flush
+from monitel.before_flush import unregister as stop_before_flush
 from monitel.exit import finalize
 from monitel.run_events import leave, preempt
 from monitel.sigterm import check as check_sigterm
 from monitel_otlp._compat import NoOpLoggerProvider
 from monitel_otlp.accounting import Account, Accounting
+from monitel_otlp.config.rank_check import RankCheck
 from monitel_otlp.engine.engine import LIMIT, LIMIT_BYTES, Engine
 from monitel_otlp.exit_summary import print_exit_summary
 from monitel_otlp.forked_child import child_resource, is_data_loader_worker, register_fork_hooks
@@ -56,8 +59,8 @@ class Pipeline:
 
     A forked child exports nothing of its parent. It exports its items with separate threads, a separate spool and a
     separate account, which are created when the first window or event is logged, or the first range ends, in the
-    child. In a worker of torch's DataLoader all items are dropped, counted as ``worker``, and a warning is logged once,
-    unless ``workers=True``.
+    child. If it only adds to counters, they are created when the child flushes or ends. In a worker of torch's
+    DataLoader all items are dropped, counted as ``worker``, and a warning is logged once, unless ``workers=True``.
 
     Attributes:
         meter_provider: Exports instruments of the application, together with the windows. Not in a forked child.
@@ -288,13 +291,26 @@ class Pipeline:
                 self._is_worker = True
                 _log.warning("telemetry of DataLoader workers is dropped; use configure(workers=True) to export it")
                 return None
+            stop_before_flush(self._start_to_count)
             self._settings = self._settings.for_forked_child()
             self._resource = child_resource(self._resource)
             self._engine = self._make_engine(attached=False)
             finalize(self.shutdown, _BEFORE_QUEUES)
             return self._engine
 
+    def _start_to_count(self) -> None:
+        """Make the engine of a forked child if it has counted something; before a flush, thus at its end, too."""
+        if any(reading.total for reading in monitel.counters()):
+            self._start_in_child()
+
     def _make_engine(self, *, attached: bool, leftovers: bool = False) -> Engine:
+        rank = RankCheck(self._resource.attributes.get("training.rank", self._point_attributes.get("training.rank")))
+
+        def each_round() -> None:
+            check_sigterm()
+            if not attached:  # else the resource is the application's
+                rank.check()
+
         return Engine(
             self._settings,
             self._accounting,
@@ -304,7 +320,7 @@ class Pipeline:
             attached=attached,
             series_limit=self._series_limit,
             leftovers=leftovers,
-            each_round=check_sigterm,
+            each_round=each_round,
         )
 
     def _queue_ranges(self) -> QueuedSpans | None:
@@ -340,6 +356,8 @@ class Pipeline:
             self._engine = None
         self._accounting = Accounting()
         self._ending, self._over, self._starting = Lock(), Event(), RLock()
+        if self.ended is None:
+            call_before_flush(self._start_to_count)
         if self._ranges is not None and self._spans is not None and self.ended is None:
             self._ranges.abandon()
             self._spans = self._spans.for_forked_child()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: Programs and modules that start training processes, forward SIGTERM to them, and record no telemetry.
 LAUNCHERS = {
     *("torchrun", "torch.distributed.run", "torch.distributed.launch"),
-    *("accelerate", "accelerate.commands.launch", "accelerate.commands.accelerate_cli"),
+    *("accelerate", "accelerate-launch", "accelerate.commands.launch", "accelerate.commands.accelerate_cli"),
     *("deepspeed", "deepspeed.launcher.runner", "deepspeed.launcher.launch"),
     *("fabric", "lightning", "lightning.fabric.cli", "lightning_fabric.cli"),
 }
@@ -51,9 +51,7 @@ def handle_sigterm(pipeline: Pipeline, sigterm: bool | Literal["auto"]) -> None:
     """
     automatic = current_thread() is main_thread() and is_default() and not is_launcher(sys.orig_argv)
     if automatic if sigterm == "auto" else sigterm:
-        handler = SigtermHandler(
-            pipeline.terminate, lambda timeout: _flush(pipeline, timeout), timeout=EXIT_TIMEOUT
-        )
+        handler = SigtermHandler(pipeline.terminate, lambda timeout: _flush(pipeline, timeout), timeout=EXIT_TIMEOUT)
         handler.install()
         pipeline.at_end.append(handler.uninstall)
 

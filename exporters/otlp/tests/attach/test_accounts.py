@@ -89,7 +89,7 @@ class Application:
 def application(receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Application]:
     """An application whose exporters send to the receiver; its providers are shut down at the end of the test."""
     monkeypatch.setattr(monitel_otlp.attach, "_attached", None)
-    monkeypatch.setattr(monitel_otlp.attach, "_hand_over_at_exit", lambda _pipeline: None)
+    monkeypatch.setattr(monitel_otlp.attach, "_hand_over_at_exit", lambda _pipeline, **_: None)
     application = Application({"endpoint": receiver.url, "spool_dir": tmp_path / "spool"}, monkeypatch)
     yield application
     application.close()
@@ -308,7 +308,7 @@ def test_last_line_counts_what_arrived_without_code(receiver: Receiver, run: Run
     program = Path(sys.executable).with_name("opentelemetry-instrument")
     ended = run(program, sys.executable, tmp_path / "train.py", env=env)
     assert (10, 5, 5) == (len(receiver.records()), len(receiver.spans()), receiver.values("loss.count")[-1])
-    assert "exported 5 windows, 10 events, 5 spans" in ended.stderr
+    assert "exported 5 windows and numbers, 10 events, 5 spans" in ended.stderr
     assert (None, None) == (last_line(ended.stderr).dropped, last_line(ended.stderr).spooled)
 
 

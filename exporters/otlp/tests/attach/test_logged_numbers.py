@@ -29,7 +29,7 @@ def test_numbers_are_points_and_the_call_is_a_record_of_the_application(
     """The record goes through the application's LoggerProvider, and back if monitel's exporter is in it."""
     arguments: dict[str, Any] = {"endpoint": receiver.url, "spool_dir": tmp_path / "spool"}
     monkeypatch.setattr(monitel_otlp.attach, "_attached", None)
-    monkeypatch.setattr(monitel_otlp.attach, "_hand_over_at_exit", lambda _pipeline: None)
+    monkeypatch.setattr(monitel_otlp.attach, "_hand_over_at_exit", lambda _pipeline, **_: None)
     elsewhere: Any = InMemoryLogRecordExporter  # untyped
     elsewhere = elsewhere()
     logs = LoggerProvider(shutdown_on_exit=False)

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from exporters.otlp.tests.spools import last_line, spooled
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Protocol
+    from pathlib import Path
 
     from exporters.otlp.tests.receiver import Receiver
-    from exporters.otlp.tests.scripts import Ended, Run
-
-    class Instrument(Protocol):
-        """Type of the fixture ``instrument``."""
-
-        def __call__(self, script: str = ..., *, env: Mapping[str, str]) -> Ended:
-            """Run a script with ``opentelemetry-instrument``."""
+    from exporters.otlp.tests.scripts import Instrument, Run
 
 
 METRICS, LOGS, TRACES = ("OTEL_METRICS_EXPORTER", "OTEL_LOGS_EXPORTER", "OTEL_TRACES_EXPORTER")
@@ -42,20 +33,6 @@ loss.add(1)
 """
 
 
-@pytest.fixture
-def instrument(run: Run, tmp_path: Path) -> Instrument:
-    """Return a function that runs a script without set-up code with ``opentelemetry-instrument``."""
-    if find_spec("opentelemetry.distro") is None:
-        pytest.skip("pip install opentelemetry-distro opentelemetry-instrumentation")
-
-    def instrument(script: str = TRAIN, *, env: Mapping[str, str]) -> Ended:
-        path = tmp_path / "train.py"
-        path.write_text(script)
-        return run(Path(sys.executable).with_name("opentelemetry-instrument"), sys.executable, path, env=env)
-
-    return instrument
-
-
 def endpoint(receiver: Receiver) -> dict[str, str]:
     """Return the variables for an endpoint; without the protocol, opentelemetry-distro would set gRPC."""
     return {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
@@ -72,7 +49,7 @@ def test_process_without_telemetry_sends_and_prints_nothing(receiver: Receiver, 
 def test_three_variables_export_all_signals(receiver: Receiver, instrument: Instrument) -> None:
     """Items of monitel and of the application arrive once, with the same resource."""
     all_three = {METRICS: "monitel", LOGS: "monitel", TRACES: "monitel", "OTEL_SERVICE_NAME": "train"}
-    ended = instrument(env={**endpoint(receiver), **all_three})
+    ended = instrument(TRAIN, env={**endpoint(receiver), **all_three})
     (event,), (span,) = receiver.records(), receiver.spans()
     assert (3, "epoch", "step") == (receiver.values("loss.count")[-1], event.name, span.name)
     assert (span.trace_id, span.span_id) == (event.trace_id, event.span_id)
@@ -93,7 +70,7 @@ def test_one_variable_exports_one_signal(
     receiver: Receiver, instrument: Instrument, variable: str, expected: tuple[list[int], int, int]
 ) -> None:
     """Other signals are not sent, and do not delay the exit."""
-    instrument(env={**endpoint(receiver), **NOBODY, variable: "monitel"})
+    instrument(TRAIN, env={**endpoint(receiver), **NOBODY, variable: "monitel"})
     assert expected == (receiver.values("loss.count")[-1:], len(receiver.records()), len(receiver.spans()))
 
 
@@ -113,6 +90,36 @@ def test_wait_counters_of_a_short_run_are_exported(receiver: Receiver, instrumen
     assert 1 == len(receiver.values("barrier.time")) == len(receiver.values("barrier.max"))
 
 
+def test_counters_of_a_short_run_are_exported(receiver: Receiver, instrument: Instrument) -> None:
+    """The run ends before the first collection, and records nothing else."""
+    script = "import monitel\nmonitel.counter('samples').add(60)\nmonitel.set_step(7)\n"
+    instrument(script, env={**endpoint(receiver), METRICS: "monitel", LOGS: "monitel", TRACES: "none"})
+    assert ({60}, {7}) == (set(receiver.values("samples")), set(receiver.values("training.step")))
+
+
+COUNTING = """\
+from threading import Event
+import monitel
+from monitel_otlp import attach
+
+samples = monitel.counter("samples")
+samples.add(1)
+pause = Event()
+for _ in range(2000):  # until the reader has collected
+    if attach._attached.engine.metric_requests._readings._sent:
+        break
+    pause.wait(0.01)
+samples.add(1)
+"""
+
+
+def test_counters_are_exported_during_a_run(receiver: Receiver, instrument: Instrument) -> None:
+    """A reader without any instrument would not collect; a process that only counts has monitel's instruments."""
+    variables = {METRICS: "monitel", LOGS: "monitel", TRACES: "none", "OTEL_METRIC_EXPORT_INTERVAL": "50"}
+    instrument(COUNTING, env={**endpoint(receiver), **variables})
+    assert {1, 2} == set(receiver.values("samples"))
+
+
 @pytest.mark.parametrize("before", ["", "monitel.emit('begin')\n"])
 def test_events_of_exit_functions_are_exported(receiver: Receiver, instrument: Instrument, before: str) -> None:
     """Python calls exit functions in reverse order, so those of the application run before those of its providers."""
@@ -121,13 +128,13 @@ def test_events_of_exit_functions_are_exported(receiver: Receiver, instrument: I
     ended = instrument(script, env={**endpoint(receiver), METRICS: "monitel", LOGS: "monitel", TRACES: "none"})
     expected = ["begin", "begin", "last", "first"] if before else ["last", "first"]
     assert expected == receiver.record_names()
-    assert f"monitel: exported 0 windows, {len(expected)} events\n" == ended.stderr
+    assert f"monitel: exported 0 windows and numbers, {len(expected)} events\n" == ended.stderr
 
 
 def test_items_are_spooled_without_a_backend(instrument: Instrument, tmp_path: Path) -> None:
     """The last line reports the number of spooled items."""
     refusing = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "XDG_STATE_HOME": str(tmp_path / "state")}
-    ended = instrument(env={**refusing, METRICS: "monitel", LOGS: "monitel", TRACES: "monitel"})
+    ended = instrument(TRAIN, env={**refusing, METRICS: "monitel", LOGS: "monitel", TRACES: "monitel"})
     values, names = spooled(tmp_path / "state")
     assert (3, ["epoch"]) == (values[-1], names)
     assert 4 == last_line(ended.stderr).spooled
@@ -156,7 +163,7 @@ def test_configuration_file_names_the_exporters(receiver: Receiver, instrument: 
     """With OTEL_CONFIG_FILE the TracerProvider is shut down last."""
     path = tmp_path / "otel.yaml"
     path.write_text(DECLARED)
-    instrument(env={**endpoint(receiver), "OTEL_CONFIG_FILE": str(path)})
+    instrument(TRAIN, env={**endpoint(receiver), "OTEL_CONFIG_FILE": str(path)})
     assert (3, ["epoch"], ["step"]) == (
         receiver.values("loss.count")[-1],
         receiver.record_names(),

@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 COMMAND = ("-m", "monitel_otlp", "simulate")
 SMALL = ("--ranks", 6, "--stats", 7, "--windows", 4, "--window", 0.2)
-STATS = {"loss", "step.time", "throughput", "gradient.norm", "layer.gradient.norm"}
+STATS = {"loss", "step.time", "gradient.norm", "layer.gradient.norm"}
 SUFFIXES = ("value", "mean", "count", "sum", "max", "min")
 DEAD = "http://127.0.0.1:9"
 
@@ -58,7 +59,7 @@ def test_every_window_of_every_rank_arrives(receiver: Receiver, run: Run) -> Non
     for stat in STATS:
         for suffix in SUFFIXES:
             points = of_rank(receiver.points(f"{stat}.{suffix}"))
-            layers = 3 if stat == "layer.gradient.norm" else 1
+            layers = 4 if stat == "layer.gradient.norm" else 1
             assert dict.fromkeys(range(6), 4 * layers) == {rank: len(own) for rank, own in points.items()}
     for own in of_rank(receiver.points("loss.count")).values():
         times = [point.time_ns for point in own]
@@ -66,8 +67,8 @@ def test_every_window_of_every_rank_arrives(receiver: Receiver, run: Run) -> Non
         assert times[-1] < time.time_ns()
         assert all(begin < point.start_ns < point.time_ns for point in own)
         assert 0.8 > (times[-1] - times[0]) / 1e9 > 0.4
-    assert "recorded    168 windows and 25 events" in ended.stdout
-    assert "outcome     193 acknowledged, 0 on disk, 0 dropped" in ended.stdout
+    assert "recorded    168 windows, 96 numbers and 49 events" in ended.stdout
+    assert "outcome     313 acknowledged, 0 on disk, 0 dropped" in ended.stdout
     assert "" == ended.stderr
 
 
@@ -143,20 +144,51 @@ def test_waits_and_steps_are_real(receiver: Receiver, run: Run) -> None:
     assert all(record.attributes["training.step"] > 0 for record in receiver.records("epoch"))
 
 
+def test_counters_count_the_steps_of_each_rank(receiver: Receiver, run: Run) -> None:
+    """A step has 8 samples of 512 tokens. The gradient scaler skips each twentieth step, which is not in the steps."""
+    run(*COMMAND, *SMALL, "--endpoint", receiver.url)
+    attempts = {rank: own[-1].value for rank, own in of_rank(receiver.points("step.time.count")).items()}
+    expected = {
+        "training.steps": {rank: steps - steps // 20 for rank, steps in attempts.items()},
+        "training.steps.skipped": {rank: steps // 20 for rank, steps in attempts.items()},
+        "training.samples": {rank: 8 * steps for rank, steps in attempts.items()},
+        "training.tokens": {rank: 8 * 512 * steps for rank, steps in attempts.items()},
+        "training.step": attempts,
+    }
+    assert max(attempts.values()) > 20
+    assert expected == {
+        name: {rank: own[-1].value for rank, own in of_rank(receiver.points(name)).items()} for name in expected
+    }
+
+
+def test_rates_by_their_time_are_the_samples(receiver: Receiver, run: Run) -> None:
+    """The sum of rate times time is the number of samples, of which the slow rank has fewer."""
+    ended = run(*COMMAND, *SMALL, "--endpoint", receiver.url)
+    counted = of_rank(receiver.points("training.samples"))
+    utilization = {
+        rank: [point.value for point in own] for rank, own in of_rank(receiver.points("training.mfu")).items()
+    }
+    for rank, rates in of_rank(receiver.points("training.samples.rate")).items():
+        ends = [counted[rank][0].start_ns, *(point.time_ns for point in rates)]
+        seconds = [(end - begin) / 1e9 for begin, end in pairwise(ends)]
+        samples = sum(point.value * length for point, length in zip(rates, seconds, strict=True))
+        assert pytest.approx(counted[rank][-1].value, rel=1e-3) == samples
+        factor = 2.5 if rank == named(ended.stdout, "slow") else 1
+        assert pytest.approx([0.4 / factor] * 4, rel=0.2) == utilization[rank]
+
+
 def test_single_rank_is_slow_and_has_the_nan(receiver: Receiver, run: Run) -> None:
     """With one rank there is no other choice."""
     ended = run(*COMMAND, "--ranks", 1, "--windows", 1, "--window", 0.2, "--endpoint", receiver.url)
     assert (0, 0) == (named(ended.stdout, "slow"), named(ended.stdout, "NaN"))
-    assert 50 == sum(name.endswith(".count") for name in [point.metric for point in windows_of(receiver)])
+    assert 50 == sum(point.metric.endswith(".count") for point in windows_of(receiver))
 
 
 def windows_of(receiver: Receiver) -> list[Point]:
-    """Return the points of windows, without those of wait counters and of the pipeline."""
-    return [
-        point
-        for point in receiver.all_points()
-        if point.scope == "monitel" and not point.metric.startswith("data.loading")
-    ]
+    """Return the points of windows, without those of numbers, counters and the pipeline."""
+    others = ("data.loading", "training.", "eval.")
+    metrics = {point.metric for point in receiver.all_points() if point.scope == "monitel"}
+    return [point for name in sorted(metrics) if not name.startswith(others) for point in receiver.points(name)]
 
 
 def test_seed_determines_samples_and_ranks(receiver: Receiver, run: Run) -> None:
@@ -181,11 +213,11 @@ def test_seed_determines_samples_and_ranks(receiver: Receiver, run: Run) -> None
 def test_simulation_without_an_endpoint_is_spooled(run: Run, tmp_path: Path, protocol: str) -> None:
     """Each rank has a spool, the exit status is 0, and the output has the command that delivers them."""
     ended = run(*COMMAND, *SMALL, "--protocol", protocol)
-    assert "outcome     0 acknowledged, 193 on disk, 0 dropped" in ended.stdout
+    assert "outcome     0 acknowledged, 313 on disk, 0 dropped" in ended.stdout
     assert f"replay {tmp_path / 'monitel-runs'}\n" in ended.stdout
     assert 6 == len(folders(tmp_path / "monitel-runs"))
     counts, events = spooled(tmp_path)
-    assert (24, 25) == (len(counts), len(events))
+    assert (24, 49) == (len(counts), len(events))
     assert "" == ended.stderr
 
 
@@ -198,18 +230,18 @@ def test_simulation_over_grpc(grpc_receiver: GrpcReceiver, run: Run) -> None:
 def test_dead_backend_is_reported(run: Run, tmp_path: Path) -> None:
     """Everything is on disk, the exit status is 1, and stderr has the reason."""
     ended = run(*COMMAND, *SMALL, "--endpoint", DEAD, returncode=1)
-    assert "outcome     0 acknowledged, 193 on disk, 0 dropped" in ended.stdout
+    assert "outcome     0 acknowledged, 313 on disk, 0 dropped" in ended.stdout
     assert "6 ranks could not deliver everything" in ended.stderr
     assert "Connection refused" in ended.stderr
     counts, events = spooled(tmp_path / "state")
-    assert (24, 25) == (len(counts), len(events))
+    assert (24, 49) == (len(counts), len(events))
 
 
 def test_rejected_items_are_reported(receiver: Receiver, run: Run) -> None:
     """Rejected items count as dropped, with the reason."""
     receiver.rule(lambda request: Answer(400) if request.signal == "logs" else None)
     ended = run(*COMMAND, *SMALL, "--endpoint", receiver.url, returncode=1)
-    assert "outcome     168 acknowledged, 0 on disk, 25 dropped (rejected 25)" in ended.stdout
+    assert "outcome     264 acknowledged, 0 on disk, 49 dropped (rejected 49)" in ended.stdout
     assert "6 ranks could not deliver everything" in ended.stderr
 
 
@@ -234,7 +266,7 @@ def test_ctrl_c_ends_all_ranks_early(long_run: Process, tmp_path: Path) -> None:
     assert (130, "") == (long_run.returncode, stderr)
     events = len(spooled(tmp_path)[1])
     assert events > 0
-    assert re.search(rf"recorded +[\d,]+ windows and {events:,} events", stdout)
+    assert re.search(rf"recorded +[\d,]+ windows, [\d,]+ numbers and {events:,} events", stdout)
 
 
 def children(pid: int) -> list[int]:
@@ -252,7 +284,7 @@ def test_helper_processes_ignore_ctrl_c_at_the_start(tmp_path: Path) -> None:
             os.kill(child, signal.SIGINT)
         ended = finish(simulation)
     assert (0, "") == (ended.status, ended.stderr)
-    assert "outcome     0 acknowledged, 11 on disk, 0 dropped" in ended.stdout
+    assert "outcome     0 acknowledged, 21 on disk, 0 dropped" in ended.stdout
 
 
 def test_rank_that_dies_is_reported(long_run: Process, tmp_path: Path) -> None:
@@ -286,7 +318,7 @@ def is_alive(pid: int) -> bool:
     [
         (["--ranks", "0"], "argument --ranks: must be at least 1, got 0"),
         (["--ranks", "many"], "argument --ranks: invalid int value: 'many'"),
-        (["--stats", "3"], "argument --stats: must be at least 4, got 3"),
+        (["--stats", "2"], "argument --stats: must be at least 3, got 2"),
         (["--windows", "0"], "argument --windows: must be at least 1, got 0"),
         (["--window", "nan"], "argument --window: must be at least 0.1, got nan"),
         (["--window", "inf"], "argument --window: must be at least 0.1, got inf"),

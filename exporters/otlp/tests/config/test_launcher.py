@@ -256,7 +256,7 @@ def test_detector_is_found_by_its_name(run: Run, tmp_path: Path, first: str) -> 
 def test_detector_works_together_with_the_pipeline(receiver: Receiver, train: Run) -> None:
     """Both set the rank."""
     ended = train(CONFIGURE, receiver.url, env={"OTEL_EXPERIMENTAL_RESOURCE_DETECTORS": "monitel", "RANK": "3"})
-    assert ["monitel: exported 0 windows, 1 events"] == ended.stderr.splitlines()
+    assert ["monitel: exported 0 windows and numbers, 1 events"] == ended.stderr.splitlines()
     assert [3] == [record.resource["training.rank"] for record in receiver.records("epoch")]
 
 

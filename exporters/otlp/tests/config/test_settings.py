@@ -202,6 +202,8 @@ def test_bytes_that_are_not_utf8_are_escaped(
         ({"spool_dir": 5}, TypeError, ["spool_dir", "int"]),
         ({"spool_dir": __file__}, ValueError, ["spool_dir", __file__, "is a file"]),
         ({"spool_dir": f"{__file__}/runs"}, ValueError, ["spool_dir", f"'{__file__}' is a file"]),
+        ({"rank_attribute": "no"}, TypeError, ["rank_attribute", "True or False", "'no'"]),
+        ({"workers": 1}, TypeError, ["workers", "True or False", "1"]),
         ({"endpont": "http://host"}, TypeError, ["endpont"]),
     ],
     ids=str,

@@ -228,6 +228,22 @@ def test_backend_that_comes_back_receives_everything(start: Start) -> None:
         assert ["second", "third"] == after.record_names()
 
 
+def test_request_that_the_exit_leaves_for_the_disk_is_not_sent(receiver: Receiver, start: Start) -> None:
+    """The backend comes back after the last attempt: a request that is sent and written to disk would arrive twice."""
+    receiver.rule(lambda _: Answer(503))
+    pipeline = start()
+    assert pipeline.engine is not None
+    monitel.emit("before")
+    pipeline.force_flush(0.1)
+    delivery = pipeline.engine.delivery
+    delivery.finish(time.monotonic() + DEADLINE)
+    receiver.forget_rules()
+    delivery._senders["logs"]._send_waiting()  # as after a wake that the thread has not seen
+    pipeline.shutdown()
+    assert [] == receiver.records("before")
+    assert 1 == pipeline.account()["logs"].on_disk
+
+
 def test_force_flush_returns_in_time(receiver: Receiver, start: Start) -> None:
     """The timeout holds even if the backend never answers."""
     pipeline = start()

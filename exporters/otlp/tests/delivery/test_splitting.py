@@ -120,7 +120,8 @@ def test_poisoned_window_is_the_only_one_lost(
         clock.advance(60)
     assert pipeline.force_flush(DEADLINE)
     assert [*range(10), *range(11, 20)] == sorted(receiver.values("loss.value"))
-    assert list(range(1, 21)) == sorted(receiver.values("loss.count"))
+    counts = filter(None, receiver.values("loss.count"))  # the start point may be in another part
+    assert list(range(1, 21)) == sorted(counts)
 
 
 def test_request_that_breaks_the_backend_is_tried_three_times(receiver: Receiver, start: Start) -> None:

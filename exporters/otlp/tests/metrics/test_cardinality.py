@@ -115,15 +115,15 @@ def test_threads_that_reach_the_limit_together_share_series(receiver: Receiver, 
 def test_set_added_by_another_thread_does_not_overflow(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last set within the limit does not overflow if another thread adds it between look-up and lock."""
     queue = WindowQueue(10, 1 << 30, series_limit=1)
-    make = queue._table._new
+    make = queue.table._new
 
     def make_twice(*arguments: Any) -> Any:
         monkeypatch.undo()
         return make(*arguments), make(*arguments)
 
     first = Stat("wide", [COUNT], 60.0, attributes={"layer": 0}).definition
-    monkeypatch.setattr(queue._table, "_new", make_twice)
-    pair: Any = queue._table.of_stat(first)
+    monkeypatch.setattr(queue.table, "_new", make_twice)
+    pair: Any = queue.table.of_stat(first)
     one, other = pair
     assert one is other
 

@@ -75,9 +75,7 @@ def test_stat_of_the_same_name_is_another_series(
     assert ([0.25], [0.5], [1]) == tuple(map(receiver.values, ("loss", "loss.value", "loss.count")))
 
 
-def test_last_value_of_a_millisecond_wins(
-    receiver: Receiver, start: Start, clock: monitel.testing.ManualClock
-) -> None:
+def test_last_value_of_a_millisecond_wins(receiver: Receiver, start: Start, clock: monitel.testing.ManualClock) -> None:
     """The others are counted. Each set of attributes is on its own, and so is each name."""
     pipeline = start()
     begin = clock.time_ns()

@@ -156,7 +156,7 @@ def test_cumulative_points_of_any_windows(batches: list[list[Closed]]) -> None:
     """Times of a series ascend by at least a millisecond, gauges match the windows, and totals are exact."""
     before = dict.fromkeys(range(len(SERIES)), 0)
     handed_over: dict[int, list[Closed]] = {series: [] for series in before}
-    starts = set()
+    starts: dict[int, set[int]] = {series: set() for series in before}
     for batch, points in exported(batches, "cumulative"):
         expected_metrics = 0
         for series in before:
@@ -165,6 +165,11 @@ def test_cumulative_points_of_any_windows(batches: list[list[Closed]]) -> None:
             groups = merged(own, before[series])
             expected_metrics += 6 * len(groups)
             every = {each.suffix: of_series(points, series, f".{each.suffix}") for each in TORCHS}
+            begin = min((closed.start for closed in own), default=0)
+            if groups and not before[series] and begin + MILLISECOND_NS <= groups[0][0]:
+                expected_metrics += 2
+                zeros = [every[suffix].pop(0) for suffix in ("count", "sum")]
+                assert [(begin, 0)] * 2 == [(point.time_ns - EPOCH_NS, point.value) for point in zeros]
             for found in every.values():
                 assert [end for end, _ in groups] == [point.time_ns - EPOCH_NS for point in found]
             for index, (_, group) in enumerate(groups):
@@ -180,9 +185,10 @@ def test_cumulative_points_of_any_windows(batches: list[list[Closed]]) -> None:
                 assert sorted(counts) == counts
                 assert sum(len(closed.samples) for closed in handed_over[series]) == counts[-1]
                 assert finite(handed_over[series]) == every["sum"][-1].value
-                starts |= {point.start_ns for point in every["count"] + every["sum"]}
+                starts[series] |= {point.start_ns for point in every["count"] + every["sum"]}
+                assert max(starts[series]) <= every["count"][0].time_ns
         assert expected_metrics == len(points)
-    assert len(starts) <= 1  # all totals have the same start time
+    assert all(len(found) <= 1 for found in starts.values())  # the start of a total stays
 
 
 @settings(max_examples=80, derandomize=True)

@@ -148,7 +148,7 @@ def test_last_line_is_written_in_one_call(start: Start, monkeypatch: pytest.Monk
     written: list[str] = []
     monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=written.append))
     start().shutdown()
-    assert ["monitel: exported 0 windows, 0 events\n"] == [text for text in written if text]
+    assert ["monitel: exported 0 windows and numbers, 0 events\n"] == [text for text in written if text]
 
 
 def test_disabled_pipeline_does_nothing(receiver: Receiver, train: Run, tmp_path: Path) -> None:

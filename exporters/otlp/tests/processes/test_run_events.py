@@ -30,6 +30,7 @@ def statuses(receiver: Receiver) -> list[str]:
     return ended
 
 
+HANDLING = "try:\n    raise KeyboardInterrupt\nexcept KeyboardInterrupt:\n    sys.exit(1)\n"
 CATCHING = "try:\n    sys.exit(3)\nexcept SystemExit:\n    pass\n"
 BLOCK = CONFIGURE.replace("pipeline = ", "with ").replace(")\n", "):\n    ")
 IN_THREAD = "import threading\nthread = threading.Thread(target=sys.exit, args=[3])\nthread.start()\nthread.join()\n"
@@ -50,6 +51,8 @@ INTERACTIVE = "sys.ps1 = '>>> '\n"
         (IN_THREAD, 0, "completed"),
         ("raise ValueError\n", 1, "failed"),
         ("raise KeyboardInterrupt\n", -2, "interrupted"),
+        (HANDLING, 1, "interrupted"),
+        (CATCHING + HANDLING, 1, "interrupted"),
         (INTERACTIVE + "raise ValueError\n", 1, "completed"),
         ("pipeline.shutdown()\nraise ValueError\n", 1, "completed"),
         ("try:\n    1 / 0\nfinally:\n    pipeline.shutdown()\n", 1, "failed"),
@@ -69,11 +72,10 @@ def test_status_is_that_of_the_exit(receiver: Receiver, train: Run, script: str,
         ("raise KeyboardInterrupt\n", -2, "interrupted"),
         ("sys.exit(0)\n", 0, "completed"),
         ("raise SystemExit(3)\n", 3, "failed"),
+        (HANDLING.replace("\n", "\n    ") + "pass\n", 1, "interrupted"),
     ],
 )
-def test_status_is_that_of_the_block(
-    receiver: Receiver, train: Run, script: str, status: int, expected: str
-) -> None:
+def test_status_is_that_of_the_block(receiver: Receiver, train: Run, script: str, status: int, expected: str) -> None:
     """The exception that leaves ``with configure()`` decides."""
     train(BLOCK + script, receiver.url, returncode=status)
     assert [expected] == statuses(receiver)
@@ -164,5 +166,5 @@ def test_handler_that_hangs_at_the_exit_loses_only_the_event(receiver: Receiver,
 def test_wrong_argument_is_refused() -> None:
     """Only True, False and None are accepted."""
     wrong: bool = 1  # type: ignore[assignment]
-    with pytest.raises(TypeError, match="run_events must be True, False or None, got 1"):
+    with pytest.raises(TypeError, match="run_events must be True or False, got 1"):
         monitel_otlp.configure(run_events=wrong)

@@ -31,7 +31,7 @@ def test_everything_is_delivered(receiver: Receiver, terminate: Terminate, tmp_p
         receiver.values("loss.count"),
         receiver.record_names(),
     )
-    assert "monitel: exported 11 windows, 1 events\n" == ended.stderr
+    assert "monitel: exported 11 windows and numbers, 1 events\n" == ended.stderr
     assert [] == list(tmp_path.rglob("*.spool"))
 
 
@@ -193,5 +193,5 @@ _, status = os.waitpid(pid, 0)
 assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGTERM
 """
     ended = terminate(CONFIGURE + RECORD + fork + PAUSE, receiver.url)
-    assert "monitel: exported 11 windows, 1 events\n" == ended.stderr
+    assert "monitel: exported 11 windows and numbers, 1 events\n" == ended.stderr
     assert list(range(1, 12)) == receiver.values("loss.count")

@@ -70,7 +70,7 @@ def test_everything_is_delivered_from_c_code(receiver: Receiver, terminate: Term
     """Although the main thread never returns to Python, the process ends within two seconds, by the signal."""
     ended = terminate(CONFIGURE + TRAIN + "blocked(60)\n", receiver.url, signals=signals)
     assert RECORDED == arrived(receiver)
-    assert "monitel: exported 1 windows, 1 events\n" == ended.stderr
+    assert "monitel: exported 1 windows and numbers, 1 events\n" == ended.stderr
 
 
 @needs_c
@@ -217,6 +217,7 @@ def test_signal_after_shutdown_ends_the_process_at_once(receiver: Receiver, term
         ("python -mtorch.distributed.run train.py", True),
         ("python -m torch.distributed.launch train.py", True),
         ("python /opt/bin/accelerate launch train.py", True),
+        ("python /opt/bin/accelerate-launch train.py", True),
     ],
 )
 def test_launchers_are_recognized(arguments: str, expected: bool) -> None:

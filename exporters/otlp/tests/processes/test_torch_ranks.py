@@ -76,11 +76,16 @@ def by_rank(receiver: Receiver, name: str) -> dict[object, float]:
 
 def check(receiver: Receiver) -> None:
     """Check that both ranks, and no other process, have reported their steps, batches and waits."""
-    assert {0: STEPS, 1: STEPS} == by_rank(receiver, "training.steps.count")
+    assert {0: STEPS, 1: STEPS} == by_rank(receiver, "training.steps")
+    assert {0: 0, 1: 0} == by_rank(receiver, "training.steps.skipped")
+    assert {0: STEPS, 1: STEPS} == by_rank(receiver, "training.step")
     assert {0: STEPS - 1, 1: STEPS - 1} == by_rank(receiver, "training.step.duration.count")
     assert {0: STEPS, 1: STEPS} == by_rank(receiver, "training.data.duration.count")
-    durations = by_rank(receiver, "training.step.duration.mean")
+    durations = by_rank(receiver, "training.step.duration.sum")
     assert all(0 < seconds < 60 for seconds in durations.values())
+    assert {0: 8 * STEPS, 1: 8 * STEPS} == by_rank(receiver, "training.samples")
+    samples = {rank: rate * durations[rank] for rank, rate in by_rank(receiver, "training.samples.rate").items()}
+    assert dict.fromkeys((0, 1), pytest.approx(8 * (STEPS - 1))) == samples  # those after the first step
     joining = "pytorch.wait_counter.c10d.init_process_group"
     assert {0: 1, 1: 1} == by_rank(receiver, f"{joining}.count")
     assert {0: 0, 1: 0} == by_rank(receiver, f"{joining}.active")
@@ -96,7 +101,7 @@ CONFIGURED = """\
 import sys
 import monitel, monitel_otlp, monitel.torch
 monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool")
-monitel.torch.instrument()
+monitel.torch.instrument(samples_per_step=8)
 """
 
 
@@ -138,6 +143,7 @@ def variables(receiver: Receiver) -> dict[str, str]:
         "OTEL_EXPERIMENTAL_RESOURCE_DETECTORS": "monitel",
         **dict.fromkeys(("OTEL_METRICS_EXPORTER", "OTEL_LOGS_EXPORTER"), "monitel"),
         "OTEL_TRACES_EXPORTER": "none",
+        "MONITEL_SAMPLES_PER_STEP": "8",
     }
 
 
@@ -151,7 +157,7 @@ def test_ranks_are_instrumented_without_code(receiver: Receiver, run: Run, tmp_p
     ended = run(instrument(), sys.executable, *TORCHRUN, path, env=variables(receiver), timeout=180)
     check(receiver)
     lines = [line for line in ended.stderr.splitlines() if line.startswith("monitel:")]
-    assert 2 * ["monitel: exported 3 windows, 0 events"] == lines
+    assert 2 * ["monitel: exported 3 windows and numbers, 1 events"] == lines
 
 
 BRIEF = """\

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 RESOURCE = Resource({"service.name": "train"}, "https://example.test/schema")
 EPOCH_NS = 1_767_225_600_000_000_000
+LATER_NS = EPOCH_NS + 10**18  # as the start of the totals it leaves no room for start points
 MILLISECOND_NS = 1_000_000
 
 
@@ -60,7 +61,7 @@ class Exported:
     def __init__(self, waiting: int = 0) -> None:
         self.requests: list[FrozenRequest] = []
         self.lost: list[tuple[str, str, int]] = []
-        mapping = mapping_of("cumulative", 5, "both")
+        mapping = mapping_of("cumulative", LATER_NS, "both")
         self.exporter = MetricRequests(
             mapping, lambda: waiting, Resource({}), self.requests.append, lambda *each: self.lost.append(each)
         )
@@ -218,7 +219,7 @@ def test_window_without_points_is_counted_with_the_next_one() -> None:
 def test_points_of_a_broken_window_are_removed() -> None:
     """Points that were written before the failure are removed."""
     points = Points()
-    mapping = mapping_of("cumulative", 5, "both")
+    mapping = mapping_of("cumulative", LATER_NS, "both")
     queue = WindowQueue(10, 1 << 30)
     for second in (1, 2):
         queue.put(window(second))

@@ -32,7 +32,7 @@ with record_function("step"), record_function("forward"):
     ended = train(SPANS + script, receiver.url)
     assert {"step": "", "forward": "step"} == receiver.parents()
     assert not any("monitel.unfinished" in span.attributes for span in receiver.spans())
-    assert "monitel: exported 0 windows, 0 events, 2 spans\n" == ended.stderr
+    assert "monitel: exported 0 windows and numbers, 0 events, 2 spans\n" == ended.stderr
     assert [] == folders(tmp_path)
 
 

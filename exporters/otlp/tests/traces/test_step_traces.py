@@ -109,6 +109,27 @@ def test_ids_are_the_documented_hashes(receiver: Receiver, start: Start) -> None
     assert digest(8, bytes.fromhex(spans["forward"].span_id), b"layer", b"0") == spans["layer"].span_id
 
 
+def test_unknown_rank_does_not_take_the_place_of_rank_zero(
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Processes of the second node, whose size is unknown, have separate spans, and export no root."""
+    for name, value in {"NODE_RANK": "1", "WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "run-7"}.items():
+        monkeypatch.setenv(name, value)
+    for local_rank in range(2):
+        monkeypatch.setenv("LOCAL_RANK", str(local_rank))
+        pipeline = start(step_traces=True)
+        monitel.set_step(12)
+        with record_function("forward"):
+            pass
+        pipeline.shutdown()
+    trace = bytes.fromhex(digest(16, b"run-7", b"0", b"12"))
+    tops = [span for span in receiver.spans() if span.name == "training.rank"]
+    assert [digest(8, trace)] * 2 == [span.parent_id for span in tops]
+    assert 3 == len({digest(8, trace, b"0"), *(span.span_id for span in tops)})
+    assert [False, False] == ["training.rank" in span.attributes for span in tops]
+    assert ["forward", "forward", "training.rank", "training.rank"] == sorted(span.name for span in receiver.spans())
+
+
 @pytest.mark.usefixtures("job")
 def test_range_around_several_steps_is_in_no_step_trace(receiver: Receiver, start: Start) -> None:
     """Ranges and spans that begin before the first step are in a separate trace."""

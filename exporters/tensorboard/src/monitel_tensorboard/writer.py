@@ -7,6 +7,7 @@ from contextlib import suppress
 from threading import TIMEOUT_MAX, Condition, RLock, Thread
 from typing import TYPE_CHECKING
 
+from monitel.before_flush import run as run_before_flush
 from monitel_tensorboard import arguments, process
 from monitel_tensorboard.event_file import EventFile
 from monitel_tensorboard.point import Point
@@ -133,9 +134,12 @@ class SummaryWriter:
     def flush(self, timeout: float = 10.0) -> bool:
         """Wait until all points added so far are written to the operating system, at most ``timeout`` seconds.
 
+        Before that, sources such as ``monitel.torch.instrument()`` log the events that they have queued.
+
         Returns:
             True if they are; dropped points do not matter.
         """
+        process.guarded(run_before_flush)
         with self._changed:
             goal = self._added
             self._wake()

@@ -8,10 +8,14 @@ import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from inspect import signature
 from typing import TYPE_CHECKING
 
+from monitel.variables import name_of_variable, read_variables
+from monitel_otlp.choices import CHOICES
 from monitel_otlp.config.environment import GRPC, HTTP, Environment
 from monitel_otlp.config.settings import resolve
+from monitel_otlp.configuration import configure
 from monitel_otlp.messages.request import REQUESTS, SIGNALS, FrozenRequest
 from monitel_otlp.spool.discovery import find_spools
 from monitel_otlp.spool.lock import lock_support
@@ -81,7 +85,11 @@ def examine(endpoint: str | None, headers: Mapping[str, str], protocol: str | No
         ValueError: As in :func:`monitel_otlp.configure`.
     """
     with _warnings() as warnings:
-        settings = resolve(endpoint, headers, protocol=protocol)
+        parameters = signature(configure).parameters
+        chosen = read_variables(CHOICES, {name: each.default for name, each in parameters.items()})
+        folder = chosen.pop("spool_dir", None)
+        distributions = chosen.get("distributions")
+        settings = resolve(endpoint, headers, spool_dir=folder, protocol=protocol, distributions=distributions)
         transports = make_transports(settings)
     with ThreadPoolExecutor() as pool:
         attempts = dict(zip(transports, pool.map(_attempt, transports, transports.values()), strict=True))
@@ -98,7 +106,9 @@ def examine(endpoint: str | None, headers: Mapping[str, str], protocol: str | No
         if advice := _advice(signal, answer, settings.endpoints[signal], accepted):
             _row("advice", advice)
     print("all signals")
-    _show_common(settings)
+    _show_common(settings, folder)
+    for name, value in chosen.items():
+        _row(name.replace("_", " "), str(value), name_of_variable(name))
     for problem in warnings:
         _row("problem", problem)
     print(f"{len(accepted)} of {len(settings.endpoints)} endpoints accept telemetry")
@@ -141,13 +151,14 @@ def _show(signal: str, endpoint: Endpoint) -> None:
             _row(name.lower().replace("_", " "), given[1], given[0])
 
 
-def _show_common(settings: Settings) -> None:
+def _show_common(settings: Settings, folder: Path | None) -> None:
     given = os.environ.get(_INTERVAL, "").strip() and not any(_INTERVAL in each for each in settings.problems)
     _row("interval", f"{settings.interval:g} s", _INTERVAL if given else "default")
     root = settings.spool_root.absolute()
-    from_variable = settings.endpoints and os.environ.get("XDG_STATE_HOME")
+    source = "XDG_STATE_HOME" if settings.endpoints and os.environ.get("XDG_STATE_HOME") else "default"
+    source = source if folder is None else name_of_variable("spool_dir")
     nearest = next(folder for folder in (root, *root.parents) if os.access(folder, os.F_OK))
-    _row("spool", f"{root}{_spool_state(root, nearest)}", "XDG_STATE_HOME" if from_variable else "default")
+    _row("spool", f"{root}{_spool_state(root, nearest)}", source)
     if _is_usable(nearest):
         _row("spool lock", lock_support(nearest))
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
@@ -175,15 +186,17 @@ def _row(name: str, value: str, source: str = "") -> None:
 def _warnings() -> Iterator[list[str]]:
     """Collect the warnings of the pipeline inside ``with``, instead of logging them."""
     found: list[str] = []
-    log = logging.getLogger("monitel.otlp")
+    logs = [logging.getLogger(name) for name in ("monitel", "monitel.otlp")]
 
     def keep(record: logging.LogRecord) -> bool:
         if record.getMessage() not in found:
             found.append(record.getMessage())
         return False
 
-    log.addFilter(keep)
+    for log in logs:
+        log.addFilter(keep)
     try:
         yield found
     finally:
-        log.removeFilter(keep)
+        for log in logs:
+            log.removeFilter(keep)

@@ -155,5 +155,3 @@ def _words(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{int(seconds / size)} {name}s"
     return "less than two minutes"
-
-

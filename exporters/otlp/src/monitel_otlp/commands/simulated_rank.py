@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 _STEPS_PER_WINDOW = 10  # of a healthy rank
 _LOADING_SHARE = 0.2  # of a step
-_TOKENS_PER_STEP = 4096
+_SAMPLES_PER_STEP = 8
+_TOKENS_PER_SAMPLE = 512
+_SKIP_EVERY = 20  # steps; a gradient scaler tries a larger scale at such intervals, and skips the step that overflows
+_HEALTHY_MFU = 0.4
 _END_TIMEOUT = 30.0  # seconds; all ranks of the job end at the same time on one machine
 
 
@@ -68,6 +71,7 @@ def _report(rank: int, pipeline: Pipeline, events: list[monitel.Event], stderr: 
     return Report(
         rank=rank,
         windows=windows,
+        numbers=sum(len(event.data) for event in events if isinstance(event, monitel.LoggedNumbers)),
         events=len(events) - windows,
         exported=accounts["metrics"].delivered + accounts["logs"].delivered,
         dropped=pipeline.dropped,
@@ -112,6 +116,43 @@ class _SimulatedTime:
             self._parent.send(self.windows)
 
 
+class _Progress:
+    """The counters of a rank, and the numbers that it logs at the end of each window.
+
+    Args:
+        healthy_rate: Samples per second of a healthy rank.
+    """
+
+    def __init__(self, clock: _SimulatedTime, healthy_rate: float) -> None:
+        self._clock = clock
+        self._healthy_rate = healthy_rate
+        self._steps = monitel.counter("training.steps", unit="{step}")
+        self._skipped = monitel.counter("training.steps.skipped", unit="{step}")
+        self._samples = monitel.counter("training.samples", unit="{sample}")
+        self._tokens = monitel.counter("training.tokens", unit="{token}")
+        self._logged = 0.0, 0.0  # time and samples at the last call of log()
+
+    def count(self, step: int) -> None:
+        """Count one step."""
+        (self._skipped if step % _SKIP_EVERY == 0 else self._steps).add()
+        self._samples.add(_SAMPLES_PER_STEP)
+        self._tokens.add(_SAMPLES_PER_STEP * _TOKENS_PER_SAMPLE)
+
+    def log(self, loss: float) -> None:
+        """Log the rates since the last call, in which at least one step was counted, and the loss of an evaluation."""
+        (begin, before), (now, samples) = self._logged, (self._clock.elapsed, self._samples.total)
+        self._logged = now, samples
+        rate = (samples - before) / (now - begin)
+        monitel.log(
+            {
+                "training.samples.rate": rate,
+                "training.tokens.rate": rate * _TOKENS_PER_SAMPLE,
+                "training.mfu": _HEALTHY_MFU * rate / self._healthy_rate,
+                "eval.loss": loss,
+            }
+        )
+
+
 def _train(simulation: Simulation, rank: int, clock: _SimulatedTime) -> None:
     rng = random.Random(f"{simulation.seed} {rank}")  # noqa: S311  samples, not secrets
     every = [monitel.VALUE, monitel.MEAN, monitel.COUNT, monitel.SUM, monitel.MAX, monitel.MIN]
@@ -119,14 +160,15 @@ def _train(simulation: Simulation, rank: int, clock: _SimulatedTime) -> None:
     loss = monitel.Stat("loss", every, window, attributes={"split": "train"})
     timed = [*every, monitel.HISTOGRAM] if simulation.distributions else every
     step_time = monitel.Stat("step.time", timed, window, unit="s", description="Computing one step")
-    throughput = monitel.Stat("throughput", every, window, unit="{token}/s")
     gradient_norm = monitel.Stat("gradient.norm", every, window)
     layers = [
         monitel.Stat("layer.gradient.norm", every, window, attributes={"layer": layer})
         for layer in range(simulation.stats - NAMED_STATS)
     ]
     loading = monitel.WaitCounter("data.loading")
-    usual = window / _STEPS_PER_WINDOW * (SLOWDOWN if rank == simulation.slow_rank else 1)
+    healthy = window / _STEPS_PER_WINDOW
+    usual = healthy * (SLOWDOWN if rank == simulation.slow_rank else 1)
+    progress = _Progress(clock, _SAMPLES_PER_STEP / healthy)
     step = 0
     nan_is_due = rank == simulation.nan_rank
     while True:
@@ -141,15 +183,18 @@ def _train(simulation: Simulation, rank: int, clock: _SimulatedTime) -> None:
             clock.advance(_LOADING_SHARE * length)
         with step_time.time():
             clock.advance((1 - _LOADING_SHARE) * length)
+        progress.count(step)
+        expected = 4 * step**-0.3
         if clock.elapsed >= (clock.windows + 1) * window:
             clock.complete_window()
-        value = 4 * step**-0.3 + rng.gauss(0, 0.02)
+            progress.log(expected + 0.1)
+        value = expected + rng.gauss(0, 0.02)
         if nan_is_due and clock.windows == simulation.nan_window:
             value, nan_is_due = float("nan"), False
             monitel.emit("loss.nan", severity=monitel.Severity.ERROR, rank=rank)
         loss.add(value)
-        throughput.add(_TOKENS_PER_STEP / length)
         gradient_norm.add(rng.lognormvariate(0, 0.2))
         for layer in layers:
             layer.add(rng.lognormvariate(-1, 0.2))
     clock.complete_window()
+    progress.log(expected + 0.1)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SLOWDOWN = 2.5  # factor of the slow rank's step times
-NAMED_STATS = 4  # loss, step.time, throughput, gradient.norm; the others are layer.gradient.norm, one per layer
+NAMED_STATS = 3  # loss, step.time, gradient.norm; the others are layer.gradient.norm, one per layer
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,9 @@ class Report:
     Attributes:
         rank: Its rank.
         windows: Windows that it closed.
-        events: Events that it logged.
-        exported: Windows and events that the backend acknowledged.
+        numbers: Numbers that it logged.
+        events: Events that it logged, calls of :func:`monitel.log` included.
+        exported: Windows, numbers and events that the backend acknowledged.
         dropped: Lost items by reason.
         spooled: Items on disk.
         complete: True if every item was acknowledged, or is on disk because no endpoint is set.
@@ -80,6 +81,7 @@ class Report:
 
     rank: int
     windows: int
+    numbers: int
     events: int
     exported: int
     dropped: dict[str, int]

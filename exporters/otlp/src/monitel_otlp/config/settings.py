@@ -85,7 +85,7 @@ def resolve(
         raise ValueError(f"protocol must be {HTTP!r} or {GRPC!r}, got {protocol!r}")
     if distributions not in {None, *DISTRIBUTIONS}:
         raise ValueError(f"distributions must be one of {', '.join(map(repr, DISTRIBUTIONS))}, got {distributions!r}")
-    root = None if spool_dir is None else _folder(spool_dir)
+    root = None if spool_dir is None else spool_folder(spool_dir)
     base = None if endpoint is None else _base_url(endpoint)
     own_headers = _headers(headers)
     environment = Environment()
@@ -111,7 +111,13 @@ def _distributions(given: str | None) -> str:
     return "histogram" if named == "base2_exponential_bucket_histogram" else "percentiles"
 
 
-def _folder(spool_dir: object) -> Path:
+def spool_folder(spool_dir: object) -> Path:
+    """Return the ``spool_dir`` argument as a path.
+
+    Raises:
+        TypeError: Not a path.
+        ValueError: The path, or a part of it, is a file.
+    """
     if not isinstance(spool_dir, (str, os.PathLike)):
         raise TypeError(f"spool_dir must be a path, got {type(spool_dir).__qualname__}")
     path = Path(spool_dir)

@@ -46,8 +46,8 @@ def estimate_rejected(request: FrozenRequest, rejected: int) -> int:
     """Return the number of items that a partial success has lost.
 
     The number is exact for log records and spans. For metrics it is an estimate, because the backend counts points: the
-    rejected points divided by the average points per item, rounded up, and at most all items. Points after the last
-    item are ignored, because they belong to the pipeline itself or to instruments.
+    rejected points divided by the average points per item, start points included, rounded up, and at most all items.
+    Points after the last item are ignored, because they belong to the pipeline itself or to instruments.
 
     Args:
         request: The accepted request.

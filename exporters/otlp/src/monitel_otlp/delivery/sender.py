@@ -109,6 +109,8 @@ class Sender:
 
     def _send_waiting(self) -> float | None:
         with self._sending:
+            if self.finished.is_set():  # the rest is written to disk, and would arrive twice
+                return None
             last = self._deadline is not None
             pause = self._pause()
             if pause <= 0:

@@ -20,6 +20,7 @@ from monitel_otlp.logs.application_events import ApplicationEvents
 from monitel_otlp.logs.mapping import LoggedEvent
 from monitel_otlp.logs.requests import EventRequests
 from monitel_otlp.metrics.mapping import choose_mapping
+from monitel_otlp.metrics.readings import Readings
 from monitel_otlp.metrics.series import SERIES_LIMIT
 from monitel_otlp.metrics.window_queue import WindowQueue
 from monitel_otlp.sdk.metric_requests import MetricRequests
@@ -104,12 +105,10 @@ class Engine:
         self.delivery = Delivery(
             accounting, transports, self._spool, self._self_metrics.attempted, self._start_leftovers
         )
+        mapping = choose_mapping(time.time_ns(), settings.distributions)
+        readings = Readings(self._window_queue.table, delta=mapping.kind == "delta")
         self.metric_requests = requests = MetricRequests(
-            choose_mapping(time.time_ns(), settings.distributions),
-            self._self_metrics.waiting,
-            resource,
-            self._put,
-            self._lost,
+            mapping, self._self_metrics.waiting, resource, self._put, self._lost, readings=readings
         )
         self._record_requests = RecordRequests("logs", self._put, self._lost)
         self._span_requests = RecordRequests("traces", self._put, self._lost)
@@ -162,11 +161,10 @@ class Engine:
         self.encoder.wake()
 
     def export(self, metrics_data: MetricsData) -> None:
-        """Encode the metrics that an application's reader has collected, and all queued windows; if attached."""
+        """Encode an application's collected metrics, all queued windows, and the counters; if attached."""
         with self.collecting:
             self.metric_requests.export(metrics_data)
-            self.encoder.drain(self._window_source)
-            self.metric_requests.flush()
+            self._flush_metrics()
 
     def export_records(self, batch: Sequence[ReadableLogRecord]) -> None:
         """Encode log records of an application's processor."""
@@ -182,10 +180,9 @@ class Engine:
             self._span_requests.export(batch)
 
     def flush_windows(self) -> None:
-        """Encode the queued windows, without a reader."""
+        """Encode the queued windows and the counters, without a reader."""
         with self.collecting:
-            self.encoder.drain(self._window_source)
-            self.metric_requests.flush()
+            self._flush_metrics()
 
     def force_flush(self, timeout: float) -> bool:
         """Encode and deliver all items that are queued now.
@@ -250,6 +247,11 @@ class Engine:
         self._abandoned = True
         self._spool.abandon()
 
+    def _flush_metrics(self) -> None:
+        self.encoder.drain(self._window_source)
+        self.metric_requests.read()
+        self.metric_requests.flush()
+
     def _events_source(self) -> Source:
         if self.application_events is not None:
             return Source("logs", "events", self._event_queue, self.application_events.add, lambda: None)
@@ -299,7 +301,8 @@ class Engine:
         self.delivery.keep_up()
 
     def _is_used(self) -> bool:
-        return bool(len(self._window_queue) or len(self._event_queue) or monitel.wait_counters())
+        recorded = len(self._window_queue) or len(self._event_queue)
+        return bool(recorded or monitel.wait_counters() or monitel.counters())
 
     def _after_round(self, last: bool) -> None:
         """Encode the spans of ended steps, and move requests to disk that have waited too long."""

@@ -100,6 +100,7 @@ class MetricRound:
             self.flush_stats(_LAST_CALLBACKS)
             self._drain_windows()
             if self._providers is not None:
+                self._requests.read()
                 self._requests.flush()
         self._callbacks.refresh(_LAST_CALLBACKS if last else _CALLBACKS, self._drain_windows)
         if self.interrupted:
@@ -108,6 +109,7 @@ class MetricRound:
             self._collect(last)
         self._drain_windows()
         if self._providers is not None:
+            self._requests.read()
             self._requests.flush()
 
     def flush_stats(self, timeout: float) -> None:

@@ -6,11 +6,12 @@ import logging
 import math
 import os
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality
 
 from monitel_otlp.metrics.points import Points
+from monitel_otlp.metrics.start_points import start_point_ns
 from monitel_otlp.metrics.window_row import NUMBER, ascending, plain_window, row_of
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class WindowMapping(ABC):
     training loop may have to wait for that.
 
     Args:
-        start_ns: Start of the totals, Unix ns.
+        start_ns: Start of the totals, Unix ns. A series whose first window began earlier has an earlier start.
         distributions: The form of HISTOGRAM: ``"percentiles"``, ``"histogram"`` or ``"both"``.
 
     Attributes:
@@ -96,11 +97,13 @@ class WindowMapping(ABC):
                 lost += sum(row.items for row in rows)
                 continue
             for row in ordered:
+                begun = series.begun
                 try:
                     self._add_row(row, points)
                 except Exception:
                     self._warn()
                     points.rollback()
+                    series.begun = begun
                     lost += row.items
                 else:
                     points.commit(row.items)
@@ -160,7 +163,8 @@ class CumulativeMapping(WindowMapping):
     """For cumulative temporality: COUNT and SUM are sums since the start, other aggregations are gauges.
 
     Each requested aggregation becomes one metric with its usual name: ``train.loss.mean``. A distribution becomes one
-    histogram of all samples since the start, ``train.loss.histogram``, or percentiles of each window.
+    histogram of all samples since the start, ``train.loss.histogram``, or percentiles of each window. A sum begins with
+    a point of value zero at the start of its first window.
     """
 
     kind = "cumulative"
@@ -177,17 +181,35 @@ class CumulativeMapping(WindowMapping):
         unit = series.definition.unit
         for suffix in row.suffixes:
             if suffix == "count":
-                point = points.add(row, f"{series.name}.count", "{sample}", "sum", _CUMULATIVE, True)
-                point.start_time_unix_nano = self._start_ns
-                point.as_int = row.total_count
+                self._sum(row, points, suffix, "{sample}", monotonic=True).as_int = row.total_count
             elif suffix == "sum":
-                point = points.add(row, f"{series.name}.sum", unit, "sum", _CUMULATIVE, series.definition.monotonic)
-                point.start_time_unix_nano = self._start_ns
-                point.as_double = row.total_sum
+                self._sum(row, points, suffix, unit, monotonic=series.definition.monotonic).as_double = row.total_sum
             elif suffix == "histogram":
-                self.write_distribution(row, points, row.total_histogram, _CUMULATIVE, self._start_ns)
+                self.write_distribution(row, points, row.total_histogram, _CUMULATIVE, self._start_of(series))
             else:
                 self.write_value(row, points, suffix)
+
+    def _sum(self, row: WindowRow, points: Points, suffix: str, unit: str, *, monotonic: bool) -> Any:
+        """Return a new, empty point of a sum, after the start point if it is the first one."""
+        series, name = row.series, f"{row.series.name}.{suffix}"
+        start_ns = self._start_of(series)
+        if suffix not in series.begun:
+            series.begun |= {suffix}
+            at_ns = start_point_ns(start_ns, series.begin_ns, row.end_ns)
+            if at_ns is not None:
+                point = points.add(row._replace(end_ns=at_ns), name, unit, "sum", _CUMULATIVE, monotonic)
+                point.start_time_unix_nano = start_ns
+                if suffix == "count":
+                    point.as_int = 0
+                else:
+                    point.as_double = 0.0
+        point = points.add(row, name, unit, "sum", _CUMULATIVE, monotonic)
+        point.start_time_unix_nano = start_ns
+        return point
+
+    def _start_of(self, series: Series) -> int:
+        """Return the start of a series: its first window may have ended before the pipeline existed."""
+        return min(self._start_ns, series.begin_ns)
 
 
 class DeltaMapping(WindowMapping):

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import monitel
 from monitel.attributes import typed_items
-from monitel_otel import MetricNames
+from monitel_otel import MetricNames, counter_description
 from monitel_otlp.messages.attributes import key_values
+from monitel_otlp.metrics.metric_owners import MetricOwners
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
@@ -27,7 +28,7 @@ _OVERFLOW = "otel.metric.overflow"
 
 @dataclass(slots=True, eq=False)
 class Series:
-    """One name and one set of attributes: the windows of any number of Stats, or logged numbers.
+    """One name and one set of attributes: the windows of any number of Stats, logged numbers, or a counter.
 
     Attributes:
         name: The metric name.
@@ -35,6 +36,9 @@ class Series:
         attributes: Attributes of every point.
         count: Number of samples so far.
         sum: Sum of the samples so far, without windows whose sum is not finite.
+        begin_ns: Start of the first window, even if it was dropped from the queue; 0 before. With the first point it is
+            fixed.
+        begun: Suffixes of the cumulative sums that have a point; set by the encoder.
         signed: A sample was negative.
         end_ns: Time of the latest point; set by the encoder.
         histogram: Distribution of the samples so far; set by the encoder, because merging takes too long for the
@@ -47,6 +51,8 @@ class Series:
     attributes: tuple[KeyValue, ...]
     count: int = 0
     sum: float = 0.0
+    begin_ns: int = 0
+    begun: frozenset[str] = frozenset()
     signed: bool = False
     end_ns: int = 0
     histogram: monitel.Histogram | None = None
@@ -70,7 +76,9 @@ class Series:
 
 
 class SeriesTable:
-    """The series of windows and those of logged numbers, which are separate even if they have the same name.
+    """The series of windows, of logged numbers and of counters, which are separate even if they have the same name.
+
+    A metric name that two of these kinds use is logged once.
 
     A name has at most ``limit`` sets of attributes. Further sets share one series with the attribute
     ``otel.metric.overflow``, as in OpenTelemetry's SDK; this is logged once.
@@ -88,7 +96,10 @@ class SeriesTable:
         self._lock = lock
         self._names = MetricNames()
         self._number_names = MetricNames("logged numbers")
+        self._counter_names = MetricNames("counters")
+        self._owners = MetricOwners()
         self._definitions: dict[str, monitel.StatDefinition] = {}
+        self._counter_definitions: dict[str, monitel.StatDefinition] = {}
         self._different: set[str] = set()
         self._series: dict[Hashable, Series] = {}
         self._series_of_name: Counter[Hashable] = Counter()
@@ -102,10 +113,10 @@ class SeriesTable:
             self._warn_of_difference(first, definition)
         attributes = definition.attributes
         if not attributes and not self._attributes:
-            return self._series.get(name) or self._new(name, name, name, first, {})
+            return self._series.get(name) or self._new_of_stat(name, name, first, {})
         attributes = {**self._attributes, **attributes}
         key = name, typed_items(attributes)
-        return self._series.get(key) or self._new(key, name, name, first, attributes)
+        return self._series.get(key) or self._new_of_stat(key, name, first, attributes)
 
     def of_number(self, name: str, attributes: Mapping[str, Any], identity: Hashable) -> Series:
         """Return the series of a logged number.
@@ -119,14 +130,39 @@ class SeriesTable:
         key = "number", metric, identity
         return self._series.get(key) or self._new_of_number(key, name, metric, attributes)
 
+    def of_counter(self, counter: monitel.Counter) -> Series:
+        """Return the series of a counter."""
+        metric = self._counter_names.of(counter.name)
+        key = "counter", metric, self.identity(counter.attributes)
+        return self._series.get(key) or self._new_of_counter(key, metric, counter)
+
+    def own_gauge(self, name: str) -> tuple[KeyValue, ...]:
+        """Return the attributes for a gauge of monitel itself, whose name is in use from now on."""
+        self._owners.add("gauge of monitel", name)
+        return tuple(key_values(self._attributes))
+
     def identity(self, attributes: Mapping[str, Any]) -> Hashable:
-        """Return a key that identifies the attributes of all points of one ``monitel.log()`` call."""
+        """Return a key that identifies the attributes of the points of a ``monitel.log()`` call or a counter."""
         return typed_items({**self._attributes, **attributes}) if attributes else self._identity
+
+    def _new_of_stat(
+        self, key: Hashable, name: str, definition: monitel.StatDefinition, attributes: Mapping[str, Any]
+    ) -> Series:
+        self._owners.add("Stat", *(f"{name}.{aggregation.suffix}" for aggregation in definition.aggregations))
+        return self._new(key, name, name, definition, attributes)
 
     def _new_of_number(self, key: Hashable, name: str, metric: str, attributes: Mapping[str, Any]) -> Series:
         description = "" if metric == name else f"Logged as {name!r}"
         definition = monitel.StatDefinition(metric, (), "", description, {}, monotonic=False)
+        self._owners.add("logged number", metric)
         return self._new(key, ("number", metric), metric, definition, {**self._attributes, **attributes})
+
+    def _new_of_counter(self, key: Hashable, metric: str, counter: monitel.Counter) -> Series:
+        description = counter_description(counter, metric)
+        definition = monitel.StatDefinition(metric, (), counter.unit, description, {}, monotonic=True)
+        definition = self._counter_definitions.setdefault(metric, definition)
+        self._owners.add("counter", metric)
+        return self._new(key, ("counter", metric), metric, definition, {**self._attributes, **counter.attributes})
 
     def _new(
         self,

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from monitel_otlp.metrics.window_row import PlainHistogram
 
 # Metric name, Stat name, unit, description, monotonic, serialized attributes, signed, end of the last point in Unix ns,
-# total distribution, distributions of dropped windows.
+# total distribution, distributions of dropped windows, start of the first window in Unix ns, suffixes of begun sums.
 PlainSeries = tuple[
-    str, str, str, str, bool, list[bytes], bool, int, "PlainHistogram | None", "list[PlainHistogram]"
+    str, str, str, str, bool, list[bytes], bool, int, "PlainHistogram | None", "list[PlainHistogram]", int, list[str]
 ]
 
 
@@ -36,12 +36,14 @@ def plain_series(series: Series) -> PlainSeries:
         int(series.end_ns),
         None if series.histogram is None else plain_histogram(series.histogram),
         [plain_histogram(histogram) for histogram in series.dropped],
+        int(series.begin_ns),
+        sorted(series.begun),
     )
 
 
 def series_of(plain: PlainSeries) -> Series:
     """Return a series with the given state."""
-    name, stat, unit, description, monotonic, attributes, signed, end_ns, histogram, dropped = plain
+    name, stat, unit, description, monotonic, attributes, signed, end_ns, histogram, dropped, begin_ns, begun = plain
     definition = monitel.StatDefinition(stat, (), unit, description, {}, monotonic)
     return Series(
         name,
@@ -51,4 +53,6 @@ def series_of(plain: PlainSeries) -> Series:
         end_ns=end_ns,
         histogram=None if histogram is None else histogram_of(histogram),
         dropped=deque(histogram_of(each) for each in dropped),
+        begin_ns=begin_ns,
+        begun=frozenset(begun),
     )

@@ -57,6 +57,10 @@ class WindowQueue:
         attributes: Attributes for every point that does not have them, e.g. the rank.
         series_limit: The most sets of attributes of one name.
         wake: Called when the queue becomes half full.
+
+    Attributes:
+        queue: The queue.
+        table: The series of windows, logged numbers and counters.
     """
 
     def __init__(
@@ -74,7 +78,7 @@ class WindowQueue:
         self.left_out = 0
         self.queue: BoundedQueue[QueuedEntry] = BoundedQueue(limit, limit_bytes, wake=wake, evicted=_dropped)
         self._lock = RLock()  # a garbage collection inside may destruct a Stat, which logs its last window
-        self._table = SeriesTable(series_limit, attributes, self._lock)
+        self.table = SeriesTable(series_limit, attributes, self._lock)
         self._newest: dict[Series, LoggedNumber] = {}
 
     def __len__(self) -> int:
@@ -82,7 +86,7 @@ class WindowQueue:
 
     def put(self, window: monitel.Window) -> None:
         """Append a window, and update the totals of its series."""
-        series = self._table.of_stat(window.definition)
+        series = self.table.of_stat(window.definition)
         finite_sum = window.sum if math.isfinite(window.sum) else None
         histogram = window.histogram
         size = _WINDOW_BYTES
@@ -91,6 +95,8 @@ class WindowQueue:
         with self._lock:
             self.discarded += window.discarded
             series.count += window.count
+            if not series.begin_ns or (window.start_ns < series.begin_ns and not series.end_ns):
+                series.begin_ns = window.start_ns
             if finite_sum is None:
                 self.nonfinite += 1
             else:
@@ -102,8 +108,8 @@ class WindowQueue:
     def put_numbers(self, numbers: monitel.LoggedNumbers) -> None:
         """Append the numbers of one ``monitel.log()`` call."""
         attributes, time_ns = numbers.attributes, numbers.time_ns
-        identity = self._table.identity(attributes)
-        series_of = self._table.of_number  # may log a warning, which must not happen under the lock
+        identity = self.table.identity(attributes)
+        series_of = self.table.of_number  # may log a warning, which must not happen under the lock
         found = [(series_of(name, attributes, identity), value) for name, value in numbers.data.items()]
         with self._lock:
             self.left_out += numbers.left_out

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from monitel_otlp.messages.request import FrozenRequest
     from monitel_otlp.metrics.mapping import WindowMapping
+    from monitel_otlp.metrics.readings import Readings
     from monitel_otlp.metrics.window_queue import QueuedEntry
 
 _log = logging.getLogger("monitel.otlp")
@@ -38,9 +39,9 @@ WINDOWS_PER_STEP = 8
 class MetricRequests:
     """Encodes windows, logged numbers, and the metrics that a reader has collected, into requests of one resource.
 
-    A request holds the metrics of the reader and windows. Windows that do not fit are put into further requests, each
-    with the current queue size of the pipeline: Prometheus orders samples by resource, so each request needs a sample
-    with the current time.
+    A request holds the metrics of the reader, the readings of counters, and windows. Windows that do not fit are put
+    into further requests, each with the current queue size of the pipeline: Prometheus orders samples by resource, so
+    each request needs a sample with the current time.
 
     A window that cannot be encoded is lost, and reported to ``lost`` with the reason ``encoding``. Add windows from one
     thread at a time; :meth:`export` and :meth:`collected` may run in another thread.
@@ -51,6 +52,7 @@ class MetricRequests:
         resource: The resource of requests, until a reader provides another one.
         put: Receives each finished request.
         lost: Receives signal, reason and number of items.
+        readings: Writes the process's counters.
 
     Attributes:
         mapping: The mapping.
@@ -64,8 +66,12 @@ class MetricRequests:
         resource: Resource,
         put: Callable[[FrozenRequest], None],
         lost: Callable[[str, str, int], None],
+        *,
+        readings: Readings | None = None,
     ) -> None:
         self.mapping = mapping
+        self._readings = readings
+        self._readings_due = False
         self.resource = encode_resource(resource)
         self._waiting: list[QueuedEntry] = []  # of the next group
         self._points = Points()  # of the next request
@@ -85,11 +91,15 @@ class MetricRequests:
         while len(self._waiting) >= WINDOWS_PER_STEP:
             self._encode_group()
 
+    def read(self) -> None:
+        """Write the process's counters into the next request, if there are any."""
+        self._readings_due = self._readings is not None and self._readings.any()
+
     def flush(self) -> None:
         """Put everything that is not in a request yet. This takes no lock of the SDK."""
         if self._waiting:
             self._encode_group()
-        while self._collected or self._points.windows:
+        while self._collected or self._points.windows or self._readings_due:
             self._put_next()
 
     def collected(self, metrics_data: MetricsData) -> Iterator[None]:
@@ -147,6 +157,9 @@ class MetricRequests:
             idle = all(scope.scope.name == PIPELINE_SCOPE for scope in metrics.scope_metrics)
         else:
             metrics, idle = queue_size_metrics(self.resource, self._queue_size(), now_ns), False
+        if self._readings_due and self._readings is not None:
+            self._readings_due = False
+            idle &= not self._readings.write(metrics, now_ns)
         self._put(points.frozen(metrics, now_ns, idle=idle))
 
 

@@ -9,6 +9,8 @@ from random import Random
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from monitel_otlp.config.launcher import is_rank_zero
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
@@ -43,6 +45,9 @@ class StepTraces:
     Args:
         attributes: ``training.run.id``, ``training.attempt`` and ``training.rank`` of the resource. Without a run id
             each process uses a random one, so that its traces are separate.
+
+    Attributes:
+        rank: The rank; 0 without a launcher. None if it is unknown and not 0: then the ids of its span are random.
     """
 
     def __init__(self, attributes: Mapping[str, Any]) -> None:
@@ -54,7 +59,8 @@ class StepTraces:
             )
         self._run = str(uuid4() if run is None else run)
         self._attempt = attributes.get("training.attempt", 0)
-        self.rank = attributes.get("training.rank", 0)
+        self.rank = attributes.get("training.rank", 0 if is_rank_zero(attributes) else None)
+        self._rank_name = str(uuid4() if self.rank is None else self.rank)
         self._latest = -1
         self._repeated: list[tuple[int, int]] = []  # first and last step of each repeated section
 
@@ -71,7 +77,7 @@ class StepTraces:
             self._latest = step
         before = sum(first <= step <= last for first, last in self._repeated)
         words = [self._run, str(self._attempt), str(step), *([str(before)] if before else [])]
-        return StepIds(_hash(_TRACE_BYTES, *(word.encode() for word in words)), self.rank)
+        return StepIds(_hash(_TRACE_BYTES, *(word.encode() for word in words)), self._rank_name)
 
 
 class StepIds:
@@ -85,10 +91,10 @@ class StepIds:
 
     __slots__ = ("_ordinals", "rank_id", "root_id", "trace_id")
 
-    def __init__(self, trace_id: bytes, rank: int) -> None:
+    def __init__(self, trace_id: bytes, rank: str) -> None:
         self.trace_id = trace_id
         self.root_id = _hash(_SPAN_BYTES, trace_id)
-        self.rank_id = _hash(_SPAN_BYTES, trace_id, str(rank).encode())
+        self.rank_id = _hash(_SPAN_BYTES, trace_id, rank.encode())
         self._ordinals: dict[tuple[bytes, str], Iterator[int]] = {}
 
     def span(self, parent_id: bytes, name: str) -> bytes:

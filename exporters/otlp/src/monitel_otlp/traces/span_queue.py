@@ -205,7 +205,8 @@ class QueuedSpans(Ranges[Identified]):
         assert self._traces is not None
         ids, rank = period.ids, self._traces.rank
         own = Identified(period, INVALID_SPAN, True, ids.trace_id, ids.rank_id, ids.root_id, rank != 0)
-        spans = [(Ended(own, _RANK, period.start_ns, period.end_ns, None, None), {"training.rank": rank})]
+        attributes = {} if rank is None else {"training.rank": rank}
+        spans = [(Ended(own, _RANK, period.start_ns, period.end_ns, None, None), attributes)]
         if rank == 0:
             root = Identified(period, INVALID_SPAN, True, ids.trace_id, ids.root_id)
             spans.append((Ended(root, _ROOT, period.start_ns, period.end_ns, None, None), {}))

@@ -1,0 +1,1 @@
+"""Metrics of the host, the process and its GPUs."""
