@@ -1,0 +1,1 @@
+"""Adapters for training frameworks. Each module imports its framework."""

@@ -1,0 +1,148 @@
+"""The callback for the Trainer of transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import TrainerCallback
+
+import monitel
+from monitel.integrations import progress
+from monitel.integrations.guarded import guarded
+from monitel.integrations.hyperparameters import as_dict
+
+if TYPE_CHECKING:
+    from torch.utils.hooks import RemovableHandle
+
+_PREFIXES = ("eval", "test")  # of the Trainer's names; all other numbers are of the training
+
+
+class MonitelCallback(TrainerCallback):  # type: ignore[misc]  # Any where transformers is missing
+    """Records a run of the Trainer: its numbers, configuration and step, and the work of each process.
+
+    * **Numbers**, once for the job, from its process zero: everything the Trainer logs or returns from ``predict()``,
+      through :func:`monitel.log` at the Trainer's step. ``loss`` is ``train.loss``, ``eval_loss`` is ``eval.loss``.
+    * **Configuration**, once for the job: the training arguments and the model's configuration, through
+      :func:`monitel.config`, with what looks like a secret masked.
+    * **Step** of each process (:func:`monitel.set_step`): ``state.global_step``, including after a resume.
+    * **Work** of each process: the counters ``training.samples`` and ``training.tokens``, and, unless
+      :func:`monitel.torch.instrument` counts them, ``training.steps`` and ``training.steps.skipped``.
+
+    Samples are rows of the model's input, and tokens are elements of ``input_ids``, padding included. A call of
+    the model counts in training mode, with gradients, when its forward and backward have ended. Exceptions of telemetry
+    are logged once, and never raised.
+
+    Example:
+        >>> from transformers import Trainer
+        >>> def create_trainer(model, arguments, dataset):
+        ...     return Trainer(model, arguments, train_dataset=dataset, callbacks=[MonitelCallback()])
+    """
+
+    def __init__(self) -> None:
+        self._config: dict[str, Any] | None = None  # as it was recorded
+        self._hook: RemovableHandle | None = None
+        self._samples = self._tokens = 0  # of the batch in progress
+
+    @guarded
+    def on_train_begin(self, args: Any, state: Any, *_: Any, model: Any = None, **__: Any) -> None:
+        """Record the configuration and the first step, and begin to count."""
+        monitel.set_step(state.global_step)
+        progress.begin(tokens=_main_input(model) == "input_ids")
+        self._remove_hook()  # of a training that an exception has ended
+        self._hook = model.register_forward_pre_hook(self._add_batch, with_kwargs=True)
+        self._record_config(args, state, model)
+
+    @guarded
+    def on_substep_end(self, *_: Any, **__: Any) -> None:
+        """Count a batch whose gradients are accumulated."""
+        self._count_batch()
+
+    @guarded
+    def on_step_end(self, _args: Any, state: Any, *_: Any, optimizer: Any = None, **__: Any) -> None:
+        """Count the last batch of a step and the step, and set the step of the process."""
+        monitel.set_step(state.global_step)
+        self._count_batch()
+        progress.count_steps(skipped=bool(getattr(optimizer, "step_was_skipped", False)))
+
+    @guarded
+    def on_log(self, args: Any, state: Any, *_: Any, logs: Any = None, model: Any = None, **__: Any) -> None:
+        """Record numbers that the Trainer logs."""
+        self._record_numbers(args, state, logs, model)
+
+    @guarded
+    def on_predict(self, args: Any, state: Any, *_: Any, metrics: Any = None, model: Any = None, **__: Any) -> None:
+        """Record the numbers of ``Trainer.predict()``."""
+        self._record_numbers(args, state, metrics, model)
+
+    @guarded
+    def on_train_end(self, *_: Any, **__: Any) -> None:
+        """Stop counting."""
+        self._remove_hook()
+
+    def _record_numbers(self, args: Any, state: Any, numbers: Any, model: Any) -> None:
+        if numbers and state.is_world_process_zero:
+            if self._config is None:  # evaluate() or predict() without train()
+                self._record_config(args, state, model)
+            monitel.log({_dotted(name): value for name, value in numbers.items()}, step=state.global_step)
+
+    @guarded
+    def _record_config(self, args: Any, state: Any, model: Any) -> None:
+        if state.is_world_process_zero:
+            config = as_dict({"training": args.to_dict(), **_model_config(model)})
+            if config != self._config:
+                self._config = config
+                monitel.config(config)
+
+    def _add_batch(self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Add up the batches in progress. torch.compile traces this; the sums are 0 again before the next batch."""
+        if not model.training or not torch.is_grad_enabled():
+            return
+        for each in (kwargs.get(_main_input(model)), *kwargs.values(), *args):
+            if isinstance(each, torch.Tensor) and each.dim():
+                rows = each.size(0)  # a nested tensor has no shape
+                self._samples += rows  # no call in between: DataParallel calls this in several threads
+                break
+        tokens = kwargs.get("input_ids")
+        if isinstance(tokens, torch.Tensor):
+            elements = tokens.numel()
+            self._tokens += elements
+
+    def _count_batch(self) -> None:
+        samples, self._samples, tokens, self._tokens = self._samples, 0, self._tokens, 0
+        progress.count_samples(samples)
+        progress.count_tokens(tokens)
+
+    def _remove_hook(self) -> None:
+        self._samples = self._tokens = 0
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+
+
+def _main_input(model: Any) -> Any:
+    return getattr(model, "main_input_name", None)
+
+
+def _dotted(name: str) -> str:
+    prefix, _, rest = name.partition("_")
+    return f"{prefix}.{rest}" if prefix in _PREFIXES and rest else f"train.{name}"
+
+
+def _model_config(model: Any) -> dict[str, Any]:
+    """Return the configurations of a model and of its adapters. A model may be any module, with any attributes."""
+    config = _as_values(getattr(model, "config", {}))
+    if isinstance(config, Mapping):
+        config = dict(config)
+        with suppress(Exception):  # not a method, or of another signature
+            config["num_parameters"] = model.num_parameters()
+    adapters = getattr(model, "peft_config", {})
+    if isinstance(adapters, Mapping):
+        adapters = {name: _as_values(each) for name, each in adapters.items()}
+    return {name: found for name, found in (("model", config), ("peft", adapters)) if found}
+
+
+def _as_values(config: Any) -> Any:
+    return config.to_dict() if hasattr(config, "to_dict") else config
