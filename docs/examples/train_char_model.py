@@ -1,7 +1,7 @@
 """Train a small character model on Python's own source text, and record the run. ``make demo`` starts it.
 
-The model and its data are in char_model.py; here are the training loop and its telemetry: Stats, Events and a
-wait counter. They go to TensorBoard files, and by OTLP to the Collector, or to a spool on disk while
+The model and its data are in char_model.py; here are the training loop and its telemetry: Stats, numbers, counters,
+events and a wait counter. They go to TensorBoard files, and by OTLP to the Collector, or to a spool on disk while
 OTEL_EXPORTER_OTLP_ENDPOINT is not set. ``--profile 10`` adds a trace of ten steps around the end of the first epoch.
 Ctrl-C ends the run early, with everything written.
 """
@@ -44,7 +44,6 @@ INTERRUPTED = 128 + signal.SIGINT  # exit status that a shell reports
 # One window per second: a step takes some milliseconds, so a window has a few hundred steps.
 WINDOW = timedelta(seconds=1)
 train_loss = monitel.stat("loss", window_size=WINDOW, attributes={"split": "train"})
-val_loss = monitel.stat("loss", window_size=WINDOW, attributes={"split": "val"})
 gradient_norm = monitel.stat("gradient.norm", window_size=WINDOW)
 step_time = monitel.stat(
     "step.time",
@@ -53,7 +52,8 @@ step_time = monitel.stat(
     unit="s",
     description="Computing one step",
 )
-throughput = monitel.stat("throughput", window_size=WINDOW, unit="{token}/s", description="Characters seen")
+steps_taken = monitel.counter("training.steps", unit="{step}")
+samples_seen = monitel.counter("training.samples", unit="{sample}", description="Characters to predict")
 data_loading = monitel.WaitCounter("data.loading")
 
 
@@ -74,7 +74,6 @@ def train(model: CharModel, corpus: Corpus, arguments: argparse.Namespace, inter
             epoch += 1
             bar.set_description(f"epoch {epoch}")
             for _ in range(arguments.epoch_steps):
-                start = time.monotonic()
                 step += 1
                 monitel.set_step(step)
                 with data_loading.guard(), record_function("data"):
@@ -84,21 +83,20 @@ def train(model: CharModel, corpus: Corpus, arguments: argparse.Namespace, inter
                         loss, gradients = model.loss_and_gradients(contexts, targets)
                     with record_function("optimizer"):
                         norm = optimizer.step(gradients)
-                end = time.monotonic()
 
                 train_loss.add(loss)
                 gradient_norm.add(norm)
-                throughput.add(arguments.batch_size / (end - start))
+                steps_taken.add()
+                samples_seen.add(len(targets))
                 bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
-                bar.update(min(end - begin, arguments.seconds) - bar.n)
+                bar.update(min(time.monotonic() - begin, arguments.seconds) - bar.n)
                 prof.step()
                 if over():
                     break
 
             with record_function("validation"):
                 validation = model.loss(*held_out)
-            val_loss.add(validation)
-            monitel.emit("validation", epoch=epoch, loss=validation)
+            monitel.log({"loss": validation}, split="val")
             with record_function("checkpoint", {"path": str(checkpoint)}):
                 model.save(checkpoint, step=step)
             monitel.emit("checkpoint", epoch=epoch, path=str(checkpoint), size=checkpoint.stat().st_size)
@@ -125,6 +123,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             distributions=arguments.distributions,
         ) as pipeline,
     ):
+        monitel.config(vars(arguments))
         with data_loading.guard():
             corpus = Corpus.read(STDLIB)
         print(f"{len(corpus.train):,} characters of {STDLIB}/*.py, {len(corpus.vocabulary)} different ones")
@@ -173,7 +172,7 @@ def progress_bar(seconds: float) -> tqdm[NoReturn]:
 
 
 def print_recorded(recorded: Sequence[monitel.Event]) -> None:
-    """Print a line for each series, then the events and the wait counters."""
+    """Print a line for each Stat, then the counters, the events and the wait counters."""
     series: dict[str, list[monitel.Window]] = {}
     for window in filter(None, (event.window for event in recorded)):
         split = window.attributes.get("split")
@@ -184,8 +183,9 @@ def print_recorded(recorded: Sequence[monitel.Event]) -> None:
         samples = sum(window.count for window in windows)
         first, last = (f"{window.mean:,.4g}" for window in (windows[0], windows[-1]))
         print(row.format(label, len(windows), samples, first, last, windows[0].unit))
+    print(f"\n{'counters':<16}", ", ".join(f"{each.total:,} {each.counter.name}" for each in monitel.counters()))
     events = Counter(event.name for event in recorded if event.window is None)
-    print(f"\n{'events':<16}", ", ".join(f"{count} {name}" for name, count in events.items()))
+    print(f"{'events':<16}", ", ".join(f"{count} {name}" for name, count in events.items()))
     for key, wait in monitel.wait_counters().items():
         print(f"{key:<16} {wait.count:,} waits, {wait.total:.2f} s together, the longest {wait.max:.2f} s")
 

@@ -5,45 +5,50 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from boards.panels import board, log_counts, log_lines, traces
+from boards.queries import CHOSEN_RECORDS
 from boards.variables import JOB, RUNS
 
 if TYPE_CHECKING:
     from grafana_foundation_sdk.builders import dashboard
 
-NOT_RUN = "This query follows the documentation of {}; unlike those to Prometheus, no test has run it."
+NOT_RUN = "This query follows the documentation of Tempo; unlike the others, no test has run it."
 
 
 def make() -> dashboard.Dashboard:
     """Return the board of events (Loki) and spans (Tempo)."""
-    chosen = '{service_name=~"$job"} | training_run_id=~"$run"'
-    named = f"{chosen} | scope_name=`monitel` | label_format event=`{{{{__line__}}}}`"  # monitel's lines are names
+    events = f'{CHOSEN_RECORDS} !~ "^[{{]"'  # without those of log() and config(), whose lines are JSON
+    named = f"{events} | scope_name=`monitel` | label_format event=`{{{{__line__}}}}`"  # monitel's lines are names
     shown = (
         "| line_format `{{__line__}}{{if .training_rank}} rank={{.training_rank}}{{end}}"
         "{{if .training_step}} step={{.training_step}}{{end}}`"
     )
-    loki, tempo = NOT_RUN.format("Loki"), NOT_RUN.format("Tempo")
     spans = 'resource.service.name=~"$job"'  # TraceQL's ".*" does not match a span without a run
     return board(
         "events",
         "monitel / Events and traces",
-        f"What happened, and when. {NOT_RUN.format('Loki and Tempo')}",
+        "What happened, and when.",
         [JOB, RUNS],
         {
             "Events": [
                 log_counts(
                     "Events by name",
-                    f"How many of each. {loki}",
+                    "How many of each.",
                     f"sum by (event) (count_over_time({named} [$__auto]))",
                     "{{event}}",
                 ),
+                log_lines("Warnings and errors", "Severity WARN and above.", f"{events} | severity_number>=13 {shown}"),
+                log_lines("All events", "Open one to see its attributes.", f"{events} {shown}"),
                 log_lines(
-                    "Warnings and errors", f"Severity WARN and above. {loki}", f"{chosen} | severity_number>=13 {shown}"
+                    "Logged numbers and configuration",
+                    "As JSON, of monitel.log() and monitel.config().",
+                    f'{CHOSEN_RECORDS} |~ "^[{{]" {shown}',
                 ),
-                log_lines("All events", f"Open one to see its attributes. {loki}", f"{chosen} {shown}"),
             ],
             "Traces": [
-                traces("Slow spans", f"Longer than a second, of all runs. {tempo}", f"{{ {spans} && duration > 1s }}"),
-                traces("All spans", f"The newest, of all runs. {tempo}", f"{{ {spans} }}"),
+                traces(
+                    "Slow spans", f"Longer than a second, of all runs. {NOT_RUN}", f"{{ {spans} && duration > 1s }}"
+                ),
+                traces("All spans", f"The newest, of all runs. {NOT_RUN}", f"{{ {spans} }}"),
             ],
         },
     )

@@ -5,9 +5,11 @@ from __future__ import annotations
 from grafana_foundation_sdk.builders import dashboard
 from grafana_foundation_sdk.models import dashboard as model
 
-from boards.panels import board, heat_map, lines, rows, tile
-from boards.queries import ALIVE, RANKS, RUN, WHO, Query, outstanding, query, rate, stat
-from boards.variables import JOB, RUNS, choice, chosen_stat, several
+from boards.panels import board, heat_map, lines, repeated, rows, tile
+from boards.queries import ALIVE, RANKS, RUN, WHO, Query, chosen, outstanding, query, rate
+from boards.variables import JOB, NUMBERS, RUNS, choice, metric, several
+
+EVERY = "[$__rate_interval]"
 
 
 def spread(expression: str) -> list[Query]:
@@ -25,6 +27,11 @@ def percentile(q: float, histograms: str) -> Query:
     return rate(f"histogram_quantile({q}, sum by (training_run_id) ({histograms}))", f"{WHO} p{100 * q:.0f}")
 
 
+def per_second(counter: str) -> Query:
+    """Return the rate of a counter, summed over the ranks of a run."""
+    return rate(f"sum by (training_run_id) (rate({counter}{{{RUN}}}{EVERY}))", WHO)
+
+
 def make() -> dashboard.Dashboard:
     """Return the board of a run's steps, loss and throughput."""
     rank = several(
@@ -33,48 +40,58 @@ def make() -> dashboard.Dashboard:
     by = (
         dashboard.CustomVariable("by")
         .label("Split by")
-        .description("A curve for each value of this label: an attribute of your Stats, or a label of the process.")
+        .description("A curve for each value of this label: an attribute of your metrics, or a label of the process.")
         .values("split,phase,layer,host_name,k8s_pod_name,training_node_rank,training_attempt")
         .current(model.VariableOption(text="split", value="split"))
         .allow_custom_value(True)
     )
-    loss, step, throughput, gradient = (stat(name) for name in ("loss", "step", "throughput", "gradient"))
-    histograms = f"rate({stat('histogram', what='histogram')}[$__rate_interval])"
+    histogram = choice(
+        "histogram",
+        "Histogram",
+        "A Stat with a histogram of its samples.",
+        metric=f'{{__name__=~".+_histogram(_.+)?", {RUN}}}',
+        of="__name__",
+        default="step_time_histogram_seconds",
+    )
+    loss, step, gradient = (chosen(name) for name in ("loss", "step", "gradient"))
+    reached = f"training_step{{{RUN}}}"
+    skipped, applied = (
+        f"sum by (training_run_id) (rate(training_steps{name}_total{{{RUN}}}{EVERY}))" for name in ("_skipped", "")
+    )
+    histograms = f"rate({chosen('histogram')}{EVERY})"
     asked = (
         "Empty: the Stat needs the aggregation HISTOGRAM, its process "
         'monitel_otlp.configure(distributions="histogram") or "both", and Prometheus native histograms.'
     )
+    counted = "The sum over all ranks, from the counter {}. Evaluation and checkpoints take their time too."
     return board(
         "overview",
         "monitel / Training overview",
-        "Does the training go forward, and how fast: loss, step time, throughput and gradient norm over all ranks.",
+        "Does the training go forward, and how fast: loss, steps, throughput and gradient norm over all ranks.",
         [
             JOB,
             RUNS,
             rank,
-            chosen_stat("loss", "Loss", "loss|perplexity|nll", "loss", "The Stat that is the loss."),
-            chosen_stat("step", "Step time", "step|iter|batch", "step_time", "The Stat that times a step."),
-            chosen_stat("throughput", "Throughput", "throughput|token|sample", "throughput", "The Stat of the speed."),
-            chosen_stat("gradient", "Gradient norm", "grad|norm", "gradient_norm", "The Stat of the gradient's norm."),
-            chosen_stat(
-                "histogram", "Histogram", ".", "step_time", "A Stat with a histogram of its samples.", what="histogram"
+            metric("loss", "Loss", ".*(loss|perplexity|nll).*", "loss_mean", "The loss: a Stat or a logged number."),
+            metric(
+                "step", "Step time", ".*(step|iter|batch).*_seconds", "step_time_mean_seconds", "The time of a step."
             ),
+            metric("gradient", "Gradient norm", ".*(grad|norm).*", "gradient_norm_mean", "The norm of the gradient."),
+            histogram,
+            NUMBERS,
             by,
-            chosen_stat("stat", "Another Stat", ".", "loss", "Any Stat, for the panels at the bottom."),
+            metric("metric", "Another metric", ".+", "loss_mean", "Any metric, for the panels at the bottom."),
         ],
         {
             "Now": [
                 tile("Processes", "short", "Processes that have reported within five minutes.", f"count({ALIVE})"),
+                tile("Step", "short", "The highest of all ranks.", f"max({reached})"),
                 tile(
-                    "Since the last step time",
-                    "s",
-                    "Age of the newest window of step times. A window is a minute by default; above a few of them no "
-                    "step has ended: look at the waits, and at the job's own log.",
-                    f"time() - max(timestamp({step}))",
-                    warn=180,
-                    alarm=300,
+                    "Steps in the last five minutes",
+                    "short",
+                    "Of the median rank. 0: look at the waits, and at the job's log.",
+                    f"quantile(0.5, increase(training_steps_total{{{RUN}}}[5m]))",
                 ),
-                tile("Step time, median rank", "s", "Half of the ranks are faster.", f"quantile(0.5, {step})"),
                 tile("Loss, median rank", "short", "Half of the ranks are lower.", f"quantile(0.5, {loss})"),
                 tile(
                     "Windows not finite",
@@ -87,7 +104,7 @@ def make() -> dashboard.Dashboard:
                 tile(
                     "Items dropped",
                     "short",
-                    "Windows, events and spans lost by processes still alive. Pipeline health has the reasons.",
+                    "Windows, numbers, events and spans lost by processes still alive: see Pipeline health.",
                     f"sum(monitel_exporter_item_dropped_total{{{RUN}}})",
                     warn=1,
                 ),
@@ -101,19 +118,43 @@ def make() -> dashboard.Dashboard:
                     "diverged, go back to the checkpoint before.",
                     query(f"count by (training_run_id) (abs({loss}) == Inf or {loss} != {loss})", WHO),
                 ),
-                lines("Step time", "s", "One rank far above the median holds up all: see Stragglers.", *spread(step)),
+                lines(
+                    "Samples per second",
+                    "short",
+                    counted.format("training.samples"),
+                    per_second("training_samples_total"),
+                ),
+                lines(
+                    "Tokens per second",
+                    "short",
+                    counted.format("training.tokens"),
+                    per_second("training_tokens_total"),
+                ),
                 lines(
                     "Steps per second",
                     "short",
-                    "Of the median rank. The Stat of the step time needs the aggregation COUNT.",
+                    "Of the median rank, from the counter training.steps.",
                     rate(
-                        "quantile by (training_run_id) "
-                        f'(0.5, rate({{__name__=~"${{step}}_count_total", {RUN}}}[$__rate_interval]))',
+                        f"quantile by (training_run_id) (0.5, rate(training_steps_total{{{RUN}}}{EVERY}))",
                         WHO,
                     ),
                 ),
-                lines("Throughput", "short", "Of a rank, in the Stat's own unit.", *spread(throughput)),
+                lines(
+                    "Share of steps that were skipped",
+                    "percentunit",
+                    "Steps whose gradients were not finite with mixed precision. A few are usual; all of them: the "
+                    "gradient scaler finds no scale, and the training does not go forward.",
+                    rate(f"{skipped} / ({skipped} + {applied})", WHO),
+                ),
+                lines("Step time", "s", "One rank far above the median holds up all: see Stragglers.", *spread(step)),
+                lines(
+                    "Model FLOPs utilization",
+                    "percentunit",
+                    "Operations of the model per second, as a share of the device's peak.",
+                    *spread(f"training_mfu{{{RUN}}}"),
+                ),
                 lines("Gradient norm", "short", "It rises before a loss diverges.", *spread(gradient)),
+                lines("Step", "short", "The steps that the ranks have reached.", *spread(reached)),
             ],
             "All samples of all ranks": [
                 heat_map(
@@ -132,16 +173,25 @@ def make() -> dashboard.Dashboard:
                 ),
             ],
             "By rank: of those chosen the ten that stand out": [
-                lines("Loss by rank", "short", "The highest.", outstanding(stat("loss", RANKS))),
-                lines("Step time by rank", "s", "The slowest.", outstanding(stat("step", RANKS))),
+                lines("Loss by rank", "short", "The highest.", outstanding(chosen("loss", RANKS))),
+                lines("Step time by rank", "s", "The slowest.", outstanding(chosen("step", RANKS))),
                 lines(
-                    "Throughput by rank", "short", "The lowest.", outstanding(stat("throughput", RANKS), most="bottomk")
+                    "Samples per second by rank",
+                    "short",
+                    "The lowest.",
+                    outstanding(f"rate(training_samples_total{{{RANKS}}}{EVERY})", most="bottomk", every="1m"),
                 ),
-                lines("Gradient norm by rank", "short", "The highest.", outstanding(stat("gradient", RANKS))),
+                lines("Step by rank", "short", "The last.", outstanding(f"training_step{{{RANKS}}}", most="bottomk")),
             ],
-            "Another Stat": [
-                lines("$stat", "short", "The Stat chosen above, over all ranks.", *spread(stat("stat"))),
-                lines("$stat by rank", "short", "The highest of the ranks chosen.", outstanding(stat("stat", RANKS))),
+            "Logged numbers": [
+                repeated(
+                    lines("$number", "short", "A number of monitel.log(), over all ranks.", *spread(chosen("number"))),
+                    "number",
+                ),
+            ],
+            "Another metric": [
+                lines("$metric", "short", "The metric chosen above, over all ranks.", *spread(chosen("metric"))),
+                lines("$metric by rank", "short", "The highest of the ranks.", outstanding(chosen("metric", RANKS))),
             ],
             "Alerts": [
                 rows(

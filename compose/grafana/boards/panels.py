@@ -15,7 +15,7 @@ from grafana_foundation_sdk.models import common as looks
 from grafana_foundation_sdk.models import dashboard as model
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
-from boards.queries import PROMETHEUS, Query, now
+from boards.queries import CHOSEN_RECORDS, PROMETHEUS, Query, now
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -68,6 +68,11 @@ def lines(
     )
 
 
+def repeated(panel: timeseries.Panel, variable: str) -> timeseries.Panel:
+    """Return a panel that is there once for each chosen value of a variable, two in a row."""
+    return panel.repeat(variable).repeat_direction("h").max_per_row(2)
+
+
 def tile(
     title: str, unit: str, description: str, expression: str, *, warn: float | None = None, alarm: float | None = None
 ) -> stat_builder.Panel:
@@ -101,11 +106,7 @@ def rows(title: str, unit: str, description: str, expression: str) -> table.Pane
 
 def histogram(title: str, unit: str, description: str, expression: str) -> histogram_builder.Panel:
     """Return a histogram of the last values of many series."""
-    return (
-        _half_a_row(histogram_builder.Panel(), title, unit, description)
-        .combine(True)
-        .with_target(now(expression))
-    )
+    return _half_a_row(histogram_builder.Panel(), title, unit, description).combine(True).with_target(now(expression))
 
 
 def heat_map(title: str, unit: str, description: str, each: Query) -> heatmap_builder.Panel:
@@ -211,10 +212,22 @@ def board(
         .refresh("30s")
         .tooltip(model.DashboardCursorSync.CROSSHAIR)
         .variables(list(variables))
-        .annotations([])
+        .annotations([_starts_and_ends()])
     )
     for row, members in panels.items():
         built.with_row(dashboard.Row(row).repeat(row.variable) if isinstance(row, Repeated) else dashboard.Row(row))
         for panel in members:
             built.with_panel(panel)
     return built
+
+
+def _starts_and_ends() -> dashboard.AnnotationQuery:
+    """Lines across all panels at the starts and the ends of runs, from Loki."""
+    line = "`{{__line__}}{{if .run_status}} {{.run_status}}{{end}}{{if .training_rank}} rank={{.training_rank}}{{end}}`"
+    return (
+        dashboard.AnnotationQuery()
+        .name("Starts and ends of runs")
+        .datasource(LOKI)
+        .icon_color("blue")
+        .expr(f'{CHOSEN_RECORDS} |~ "^run[.](started|ended)$" | line_format {line}')
+    )

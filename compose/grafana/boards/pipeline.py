@@ -30,7 +30,7 @@ def make() -> dashboard.Dashboard:
                 lines(
                     "Delivered",
                     "short",
-                    "Windows, log records and spans a second that a backend has acknowledged.",
+                    "Windows, numbers, log records and spans per second that a backend has acknowledged.",
                     rate(f"sum by (signal) (rate({of('monitel_exporter_item_exported_total')}{every}))", "{{signal}}"),
                 ),
                 lines(

@@ -1,7 +1,7 @@
 """PromQL and LogQL expressions of the boards.
 
-A Stat is named by its user, and Prometheus appends the aggregation and the unit: ``step.time`` in seconds is
-``step_time_mean_seconds``. So variables hold the part before ``_mean``, and :func:`stat` finds the rest.
+Variables hold the names of metrics in Prometheus: ``train_loss`` of ``monitel.log({"train.loss": loss})``, and
+``step_time_mean_seconds`` of the Stat ``step.time``.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ RUN = 'job=~"$job", training_run_id=~"$run"'
 RANKS = f'{RUN}, training_rank=~"$rank"'
 ALIVE = f"monitel_queue_size{{{RUN}}}"  # every process sends it at every export
 
+#: Log records of the chosen runs, in Loki.
+CHOSEN_RECORDS = '{service_name=~"$job"} | training_run_id=~"$run"'
+
 #: Legends.
 WHO = "{{training_run_id}}"
 RANK_OF = f"{WHO} rank {{{{training_rank}}}}"
 
 
-def stat(variable: str, labels: str = RUN, what: str = "mean") -> str:
-    """The means of the Stat that a variable names, or ``what`` else there is of it, whatever its unit is."""
-    return f'{{__name__=~"${{{variable}}}_{what}(_.+)?", {labels}}}'
+def chosen(variable: str, labels: str = RUN) -> str:
+    """Return the selector of the metric that a variable names; with an empty variable it is valid and finds nothing."""
+    return f'{{__name__="${variable}", __name__!="", {labels}}}'
 
 
 def query(expression: str, legend: str = "", *, every: str = "1s") -> Query:
@@ -40,9 +43,12 @@ def rate(expression: str, legend: str) -> Query:
     return query(expression, legend, every="1m")
 
 
-def outstanding(expression: str, legend: str = f"{RANK_OF} {{{{$by}}}}", *, most: str = "topk") -> Query:
+def outstanding(
+    expression: str, legend: str = f"{RANK_OF} {{{{$by}}}}", *, most: str = "topk", every: str = "1s"
+) -> Query:
     """Ten ranks, the same ones over the whole time: those that stand out at its end."""
-    return query(f"{expression} and {most}(10, last_over_time({expression}[$__range] @ end()))", legend)
+    at_the_end = f"last_over_time({expression}[$__range:1m] @ end())"
+    return query(f"{expression} and {most}(10, {at_the_end})", legend, every=every)
 
 
 def now(expression: str, legend: str = "") -> Query:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from boards.panels import board, histogram, lines, rows
-from boards.queries import ALIVE, RANK_OF, WHO, outstanding, query, stat
-from boards.variables import JOB, RUNS, chosen_stat
+from boards.queries import ALIVE, RANK_OF, WHO, chosen, outstanding, query
+from boards.variables import JOB, RUNS, metric
 
 if TYPE_CHECKING:
     from grafana_foundation_sdk.builders import dashboard
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def make() -> dashboard.Dashboard:
     """Return the board of slow ranks."""
-    step = stat("step")
+    step = chosen("step")
     median = f"quantile by (training_run_id) (0.5, {step})"
     node = "training_run_id, training_node_rank, host_name"
     return board(
@@ -22,7 +22,11 @@ def make() -> dashboard.Dashboard:
         "monitel / Stragglers",
         "Which ranks are slower than the others. Ranks that wait for each other in every step have equal step times: "
         "compare by what a rank does alone (loading, forward, backward before the all-reduce), or see who waits least.",
-        [JOB, RUNS, chosen_stat("step", "Compare", ".", "step_time", "The Stat by which ranks are compared.")],
+        [
+            JOB,
+            RUNS,
+            metric("step", "Compare", ".+_seconds", "step_time_mean_seconds", "The times by which ranks are compared."),
+        ],
         {
             "How bad it is": [
                 lines(
@@ -60,8 +64,7 @@ def make() -> dashboard.Dashboard:
                 lines(
                     "The ten slowest nodes",
                     "s",
-                    "Mean over the ranks of a node. host_name is there where OTEL_RESOURCE_ATTRIBUTES says host.name, "
-                    "the node's rank where the launcher does.",
+                    "Mean over the ranks of a node. The node's rank is there if the launcher sets it.",
                     query(
                         f"topk(10, avg by ({node}) ({step}))",
                         f"{WHO} node {{{{training_node_rank}}}} {{{{host_name}}}}",

@@ -47,21 +47,34 @@ def several(variable: dashboard.QueryVariable) -> dashboard.QueryVariable:
     return variable.multi(True).include_all(True).current(model.VariableOption(text=["All"], value=["$__all"]))
 
 
-def chosen_stat(
-    name: str, label: str, words: str, default: str, description: str, *, what: str = "mean"
-) -> dashboard.QueryVariable:
-    """A variable that names a Stat: of those that have ``what`` one that holds one of ``words``, or any by hand."""
+def metric(name: str, label: str, pattern: str, default: str, description: str) -> dashboard.QueryVariable:
+    """Return a variable that names a metric: one that ``pattern`` matches, or any by hand."""
     return choice(
         name,
         label,
-        f"{description} A name that is not offered can be typed: the Stat's name with _ for each dot.",
-        metric=f'{{__name__=~"(?i).*({words}).*_{what}(_.+)?", {RUN}}}',
+        f"{description} You can type any other metric, by its name in Prometheus.",
+        metric=f'{{__name__=~"(?i){pattern}", __name__!~"{EXCLUDED}", {RUN}}}',
         of="__name__",
-        regex=f"/^(.+)_{what}(?:_.+)?$/",
         default=default,
     )
 
 
+#: Metrics of a Stat other than its mean, counters, and metrics that describe the telemetry.
+EXCLUDED = (
+    r".*_(value|count|sum|max|min|stddev|p[0-9]+|histogram|total|bucket|active)(_(seconds|bytes|ratio|per_second|total))*"
+    r"|.+_histogram_.+|(monitel_|ALERTS).*|target_info|.*:.*"
+)
+
+#: Prometheus does not store the kind of a metric, so this offers all but those that are certainly no logged numbers.
+NUMBERS = several(
+    choice(
+        "number",
+        "Logged numbers",
+        "Numbers of monitel.log().",
+        metric=f'{{__name__=~".+", __name__!~"{EXCLUDED}|.+_mean(_.+)?|(training|process|system|hw)_.*", {RUN}}}',
+        of="__name__",
+    )
+)
 JOB = choice("job", "Job", "The service.name of the training.", metric="monitel_queue_size", of="job")
 RUNS = several(
     choice(
