@@ -38,7 +38,7 @@ def test_every_window_is_stored_at_its_own_time(
     with collector.run():
         run = train(tmp_path, environment=to(collector))
     check(prometheus, run)
-    assert f"exported {len(run.windows)} windows, 6 events" in run.stderr
+    assert f"exported {len(run.windows)} windows and numbers, 6 events" in run.stderr
     records = receiver.records("checkpoint")
     assert [(number, 50 * number) for number in range(1, 7)] == [
         (record.attributes["number"], record.attributes["training.step"]) for record in records

@@ -60,7 +60,7 @@ def test_what_the_disk_takes_is_replayed_and_the_rest_is_counted(
         own = [each for each in run.windows if each["name"] == name]
         totals = accumulate(each["count"] for each in own)
         expected = {each["end_ns"] // 10**6: str(total) for each, total in zip(own, totals, strict=True)}
-        found = stack.prometheus.samples(f"{series}_count_total")
+        found = [(at, total) for at, total in stack.prometheus.samples(f"{series}_count_total") if total != "0"]
         assert [(at, expected[at]) for at, _ in found] == found
         stored += len(found)
     events, spans = stack.receiver.records("checkpoint"), stack.receiver.spans()

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 RANKS, STATS, WINDOWS = 64, 50, 10
+NUMBERS, EVENTS = 4, 2  # of a rank in each window
 BY_RANK = "* on (job, instance) group_left (training_rank) target_info"  # where it is not promoted
 
 
@@ -45,17 +46,18 @@ def test_64_ranks_are_stored_window_by_window(
     with collector.run():
         command = ("-m", "monitel_otlp", "simulate", "--ranks", RANKS, "--stats", STATS, "--windows", WINDOWS)
         done = python(*command, "--endpoint", collector.url)
-    assert f"{RANKS * (STATS * WINDOWS + WINDOWS) + 1:,} acknowledged, 0 on disk, 0 dropped" in done.stdout
+    items = STATS + NUMBERS + EVENTS
+    assert f"{RANKS * items * WINDOWS + 1:,} acknowledged, 0 on disk, 0 dropped" in done.stdout
     slow, sick = (re.search(rf"^{what} +rank (\d+)", done.stdout, re.MULTILINE) for what in ("slow", "NaN"))
     assert slow
     assert sick
 
     each_rank = {str(rank): 1.0 for rank in range(RANKS)}
     assert each_rank == query(f"target_info {BY_RANK}")
-    named = dict.fromkeys(("loss", "step_time", "throughput", "gradient_norm"), 1)
+    named = dict.fromkeys(("loss", "step_time", "gradient_norm"), 1)
     for stat, series in {**named, "layer_gradient_norm": STATS - len(named)}.items():
         windows = f"sum by (job, instance) (count_over_time({stat}_count_total[1h]))"
-        expected = {rank: float(WINDOWS * series) for rank in each_rank}
+        expected = {rank: float((WINDOWS + 1) * series) for rank in each_rank}  # and a start point
         assert expected == query(f"{windows} {BY_RANK}"), stat
     means = query(f"step_time_sum_seconds / ignoring (__name__) step_time_count_total {BY_RANK}")
     median = sorted(means.values())[RANKS // 2]
@@ -64,3 +66,6 @@ def test_64_ranks_are_stored_window_by_window(
     sums = query(f"sum_over_time(loss_mean[1h]) {BY_RANK}")
     assert [sick[1]] == [rank for rank, value in sums.items() if math.isnan(value)]
     assert query(f"step_time_count_total {BY_RANK}") == query(f"data_loading_count_total {BY_RANK}")
+    samples = query(f"training_samples_total {BY_RANK}")
+    assert {rank: 8 * steps for rank, steps in query(f"step_time_count_total {BY_RANK}").items()} == samples
+    assert {rank: float(WINDOWS) for rank in each_rank} == query(f"count_over_time(eval_loss[1h]) {BY_RANK}")

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 RUNS = {64: 7, 128: 10, 256: 16}  # width of the model, and the seconds in which each takes about as many steps
-TAGS = ["gradient.norm.mean", "loss.mean{split=train}", "loss.mean{split=val}", "step.time.mean"]
+TAGS = ["gradient.norm.mean", "loss.mean{split=train}", "loss{split=val}", "step.time.mean"]
 PICTURE = ROOT / "build" / "pictures" / "tensorboard.png"
 MOST_BYTES = 100_000  # README shows it
-PAGE = "index.html?darkMode=true&tagFilter=loss.mean|norm.mean|step.time.mean&smoothing=0#timeseries"
+PAGE = "index.html?darkMode=true&tagFilter=loss(.mean)?.split|norm.mean|step.time.mean&smoothing=0#timeseries"
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--window-size=1280,986"),

@@ -160,7 +160,7 @@ def _ended(process: subprocess.Popen[str], stdout: str, folder: Path) -> Run:
 
 
 def check(prometheus: Prometheus, run: Run) -> None:
-    """Prometheus has each window at its own end, and nothing else, and the counts add up."""
+    """Prometheus has each window at its own end, and nothing else, and the counts add up, from zero on."""
     for name, series, unit in [("train.loss", "train_loss", ""), ("step.time", "step_time", "_seconds")]:
         own = [each for each in run.windows if each["name"] == name]
         assert run.steps == sum(each["count"] for each in own)
@@ -179,9 +179,12 @@ def check(prometheus: Prometheus, run: Run) -> None:
             ]
         ends = [each["end_ns"] // 10**6 for each in own]
         counts = accumulate(each["count"] for each in own)
-        assert list(zip(ends, map(str, counts), strict=True)) == prometheus.samples(f"{series}_count_total")
+        (began, zero), *stored = prometheus.samples(f"{series}_count_total")
+        assert list(zip(ends, map(str, counts), strict=True)) == stored
+        assert ("0", True) == (zero, own[0]["start_ns"] // 10**6 - 60_000 < began < ends[0])
     sums = accumulate(each["sum"] for each in own)
-    stored = prometheus.samples("step_time_sum_seconds")
+    (_, zero), *stored = prometheus.samples("step_time_sum_seconds")
+    assert "0" == zero
     assert list(zip(ends, sums, strict=True)) == [(at, float(value)) for at, value in stored]
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 COMPOSE = ROOT / "compose"
 _MILLISECONDS = {"s": 1000, "m": 60_000, "h": 3_600_000}
 
-# What docs/examples/train_char_model.py records, by the same names, a histogram and a second wait counter.
+# The metrics of docs/examples/train_char_model.py, a histogram, a second wait counter, and the rest of a PyTorch job.
 RANK = """\
 import json, random, sys, threading
 import monitel, monitel_otlp
@@ -43,9 +43,11 @@ def stat(name, *more, **options):
 
 train_loss = stat("loss", attributes={"split": "train"})
 val_loss = stat("loss", attributes={"split": "val"})
-gradient_norm = stat("gradient.norm")
+gradient_norm = stat("gradient.norm", max_samples=5)  # some are discarded, and counted
 step_time = stat("step.time", monitel.HISTOGRAM, unit="s")
-throughput = stat("throughput", unit="{token}/s", max_samples=5)  # some are discarded, and counted
+steps, skipped, samples, tokens = map(
+    monitel.counter, ("training.steps", "training.steps.skipped", "training.samples", "training.tokens")
+)
 data_loading, all_reduce = monitel.WaitCounter("data.loading"), monitel.WaitCounter("all.reduce")
 
 def listen():
@@ -68,10 +70,15 @@ while not over.is_set():
     with all_reduce.guard():
         over.wait(0.002)
     loss = 2.0 / step + random.random()
-    train_loss.add(float("nan") if "nan" in faults and triggered.is_set() else loss)
+    reported = float("nan") if "nan" in faults and triggered.is_set() else loss
+    train_loss.add(reported)
     val_loss.add(loss + 0.1)
     gradient_norm.add(random.random())
-    throughput.add(512 / 0.035)
+    (skipped if step % 10 == 0 else steps).add()
+    samples.add(8)
+    tokens.add(4096)
+    if "event" not in faults:  # which has a single log record
+        monitel.log({"train.loss": reported, "training.samples.rate": 8 / 0.035, "training.mfu": 0.4})
     if "events" in faults or ("event" in faults and step == 1):
         monitel.emit("checkpoint", step=step, path="x" * 500)
 pipeline.shutdown()
@@ -81,6 +88,11 @@ pipeline.shutdown()
 def sixty_times_faster(text: str) -> str:
     """Make a second of every minute: ``[5m]`` becomes ``[5000ms]``."""
     return re.sub(r"\b(\d+)([smh])\b", lambda found: f"{int(found[1]) * _MILLISECONDS[found[2]] // 60}ms", text)
+
+
+def filled(text: str, variables: dict[str, str]) -> str:
+    """The text with its variables put in, as Grafana does it; one that is unknown stays."""
+    return re.sub(r"\$(?:\{(\w+)\}|(\w+))", lambda found: variables.get(found[1] or found[2], found[0]), text)
 
 
 @dataclass

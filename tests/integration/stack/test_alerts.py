@@ -13,6 +13,8 @@ from .filling import store
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from exporters.otlp.tests.receiver import Receiver
+
 pytestmark = pytest.mark.integration
 
 # For each run the faults of its ranks, and what must fire. The one event of "rejected" is dropped at once: a counter
@@ -28,7 +30,7 @@ RUNS = {
 }
 
 
-def test_each_fault_fires_its_alert_and_no_other(backends: Path, tmp_path: Path) -> None:
+def test_each_fault_fires_its_alert_and_no_other(backends: Path, tmp_path: Path, receiver: Receiver) -> None:
     """Runs with a fault each and a healthy one, at the same time, to their ends and until they are forgotten."""
     with store(backends, tmp_path) as prometheus, ExitStack() as ranks:
 
@@ -41,12 +43,10 @@ def test_each_fault_fires_its_alert_and_no_other(backends: Path, tmp_path: Path)
 
         jobs = {}
         for run, (faults, _) in RUNS.items():
-            variables = {"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": f"{prometheus.url}/api/v1/write"}
-            jobs[run] = ranks.enter_context(
-                prometheus.training(
-                    tmp_path / run, run, dict(enumerate(faults)), variables if run == "rejected" else None
-                )
-            )
+            logs = f"{prometheus.url}/api/v1/write" if run == "rejected" else f"{receiver.url}/v1/logs"
+            variables = {} if run == "offline" else {"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": logs}
+            job = prometheus.training(tmp_path / run, run, dict(enumerate(faults)), variables)
+            jobs[run] = ranks.enter_context(job)
         steps = "count by (training_run_id) (training:step_time:seconds)"
         eventually(lambda: len(prometheus.query(steps)) == len(RUNS), "not all runs have begun")
         for run in ("nan", "hang"):
@@ -58,6 +58,8 @@ def test_each_fault_fires_its_alert_and_no_other(backends: Path, tmp_path: Path)
         eventually(lambda: not prometheus.query("monitel_queue_size or training:stepped"), "the runs are still there")
         eventually(lambda: not prometheus.query("ALERTS"), "alerts do not end")
         assert expected == fired()
+        losses = prometheus.query('count_over_time(ALERTS{alertname="TrainingLossNotFinite"}[10m])')
+        assert {"loss_mean", "train_loss"} == {each["metric"]["metric"] for each in losses}
         assert [] == [rule for rule in rules(prometheus.get("rules")) if rule["health"] != "ok"]
 
 

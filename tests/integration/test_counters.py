@@ -1,0 +1,94 @@
+"""Counters in a real Prometheus: ``increase()`` is the whole count, from the first sample on."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from .conftest import Collector, Prometheus
+
+    Python = Callable[..., subprocess.CompletedProcess[str]]
+
+pytestmark = pytest.mark.integration
+
+# Everything is counted before the first export: the first sample of each series is its whole count.
+SCRIPT = """\
+import json, threading
+import monitel, monitel_otlp
+
+pause = threading.Event()
+pipeline = monitel_otlp.configure(service_name="train", export_interval=0.5, spool_dir="spool")
+samples = monitel.counter("training.samples", unit="{sample}")
+loss = monitel.Stat("train.loss", [monitel.COUNT, monitel.SUM], 0.25)
+for _ in range(60):
+    pause.wait(0.004)
+    samples.add(32)
+    loss.add(0.5)
+monitel.set_step(60)
+pipeline.force_flush(30)
+pause.wait(1.2)  # further samples of the same total
+print(json.dumps({"samples": samples.total, "steps": 60}))
+"""
+
+
+def value(prometheus: Prometheus, query: str, at: float) -> float:
+    """Return the result of a query with one series."""
+    (found,) = prometheus.ask("query", query=query, time=at)["result"]
+    return float(found["value"][1])
+
+
+def rise(prometheus: Prometheus, series: str) -> float:
+    """Return the last sample minus the first, as ``increase()`` does before it extrapolates."""
+    stored = prometheus.samples(series)
+    assert sorted(stored, key=lambda sample: (sample[0], float(sample[1]))) == stored
+    return float(stored[-1][1]) - float(stored[0][1])
+
+
+def check(prometheus: Prometheus, truth: dict[str, Any]) -> None:
+    """Compare samples, and ``increase()`` over a window that begins and ends with a sample, with the truth."""
+    for series, expected in (
+        ("training_samples_total", truth["samples"]),
+        ("train_loss_count_total", truth["steps"]),
+        ("train_loss_sum", truth["steps"] * 0.5),
+    ):
+        stored = prometheus.samples(series)
+        assert (0.0, expected) == (float(stored[0][1]), float(stored[-1][1])), series
+        assert expected == rise(prometheus, series)
+        first, last = stored[0][0], stored[-1][0]
+        # A window that begins a millisecond before the first sample and ends at the last one leaves nothing to
+        # extrapolate but this millisecond.
+        query = f"increase({series}[{last - first + 1}ms])"
+        assert expected == pytest.approx(value(prometheus, query, last / 1000), rel=0.01), query
+    assert [str(truth["steps"])] == prometheus.query("training_step")
+
+
+def test_increase_is_the_whole_count(
+    prometheus: Prometheus, python: Python, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sent to a Prometheus that takes nothing out of order, without a Collector."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", f"{prometheus.url}/api/v1/otlp/v1/metrics")
+    (tmp_path / "train.py").write_text(SCRIPT)
+    check(prometheus, json.loads(python("train.py").stdout))
+
+
+def test_replayed_counters_begin_at_zero(
+    collector: Collector, prometheus: Prometheus, python: Python, tmp_path: Path
+) -> None:
+    """An offline run, with its requests on disk, that a Collector receives afterwards."""
+    assert not any(name.startswith("OTEL_") for name in os.environ)
+    (tmp_path / "train.py").write_text(SCRIPT)
+    before = time.time()
+    truth = json.loads(python("train.py").stdout)
+    with collector.run():
+        assert "delivered" in python("-m", "monitel_otlp", "replay", "spool", "--endpoint", collector.url).stdout
+    check(prometheus, truth)
+    assert before - 1 < prometheus.samples("training_samples_total")[0][0] / 1000

@@ -1,0 +1,103 @@
+"""The tutorial of the Trainer job: each of its queries gives the true number, noted by the job itself."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from bisect import bisect_right
+from importlib.util import find_spec
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from .conftest import ROOT
+from .services import DEADLINE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .conftest import Stack
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.frameworks,
+    pytest.mark.skipif(find_spec("transformers") is None, reason="pip install torch transformers accelerate"),
+]
+
+PAGE = ROOT / "docs" / "tutorial" / "trainer-job.md"
+SCRIPT = ROOT / "docs" / "examples" / "train_transformers.py"
+STEPS, BATCH_SIZE, LENGTH = 1500, 16, 32
+SECONDS = 6  # of a rate; the tutorial's job is longer, and so is its time of a rate
+
+# Runs the example, and notes the time of each step.
+NOTING = """\
+import json, runpy, sys, time
+from transformers import TrainerCallback, trainer
+
+class Notes(TrainerCallback):
+    times = []
+    def on_step_end(self, *_, **__):
+        self.times.append(time.time())
+
+trainer.DEFAULT_CALLBACKS.append(Notes)
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+print(json.dumps(Notes.times))
+"""
+
+
+def queries() -> dict[str, str]:
+    """Return the queries of the tutorial, by their question."""
+    table = re.findall(r"^\| ([^|]+\?) \| `([^`]+)` \|$", PAGE.read_text(), re.MULTILINE)
+    return {question: query.replace("30s", f"{SECONDS}s") for question, query in table}
+
+
+def ask(stack: Stack, query: str, at: float) -> float:
+    """Return the only value of a query at a time."""
+    (found,) = stack.prometheus.ask("query", query=query, time=at)["result"]
+    return float(found["value"][1])
+
+
+def true_rate(stack: Stack, times: list[float], at: float) -> float:
+    """Return the samples per second between the first and the last point that Prometheus has of the time of a rate."""
+    (found,) = stack.prometheus.ask("query", query=f"training_samples_total[{SECONDS}s]", time=at)["result"]
+    first, last = (float(each[0]) for each in (found["values"][0], found["values"][-1]))
+    return BATCH_SIZE * (bisect_right(times, last) - bisect_right(times, first)) / (last - first)
+
+
+def test_each_query_gives_the_true_number(stack: Stack, tmp_path: Path) -> None:
+    """Loss, step, samples, throughput within 2 %, and the duration of a step."""
+    done = subprocess.run(
+        [sys.executable, "-c", NOTING, SCRIPT, "--steps", str(STEPS), "--run-dir", "run"],
+        env={**stack.environment, "HF_HUB_OFFLINE": "1", "OTEL_METRIC_EXPORT_INTERVAL": "250"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=3 * DEADLINE,
+        check=False,
+    )
+    assert 0 == done.returncode, done.stderr
+    times: list[float] = json.loads(done.stdout.splitlines()[-1])
+    history: list[dict[str, Any]] = json.loads((tmp_path / "run" / "trainer_state.json").read_text())["log_history"]
+    losses, evaluations = ([each[name] for each in history if name in each] for name in ("loss", "eval_loss"))
+    while_it_runs, afterwards = times[-1] - 0.5, times[-1] + 5
+    rate = true_rate(stack, times, while_it_runs)
+    truth = {
+        "What is the loss?": (afterwards, losses[-1]),
+        "What is the loss of the last evaluation?": (afterwards, evaluations[-1]),
+        "At which step is each rank?": (afterwards, STEPS),
+        "How many samples per second, over all ranks?": (while_it_runs, pytest.approx(rate, rel=0.02)),
+        "How many tokens per second, over all ranks?": (while_it_runs, pytest.approx(rate * LENGTH, rel=0.02)),
+        "How many samples since the start?": (afterwards, STEPS * BATCH_SIZE),
+    }
+    asked = queries()
+    duration = ask(stack, asked.pop("How long does a step take?"), afterwards)
+    steps = [end - begin for begin, end in pairwise(times)]
+    assert min(steps) < duration < max(steps)
+    assert STEPS == len(times)
+    assert {question: value for question, (_, value) in truth.items()} == {
+        question: ask(stack, query, truth[question][0]) for question, query in asked.items()
+    }
