@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from exporters.otlp.tests.inbox import DEADLINE
+from exporters.otlp.tests.producers import run_together
 from exporters.otlp.tests.receiver import Receiver
 from exporters.otlp.tests.spools import folders, spooled
 
 import monitel
+from monitel_otlp.delivery.leftovers import Leftovers
 
 if TYPE_CHECKING:
     from exporters.otlp.tests.pipelines import Start
@@ -92,3 +94,19 @@ def test_link_among_the_leftovers_is_not_followed(train: Run, start: Start, tmp_
         pipeline.shutdown()
         assert [] == numbers(receiver)
     assert list(moved.iterdir())
+
+
+def test_threads_that_start_it_together_start_one_thread(tmp_path: Path) -> None:
+    """Each sender starts the delivery after its first request, possibly at the same moment."""
+    made: list[int] = []
+
+    def make_transports() -> dict[str, Any]:
+        made.append(1)
+        return {}
+
+    for number in range(100):
+        (tmp_path / "20260101-000000-1-mark").mkdir(exist_ok=True)
+        leftovers = Leftovers(tmp_path / "own", "mark", make_transports)
+        run_together(*[leftovers.start] * 4)
+        leftovers._thread.join(DEADLINE)
+        assert number + 1 == len(made)

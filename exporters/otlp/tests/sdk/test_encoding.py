@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 RESOURCE = Resource({"service.name": "train"}, "https://example.test/schema")
 EPOCH_NS = 1_767_225_600_000_000_000
-LATER_NS = EPOCH_NS + 10**18  # as the start of the totals it leaves no room for start points
+LATER_NS = EPOCH_NS + 10**18  # a series then starts at its first window, which leaves no room for a start point
 MILLISECOND_NS = 1_000_000
 
 
@@ -201,7 +201,8 @@ def test_last_point_of_a_window_is_its_last_point_in_the_message() -> None:
     (request,) = exported.requests
     message: Any = request.message()
     names = [metric.name for metric in message.resource_metrics[0].scope_metrics[0].metrics]
-    assert (["x.sum", "x.count", "y.count"], [1, 0, 1, 1, 0]) == (names, weights(request))
+    sums, counts, other = [1, 0], [0, 1], [1]  # the counts begin with a start point, at the first window
+    assert (["x.sum", "x.count", "y.count"], [*sums, *counts, *other, 0]) == (names, weights(request))
 
 
 def test_window_without_points_is_counted_with_the_next_one() -> None:
@@ -209,7 +210,8 @@ def test_window_without_points_is_counted_with_the_next_one() -> None:
     exported = Exported()
     exported.add([window(1, asked=()), window(2), window(3, asked=())])
     exported.exporter.flush()
-    assert [[0, 0, 2, 1]] == [weights(request) for request in exported.requests]
+    count, total, mean = [0, 0], [0, 0], [2]  # count and sum begin with a start point, at the first window
+    assert [[*count, *total, *mean, 1]] == [weights(request) for request in exported.requests]
     exported.requests.clear()
     exported.add([window(4, asked=())])
     exported.exporter.flush()

@@ -135,7 +135,7 @@ def test_forked_child_spools_with_a_warning(
     assert "gRPC does not work" in warning
     assert str(folder) in warning
     (goodbye,) = (line for line in ended.stderr.splitlines() if f"replay {folder}" in line)
-    assert "2 in" in goodbye
+    assert "2 items in" in goodbye
 
 
 def test_many_forks_do_not_hang(grpc_receiver: GrpcReceiver, train: Run, tmp_path: Path) -> None:

@@ -265,7 +265,7 @@ print("trained")
 """
     ended = train(script, closed_backend.url, env={variable: str(half)})
     assert "trained\n" == ended.stdout
-    assert "1 in" in ended.stderr
+    assert "1 item in" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING
 
 from monitel_otlp._compat import suppress_instrumentation
@@ -37,6 +37,7 @@ class Leftovers:
         self._own = own
         self._mark = mark
         self._make_transports = make_transports
+        self._starting = Lock()
         self._stopped = Event()
         self._thread = Thread(target=self._run, name="monitel-otlp-leftovers", daemon=True)
 
@@ -46,8 +47,10 @@ class Leftovers:
         return self._stopped.is_set() or self._thread.ident is not None
 
     def start(self) -> None:
-        """Start the thread. Idempotent."""
-        if not self.started:
+        """Start the thread. Idempotent, and thread-safe."""
+        with self._starting:
+            if self.started:
+                return
             try:
                 self._thread.start()
             except RuntimeError:  # CPython starts no thread at the end of the process
