@@ -46,7 +46,7 @@ def test_what_the_disk_takes_is_replayed_and_the_rest_is_counted(
     """At the exit with a dead backend: logged is stored or dropped, and totals are right in what is stored."""
     stack.programs["otelcol"].stop()
     run = train(tmp_path, epochs=16, environment={**stack.environment, "PATIENCE": "0"}, wrapper=small_disk)
-    kept = int(re.findall(r"; (\d+) in ", run.stderr)[-1])
+    kept = int(re.findall(r"; (\d+) items? in ", run.stderr)[-1])
     epochs = len(run.checkpoints)
     assert len(run.windows) + 2 * epochs == kept + run.dropped["disk"]  # an event and a span each epoch
     assert min(kept, run.dropped["disk"]) > 0
