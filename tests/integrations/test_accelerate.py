@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from exporters.otlp.tests.scripts import CONFIGURE, READY, write_script
+from tests.integrations.arrivals import status
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,11 +79,6 @@ def numbers(receiver: Receiver, rank: int | None = None) -> list[tuple[int, dict
     """Return the step and the numbers of each call of monitel.log, of one rank."""
     records = [each for each in receiver.records("run.log") if each.resource.get("training.rank") == rank]
     return [(each.attributes["training.step"], each.body) for each in records]
-
-
-def status(receiver: Receiver) -> list[str]:
-    """Return how the runs ended."""
-    return [record.attributes["run.status"] for record in receiver.records("run.ended")]
 
 
 def test_numbers_and_configuration(receiver: Receiver, run: Run, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from exporters.otlp.tests.scripts import CONFIGURE, READY, write_script
+from tests.integrations.arrivals import status
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -105,11 +106,6 @@ def totals(receiver: Receiver, rank: int | None = None) -> dict[str, float]:
         name: [each for each in receiver.points(name) if each.resource.get("training.rank") == rank] for name in names
     }
     return {name: found[-1].value for name, found in points.items() if found}
-
-
-def status(receiver: Receiver) -> list[str]:
-    """Return how the runs ended."""
-    return [record.attributes["run.status"] for record in receiver.records("run.ended")]
 
 
 ALONE = """

@@ -32,13 +32,6 @@ OPTIONS: dict[str, Any] = {"phases": True, "waits": False, "compilation": False}
 
 
 @pytest.fixture
-def clock() -> Iterator[ManualClock]:
-    """Provide a clock that moves only by advance()."""
-    with monitel.testing.ManualClock() as clock:
-        yield clock
-
-
-@pytest.fixture
 def receiver() -> Iterator[Receiver]:
     """A backend that accepts everything."""
     with Receiver() as receiver:

@@ -34,13 +34,6 @@ pytestmark = pytest.mark.torch
 
 
 @pytest.fixture
-def clock() -> Iterator[ManualClock]:
-    """Provide a clock that moves only by advance()."""
-    with monitel.testing.ManualClock() as clock:
-        yield clock
-
-
-@pytest.fixture
 def events() -> Iterator[list[monitel.Event]]:
     """Collect the events of the test."""
     with monitel.testing.capture_events() as events:

@@ -11,7 +11,6 @@ import monitel
 from monitel.profiler import profile, record_function
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from monitel.testing import ManualClock
@@ -23,13 +22,6 @@ from tests.torch.sources.slow_training import Net, Optimizer  # noqa: E402  afte
 import monitel.torch  # noqa: E402
 
 pytestmark = pytest.mark.torch
-
-
-@pytest.fixture
-def clock() -> Iterator[ManualClock]:
-    """Provide a clock that moves only by advance()."""
-    with monitel.testing.ManualClock() as clock:
-        yield clock
 
 
 def test_profile_shows_steps_on_a_separate_line(clock: ManualClock, tmp_path: Path) -> None:

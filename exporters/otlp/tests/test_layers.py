@@ -25,7 +25,7 @@ ROOM_LAYERS = {
     "config": ["secret", "endpoint", "environment", "settings", "launcher", "rank_check", "host"],
     "metrics": [
         *("queue_size", "metric_owners", "series", "logged_number", "window_queue"),
-        *("window_row", "series_state", "points", "start_points", "mapping", "readings"),
+        *("start_points", "window_row", "series_state", "points", "mapping", "readings"),
     ],
     "traces": ["ids", "span_queue", "mapping", "requests"],
     "logs": ["timestamps", "mapping", "requests", "application_events"],

@@ -1,4 +1,4 @@
-"""Fixtures for instrumented training loops: a clock, the logged windows, and the totals of counters."""
+"""Fixtures for instrumented training loops: the logged windows, and the totals of counters."""
 
 from __future__ import annotations
 
@@ -12,13 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from monitel.testing import ManualClock
-
-
-@pytest.fixture
-def clock() -> Iterator[ManualClock]:
-    """Provide a clock that moves only by advance()."""
-    with monitel.testing.ManualClock() as clock:
-        yield clock
 
 
 @pytest.fixture

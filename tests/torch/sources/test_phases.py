@@ -12,7 +12,7 @@ import pytest
 import monitel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from monitel.testing import ManualClock
 
@@ -21,13 +21,6 @@ torch: Any = pytest.importorskip("torch", reason="instruments torch: torch is no
 import monitel.torch  # noqa: E402  after the check for torch
 
 pytestmark = pytest.mark.torch
-
-
-@pytest.fixture
-def clock() -> Iterator[ManualClock]:
-    """Provide a clock that moves only by advance()."""
-    with monitel.testing.ManualClock() as clock:
-        yield clock
 
 
 class Net(torch.nn.Module):  # type: ignore[misc]

@@ -12,7 +12,6 @@ import pytest
 import monitel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from monitel.testing import ManualClock
@@ -23,13 +22,6 @@ import monitel.torch
 from monitel.torch.sources.stuck_waits import StuckWaits
 
 pytestmark = pytest.mark.torch
-
-
-@pytest.fixture
-def clock() -> Iterator[ManualClock]:
-    """Provide a clock that moves only by advance()."""
-    with monitel.testing.ManualClock() as clock:
-        yield clock
 
 
 def test_stuck_wait_is_reported_once(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:

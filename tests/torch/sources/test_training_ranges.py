@@ -32,13 +32,6 @@ Row = tuple[str, float, float, "str | None"]
 
 
 @pytest.fixture
-def clock() -> Iterator[ManualClock]:
-    """Provide a clock that moves only by advance()."""
-    with monitel.testing.ManualClock() as clock:
-        yield clock
-
-
-@pytest.fixture
 def recorded(clock: ManualClock) -> Callable[..., list[Row]]:
     """Provide a function that runs an action instrumented, and returns its ranges in the order of their ends."""
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality
 
 from monitel_otlp.metrics.points import Points
-from monitel_otlp.metrics.start_points import start_point_ns
+from monitel_otlp.metrics.start_points import MILLISECOND_NS, start_point_ns
 from monitel_otlp.metrics.window_row import NUMBER, ascending, plain_window, row_of
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ __all__ = ["CumulativeMapping", "DeltaMapping", "Points", "WindowMapping", "choo
 
 _log = logging.getLogger("monitel.otlp")
 
-_MILLISECOND_NS = 1_000_000  # Prometheus keeps the first of two points that are closer
 _DELTA = AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
 _CUMULATIVE = AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
 
@@ -91,7 +90,7 @@ class WindowMapping(ABC):
                 by_series.setdefault(series, []).append(row)
         for series, rows in by_series.items():
             try:
-                ordered = ascending(rows, series.end_ns + _MILLISECOND_NS)
+                ordered = ascending(rows, series.end_ns + MILLISECOND_NS)
             except Exception:  # numbers that cannot be merged: too large for a float
                 self._warn()
                 lost += sum(row.items for row in rows)

@@ -9,7 +9,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, N
 
 import monitel
 from monitel.attributes import INT64_MAX
-from monitel_otlp.metrics.start_points import start_point_ns
+from monitel_otlp.metrics.start_points import MILLISECOND_NS, start_point_ns
 from monitel_otlp.threads.pacing import Pace
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ _log = logging.getLogger("monitel.otlp")
 #: Name, unit and description of the gauge.
 STEP = "training.step", "{step}", "Step of the process"
 
-_MILLISECOND_NS = 1_000_000  # Prometheus keeps the first of two points that are closer
 _DELTA = AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
 _CUMULATIVE = AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
 
@@ -121,8 +120,8 @@ class Readings:
     def _first_points(self, series: Series, total: float, start_ns: int, now_ns: int) -> list[Any]:
         """Return the first point of a series, after its start point unless it is zero itself."""
         if start_ns > now_ns:  # the clock was set back
-            start_ns = now_ns - _MILLISECOND_NS
-        time_ns = max(now_ns, start_ns + _MILLISECOND_NS)
+            start_ns = now_ns - MILLISECOND_NS
+        time_ns = max(now_ns, start_ns + MILLISECOND_NS)
         point = _point(series, start_ns, time_ns, total)
         if not total:
             return [] if self._delta else [point]
@@ -131,7 +130,7 @@ class Readings:
 
     def _next_points(self, series: Series, total: float, sent: _Sent, now_ns: int) -> list[Any]:
         """Return the next point of a series, if there is one."""
-        time_ns = max(now_ns, sent.time_ns + _MILLISECOND_NS)
+        time_ns = max(now_ns, sent.time_ns + MILLISECOND_NS)
         if not self._delta:
             return [_point(series, sent.start_ns, time_ns, total)]  # another start would look like a reset
         return [_point(series, sent.time_ns, time_ns, total - sent.total)] if total != sent.total else []
@@ -150,7 +149,7 @@ class Readings:
         if self._step is None:
             self._step = self._table.own_gauge(STEP[0])
         last_ns, last = self._last_step
-        time_ns = max(now_ns, last_ns + _MILLISECOND_NS)
+        time_ns = max(now_ns, last_ns + MILLISECOND_NS)
         name, unit, description = STEP
         metric = scope.metrics.add(name=name, unit=unit, description=description)
         metric.gauge.data_points.add(time_unix_nano=time_ns, as_int=step, attributes=self._step)

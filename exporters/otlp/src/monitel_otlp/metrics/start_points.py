@@ -5,7 +5,7 @@ Without one, ``increase()`` in Prometheus misses the first value of a sum: it co
 
 from __future__ import annotations
 
-_MILLISECOND_NS = 1_000_000  # Prometheus keeps the first of two points that are closer
+MILLISECOND_NS = 1_000_000  #: Prometheus keeps the first of two points that are closer.
 _EARLIEST_NS = 30 * 60 * 10**9  # Prometheus refuses samples that are an hour older than its latest one
 
 
@@ -22,6 +22,6 @@ def start_point_ns(start_ns: int, begin_ns: int, first_ns: int) -> int | None:
     Returns:
         Unix ns; None if the start time leaves no room for it.
     """
-    latest_ns = first_ns - _MILLISECOND_NS
+    latest_ns = first_ns - MILLISECOND_NS
     at_ns = max(start_ns, min(begin_ns, latest_ns), first_ns - _EARLIEST_NS)
     return at_ns if at_ns <= latest_ns else None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import monitel
 from monitel_otlp.metrics.logged_number import LoggedNumber
+from monitel_otlp.metrics.start_points import MILLISECOND_NS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,8 +22,6 @@ PlainHistogram = tuple[int, int, int, tuple[int, ...], int, tuple[int, ...], flo
 PlainWindow = tuple[Any, ...]
 
 _AFTER_HISTOGRAM = 11  # index into a window's plain values
-
-_MILLISECOND_NS = 1_000_000  # Prometheus keeps the first of two points that are closer
 
 #: The ``suffixes`` of a logged number, which is a row with one sample.
 NUMBER = ("logged",)
@@ -169,7 +168,7 @@ def ascending(rows: list[WindowRow], earliest_ns: int) -> list[WindowRow]:
             total_sum=arrived.total_sum,
             total_histogram=arrived.total_histogram,
         )
-        if found and moved.end_ns < found[-1].end_ns + _MILLISECOND_NS:
+        if found and moved.end_ns < found[-1].end_ns + MILLISECOND_NS:
             moved = _merged(found.pop(), moved)
         found.append(moved)
     return found
