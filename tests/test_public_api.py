@@ -57,7 +57,7 @@ RANGES_NAMES = {
 TORCH_BRIDGE_NAMES = {"Instrumentation", "Replacement", "instrument", "replace"}
 PUBLIC_MODULES = {
     *("monitel", "monitel.testing", "monitel.attributes", "monitel.bounded_queue", "monitel.exit", "monitel.sigterm"),
-    *("monitel.before_flush", "monitel.run_events", "monitel.variables"),
+    *("monitel.before_flush", "monitel.readings", "monitel.run_events", "monitel.variables"),
     *("monitel.profiler", "monitel.profiler.ranges", "monitel.torch"),
 }
 
@@ -68,7 +68,7 @@ LAYERS = [
     *("logged_numbers", "run_config"),
     *("pending", "timer", "stat_arguments", "stats", "before_flush", "registry"),
     *("counter", "training_counters"),
-    *("step", "wait_counter", "tensorboard", "exit", "sigterm", "testing"),
+    *("step", "wait_counter", "readings", "tensorboard", "exit", "sigterm", "testing"),
     *("masking", "variables", "run_description", "exit_code", "run_events"),
     *("profiler", "__init__", "torch", "integrations"),
 ]

@@ -1,4 +1,4 @@
-"""Exceptions of several callables: all of them are called, then the first exception is raised."""
+"""Exceptions: those of several callables, of which the first is raised, and the name of an exception's type."""
 
 from __future__ import annotations
 
@@ -43,6 +43,18 @@ def report_unraisable(error: BaseException) -> None:
     raiser = _Raiser(error)
     del error  # the traceback will hold this frame too
     del raiser
+
+
+def error_type(kind: object) -> str | None:
+    """Return the name of an Exception class, with its module unless it is built in; None for any other object.
+
+    KeyboardInterrupt, SystemExit, GeneratorExit and asyncio's CancelledError are not Exceptions: they end a block on
+    purpose. OpenTelemetry's ``start_as_current_span()`` distinguishes in the same way.
+    """
+    if not isinstance(kind, type) or not issubclass(kind, Exception):
+        return None
+    module = kind.__module__
+    return kind.__qualname__ if module == "builtins" or not isinstance(module, str) else f"{module}.{kind.__qualname__}"
 
 
 class _Raiser:

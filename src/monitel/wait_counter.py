@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from threading import RLock
 from typing import TYPE_CHECKING
 from weakref import ref
@@ -27,23 +27,30 @@ class WaitReading:
         total: Seconds of all waits that have ended.
         max: Seconds of the longest wait that has ended.
         active: Number of waits in progress.
+        start_ns: Time at which the totals were zero, in nanoseconds since the Unix epoch; 0 if a source does not
+            provide it. It is not compared.
     """
 
     count: int
     total: float
     max: float
     active: int
+    start_ns: int = field(default=0, compare=False)
 
 
 _NEVER = WaitReading(0, 0.0, 0.0, 0)
 
 
 class _Waits:
-    __slots__ = ("active", "count", "key", "max_ns", "total_ns")
+    __slots__ = ("active", "count", "key", "max_ns", "start_ns", "total_ns")
 
     def __init__(self, key: str) -> None:
         self.key = key
         self.count = self.total_ns = self.max_ns = self.active = 0
+        self.start_ns = clock.time_ns()
+
+    def reading(self) -> WaitReading:
+        return WaitReading(self.count, self.total_ns / 1e9, self.max_ns / 1e9, self.active, self.start_ns)
 
 
 _lock = RLock()
@@ -51,6 +58,8 @@ _waits: dict[str, _Waits] = {}
 _maxima: tuple[ref[WaitMaxima], ...] = ()
 _sources: tuple[Source, ...] = ()
 _ended: dict[str, WaitReading] = {}  # last readings of removed sources
+
+_began_ns = clock.time_ns()  # import of this module, or fork
 
 
 class WaitCounter:
@@ -158,7 +167,7 @@ def wait_counters() -> dict[str, WaitReading]:
     readings = _from_sources()
     with _lock:
         for key, waits in _waits.items():
-            readings[key] = WaitReading(waits.count, waits.total_ns / 1e9, waits.max_ns / 1e9, waits.active)
+            readings[key] = waits.reading()
     return readings
 
 
@@ -223,13 +232,18 @@ class WaitMaxima:
 
     def read(self) -> dict[str, float]:
         """Return the seconds of the longest wait that has ended since the last call, by key."""
+        return {**self.read_sources(), **self.read_own()}
+
+    def read_own(self) -> dict[str, float]:
+        """Read the keys that this process counts itself, see :meth:`read`. Does not wait for a source."""
         with _lock:
             longest_ns, self._longest_ns = self._longest_ns, {}
-        longest = self._longest_of_sources() if _sources or _ended else {}
-        longest.update((key, nanoseconds / 1e9) for key, nanoseconds in longest_ns.items())
-        return longest
+        return {key: nanoseconds / 1e9 for key, nanoseconds in longest_ns.items()}
 
-    def _longest_of_sources(self) -> dict[str, float]:
+    def read_sources(self) -> dict[str, float]:
+        """Read the keys of sources, see :meth:`read`. Calls the sources, which may hang."""
+        if not (_sources or _ended):
+            return {}
         before, self._seen = self._seen, _from_sources()
         longest = {}
         for key, now in self._seen.items():
@@ -247,10 +261,12 @@ class WaitMaxima:
 
 def _start_at_zero() -> None:
     """Reset all totals in a forked child; a wait in progress in the forking thread continues."""
-    global _lock, _sources, _ended
+    global _lock, _sources, _ended, _began_ns
     _lock = RLock()
     _sources, _ended = (), {}
+    _began_ns = clock.time_ns()
     for waits in _waits.values():
+        waits.start_ns = _began_ns
         waits.count = waits.total_ns = waits.max_ns = 0
     for reference in _maxima:
         if (maxima := reference()) is not None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import sys
+import time
 import weakref
+from threading import Event, Thread
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +14,7 @@ import pytest
 
 import monitel
 from monitel import WaitCounter, WaitReading, wait_counter, wait_counters
+from monitel.readings import began_ns, own_waits, source_waits, wait_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -199,6 +202,44 @@ def test_logs_no_events(key: str) -> None:
     with monitel.testing.capture_events() as events, WaitCounter(key).guard():
         pass
     assert [] == events
+
+
+def test_readings_have_the_start_of_the_key(clock: ManualClock, key: str) -> None:
+    """It is the time at which the first counter of the key was created. A source may have none."""
+    created = clock.time_ns()
+    WaitCounter(key)
+    clock.advance(5)
+    with WaitCounter(key).guard():
+        clock.advance(1)
+    assert created == wait_counters()[key].start_ns == dict(own_waits())[key].start_ns
+    assert 0 == WaitReading(1, 1.0, 1.0, 0).start_ns
+    assert 0 < began_ns() <= time.time_ns()
+
+
+def test_own_keys_are_read_without_a_lock_and_without_sources(key: str, theirs: dict[str, WaitReading]) -> None:
+    """A thread that hangs with the lock stops no reading."""
+    theirs["elsewhere"] = WaitReading(2, 3.0, 2.0, 1)
+    entered, released = Event(), Event()
+
+    def hold() -> None:
+        with wait_counter._lock:
+            entered.set()
+            released.wait(20)
+
+    with WaitCounter(key).guard():
+        pass
+    thread = Thread(target=hold, daemon=True)
+    thread.start()
+    assert entered.wait(20)
+    try:
+        found = dict(own_waits())
+        assert (1, key in wait_keys()) == (found[key].count, True)
+        assert "elsewhere" not in found
+        assert theirs["elsewhere"] == source_waits()["elsewhere"]
+        assert thread.is_alive()
+    finally:
+        released.set()
+        thread.join(20)
 
 
 def test_each_reader_gets_the_longest_wait_once() -> None:

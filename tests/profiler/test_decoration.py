@@ -109,6 +109,60 @@ def test_decorated_generators_keep_their_protocol(record: type[record_function],
     assert len(names(received)) == len(names(received, "ended"))
 
 
+def test_exception_that_leaves_decorated_code_is_the_error_of_its_range(
+    ranges: Any, record: type[record_function]
+) -> None:
+    """The normal end of a generator, and its close(), are not errors."""
+
+    @record("function")
+    def function() -> None:
+        raise KeyError
+
+    @record("coroutine")
+    async def coroutine() -> None:
+        await asyncio.sleep(0)
+        raise KeyError
+
+    @record("generator")
+    def generate(failing: bool) -> Iterator[int]:
+        yield 1
+        if failing:
+            raise KeyError
+
+    @record("async")
+    async def generate_async(failing: bool) -> AsyncIterator[int]:
+        yield 1
+        if failing:
+            raise KeyError
+
+    async def consume(failing: bool) -> None:
+        async for _ in generate_async(failing):
+            pass
+
+    ended: list[Any] = []
+    with ranges.listen(ended=ended.append):
+        for call in (function, lambda: asyncio.run(coroutine()), lambda: list(generate(True))):
+            with pytest.raises(KeyError):
+                call()
+        with pytest.raises(KeyError):
+            asyncio.run(consume(True))
+        list(generate(False))
+        asyncio.run(consume(False))
+        closed: Any = generate(True)
+        next(closed)
+        closed.close()
+        thrown: Any = generate(False)
+        next(thrown)
+        with pytest.raises(ValueError, match="thrown"):
+            thrown.throw(ValueError("thrown"))
+    assert [
+        *[("function", "KeyError"), ("coroutine", "KeyError"), ("generator", None), ("generator", "KeyError")],
+        *[("async", None), ("async", "KeyError"), ("generator", None), ("generator", None)],
+        *[("async", None), ("async", None), ("generator", None), ("generator", None)],
+        *[("generator", None), ("generator", "ValueError")],
+    ] == [(each.name, each.error_type) for each in ended]
+
+
 def test_decorated_async_generators(record: type[record_function], received: list[Any]) -> None:
     """An asynchronous generator has a range each time it runs, including its awaits."""
 

@@ -19,7 +19,7 @@ SECOND = 1_000_000_000
 
 #: An action, the context it runs in (of three), and its label (of four).
 OPERATIONS = st.tuples(
-    st.sampled_from(["begin", "begin", "end", "end", "end as opened", "past", "advance", "listen", "refuse"]),
+    st.sampled_from(["begin", "begin", "end", "end", "end as opened", "fail", "past", "advance", "listen", "refuse"]),
     st.integers(0, 2),
     st.integers(0, 3),
 )
@@ -43,7 +43,8 @@ class Player:
             return
         times = (found.monotonic_start_ns, found.monotonic_end_ns, found.start_ns, found.end_ns)
         parent = found.parent and found.parent.name
-        self.log.append((event, found.name, found.args, parent, times, found.step, str(found.track), repr(found)))
+        where = found.step, str(found.track), repr(found)
+        self.log.append((event, found.name, found.args, parent, times, found.error_type, *where))
 
     def refuse(self, found: Any) -> None:
         """Raise KeyboardInterrupt, as a listener."""
@@ -56,6 +57,8 @@ class Player:
             self.opened[label] = self.twin.begin(label, f"{which} at {len(self.log)}", which)
         elif action.startswith("end"):
             self.twin.end(label, self.opened.get(label) if action == "end as opened" else None)
+        elif action == "fail":
+            self.twin.end(label, self.opened.get(label), f"Error{which}")
         elif action == "past":
             now_ns, track = self.twin.now(), Track(which, "past") if where else None
             self.twin.record_past(f"past at {len(self.log)}", which, now_ns - which * SECOND, now_ns, track)

@@ -6,6 +6,8 @@ import contextvars
 import threading
 import time
 import weakref
+from asyncio import CancelledError
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -124,6 +126,53 @@ def test_exception_in_the_block(received: list[Any], record: type[record_functio
     with pytest.raises(KeyError), record("a"):
         raise KeyError
     assert ["a"] == names(received, "ended")
+
+
+class StepError(Exception):
+    """An exception of the application."""
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ZeroDivisionError(), "ZeroDivisionError"),
+        (StepError(), f"{__name__}.StepError"),
+        (StopIteration(), "StopIteration"),
+        (KeyboardInterrupt(), None),
+        (SystemExit(1), None),
+        (GeneratorExit(), None),
+        (CancelledError(), None),
+    ],
+    ids=repr,
+)
+def test_exception_that_leaves_ranges_is_their_error(
+    ranges: Any, record: type[record_function], error: BaseException, expected: str | None
+) -> None:
+    """Each range that an Exception leaves has its type, as spans of OpenTelemetry do; Ctrl-C is not an error."""
+    ended: list[Any] = []
+    with ranges.listen(ended=ended.append):
+        with record("retry"), suppress(type(error)), record("step"):
+            with record("before"):
+                pass
+            with record("forward"):
+                raise error
+        with record("after"):
+            pass
+    assert {"before": None, "forward": expected, "step": expected, "retry": None, "after": None} == {
+        each.name: each.error_type for each in ended
+    }
+
+
+def test_label_is_used_again_after_an_exception(ranges: Any, record: type[record_function]) -> None:
+    """An error belongs to one range, and a running range has none."""
+    ended: list[Any] = []
+    label = record("step")
+    with ranges.listen(began=lambda each: ended.append(each.error_type), ended=ended.append):
+        with pytest.raises(KeyError), label:
+            raise KeyError
+        with label:
+            pass
+    assert [None, "KeyError", None, None] == [getattr(each, "error_type", each) for each in ended]
 
 
 def test_exception_in_a_listener(

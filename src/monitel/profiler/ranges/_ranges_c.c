@@ -13,6 +13,7 @@
 typedef struct Range {
     PyObject_HEAD
     PyObject *name, *args, *track, *listeners;
+    PyObject *error_type; /* a str; NULL for None */
     struct Range *parent;
     const void *label; /* address of the record_function that began it; NULL after the end */
     int64_t start, end, epoch, step;
@@ -166,6 +167,7 @@ new_range(PyObject *name, PyObject *args, int64_t start, const void *label)
     self->parent = (Range *)Py_XNewRef(running(around));
     self->track = track;
     self->listeners = Py_NewRef(ended_listeners);
+    self->error_type = NULL;
     self->label = label;
     self->start = start;
     self->end = -1;
@@ -234,7 +236,7 @@ ranges_begin(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t Py_U
 }
 
 static PyObject *
-ranges_end(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t Py_UNUSED(nargs))
+ranges_end(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
     Range *current, *found;
     int64_t end = now();
@@ -252,6 +254,9 @@ ranges_end(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t Py_UNU
         Py_XDECREF(found);
         PyErr_SetString(PyExc_AssertionError, "Expected record to be set");
         return NULL;
+    }
+    if (nargs > 2) {
+        Py_XSETREF(found->error_type, Py_NewRef(args[2]));
     }
     int failed = finish(found, end);
     Py_DECREF(found);
@@ -341,7 +346,7 @@ static PyMethodDef ranges_functions[] = {
     {"begin", (PyCFunction)(void (*)(void))ranges_begin, METH_FASTCALL,
      PyDoc_STR("Begin a range with this label, name and args; return the Range.")},
     {"end", (PyCFunction)(void (*)(void))ranges_end, METH_FASTCALL,
-     PyDoc_STR("End the innermost range of a label, or the given Range if the context has none of that label.")},
+     PyDoc_STR("End the innermost range of a label, or the given Range if the context has none; an error's type is kept.")},
     {"record_past", (PyCFunction)(void (*)(void))ranges_record_past, METH_FASTCALL,
      PyDoc_STR("Record a range that has ended, in a track (None: this one), within the running range that began before it.")},
     {"current", ranges_current, METH_NOARGS,
@@ -368,6 +373,7 @@ range_dealloc(Range *self)
         Py_DECREF(self->args);
         Py_DECREF(self->track);
         Py_DECREF(self->listeners);
+        Py_XDECREF(self->error_type);
         PyObject_Free(self);
         Py_DECREF(type);
         if (parent == NULL || Py_REFCNT(parent) > 1) {
@@ -412,6 +418,8 @@ static PyMemberDef range_members[] = {
      PyDoc_STR("Details as given to record_function, unchecked.")},
     {"parent", T_OBJECT, offsetof(Range, parent), READONLY, PyDoc_STR("The range around it when it began, or None.")},
     {"track", T_OBJECT_EX, offsetof(Range, track), READONLY, PyDoc_STR("Thread and task, a Track.")},
+    {"error_type", T_OBJECT, offsetof(Range, error_type), READONLY,
+     PyDoc_STR("Class name of the Exception that left it, or None.")},
     {"monotonic_start_ns", T_LONGLONG, offsetof(Range, start), READONLY,
      PyDoc_STR("Beginning, by the monotonic clock.")},
     {"monotonic_end_ns", T_LONGLONG, offsetof(Range, end), READONLY,

@@ -38,6 +38,8 @@ class Range:
             parent's beginning has not received the parent.
         track: Thread and task, a :class:`Track`.
         step: :func:`monitel.get_step` when it began.
+        error_type: Class name of the Exception that left it, with the module unless it is built in; None if there was
+            none.
         monotonic_start_ns: Beginning, by the monotonic clock.
         monotonic_end_ns: End, by the monotonic clock; -1 while it runs.
     """
@@ -47,6 +49,7 @@ class Range:
         "_label",
         "_listeners",
         "args",
+        "error_type",
         "monotonic_end_ns",
         "monotonic_start_ns",
         "name",
@@ -59,6 +62,7 @@ class Range:
     parent: Range | None
     track: Track
     step: int | None
+    error_type: str | None
     monotonic_start_ns: int
     monotonic_end_ns: int
     _epoch_ns: int
@@ -95,8 +99,8 @@ def begin(label: object, name: str, args: Any) -> Range:
     return self
 
 
-def end(label: object, opened: Range | None) -> None:
-    """End the innermost range of a label, or the given Range if the context has none of that label."""
+def end(label: object, opened: Range | None, error_type: str | None = None) -> None:
+    """End the innermost range of a label, or the given Range if the context has none; an error's type is kept."""
     end_ns = _now()
     found = _innermost.get()
     while found is not None and found._label != id(label):
@@ -105,6 +109,7 @@ def end(label: object, opened: Range | None) -> None:
         found = opened
     if found is None or not found._label:
         raise AssertionError("Expected record to be set")
+    found.error_type = error_type
     _finish(found, end_ns)
 
 
@@ -154,6 +159,7 @@ def _new(name: str, args: Any, start_ns: int, label: int) -> Range:
     self.parent = _running(_innermost.get())
     self.track = _current_track()
     self.step = _get_step()
+    self.error_type = None
     self.monotonic_start_ns = start_ns
     self.monotonic_end_ns = -1
     self._epoch_ns = _epoch_ns

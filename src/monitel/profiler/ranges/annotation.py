@@ -5,6 +5,7 @@ from __future__ import annotations
 from sys import modules
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from monitel.failures import error_type
 from monitel.profiler.ranges import _ranges, listeners
 from monitel.profiler.ranges.decoration import decorated
 
@@ -27,7 +28,8 @@ class record_function:  # noqa: N801  torch's name
     It is a context manager and a decorator. Decorated functions can be plain functions, coroutine functions (one range
     from the first await to the result) and generator functions (one range each time the generator runs, none while its
     consumer runs). It records from any thread and asyncio task, costs next to nothing without listeners, and has no
-    effect while torch.compile traces. An object can be entered again, by several threads at once too.
+    effect while torch.compile traces. An object can be entered again, by several threads at once too. An Exception that
+    leaves the block is the range's error, but not the normal end of a generator.
 
     Args:
         name: Name of the range, a str; any other object is recorded as ``str(name)``. Profiles group by name, so use
@@ -69,7 +71,10 @@ class record_function:  # noqa: N801  torch's name
             return
         if "torch._dynamo" in modules and modules["torch"].compiler.is_dynamo_compiling():
             return
-        _end(self, self._opened)
+        if kind is None:
+            _end(self, self._opened)
+        else:
+            _end(self, self._opened, error_type(kind))
 
     def __call__(self, function: _Function) -> _Function:
         """Return ``function`` with a range around each call."""

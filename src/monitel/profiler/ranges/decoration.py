@@ -53,11 +53,11 @@ def _generator(inner: Generator[Any, Any, Any], make: Make) -> Generator[Any, An
     resume: Callable[[Any], Any] = inner.send
     given: Any = None
     while True:
-        try:
-            with make():
+        with make():
+            try:
                 item = resume(given)
-        except StopIteration as end:
-            return end.value
+            except StopIteration as end:
+                return end.value
         try:
             given = yield item
         except GeneratorExit:
@@ -74,11 +74,11 @@ async def _async_generator(inner: AsyncGenerator[Any, Any], make: Make) -> Async
     resume: Callable[[Any], Any] = inner.asend
     given: Any = None
     while True:
-        try:
-            with make():
+        with make():
+            try:
                 item = await resume(given)
-        except StopAsyncIteration:
-            return
+            except StopAsyncIteration:
+                return
         try:
             given = yield item
         except GeneratorExit:

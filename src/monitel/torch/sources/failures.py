@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from monitel.event import Severity
+from monitel.failures import error_type
 from monitel.handlers import emit
 from monitel.torch._compat import collective_logger
 from monitel.torch.context import current_context
@@ -88,18 +89,18 @@ class _CollectiveHandler(logging.Handler):
 
 
 def _report(error: BaseException, severity: Severity) -> None:
-    if not isinstance(error, Exception):
+    kind = error_type(type(error))
+    if kind is None:
         return  # such as KeyboardInterrupt: the user asked for it
-    kind = type(error)
     data = {
-        "exception.type": f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."),
+        "exception.type": kind,
         "exception.message": str(error),
         "exception.stacktrace": "".join(traceback.format_exception(error))[-_MAX_STACKTRACE:],
     }
     _emit_safely("out_of_memory" if _is_out_of_memory(error) else "exception", data, severity)
 
 
-def _is_out_of_memory(error: Exception) -> bool:
+def _is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, _OUT_OF_MEMORY) or (isinstance(error, RuntimeError) and _HOST_ALLOCATOR in str(error))
 
 
