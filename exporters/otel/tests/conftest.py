@@ -6,6 +6,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from exporters.otlp.tests.validity.requests import assert_valid
+from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs
+from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
 from opentelemetry.sdk.metrics import MeterProvider
@@ -46,10 +50,13 @@ class Backend:
         self.logger_provider.add_log_record_processor(SimpleLogRecordProcessor(self.exporter))
         self.tracer_provider = TracerProvider(shutdown_on_exit=False)
         self.tracer_provider.add_span_processor(SimpleSpanProcessor(self.span_exporter))
+        self._collected: list[tuple[str, Any]] = []
 
     def collect(self) -> dict[str, Any]:
         """Collect as a reader does, and return the metrics of the scope ``monitel`` by name."""
         data = self.reader.get_metrics_data()
+        if data is not None:
+            self._collected.append(("metrics", encode_metrics(data)))
         return {
             metric.name: metric
             for resource_metrics in (data.resource_metrics if data else [])
@@ -74,11 +81,19 @@ class Backend:
         """Return the spans that have ended so far."""
         return list(self.span_exporter.get_finished_spans())
 
+    def exported(self) -> list[tuple[str, Any]]:
+        """Return signal and message of a request for each collection, and of one for all records and all spans."""
+        logs, spans = self.exporter.get_finished_logs(), self.span_exporter.get_finished_spans()
+        return [*self._collected, ("logs", encode_logs(logs)), ("traces", encode_spans(spans))]
+
 
 @pytest.fixture
-def backend() -> Backend:
-    """Yield providers of OpenTelemetry's SDK, in memory."""
-    return Backend()
+def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
+    """Yield providers of OpenTelemetry's SDK, in memory. At the end, check everything that they have exported."""
+    failures, backend = request.session.testsfailed, Backend()
+    yield backend
+    if request.session.testsfailed == failures:
+        assert_valid(backend.exported(), distro=False)
 
 
 @pytest.fixture

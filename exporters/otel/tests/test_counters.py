@@ -65,14 +65,16 @@ def test_step_is_a_gauge(backend: Backend) -> None:
 
 
 def test_names_that_the_api_refuses_are_changed(backend: Backend, caplog: pytest.LogCaptureFixture) -> None:
-    """The description has the name. Two names that become the same are one metric, with their sum."""
+    """The description has the name. Of two names that become the same, the later one gets a number."""
     monitel.counter("top 5", description="hits").add(1)
     monitel.counter("top_5").add(2)
     monitel.counter("top_5", attributes={"split": "val"}).add(4)
     with monitel_otel.install(backend.meter_provider, backend.logger_provider):
         assert "hits (Counted as 'top 5')" == backend.collect()["top_5"].description
-        assert [(3, {}), (4, {"split": "val"})] == points(backend, "top_5")
-    assert 1 == caplog.text.count("counters 'top 5' and 'top_5' have the same metric name 'top_5'")
+        assert [(1, {})] == points(backend, "top_5")
+        assert [(2, {}), (4, {"split": "val"})] == points(backend, "top_5_2")
+        assert "Counted as 'top_5'" == backend.collect()["top_5_2"].description
+    assert 1 == caplog.text.count("counter 'top 5' and counter 'top_5' have the same metric name 'top_5'")
 
 
 def test_second_installation_continues(backend: Backend) -> None:

@@ -100,9 +100,7 @@ windows = st.lists(st.lists(st.integers(-1000, 1000).map(float), min_size=1, max
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(windows=windows, every=st.integers(1, 5))
-def test_counts_and_sums_are_exact(
-    clock: ManualClock, windows: list[list[float]], every: int
-) -> None:
+def test_counts_and_sums_are_exact(clock: ManualClock, windows: list[list[float]], every: int) -> None:
     """Collections at any time do not change them."""
     backend = Backend()
     with monitel_otel.install(backend.meter_provider, backend.logger_provider):
@@ -190,13 +188,16 @@ def test_names_follow_the_syntax_of_the_api(
 def test_equal_metric_names_are_logged_once(
     backend: Backend, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """This includes names that differ only in case, which OpenTelemetry ignores; no sample is lost."""
-    stats = [Stat(name, [COUNT], 60.0, description="same") for name in ("Loss", "loss")]
+    """This includes names that differ only in case, which OpenTelemetry ignores; the later one gets a number."""
+    stats = [Stat(name, [COUNT, MEAN], 60.0) for name in ("Loss", "loss")]
     for _ in range(3):
         for stat in stats:
-            close_windows(stat, clock, [1.0])
-    assert 1 == len([each for each in warnings(caplog) if "'Loss' and 'loss'" in each])
-    assert 6 == sum(point.value for point in backend.collect()["loss.count"].data.data_points)
+            close_windows(stat, clock, [1.0, 3.0] if stat.name == "Loss" else [5.0])
+    warning = "Stat 'Loss' and Stat 'loss' have the same metric name 'loss.mean': Stat 'loss' is sent as 'loss_2'. "
+    assert 1 == len([each for each in warnings(caplog) if each.startswith(warning)])
+    values = backend.values()
+    assert (6, 3, 2.0, 5.0) == tuple(values[f"loss{name}"] for name in (".count", "_2.count", ".mean", "_2.mean"))
+    assert "Stat 'loss'" == backend.collect()["loss_2.mean"].description
 
 
 @pytest.mark.usefixtures("installed")

@@ -26,6 +26,13 @@ def test_numbers_are_gauges_and_one_record(backend: Backend) -> None:
     assert {"training.step": 3, "split": "val"} == dict(record.attributes)
 
 
+def test_ratio_of_monitel_has_its_unit(backend: Backend) -> None:
+    """``training.mfu`` is a ratio; other numbers have no unit."""
+    monitel.log({"training.mfu": 0.4, "accuracy": 0.9})
+    metrics = backend.collect()
+    assert ("1", "") == (metrics["training.mfu"].unit, metrics["accuracy"].unit)
+
+
 def test_gauge_has_the_last_value_and_records_have_all(backend: Backend) -> None:
     """A reader collects less often than a program logs."""
     for value in (1.0, 3.0, 2.0):

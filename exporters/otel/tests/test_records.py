@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace import TracerProvider
 
 import monitel
 from monitel import Event, Severity
-from monitel_otel import timestamp_ns
+from monitel_otel import SCHEMA_URL, timestamp_ns
 
 if TYPE_CHECKING:
     from .conftest import Backend
@@ -34,7 +34,7 @@ def test_event_becomes_a_log_record(backend: Backend, severity: Severity) -> Non
     before = time.time_ns()
     monitel.log_event(Event("loss.spike", MOMENT, data, severity=severity))
     (record,) = backend.records()
-    assert ("loss.spike", MOMENT_NS, "loss.spike", None) == (
+    assert ("loss.spike", MOMENT_NS, "loss.spike", severity.name) == (
         record.event_name,
         record.timestamp,
         record.body,
@@ -53,11 +53,11 @@ def test_default_severity_is_info(backend: Backend) -> None:
 
 
 def test_scope_is_monitel(backend: Backend) -> None:
-    """The scope has monitel's version, and no schema."""
+    """The scope has the version of monitel and the schema of its conventions."""
     monitel.emit("epoch")
     (exported,) = backend.exporter.get_finished_logs()
     scope: Any = exported.instrumentation_scope
-    assert ("monitel", monitel.__version__, "") == (scope.name, scope.version, scope.schema_url or "")
+    assert ("monitel", monitel.__version__, SCHEMA_URL) == (scope.name, scope.version, scope.schema_url)
 
 
 def test_training_step_is_an_attribute(backend: Backend) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
-from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
+from opentelemetry.trace import NonRecordingSpan, SpanContext, StatusCode, TraceFlags
 
 import monitel
 import monitel_otel
@@ -71,7 +72,24 @@ def test_range_becomes_a_span(backend: Backend) -> None:
         "shape": (2, 3),
     } == dict(span.attributes or {})
     scope: Any = span.instrumentation_scope
-    assert ("monitel", monitel.__version__) == (scope.name, scope.version)
+    assert ("monitel", monitel.__version__, monitel_otel.SCHEMA_URL) == (scope.name, scope.version, scope.schema_url)
+
+
+@pytest.mark.usefixtures("spanning")
+def test_span_of_a_failed_range_has_status_error(backend: Backend) -> None:
+    """Each range that an exception leaves has its type, and not an argument's; a range that catches it has none."""
+    failing = record_function("step", {"error.type": "mine"})
+    with record_function("retry"), suppress(KeyError), failing, record_function("forward"):
+        raise KeyError
+    with record_function("after", {"error.type": "mine"}):
+        pass
+    failed, fine = StatusCode.ERROR, StatusCode.UNSET
+    assert {
+        "forward": (failed, "KeyError"),
+        "step": (failed, "KeyError"),
+        "retry": (fine, None),
+        "after": (fine, "mine"),
+    } == {span.name: (span.status.status_code, (span.attributes or {}).get("error.type")) for span in backend.spans()}
 
 
 @pytest.mark.usefixtures("installed")
@@ -136,9 +154,7 @@ def test_events_in_a_range_have_its_ids(backend: Backend) -> None:
 @pytest.mark.usefixtures("spanning")
 def test_ranges_beyond_the_budget_are_folded(backend: Backend, clock: ManualClock) -> None:
     """The fold has their number and duration; it is written after the step, or at the end."""
-    with monitel_otel.install(
-        backend.meter_provider, backend.logger_provider, backend.tracer_provider, span_budget=2
-    ):
+    with monitel_otel.install(backend.meter_provider, backend.logger_provider, backend.tracer_provider, span_budget=2):
         for step in range(3):
             monitel.set_step(step)
             with record_function("step"):

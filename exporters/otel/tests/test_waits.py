@@ -39,13 +39,13 @@ def test_wait_counter_gives_four_metrics(clock: ManualClock) -> None:
     wait(clock, "loading.one", 2.0)
     wait(clock, "loading.one", 0.5)
     waits.refresh()
-    expected = {".time s": 2.5, ".count {wait}": 2, ".active {wait}": 0, ".max s": 2.0}
+    expected = {".wait.time s": 2.5, ".wait.count {wait}": 2, ".wait.active {wait}": 0, ".wait.max s": 2.0}
     assert expected == collected(reader, "loading.one")
     with monitel.WaitCounter("loading.one").guard():
-        expected = {".time s": 2.5, ".count {wait}": 2, ".active {wait}": 1}
+        expected = {".wait.time s": 2.5, ".wait.count {wait}": 2, ".wait.active {wait}": 1}
         assert expected == collected(reader, "loading.one")
         clock.advance(1.0)
-    expected = {".time s": 3.5, ".count {wait}": 3, ".active {wait}": 0, ".max s": 1.0}
+    expected = {".wait.time s": 3.5, ".wait.count {wait}": 3, ".wait.active {wait}": 0, ".wait.max s": 1.0}
     assert expected == collected(reader, "loading.one")
 
 
@@ -60,7 +60,7 @@ def test_install_observes_wait_counters(clock: ManualClock) -> None:
         assert {} == collected(reader, "loading.two")  # closed by this collection, which creates no instruments
         stat.add(1.0)
         stat.flush()
-        assert 1.0 == collected(reader, "loading.two")[".time s"]
+        assert 1.0 == collected(reader, "loading.two")[".wait.time s"]
 
 
 def test_collection_reads_the_sources_once_per_instrument() -> None:
@@ -78,7 +78,8 @@ def test_collection_reads_the_sources_once_per_instrument() -> None:
     waits.refresh()
     for _ in range(2):
         asked.clear()
-        assert {".time s", ".count {wait}", ".active {wait}"} <= collected(reader, "theirs.7").keys()
+        found = collected(reader, "theirs.7").keys()
+        assert {".wait.time s", ".wait.count {wait}", ".wait.active {wait}"} <= found
         assert 4 == len(asked)
     keys.clear()
     assert reader.get_metrics_data() is None

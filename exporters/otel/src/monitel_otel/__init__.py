@@ -5,11 +5,13 @@ from typing import Any as _Any
 
 from monitel_otel.counters import counter_description
 from monitel_otel.installation import Installation, install
-from monitel_otel.names import MetricNames, describe, metric_name
+from monitel_otel.names import NAMES, MetricNames, describe, metric_name
 from monitel_otel.periods import BUDGET, Fold, Opened, Period, check_limits
 from monitel_otel.range_attributes import RangeAttributes, of_track
 from monitel_otel.records import Records, timestamp_ns
-from monitel_otel.waits import WaitInstruments
+from monitel_otel.scope import SCHEMA_URL, SCOPE
+from monitel_otel.units import unit_of_number
+from monitel_otel.waits import WaitInstruments, WaitMetric, WaitMetrics
 
 if _TYPE_CHECKING:
     from monitel_otel.ranges import Ranges
@@ -18,6 +20,9 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BUDGET",
+    "NAMES",
+    "SCHEMA_URL",
+    "SCOPE",
     "Fold",
     "Installation",
     "MetricNames",
@@ -27,6 +32,8 @@ __all__ = [
     "Ranges",
     "Records",
     "WaitInstruments",
+    "WaitMetric",
+    "WaitMetrics",
     "check_limits",
     "counter_description",
     "describe",
@@ -34,6 +41,7 @@ __all__ = [
     "metric_name",
     "of_track",
     "timestamp_ns",
+    "unit_of_number",
 ]
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from opentelemetry.metrics import Observation
 
 import monitel
-from monitel_otel.names import MetricNames
+from monitel_otel.names import NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,41 +18,37 @@ if TYPE_CHECKING:
 class CounterInstruments:
     """Observes every counter of the process, with its bare name, and its step as ``training.step``.
 
-    Counters with the same metric name and the same attributes are observed as their sum.
-
     Args:
         meter: Creates the instruments.
     """
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
-        self._names = MetricNames("counters")
-        self._metrics: dict[str, str] = {}  # by the counter's name
+        self._known: set[str] = set()  # names of counters
         meter.create_observable_gauge("training.step", [_observe_step], "{step}", "Step of the process")
         self.refresh()
 
     def refresh(self) -> None:
         """Create the instruments of new names. Not while a reader collects, because the SDK holds its lock then."""
         for counter, *_ in monitel.counters():
-            if counter.name not in self._metrics:
-                metric = self._names.of(counter.name)
-                is_new = metric not in self._metrics.values()
-                self._metrics[counter.name] = metric
-                if is_new:
-                    description = counter_description(counter, metric)
-                    self._meter.create_observable_counter(metric, [self._observe(metric)], counter.unit, description)
+            if counter.name not in self._known:
+                self._known.add(counter.name)
+                metric = NAMES.of_counter(counter.name)
+                description = counter_description(counter, metric)
+                self._meter.create_observable_counter(metric, [_observe(counter.name)], counter.unit, description)
 
-    def _observe(self, metric: str) -> Callable[[CallbackOptions], list[Observation]]:
-        def observe(_options: CallbackOptions) -> list[Observation]:
-            found: dict[frozenset[tuple[str, Any]], Observation] = {}
-            for counter, total, _ in monitel.counters():
-                if self._metrics.get(counter.name) == metric:
-                    key = frozenset(counter.attributes.items())
-                    before = found[key].value if key in found else 0
-                    found[key] = Observation(before + total, dict(counter.attributes))
-            return list(found.values())
 
-        return observe
+def _observe(name: str) -> Callable[[CallbackOptions], list[Observation]]:
+    """Return a callback that observes all counters of a name."""
+
+    def observe(_options: CallbackOptions) -> list[Observation]:
+        return [
+            Observation(total, dict(counter.attributes))
+            for counter, total, _ in monitel.counters()
+            if counter.name == name
+        ]
+
+    return observe
 
 
 def _observe_step(_options: CallbackOptions) -> list[Observation]:

@@ -14,6 +14,7 @@ from monitel_otel._compat import get_logger_provider
 from monitel_otel.instruments import Instruments
 from monitel_otel.periods import BUDGET
 from monitel_otel.records import Records
+from monitel_otel.scope import SCOPE
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -29,7 +30,7 @@ class Installation:
     def __init__(self, meter_provider: MeterProvider, logger_provider: LoggerProvider, spans: Spans | None) -> None:
         self.providers = meter_provider, logger_provider
         self._instruments = Instruments(meter_provider)
-        self._records = Records(logger_provider.get_logger("monitel", monitel.__version__))
+        self._records = Records(logger_provider.get_logger(*SCOPE))
         self._spans = spans
         if spans is not None:
             spans.listen()

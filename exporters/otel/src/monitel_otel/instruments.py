@@ -10,7 +10,9 @@ from opentelemetry.metrics import Observation
 
 import monitel
 from monitel_otel.counters import CounterInstruments
-from monitel_otel.names import MetricNames, describe
+from monitel_otel.names import NAMES, describe
+from monitel_otel.scope import SCOPE
+from monitel_otel.units import unit_of_number
 from monitel_otel.waits import WaitInstruments
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("monitel.otel")
 
 _CUMULATIVE = {monitel.COUNT, monitel.SUM}
+
+NAMES.reserve("monitel.windows", "monitel.stat.nonfinite")
 
 
 class Instruments:
@@ -36,9 +40,7 @@ class Instruments:
     """
 
     def __init__(self, meter_provider: MeterProvider) -> None:
-        self._meter = meter_provider.get_meter("monitel", monitel.__version__)
-        self._names = MetricNames()
-        self._number_names = MetricNames("logged numbers")
+        self._meter = meter_provider.get_meter(*SCOPE)
         self._gauges: dict[str, Callable[..., None]] = {}
         self._writers: dict[monitel.StatDefinition, dict[str, Callable[..., None]]] = {}
         self._instruments: dict[tuple[str, str, bool, str], Callable[..., None]] = {}
@@ -93,9 +95,9 @@ class Instruments:
     def _gauge(self, name: str) -> Callable[..., None]:
         known = self._gauges.get(name)
         if known is None:
-            metric = self._number_names.of(name)
+            metric = NAMES.of_number(name)
             description = "" if metric == name else f"Logged as {name!r}"
-            known = self._gauges[name] = self._meter.create_gauge(metric, "", description).set
+            known = self._gauges[name] = self._meter.create_gauge(metric, unit_of_number(name), description).set
         return known
 
     def stop(self) -> None:
@@ -103,15 +105,16 @@ class Instruments:
         self._active = False
 
     def _instrument(self, definition: monitel.StatDefinition, suffix: str) -> Callable[..., None]:
-        key = definition.name, definition.unit, definition.monotonic, suffix
+        metric = NAMES.of_stat(definition.name, definition.aggregations)
+        key = metric, definition.unit, definition.monotonic, suffix
         known = self._instruments.get(key)
         if known is None:
-            known = self._instruments[key] = self._make(definition, suffix)
+            known = self._instruments[key] = self._make(definition, metric, suffix)
         return known
 
-    def _make(self, definition: monitel.StatDefinition, suffix: str) -> Callable[..., None]:
-        name = f"{self._names.of(definition.name)}.{suffix}"
-        description = describe(definition.name, definition.description)
+    def _make(self, definition: monitel.StatDefinition, metric: str, suffix: str) -> Callable[..., None]:
+        name = f"{metric}.{suffix}"
+        description = describe(definition.name, definition.description, metric)
         if suffix == "count":
             return self._meter.create_counter(name, "{sample}", description).add
         if suffix != "sum":

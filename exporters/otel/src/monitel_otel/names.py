@@ -1,14 +1,36 @@
-"""Metric names that every OpenTelemetry backend accepts, derived from the names of Stats."""
+"""Metric names that every OpenTelemetry backend accepts: one name for each metric, and one metric for each name."""
 
 from __future__ import annotations
 
 import logging
 import re
+from itertools import count
+from typing import TYPE_CHECKING
+
+import monitel
+from monitel.readings import counter_names, wait_keys
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _log = logging.getLogger("monitel.otel")
 
 _INVALID = re.compile(r"[^A-Za-z0-9_./-]")
-_LONGEST = 255 - len(".nonfinite")  # leaves room for a suffix
+_SEPARATORS = re.compile(r"[_./-]+")
+_LONGEST = 255 - len(".number_99.wait.active")  # leaves room for the longest suffixes
+_TOTAL = "_total"  # Prometheus adds it to monotonic sums
+
+Source = tuple[str, str]  # kind and name
+
+_OWN = "metric of monitel"
+_WORDS = {"Stat": ".stat", "logged number": ".number", "counter": ".counter"}
+#: The suffixes of the metrics of each kind; the value is True for a monotonic sum.
+_METRICS = {
+    "logged number": {"": False},
+    "counter": {"": True},
+    "wait counter": {".wait.time": True, ".wait.count": True, ".wait.active": False, ".wait.max": False},
+}
+_DISTRIBUTION = ("p50", "p90", "p95", "p99", "histogram")
 
 
 def metric_name(name: str) -> str:
@@ -29,30 +51,167 @@ def metric_name(name: str) -> str:
 
 
 class MetricNames:
-    """The metric names of one exporter. Logs a warning, once, if two names become the same.
+    """Gives each Stat, logged number, counter and wait counter metric names that no other one has.
 
-    Args:
-        noun: What the names belong to, for the warning.
+    Names are compared without case, as in OpenTelemetry, and with ``.``, ``/``, ``-`` and ``_`` alike and ``_total``
+    after a monotonic sum, as in Prometheus. The first source of a name keeps it. A later source of another kind gets
+    the name with its kind (``loss.counter``), and one of the same kind the name with a number (``loss_2``). A warning
+    is logged once for such a source. A name that was given stays until the process ends.
+
+    A counter and a wait counter count from their creation, a Stat from its first window, and a number from its first
+    call.
+
+    Thread-safe. Takes no lock, so that a signal handler may call it.
+
+    Example:
+        >>> import monitel
+        >>> from monitel_otel import MetricNames
+        >>> names = MetricNames()
+        >>> names.of_stat("loss", (monitel.MEAN,)), names.of_number("loss"), names.of_counter("loss")
+        ('loss', 'loss', 'loss.counter')
     """
 
-    def __init__(self, noun: str = "Stats") -> None:
-        self._noun = noun
-        self._names: dict[str, str] = {}
-        self._owners: dict[str, str] = {}
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str, object], str] = {}
+        self._used: dict[Source, tuple[str, ...]] = {}  # the names of a source, without suffixes
+        self._owners: dict[str, Source] = {}
+        self._warned: dict[Source, object] = {}
+        self._counters = self._wait_counters = 0  # how many of them have names
 
-    def of(self, name: str) -> str:
-        """Return the metric name for a Stat's name."""
-        known = self._names.get(name)
-        if known is None:
-            known = self._names[name] = metric_name(name)
-            owner = self._owners.setdefault(known.lower(), name)  # the specification ignores case
-            if owner != name:
-                _log.warning("%s %r and %r have the same metric name %r: rename one", self._noun, owner, name, known)
-        return known
+    def of_stat(self, name: str, aggregations: tuple[monitel.Aggregation, ...]) -> str:
+        """Return the metric name of a Stat, without the suffix of an aggregation."""
+        found = self._known.get(("Stat", name, aggregations))
+        if found is not None:
+            return found
+        self._name_counters()
+        metrics: dict[str, bool] = {}
+        for aggregation in aggregations:
+            if aggregation is monitel.HISTOGRAM:
+                metrics.update((f".{suffix}", False) for suffix in _DISTRIBUTION)
+            else:
+                metrics[f".{aggregation.suffix}"] = aggregation in {monitel.COUNT, monitel.SUM}
+        return self._known.setdefault(("Stat", name, aggregations), self._choose(("Stat", name), metrics))
+
+    def of_number(self, name: str) -> str:
+        """Return the metric name of a logged number."""
+        return self._of("logged number", name)
+
+    def of_counter(self, name: str) -> str:
+        """Return the metric name of a counter."""
+        return self._of("counter", name)
+
+    def of_wait_counter(self, key: str) -> str:
+        """Return the metric name of a wait counter, without the suffix, such as ``.wait.time``."""
+        return self._of("wait counter", key)
+
+    def reserve(self, *metrics: str) -> None:
+        """Add the names of metrics of monitel itself, which no other source gets from now on."""
+        for metric in metrics:
+            for key in _keys(metric, {"": True}):
+                self._owners.setdefault(key, (_OWN, metric))
+
+    def forget(self) -> None:
+        """Forget all names but the reserved ones, for tests."""
+        for key in [key for key, (kind, _) in self._owners.items() if kind != _OWN]:
+            del self._owners[key]
+        self._known.clear()
+        self._used.clear()
+        self._warned.clear()
+        self._counters = self._wait_counters = 0
+
+    def _of(self, kind: str, name: str) -> str:
+        found = self._known.get((kind, name, None))
+        if found is not None:
+            return found
+        self._name_counters()
+        return self._new(kind, name)
+
+    def _new(self, kind: str, name: str) -> str:
+        return self._known.setdefault((kind, name, None), self._choose((kind, name), _METRICS[kind]))
+
+    def _name_counters(self) -> None:
+        """Give names to the counters and wait counters that exist already, so that no export decides who is first."""
+        if self._counters < len(counter_names()):
+            names = list(counter_names())
+            for name in names[self._counters :]:
+                self._new("counter", name)
+            self._counters = len(names)
+        if self._wait_counters < len(wait_keys()):
+            keys = list(wait_keys())
+            for key in keys[self._wait_counters :]:
+                self._new("wait counter", key)
+            self._wait_counters = len(keys)
+
+    def _choose(self, source: Source, metrics: dict[str, bool]) -> str:
+        """Return a name with which all metrics of a source are free, and take them.
+
+        Args:
+            source: The source.
+            metrics: The suffixes of its metrics; the value is True for a monotonic sum.
+        """
+        wanted = metric_name(source[1])
+        for name in self._candidates(source, wanted, metrics):
+            if self._conflict(source, name, metrics) is not None:
+                continue
+            if all(self._owners.setdefault(key, source) == source for key in _keys(name, metrics)):
+                break  # else another thread was faster
+        self._used[source] = tuple(dict.fromkeys([*self._used.get(source, ()), name]))
+        if (conflict := self._conflict(source, wanted, metrics)) is not None:
+            self._warn(source, *conflict, name)
+        return name
+
+    def _conflict(self, source: Source, name: str, metrics: dict[str, bool]) -> tuple[str, Source] | None:
+        """Return the first metric that another source has, and that source."""
+        for suffix, monotonic in metrics.items():
+            for key in _keys(name, {suffix: monotonic}):
+                owner = self._owners.get(key, source)
+                if owner != source:
+                    return f"{name}{suffix}", owner
+        return None
+
+    def _candidates(self, source: Source, wanted: str, metrics: dict[str, bool]) -> Iterator[str]:
+        """Yield names to try, first those that the source has for other metrics."""
+        yield from self._used.get(source, ())
+        yield wanted
+        conflict = self._conflict(source, wanted, metrics)
+        if conflict is not None and conflict[1][0] != source[0] and source[0] in _WORDS:
+            wanted += _WORDS[source[0]]
+            yield wanted
+        yield from (f"{wanted}_{number}" for number in count(2))
+
+    def _warn(self, source: Source, metric: str, owner: Source, name: str) -> None:
+        token = object()
+        if self._warned.setdefault(source, token) is token:
+            _log.warning(
+                "%s %r and %s %r have the same metric name %r: %s %r is sent as %r. Rename one of them.",
+                *(*owner, *source, metric, *source, name),
+            )
 
 
-def describe(name: str, description: str) -> str:
-    """Return a metric's description: that of the Stat, and the Stat's name if the metric has another one."""
-    if metric_name(name) == name:
+def _keys(name: str, metrics: dict[str, bool]) -> list[str]:
+    """Return the names of metrics as Prometheus stores them, without units."""
+    keys = []
+    for suffix, monotonic in metrics.items():
+        key = _SEPARATORS.sub("_", f"{name}{suffix}".lower()).rstrip("_")
+        keys.append(key)
+        if monotonic and not key.endswith(_TOTAL):
+            keys.append(key + _TOTAL)
+    return keys
+
+
+#: The metric names of this process, for all exporters: a source has the same name in each of them.
+NAMES = MetricNames()
+NAMES.reserve("training.step")
+
+
+def describe(name: str, description: str, metric: str | None = None) -> str:
+    """Return a metric's description: that of the Stat, and the Stat's name if the metric has another one.
+
+    Args:
+        name: The Stat's name.
+        description: The Stat's description.
+        metric: The metric name without suffix; by default that of :func:`metric_name`.
+    """
+    if (metric or metric_name(name)) == name:
         return description
     return f"{description} (Stat {name!r})" if description else f"Stat {name!r}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from operator import itemgetter
 from threading import get_ident
 from typing import TYPE_CHECKING
 
@@ -22,12 +21,13 @@ _NAMES = 10  # of the ranges with the longest total duration, in a fold
 class Period:
     """One training step, or five seconds if there are no steps.
 
-    Ranges beyond the budget are folded: their number, total duration and names are kept. No lock is needed: each thread
-    has separate sums.
+    Ranges beyond the budget are folded: the number, total duration and errors of each name are kept. No lock is needed:
+    each thread has separate sums.
 
     Args:
         step: The training step; None if there are no steps.
         until_ns: Monotonic time after which no range belongs to the period; None: the step decides.
+        budget: The most spans of the period.
 
     Attributes:
         spans: Number of spans that were started.
@@ -36,16 +36,17 @@ class Period:
         folding: Stands for each running range that is beyond the budget.
     """
 
-    __slots__ = ("_folds", "closed", "first", "folding", "spans", "step", "until_ns")
+    __slots__ = ("_folds", "budget", "closed", "first", "folding", "spans", "step", "until_ns")
 
-    def __init__(self, step: int | None, until_ns: int | None = None) -> None:
+    def __init__(self, step: int | None, until_ns: int | None = None, budget: int = BUDGET) -> None:
         self.step = step
         self.until_ns = until_ns
+        self.budget = budget
         self.spans = 0
         self.closed = False
         self.first: Opened | None = None
         self.folding = Opened(self, INVALID_SPAN, kept=False)
-        self._folds: dict[tuple[int, str], list[int]] = {}  # by thread and name: count, duration, start, end
+        self._folds: dict[tuple[int, str], list[int]] = {}  # by thread and name: count, duration, start, end, errors
 
     def takes(self, step: int | None, now_ns: int) -> bool:
         """Return True if a range that begins in this step and at this time belongs to the period."""
@@ -57,11 +58,13 @@ class Period:
         key = get_ident(), ended.name
         sums = self._folds.get(key)
         if sums is None:
-            sums = self._folds[key] = [0, 0, start_ns, end_ns]
+            sums = self._folds[key] = [0, 0, start_ns, end_ns, 0]
         sums[0] += 1
         sums[1] += end_ns - start_ns
         sums[2] = min(sums[2], start_ns)
         sums[3] = max(sums[3], end_ns)
+        if ended.error_type is not None:
+            sums[4] += 1
 
     @property
     def folded(self) -> int:
@@ -80,23 +83,29 @@ class Fold:
     Attributes:
         start_ns: Start of the first range, Unix ns.
         end_ns: End of the last range, Unix ns.
-        attributes: Number of ranges, their total seconds, and the names with the longest total duration.
+        attributes: Number of ranges and their total seconds, for all of them and for each of the names with the longest
+            total duration; the number of ranges that were left by an exception, if any.
     """
 
     name = "monitel.folded"
 
     def __init__(self, folds: dict[tuple[int, str], list[int]]) -> None:
-        by_name: dict[str, int] = {}
-        for (_thread, name), (_count, length_ns, _start_ns, _end_ns) in folds.items():
-            by_name[name] = by_name.get(name, 0) + length_ns
-        longest = sorted(by_name.items(), key=itemgetter(1), reverse=True)[:_NAMES]
-        self.start_ns = min(start_ns for _, _, start_ns, _ in folds.values())
-        self.end_ns = max(end_ns for _, _, _, end_ns in folds.values())
-        self.attributes: dict[str, int | float | list[str]] = {
-            "monitel.folded.count": sum(count for count, _, _, _ in folds.values()),
-            "monitel.folded.seconds": sum(by_name.values()) / 1e9,
+        by_name: dict[str, tuple[int, int]] = {}
+        for (_thread, name), (count, length_ns, *_) in folds.items():
+            known_count, known_ns = by_name.get(name, (0, 0))
+            by_name[name] = known_count + count, known_ns + length_ns
+        longest = sorted(by_name.items(), key=lambda item: item[1][1], reverse=True)[:_NAMES]
+        self.start_ns = min(sums[2] for sums in folds.values())
+        self.end_ns = max(sums[3] for sums in folds.values())
+        self.attributes: dict[str, int | float | list[str] | list[int] | list[float]] = {
+            "monitel.folded.count": sum(count for count, _ in by_name.values()),
+            "monitel.folded.seconds": sum(length_ns for _, length_ns in by_name.values()) / 1e9,
             "monitel.folded.names": [name for name, _ in longest],
+            "monitel.folded.name_counts": [count for _, (count, _) in longest],
+            "monitel.folded.name_seconds": [length_ns / 1e9 for _, (_, length_ns) in longest],
         }
+        if errors := sum(sums[4] for sums in folds.values()):
+            self.attributes["monitel.folded.errors"] = errors
 
 
 class Opened:

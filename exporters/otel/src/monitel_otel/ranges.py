@@ -83,7 +83,7 @@ class Ranges(ABC, Generic[_Open]):
 
     def _new_period(self, step: int | None, until_ns: int | None, *, now: bool) -> Period:  # noqa: ARG002  subclasses use it
         """Return a new period; ``now`` is False if the process has already left that step."""
-        return Period(step, until_ns)
+        return Period(step, until_ns, self._budget)
 
     def _period_started(self) -> None:
         """Do something when a new period has started."""
@@ -102,7 +102,7 @@ class Ranges(ABC, Generic[_Open]):
                 return
         elif not parent.kept:
             return
-        if period.spans >= self._budget:
+        if period.spans >= period.budget:
             self._open[began] = period.folding  # type: ignore[assignment]  # only the attributes of Opened are used
             return
         opened = self._open[began] = self._start(began, period, parent, around)

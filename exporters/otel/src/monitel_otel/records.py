@@ -50,11 +50,13 @@ class Records:
             context: The context when the event was logged, for trace and span id; None for the current one.
             observed_ns: Time when the event was logged, Unix ns; None for the current time.
         """
+        severity = SeverityNumber(event.severity)
         self._logger.emit(
             timestamp=timestamp_ns(event.timestamp),
             observed_timestamp=observed_ns,
             context=context,
-            severity_number=SeverityNumber(event.severity),
+            severity_number=severity,
+            severity_text=severity.name,
             body=self._body(event),
             attributes=self._attributes(event, step),
             event_name=event.name,

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.context import get_current
-from opentelemetry.trace import get_current_span, set_span_in_context
+from opentelemetry.trace import Status, StatusCode, get_current_span, set_span_in_context
 
-import monitel
+from monitel.attributes import escape_surrogates
 from monitel_otel.periods import Opened, Period
 from monitel_otel.range_attributes import RangeAttributes
 from monitel_otel.ranges import Ranges
+from monitel_otel.scope import SCOPE
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -45,7 +46,7 @@ class Spans(Ranges[_Started]):
 
     def __init__(self, tracer_provider: TracerProvider, **options: Any) -> None:
         super().__init__(**options)
-        self._tracer = tracer_provider.get_tracer("monitel", monitel.__version__)
+        self._tracer = tracer_provider.get_tracer(*SCOPE)
         self._attributes = RangeAttributes()
 
     def context(self) -> Context | None:
@@ -68,6 +69,9 @@ class Spans(Ranges[_Started]):
     def _end(self, ended: Range, opened: _Started, end_ns: int) -> None:
         if ended.args is not None:
             opened.span.set_attributes(self._attributes.of_args(ended.name, ended.args))
+        if ended.error_type is not None:
+            opened.span.set_attribute("error.type", escape_surrogates(ended.error_type))
+            opened.span.set_status(Status(StatusCode.ERROR))
         opened.span.end(end_ns)
 
     def _period_started(self) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from opentelemetry.metrics import Observation
 
 import monitel
-from monitel_otel.names import MetricNames
+from monitel_otel.names import NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,10 +16,52 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Meter
 
 
-class WaitInstruments:
-    """Observes every wait counter of the process: ``<key>.time``, ``.count``, ``.active`` and ``.max``.
+class WaitMetric(NamedTuple):
+    """Name, unit and description of a metric of a wait counter."""
 
-    ``.max`` is the longest wait that has ended since the last collection, and has no point without such a wait.
+    name: str
+    unit: str
+    description: str
+
+
+class WaitMetrics(NamedTuple):
+    """The metrics of a wait counter.
+
+    Attributes:
+        time: ``<key>.wait.time``, the duration of the waits that have ended.
+        ended: ``<key>.wait.count``, their number.
+        active: ``<key>.wait.active``, the number of waits in progress.
+        longest: ``<key>.wait.max``, the duration of the longest wait that has ended since the last export.
+    """
+
+    time: WaitMetric
+    ended: WaitMetric
+    active: WaitMetric
+    longest: WaitMetric
+
+    @classmethod
+    def of(cls, key: str) -> WaitMetrics:
+        """Return the metrics of a key.
+
+        Example:
+            >>> from monitel_otel import WaitMetrics
+            >>> [metric.name for metric in WaitMetrics.of("data.loading")]
+            ['data.loading.wait.time', 'data.loading.wait.count', 'data.loading.wait.active', 'data.loading.wait.max']
+        """
+        name = NAMES.of_wait_counter(key)
+        note = "" if name == key else f" (WaitCounter {key!r})"
+        return cls(
+            WaitMetric(f"{name}.wait.time", "s", f"Time spent waiting{note}"),
+            WaitMetric(f"{name}.wait.count", "{wait}", f"Waits that have ended{note}"),
+            WaitMetric(f"{name}.wait.active", "{wait}", f"Waits in progress{note}"),
+            WaitMetric(f"{name}.wait.max", "s", f"The longest wait that ended since the last export{note}"),
+        )
+
+
+class WaitInstruments:
+    """Observes every wait counter of the process, with the names of :class:`WaitMetrics`.
+
+    ``.wait.max`` is the longest wait that has ended since the last collection, and has no point without such a wait.
 
     Args:
         meter: Creates the instruments.
@@ -27,7 +69,6 @@ class WaitInstruments:
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
-        self._names = MetricNames()
         self._maxima = monitel.WaitMaxima()
         self._longest: dict[str, float] = {}
         self._readings: dict[str, dict[str, monitel.WaitReading]] = {}
@@ -36,31 +77,25 @@ class WaitInstruments:
 
     def refresh(self) -> None:
         """Create the instruments of new keys. Not while a reader collects, because the SDK holds its lock then."""
-        for key in monitel.wait_counters().keys() - self._known:
-            self._known.add(key)
-            self._make(key)
+        for key in monitel.wait_counters():
+            if key not in self._known:
+                self._known.add(key)
+                self._make(key)
 
     def _make(self, key: str) -> None:
-        name = self._names.of(key)
-
         def observe(
             what: str, read: Callable[[monitel.WaitReading], float]
         ) -> Callable[[CallbackOptions], list[Observation]]:
             return lambda _options: [Observation(read(reading)) for reading in self._reading(what, key)]
 
-        meter = self._meter
-        meter.create_observable_counter(
-            f"{name}.time", [observe("time", lambda waits: waits.total)], "s", "Time spent waiting"
-        )
-        meter.create_observable_counter(
-            f"{name}.count", [observe("count", lambda waits: waits.count)], "{wait}", "Waits ended"
-        )
-        meter.create_observable_up_down_counter(
-            f"{name}.active", [observe("active", lambda waits: waits.active)], "{wait}", "Waits in flight"
-        )
-        meter.create_observable_gauge(
-            f"{name}.max", [lambda _options: self._observe_max(key)], "s", "The longest wait since the last collect"
-        )
+        meter, metrics = self._meter, WaitMetrics.of(key)
+        for create, metric, callback in (
+            (meter.create_observable_counter, metrics.time, observe("time", lambda waits: waits.total)),
+            (meter.create_observable_counter, metrics.ended, observe("count", lambda waits: waits.count)),
+            (meter.create_observable_up_down_counter, metrics.active, observe("active", lambda waits: waits.active)),
+            (meter.create_observable_gauge, metrics.longest, lambda _options: self._observe_max(key)),
+        ):
+            create(metric.name, [callback], metric.unit, metric.description)
 
     def _reading(self, what: str, key: str) -> list[monitel.WaitReading]:
         """Return the reading of a key in a list, which is empty if its source has removed the key."""

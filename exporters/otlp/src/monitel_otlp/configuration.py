@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from opentelemetry import metrics, trace
 from opentelemetry.sdk.resources import Resource
 
+import monitel
 from monitel.attributes import escape_surrogates, fits_int64
 from monitel.run_events import enter
 from monitel.variables import reads_variables
@@ -24,12 +25,15 @@ from monitel_otlp.log_handler import LogHandler
 from monitel_otlp.metrics.series import SERIES_LIMIT
 from monitel_otlp.pipeline import Pipeline
 from monitel_otlp.sigterm import check_sigterm, handle_sigterm, is_launcher
+from monitel_otlp.traces.budget import warn_if_too_large
 from monitel_otlp.traces.ids import StepTraces
 
 if TYPE_CHECKING:
     from monitel_otlp.traces.span_queue import SpanSettings
 
 _log = logging.getLogger("monitel.otlp")
+
+_DISTRIBUTION = {"telemetry.distro.name": "monitel-otlp", "telemetry.distro.version": monitel.__version__}
 
 _current: Pipeline | None = None
 _own_providers: list[object] = []  # the global providers that were set here
@@ -53,7 +57,7 @@ def configure(
     sigterm: bool | Literal["auto"] = "auto",
     logging_level: int | str | None = None,
     spans: bool = False,
-    span_budget: int = BUDGET,
+    span_budget: int | None = None,
     span_steps: int = 1,
     step_traces: bool = False,
     series_limit: int = SERIES_LIMIT,
@@ -96,6 +100,7 @@ def configure(
         logging_level: Export records of Python's ``logging`` from this level on.
         spans: Export ranges (``record_function``) as spans. Each range then costs some microseconds.
         span_budget: Spans per step. Further ranges of the step are folded into one span with their number and time.
+            Default: 1,000; with ``step_traces`` less if more than 17 ranks share the trace of a step.
         span_steps: Export spans only of every n-th step.
         step_traces: Export spans, and make each step one trace of all ranks.
         series_limit: Sets of attributes per metric name. Windows with further sets are exported as one series with
@@ -127,7 +132,7 @@ def configure(
     _check(service_name, resource_attributes, resource)
     check_bools(rank_attribute=rank_attribute, workers=workers, run_events=run_events, system=system)
     check_bools(spans=spans, step_traces=step_traces)
-    check_limits(span_budget, span_steps)
+    check_limits(BUDGET if span_budget is None else span_budget, span_steps)
     check_series_limit(series_limit)
     check_logging_level(logging_level)
     check_sigterm(sigterm)
@@ -147,12 +152,14 @@ def configure(
     on_points = {name: launch[name] for name in ("training.rank",) if name in launch}
     if on_points and not rank_attribute and "service.instance.id" in resource.attributes:
         on_points = {}  # the resources distinguish the ranks
-    shared = StepTraces({**launch, **resource.attributes}) if step_traces else None
+    shared = StepTraces({**launch, **resource.attributes}, alone=ranks == "zero") if step_traces else None
+    if shared is not None and shared.rank == 0 and not silent:
+        warn_if_too_large(shared.ranks, span_budget)
     _current = Pipeline(
         settings,
         resource,
         point_attributes=on_points,
-        spans=_span_settings(span_budget, span_steps, shared) if spans or step_traces else None,
+        spans=_span_settings(span_budget, span_steps, shared, settings.interval) if spans or step_traces else None,
         workers=workers,
         silent=silent,
         series_limit=series_limit,
@@ -201,10 +208,10 @@ def _check(service_name: object, attributes: object, resource: object) -> None:
         _check_value(f"resource_attributes: {name!r:.40}", value)
 
 
-def _span_settings(budget: int, every: int, shared: StepTraces | None) -> SpanSettings:
+def _span_settings(budget: int | None, every: int, shared: StepTraces | None, interval: float) -> SpanSettings:
     from monitel_otlp.traces.span_queue import SpanSettings  # late: it loads the profiler
 
-    return SpanSettings(budget, every, shared)
+    return SpanSettings(budget, every, shared, interval=interval)
 
 
 def _check_value(what: str, value: object) -> None:
@@ -240,7 +247,7 @@ def _resource(
     created = Resource.create(attributes)  # it reads variables, which override detected attributes
     found = {
         escape_surrogates(name): escape_surrogates(value) if isinstance(value, str) else value
-        for name, value in {**host_attributes(), **launch.attributes, **created.attributes}.items()
+        for name, value in {**host_attributes(), **_DISTRIBUTION, **launch.attributes, **created.attributes}.items()
     }
     return Resource(found, created.schema_url).merge(marker)
 

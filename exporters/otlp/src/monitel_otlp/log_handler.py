@@ -19,6 +19,9 @@ class LogHandler(logging.Handler):
 
     A record that cannot be formatted is dropped, counted as ``encoding``, and reported by ``handleError()``.
 
+    Python prints warnings of an application without any handler to stderr, by :data:`logging.lastResort`. This handler
+    continues to do so: it passes the records that no other handler receives to the last resort.
+
     Args:
         pipeline: The pipeline.
         level: The lowest level to send.
@@ -27,9 +30,33 @@ class LogHandler(logging.Handler):
     def __init__(self, pipeline: Pipeline, level: int | str) -> None:
         super().__init__(level)
         self._pipeline = pipeline
+        self._lowest = self.level
+        if logging.lastResort is not None:
+            self.level = min(self.level, logging.lastResort.level)  # it needs the records that are not exported, too
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Queue one record."""
+        """Queue one record, and pass it to the last resort if no other handler receives it."""
+        last = logging.lastResort
+        if last is not None and record.levelno >= last.level and self._is_alone(record):
+            last.handle(record)
+        if record.levelno >= self._lowest:
+            self._export(record)
+
+    def _is_alone(self, record: logging.LogRecord) -> bool:
+        """Return True if the record's logger and its ancestors have no handler except this one."""
+        logger: Any = logging.Logger.manager.loggerDict.get(str(record.name))
+        if not isinstance(logger, logging.Logger):  # the root is not in the dict
+            logger = logging.getLogger()
+        ours: list[logging.Handler] = []
+        while logger is not None:
+            for handler in logger.handlers:
+                if not isinstance(handler, LogHandler):
+                    return False
+                ours.append(handler)
+            logger = logger.parent if logger.propagate else None
+        return ours[:1] == [self]  # the first one, if there are several pipelines
+
+    def _export(self, record: logging.LogRecord) -> None:
         name = str(record.name)
         if name.partition(".")[0] in _EXCLUDED or self._pipeline.ended is not None:
             return

@@ -16,6 +16,7 @@ import monitel
 from monitel.before_flush import register as call_before_flush
 from monitel.before_flush import unregister as stop_before_flush
 from monitel.exit import finalize
+from monitel.readings import own_waits
 from monitel.run_events import leave, preempt
 from monitel.sigterm import check as check_sigterm
 from monitel_otlp._compat import NoOpLoggerProvider
@@ -59,8 +60,9 @@ class Pipeline:
 
     A forked child exports nothing of its parent. It exports its items with separate threads, a separate spool and a
     separate account, which are created when the first window or event is logged, or the first range ends, in the
-    child. If it only adds to counters, they are created when the child flushes or ends. In a worker of torch's
-    DataLoader all items are dropped, counted as ``worker``, and a warning is logged once, unless ``workers=True``.
+    child. If it only adds to counters or waits in wait counters, they are created when the child flushes or ends. In a
+    worker of torch's DataLoader all items are dropped, counted as ``worker``, and a warning is logged once, unless
+    ``workers=True``.
 
     Attributes:
         meter_provider: Exports instruments of the application, together with the windows. Not in a forked child.
@@ -300,7 +302,7 @@ class Pipeline:
 
     def _start_to_count(self) -> None:
         """Make the engine of a forked child if it has counted something; before a flush, thus at its end, too."""
-        if any(reading.total for reading in monitel.counters()):
+        if any(each.total for each in monitel.counters()) or any(each.count for _, each in own_waits()):
             self._start_in_child()
 
     def _make_engine(self, *, attached: bool, leftovers: bool = False) -> Engine:

@@ -65,11 +65,21 @@ def replay_all(root: Path, transports: Mapping[str, Transport], *, rejected: boo
             continue
         used += 1
         total.add(outcome)
-        if outcome.trouble:
-            total.trouble = outcome.trouble
-            print(f"monitel_otlp: {outcome.trouble}", file=sys.stderr)
+        for trouble in outcome.troubles:
+            print(f"monitel_otlp: {trouble}", file=sys.stderr)
     print(_summary(total, used, len(problems)))
+    if total.offline:
+        print(f"monitel_otlp: {_describe_offline(root, total.offline)}", file=sys.stderr)
     return 0 if total.complete and not problems else 1
+
+
+def _describe_offline(root: Path, offline: set[str]) -> str:
+    signals = [signal for signal in SIGNALS if signal in offline]
+    variables = " and ".join(f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT" for signal in signals)
+    return (
+        f"the {' and '.join(signals)} in {str(root)!r} remain there, because no endpoint is set for them: "
+        f"set {variables}, or give --endpoint"
+    )
 
 
 def _show(progress: tqdm[Any], delivered: int, total: int) -> None:

@@ -67,9 +67,7 @@ class Environment:
         source, value = self.read("COMPRESSION", signal) or ("default", "none")
         if value.lower() in _COMPRESSIONS:
             return value.lower(), source
-        self.warn_once(
-            f"{source}: expected one of {', '.join(_COMPRESSIONS)}, got {value!r:.{_SHOWN}}; using none"
-        )
+        self.warn_once(f"{source}: expected one of {', '.join(_COMPRESSIONS)}, got {value!r:.{_SHOWN}}; using none")
         return "none", "default"
 
     def headers(self, signal: str) -> tuple[dict[str, Secret[str]], str]:

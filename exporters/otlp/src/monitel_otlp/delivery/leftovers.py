@@ -86,4 +86,4 @@ class Leftovers:
             _log.debug("%s was not delivered: %s", folder, error)
             return True
         _log.info("delivered %d items that an earlier process had left in %s", outcome.delivered, folder)
-        return not outcome.trouble
+        return not outcome.troubles

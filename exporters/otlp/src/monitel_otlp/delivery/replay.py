@@ -41,7 +41,8 @@ class ReplayOutcome:
         set_aside_requests: Number of requests in ``rejected/``, including those without items.
         lost: Items that are neither delivered nor on disk, by reason.
         unreadable: Number of segments, blocks and records that could not be read.
-        trouble: The reason why requests remain in the spool; empty if none does.
+        troubles: For each signal that its backend does not accept now: the reason, and where its requests remain.
+        offline: Signals whose requests remain in the spool because they have no endpoint.
     """
 
     delivered: int = 0
@@ -50,7 +51,8 @@ class ReplayOutcome:
     set_aside_requests: int = 0
     lost: Counter[str] = field(default_factory=Counter)
     unreadable: int = 0
-    trouble: str = ""
+    troubles: list[str] = field(default_factory=list)
+    offline: set[str] = field(default_factory=set)
 
     def add(self, other: ReplayOutcome) -> None:
         """Add the numbers of another outcome."""
@@ -60,11 +62,13 @@ class ReplayOutcome:
         self.set_aside_requests += other.set_aside_requests
         self.lost += other.lost
         self.unreadable += other.unreadable
+        self.troubles += other.troubles
+        self.offline |= other.offline
 
     @property
     def complete(self) -> bool:
         """True if everything was delivered."""
-        return not (self.set_aside_requests or self.lost or self.unreadable or self.trouble)
+        return not (self.set_aside_requests or self.lost or self.unreadable or self.troubles or self.offline)
 
 
 class _ReplayedSpool(Spool):
@@ -95,6 +99,9 @@ def replay(
 ) -> ReplayOutcome:
     """Deliver one spool, oldest request first, and remove acknowledged requests.
 
+    Requests of a signal without a transport, or which its backend does not accept now, remain in the spool; the other
+    signals are delivered.
+
     After an interruption or a failure the next call continues with the first request that was not acknowledged. The
     request that was being sent may arrive twice.
 
@@ -107,7 +114,7 @@ def replay(
         on_progress: Called after each request with two numbers of bytes: removed, and in total.
 
     Returns:
-        The counts, and the reason why requests remain.
+        The counts, and the reasons why requests remain.
 
     Raises:
         SpoolError: The folder cannot be used, because its process still runs or because it is unsafe.
@@ -122,7 +129,7 @@ def replay(
             if stopped.is_set() or spool.oldest(signal) is None:
                 continue
             if signal not in transports:
-                outcome.trouble = f"no endpoint for the {signal} in the spool: give --endpoint"
+                outcome.offline.add(signal)
                 continue
             trouble = _replay_signal(
                 spool,
@@ -134,8 +141,7 @@ def replay(
                 lambda: on_progress(begin - spool.size_bytes, begin),
             )
             if trouble:
-                outcome.trouble = trouble
-                break
+                outcome.troubles.append(trouble)
         outcome.unreadable = spool.problems
     kept = outcome.too_old + outcome.set_aside
     for reason in ("rejected", "unconfirmed"):  # items that were set aside are not lost
@@ -177,9 +183,7 @@ def _replay_signal(  # noqa: PLR0917  it is one step of replay()
     return f"{transport.url}: {sender.trouble.reason}; the rest is still in {spool.folder}, run this command again"
 
 
-def _deliver(
-    sender: Sender, pauses: Sequence[float], stopped: Event, on_progress: Callable[[], object]
-) -> None:
+def _deliver(sender: Sender, pauses: Sequence[float], stopped: Event, on_progress: Callable[[], object]) -> None:
     """Deliver until the queue is empty, or every attempt with the oldest request has failed."""
     for pause in (*pauses, None):
         while not stopped.is_set() and sender.deliver_one():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -65,15 +65,15 @@ def estimate_rejected(request: FrozenRequest, rejected: int) -> int:
 
 @dataclass
 class Isolated:
-    """The outcome for a request that was rejected as a whole.
+    """The outcome for a rejected request.
 
     ``delivered``, ``left_out`` and the items of the parts add up to the request's items.
 
     Attributes:
-        delivered: Items of accepted parts.
+        delivered: Items of accepted parts, and items of rejected parts that the backend reports to have stored.
         left_out: Items of accepted parts that a partial success has lost; see :func:`estimate_rejected`.
         synthetic: Synthetic spans of accepted parts.
-        rejected: Rejected parts.
+        rejected: Rejected parts; see :func:`without_stored`.
         unsent: Parts without a final answer, in order.
     """
 
@@ -84,30 +84,45 @@ class Isolated:
     unsent: list[FrozenRequest] = field(default_factory=list)
 
 
-def isolate(request: FrozenRequest, send: Callable[[FrozenRequest], Answer | None]) -> Isolated:
+def without_stored(request: FrozenRequest, rejected: int) -> FrozenRequest:
+    """Return a rejected request whose items are only those that the backend has not stored.
+
+    Args:
+        request: The rejected request.
+        rejected: Number of rejected records, of which the backend has stored the others; 0 if it has stored none.
+    """
+    return replace(request, items=estimate_rejected(request, rejected) or request.items)
+
+
+def isolate(request: FrozenRequest, send: Callable[[FrozenRequest], Answer | None], rejected: int = 0) -> Isolated:
     """Send the halves of a rejected request, and the halves of rejected halves, with at most 16 attempts.
 
-    If both halves of the request are rejected, the whole request counts as rejected.
+    If both halves of the request are rejected, the whole request counts as rejected, unless the backend reports that it
+    has stored some of its records. A part is not split if the backend reports that it has stored none of its records.
 
     Args:
         request: The rejected request.
         send: Makes one attempt. It returns None if there is no time left.
+        rejected: Number of rejected records of the request, if the backend reports it; else 0.
     """
     found = Isolated()
-    suspects = [request]
+    suspects = [(request, rejected)]
     attempts = 0
     while suspects:
-        suspect = suspects.pop(0)
-        halves = split(suspect) if attempts + 2 <= _ATTEMPTS else None
+        suspect, bad_records = suspects.pop(0)
+        is_all_bad = 0 < suspect.items <= bad_records
+        halves = split(suspect) if attempts + 2 <= _ATTEMPTS and not is_all_bad else None
         if halves is None:
-            found.rejected.append(suspect)
+            part = without_stored(suspect, bad_records)
+            found.delivered += suspect.items - part.items
+            found.rejected.append(part)
             continue
         bad = []
         for half in halves:
             attempts += 1
             answer = send(half)
             if answer is not None and answer.verdict in _BAD:
-                bad.append(half)
+                bad.append((half, answer.rejected))
             elif answer is not None and answer.verdict is Verdict.DELIVERED:
                 left_out = estimate_rejected(half, answer.rejected)
                 found.left_out += left_out
@@ -115,7 +130,7 @@ def isolate(request: FrozenRequest, send: Callable[[FrozenRequest], Answer | Non
                 found.synthetic += half.synthetic
             else:
                 found.unsent.append(half)
-        if suspect is request and len(bad) == len(halves):
+        if suspect is request and not rejected and len(bad) == len(halves):
             found.rejected.append(request)
         else:
             suspects += bad

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
+from dataclasses import replace
 from random import Random
 from threading import Event, Lock
 from typing import TYPE_CHECKING
 
-from monitel_otlp.delivery.request_splitting import estimate_rejected, isolate, split
+from monitel_otlp.delivery.request_splitting import estimate_rejected, isolate, split, without_stored
 from monitel_otlp.delivery.retry_queue import Outcome, RetryQueue, Waiting
 from monitel_otlp.spool.spool import SpoolError
 from monitel_otlp.threads.worker import Worker
@@ -148,7 +149,7 @@ class Sender:
         if answer.verdict is Verdict.FAILED:
             self._tries += 1
             verdict = Verdict.REJECTED if self._tries >= _TRIES else Verdict.RETRY
-            answer = Answer(verdict, answer.reason, answer.retry_after, answered=answer.answered)
+            answer = replace(answer, verdict=verdict)
         if answer.verdict in {Verdict.RETRY, Verdict.REFUSED}:
             self._unanswered = self._unanswered or not answer.answered
             self._failed(answer)
@@ -169,9 +170,10 @@ class Sender:
         if answer.verdict is Verdict.TOO_LARGE and (halves := split(request)):
             return Outcome(parts=halves)
         if self._unanswered:
-            self._set_aside(request, answer)
-            return Outcome(dropped={"unconfirmed": request.items})
-        found = isolate(request, self._attempt)
+            part = without_stored(request, answer.rejected)
+            self._set_aside(part, answer)
+            return Outcome(request.items - part.items, dropped={"unconfirmed": part.items})
+        found = isolate(request, self._attempt, answer.rejected)
         dropped: Counter[str] = Counter()
         for part in found.rejected:
             self._set_aside(part, answer)

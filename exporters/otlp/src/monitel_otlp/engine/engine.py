@@ -19,11 +19,12 @@ from monitel_otlp.engine.metric_round import MetricRound
 from monitel_otlp.logs.application_events import ApplicationEvents
 from monitel_otlp.logs.mapping import LoggedEvent
 from monitel_otlp.logs.requests import EventRequests
-from monitel_otlp.metrics.mapping import choose_mapping
+from monitel_otlp.metrics.mapping import WindowMapping
 from monitel_otlp.metrics.readings import Readings
 from monitel_otlp.metrics.series import SERIES_LIMIT
 from monitel_otlp.metrics.window_queue import WindowQueue
 from monitel_otlp.sdk.metric_requests import MetricRequests
+from monitel_otlp.sdk.preferences import temporality_preference
 from monitel_otlp.sdk.providers import Providers
 from monitel_otlp.sdk.record_requests import RecordRequests
 from monitel_otlp.sdk.self_metrics import SelfMetrics
@@ -105,10 +106,10 @@ class Engine:
         self.delivery = Delivery(
             accounting, transports, self._spool, self._self_metrics.attempted, self._start_leftovers
         )
-        mapping = choose_mapping(time.time_ns(), settings.distributions)
-        readings = Readings(self._window_queue.table, delta=mapping.kind == "delta")
+        mapping = WindowMapping(temporality_preference(), time.time_ns(), settings.distributions)
+        self._readings = Readings(self._window_queue.table, delta=mapping.delta, with_waits=not attached)
         self.metric_requests = requests = MetricRequests(
-            mapping, self._self_metrics.waiting, resource, self._put, self._lost, readings=readings
+            mapping, self._self_metrics.waiting, resource, self._put, self._lost, readings=self._readings
         )
         self._record_requests = RecordRequests("logs", self._put, self._lost)
         self._span_requests = RecordRequests("traces", self._put, self._lost)
@@ -137,6 +138,7 @@ class Engine:
             providers=self.providers,
             collecting=self.collecting,
             register=self._register_instruments,
+            waits=self._readings.waits,
             is_used=self._is_used,
         )
         self.delivery.disk.start()

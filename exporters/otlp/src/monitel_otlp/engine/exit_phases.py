@@ -97,9 +97,7 @@ def run_exit_phases(
     return encoded
 
 
-def _prepare_raw(
-    sources: Sequence[Source], accounting: Accounting, forms: RawForms, deadline: float
-) -> list[RawItems]:
+def _prepare_raw(sources: Sequence[Source], accounting: Accounting, forms: RawForms, deadline: float) -> list[RawItems]:
     """Take the items that could not be encoded in time, and return them as they are written to disk.
 
     Args:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from functools import partial
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +10,7 @@ from opentelemetry import metrics
 
 import monitel
 from monitel.run_events import end_if_due
-from monitel_otel import WaitInstruments
-from monitel_otlp.metrics.queue_size import PIPELINE_SCOPE
+from monitel_otel import SCOPE, WaitInstruments
 from monitel_otlp.threads.callbacks import Callback
 from monitel_otlp.threads.pacing import yield_gil
 
@@ -23,6 +21,7 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
 
     from monitel_otlp.engine.encoder import Encoder, Source
+    from monitel_otlp.metrics.wait_readings import WaitReadings
     from monitel_otlp.metrics.window_queue import WindowQueue
     from monitel_otlp.sdk.metric_requests import MetricRequests
     from monitel_otlp.sdk.providers import Providers
@@ -53,6 +52,7 @@ class MetricRound:
         providers: The pipeline's own providers; None in an attached pipeline, where the application's reader collects.
         collecting: Held while the SDK collects.
         register: Creates the instruments of the pipeline itself.
+        waits: Writes the wait counters; None in an attached pipeline, where they are instruments.
         is_used: Returns True once the application has recorded something.
 
     Attributes:
@@ -70,6 +70,7 @@ class MetricRound:
         providers: Providers | None,
         collecting: RLock,
         register: Callable[[Meter], object],
+        waits: WaitReadings | None,
         is_used: Callable[[], bool],
     ) -> None:
         self._encoder = encoder
@@ -81,13 +82,19 @@ class MetricRound:
         self._collecting: Any = collecting
         self._register = register
         self._is_used = is_used
-        self._waits: WaitInstruments | None = None
+        self._instruments: WaitInstruments | None = None
+        self._last = False
         self._drained = Event()
         self._failed = False
         self.interrupted = False
         callbacks.add(Callback("an event handler, while windows were closed,", self._close_windows))
+        if waits is not None:
+            callbacks.add(Callback("reading the longest waits", waits.refresh_own))
+            callbacks.add(Callback("a source of wait counters", waits.refresh_sources))
         if providers is not None:
-            self._observe_in(providers.meter_provider.own_meter)
+            register(providers.meter_provider.own_meter(*SCOPE))
+        else:
+            callbacks.add(Callback("a source of wait counters", self._create_instruments))
 
     def run(self, *, last: bool) -> None:
         """Close expired windows, collect the values of instruments and encode both; in the encoder's thread.
@@ -95,6 +102,7 @@ class MetricRound:
         Args:
             last: The round is the last one.
         """
+        self._last = last
         if self.interrupted:  # a signal handler waits for this thread: encode what is queued first
             self._drain_windows()
             self.flush_stats(_LAST_CALLBACKS)
@@ -104,9 +112,9 @@ class MetricRound:
                 self._requests.flush()
         self._callbacks.refresh(_LAST_CALLBACKS if last else _CALLBACKS, self._drain_windows)
         if self.interrupted:
-            self._collect_apart(last)
+            self._collect_apart()
         else:
-            self._collect(last)
+            self._collect()
         self._drain_windows()
         if self._providers is not None:
             self._requests.read()
@@ -127,25 +135,19 @@ class MetricRound:
             before = recorded
             self._callbacks.wait(callback, _PROGRESS)
 
-    def _collect_apart(self, last: bool) -> None:
+    def _collect_apart(self) -> None:
         """Collect in another thread: the code that a signal has interrupted may hold the lock of an instrument."""
-        thread = Thread(target=self._collect, args=(last,), name="monitel-otlp-last", daemon=True)
+        thread = Thread(target=self._collect, name="monitel-otlp-last", daemon=True)
         try:
             thread.start()
         except RuntimeError:  # from 3.12 on, CPython starts no thread at the end of the process
-            collect = Callback("an instrument, at the end of the process,", partial(self._collect, last))
+            collect = Callback("an instrument, at the end of the process,", self._collect)
             self._callbacks.call(collect, _PATIENCE)
         else:
             thread.join(_PATIENCE)
 
-    def _collect(self, last: bool) -> None:
+    def _collect(self) -> None:
         """Encode the values of the SDK's instruments."""
-        if self._waits is None and not last and self._is_used():
-            # Attached: by now the application has set its provider. A reader without any instrument would never ask
-            # for the windows. A process that records nothing, such as a launcher, creates no instruments.
-            self._observe_in(metrics.get_meter_provider().get_meter)
-        if self._waits is not None:
-            self._waits.refresh()
         if self._providers is None:
             return
         try:
@@ -159,10 +161,18 @@ class MetricRound:
         for _ in self._requests.collected(collected) if collected is not None else ():
             self._encoder.pause()
 
-    def _observe_in(self, get_meter: Callable[[str, str], Meter]) -> None:
-        """Create the instruments of the pipeline itself and of the process's wait counters."""
-        self._waits = WaitInstruments(get_meter("monitel", monitel.__version__))
-        self._register(get_meter(PIPELINE_SCOPE, monitel.__version__))
+    def _create_instruments(self) -> None:
+        """Create the instruments of an attached pipeline itself and of the process's wait counters.
+
+        By now the application has set its provider. A reader without any instrument would never ask for the windows. A
+        process that records nothing, such as a launcher, creates no instruments.
+        """
+        if self._instruments is None and not self._last and self._is_used():
+            meter = metrics.get_meter_provider().get_meter(*SCOPE)
+            self._instruments = WaitInstruments(meter)
+            self._register(meter)
+        if self._instruments is not None:
+            self._instruments.refresh()
 
     def _close_windows(self) -> None:
         """Close expired windows, which calls event handlers of the application; in the callback thread."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-import monitel
-from monitel_otel import Records
+from monitel_otel import SCOPE, Records
 from monitel_otlp._compat import get_logger_provider, is_set
 from monitel_otlp.accounting import Stage
 
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
     from monitel_otlp.logs.mapping import LoggedEvent
 
 _log = logging.getLogger("monitel.otlp")
-
-_SCOPE = "monitel"
 
 
 class ApplicationEvents:
@@ -61,7 +58,7 @@ class ApplicationEvents:
             if self._records is None:
                 if not is_set(get_logger_provider()):
                     return False
-                self._records = Records(get_logger_provider().get_logger(_SCOPE, monitel.__version__))
+                self._records = Records(get_logger_provider().get_logger(*SCOPE))
             target = context if inside is None else inside.context(context)
             self._records.write(event, step=step, context=target, observed_ns=observed_ns)
         except Exception:
@@ -75,7 +72,7 @@ class ApplicationEvents:
         """Count the records that a ``LogExporter`` receives: returned events, and records of the application."""
         scopes = [record.instrumentation_scope for record in batch]
         with self._accounting.lock:
-            ours = sum(scope is not None and scope.name == _SCOPE for scope in scopes)
+            ours = sum(scope is not None and scope.name == SCOPE[0] for scope in scopes)
             ours = min(ours, self._accounting.held("logs", Stage.APPLICATION))
             self._accounting.move("logs", Stage.APPLICATION, Stage.ENCODING, ours)
             self._accounting.record("logs", len(batch) - ours)

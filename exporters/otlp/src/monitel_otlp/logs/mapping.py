@@ -9,6 +9,7 @@ from opentelemetry.trace import get_current_span
 
 import monitel
 from monitel.attributes import escape_surrogates, fits_int64
+from monitel_otlp._compat import SeverityNumber
 from monitel_otlp.logs.timestamps import Timestamps
 from monitel_otlp.messages.attributes import plain_value, write_attributes, write_value
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("monitel.otlp")
 
 _SAMPLED = 1  # in the flags of a trace
+_SEVERITY_TEXTS = {each.value: each.name for each in SeverityNumber}  # 9: INFO, 10: INFO2
 
 #: Time, time of logging, severity, name, body (None stands for the name), attributes, number of dropped attributes,
 #: trace id, span id, flags.
@@ -97,6 +99,7 @@ class EventMapping:
         record.time_unix_nano = time_ns
         record.observed_time_unix_nano = observed_ns
         record.severity_number = severity
+        record.severity_text = _SEVERITY_TEXTS.get(severity, "")
         record.event_name = name
         if body is None:
             record.body.string_value = name

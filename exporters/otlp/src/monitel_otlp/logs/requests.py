@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import monitel
+from monitel_otel import SCOPE
 from monitel_otlp._compat import log_record_limits
 from monitel_otlp.logs.mapping import EventMapping
 from monitel_otlp.messages.request_builder import ItemRequests, RequestBuilder
@@ -21,7 +21,7 @@ class EventRequests(ItemRequests):
     Args:
         put: Receives each finished request.
         lost: Receives signal, reason and number of items.
-        resource: The resource as a message, serialized.
+        resource: The resource and its schema; see :func:`monitel_otlp.sdk.official_encoders.encode_resource`.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class EventRequests(ItemRequests):
         resource: bytes,
     ) -> None:
         self.mapping = EventMapping(log_record_limits())
-        builder = RequestBuilder("logs", resource, ("monitel", monitel.__version__), self.mapping.write, put)
+        builder = RequestBuilder("logs", resource, SCOPE, self.mapping.write, put)
         super().__init__("an event", "logs", builder, lost)
 
     def add(self, item: tuple[Any, ...]) -> None:

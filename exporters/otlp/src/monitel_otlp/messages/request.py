@@ -43,7 +43,8 @@ class FrozenRequest:
         items: Number of recorded items (windows, log records, spans) in this request.
         created_ns: Time of encoding, Unix ns.
         weights: For each metric point, log record or span of the message, in order, the number of items that end with
-            it, as ``array("I").tobytes()``. If empty, each number is 1, or 0 if ``items`` is 0.
+            it, as ``array("I").tobytes()``. If empty, each number is 1, or 0 if ``items`` is 0; a rejected request
+            has fewer items than records if the backend has stored a part of it.
         synthetic: Number of spans that the pipeline has made itself. They are not items.
         idle: True if it holds only metrics of the pipeline itself, which are not written to disk.
     """

@@ -7,10 +7,9 @@ import time
 from array import array
 from typing import TYPE_CHECKING, Any
 
-from opentelemetry.proto.resource.v1.resource_pb2 import Resource
-
 from monitel_otlp.messages.records import LEVELS
 from monitel_otlp.messages.request import REQUESTS, FrozenRequest
+from monitel_otlp.messages.scopes import write_scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,8 +25,8 @@ class RequestBuilder:
 
     Args:
         signal: ``"logs"`` or ``"traces"``.
-        resource: The resource as a message, serialized.
-        scope: Name and version of the scope.
+        resource: The resource and its schema; see :func:`monitel_otlp.sdk.official_encoders.encode_resource`.
+        scope: Name, version and schema of the scope.
         write: Fills one new record from plain values.
         put: Receives each finished request.
         created_ns: Creation time of the requests, Unix ns; None: the time at which each request is finished.
@@ -37,14 +36,14 @@ class RequestBuilder:
         self,
         signal: str,
         resource: bytes,
-        scope: tuple[str, str],
+        scope: tuple[str, str, str],
         write: Callable[[Any, Any], None],
         put: Callable[[FrozenRequest], None],
         *,
         created_ns: int | None = None,
     ) -> None:
         self._signal = signal
-        self._resource = Resource.FromString(resource)
+        self._resource = resource
         self._scope = scope
         self._write = write
         self._put = put
@@ -90,9 +89,9 @@ class RequestBuilder:
         resources, scopes, records = LEVELS[self._signal]
         self._message = REQUESTS[self._signal]()
         resource = getattr(self._message, resources).add()
-        resource.resource.CopyFrom(self._resource)
+        resource.ParseFromString(self._resource)
         scope = getattr(resource, scopes).add()
-        scope.scope.name, scope.scope.version = self._scope
+        write_scope(scope, self._scope)
         self._records = getattr(scope, records)
         self._weights = array("I")
         self._synthetic = 0
@@ -111,9 +110,7 @@ class ItemRequests:
         lost: Receives signal, reason and number of items.
     """
 
-    def __init__(
-        self, noun: str, signal: str, builder: RequestBuilder, lost: Callable[[str, str, int], None]
-    ) -> None:
+    def __init__(self, noun: str, signal: str, builder: RequestBuilder, lost: Callable[[str, str, int], None]) -> None:
         self._noun = noun
         self._signal = signal
         self._builder = builder

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality
 
-import monitel
-from monitel_otel import describe
+from monitel_otel import SCOPE, describe
 from monitel_otlp.messages.records import LEVELS, count_records
 from monitel_otlp.messages.request import FrozenRequest
+from monitel_otlp.messages.scopes import is_own, write_scope
 
 if TYPE_CHECKING:
     from monitel_otlp.metrics.window_row import WindowRow
@@ -26,7 +26,7 @@ class Points:
     :meth:`rollback`, which removes them. A window is delivered when its last point in message order is delivered.
 
     Args:
-        version: Version of the scope.
+        scope: Name, version and schema of the scope.
 
     Attributes:
         request: The message with the points.
@@ -35,14 +35,14 @@ class Points:
         bytes: Estimated size of the points.
     """
 
-    def __init__(self, version: str = monitel.__version__) -> None:
+    def __init__(self, scope: tuple[str, str, str] = SCOPE) -> None:
         self.windows = 0
         self.items = 0
         self.bytes = 0
         self.request = ExportMetricsServiceRequest()
-        scope = self.request.resource_metrics.add().scope_metrics.add()
-        scope.scope.name, scope.scope.version = "monitel", version
-        self._metrics = scope.metrics
+        of_scope = self.request.resource_metrics.add().scope_metrics.add()
+        write_scope(of_scope, scope)
+        self._metrics = of_scope.metrics
         self._found: dict[str, tuple[int, Any, list[int]]] = {}
         self._added: list[tuple[int, Any, list[int]]] = []  # metrics of the uncommitted window
         self._unplaced = 0  # windows without a point, counted with the next point
@@ -65,7 +65,7 @@ class Points:
             metric = self._metrics.add()
             metric.name = name
             metric.unit = unit
-            metric.description = describe(definition.name, definition.description)
+            metric.description = describe(definition.name, definition.description, series.name)
             data = getattr(metric, shape)
             if temporality:
                 data.aggregation_temporality = temporality
@@ -107,7 +107,7 @@ class Points:
         self._added.clear()
 
     def frozen(self, other_metrics: Any, created_ns: int, *, idle: bool = False) -> FrozenRequest:
-        """Return the finished request.
+        """Return the finished request. All metrics in scopes of monitel are put in one scope, after those of windows.
 
         Args:
             other_metrics: ``ResourceMetrics`` with the resource and all other metrics of the request; it is copied.
@@ -115,10 +115,19 @@ class Points:
             idle: True if ``other_metrics`` has only the pipeline's self-metrics; used for a request without windows.
         """
         target = self.request.resource_metrics[0]
+        target.resource.CopyFrom(other_metrics.resource)
+        target.schema_url = other_metrics.schema_url
         if not self.windows:
-            target.CopyFrom(other_metrics)
+            del self._metrics[:]  # of windows that could not be encoded
+        for scope in other_metrics.scope_metrics:
+            if is_own(scope):
+                self._metrics.extend(scope.metrics)
+            else:
+                target.scope_metrics.append(scope)
+        if not self._metrics:
+            del target.scope_metrics[0]
+        if not self.windows:
             return FrozenRequest("metrics", self.request.SerializeToString(), 0, created_ns, idle=idle)
-        target.MergeFrom(other_metrics)
         weights = array("I")
         for _, _, of_metric in self._found.values():
             weights.extend(of_metric)

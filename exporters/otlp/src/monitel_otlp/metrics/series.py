@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import monitel
 from monitel.attributes import typed_items
-from monitel_otel import MetricNames, counter_description
+from monitel_otel import NAMES, counter_description, unit_of_number
 from monitel_otlp.messages.attributes import key_values
-from monitel_otlp.metrics.metric_owners import MetricOwners
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
@@ -35,11 +34,11 @@ class Series:
         definition: Definition of the first Stat with the name, which decides the metric's unit and monotonicity.
         attributes: Attributes of every point.
         count: Number of samples so far.
-        sum: Sum of the samples so far, without windows whose sum is not finite.
-        begin_ns: Start of the first window, even if it was dropped from the queue; 0 before. With the first point it is
-            fixed.
+        sum: Sum of the samples so far, without windows whose sum is not finite. It is also without windows whose sum is
+            negative, if the series is monotonic.
+        begin_ns: Earliest start of a window, even if the window was dropped from the queue; 0 before. Unix ns.
+        start_ns: Start of cumulative points, Unix ns; set by the encoder, constant from the first point on.
         begun: Suffixes of the cumulative sums that have a point; set by the encoder.
-        signed: A sample was negative.
         end_ns: Time of the latest point; set by the encoder.
         histogram: Distribution of the samples so far; set by the encoder, because merging takes too long for the
             training loop.
@@ -52,8 +51,8 @@ class Series:
     count: int = 0
     sum: float = 0.0
     begin_ns: int = 0
+    start_ns: int = 0
     begun: frozenset[str] = frozenset()
-    signed: bool = False
     end_ns: int = 0
     histogram: monitel.Histogram | None = None
     dropped: deque[monitel.Histogram] = field(default_factory=deque)
@@ -76,9 +75,9 @@ class Series:
 
 
 class SeriesTable:
-    """The series of windows, of logged numbers and of counters, which are separate even if they have the same name.
+    """The series of windows, logged numbers and counters, and the attributes of wait counters and of the step.
 
-    A metric name that two of these kinds use is logged once.
+    No two of them have the same metric name, see :class:`monitel_otel.MetricNames`.
 
     A name has at most ``limit`` sets of attributes. Further sets share one series with the attribute
     ``otel.metric.overflow``, as in OpenTelemetry's SDK; this is logged once.
@@ -94,10 +93,6 @@ class SeriesTable:
         self._attributes = dict(attributes or {})
         self._identity = typed_items(self._attributes)
         self._lock = lock
-        self._names = MetricNames()
-        self._number_names = MetricNames("logged numbers")
-        self._counter_names = MetricNames("counters")
-        self._owners = MetricOwners()
         self._definitions: dict[str, monitel.StatDefinition] = {}
         self._counter_definitions: dict[str, monitel.StatDefinition] = {}
         self._different: set[str] = set()
@@ -107,16 +102,16 @@ class SeriesTable:
 
     def of_stat(self, definition: monitel.StatDefinition) -> Series:
         """Return the series of a Stat's windows."""
-        name = self._names.of(definition.name)
+        name = NAMES.of_stat(definition.name, definition.aggregations)
         first = self._definitions.setdefault(name, definition)
         if first is not definition and (first.unit, first.monotonic) != (definition.unit, definition.monotonic):
             self._warn_of_difference(first, definition)
         attributes = definition.attributes
         if not attributes and not self._attributes:
-            return self._series.get(name) or self._new_of_stat(name, name, first, {})
+            return self._series.get(name) or self._new(name, name, name, first, {})
         attributes = {**self._attributes, **attributes}
         key = name, typed_items(attributes)
-        return self._series.get(key) or self._new_of_stat(key, name, first, attributes)
+        return self._series.get(key) or self._new(key, name, name, first, attributes)
 
     def of_number(self, name: str, attributes: Mapping[str, Any], identity: Hashable) -> Series:
         """Return the series of a logged number.
@@ -126,42 +121,33 @@ class SeriesTable:
             attributes: The attributes of the call.
             identity: Result of :meth:`identity` for these attributes.
         """
-        metric = self._number_names.of(name)
+        metric = NAMES.of_number(name)
         key = "number", metric, identity
         return self._series.get(key) or self._new_of_number(key, name, metric, attributes)
 
     def of_counter(self, counter: monitel.Counter) -> Series:
         """Return the series of a counter."""
-        metric = self._counter_names.of(counter.name)
+        metric = NAMES.of_counter(counter.name)
         key = "counter", metric, self.identity(counter.attributes)
         return self._series.get(key) or self._new_of_counter(key, metric, counter)
 
-    def own_gauge(self, name: str) -> tuple[KeyValue, ...]:
-        """Return the attributes for a gauge of monitel itself, whose name is in use from now on."""
-        self._owners.add("gauge of monitel", name)
+    def attributes(self) -> tuple[KeyValue, ...]:
+        """Return the attributes that every point has."""
         return tuple(key_values(self._attributes))
 
     def identity(self, attributes: Mapping[str, Any]) -> Hashable:
         """Return a key that identifies the attributes of the points of a ``monitel.log()`` call or a counter."""
         return typed_items({**self._attributes, **attributes}) if attributes else self._identity
 
-    def _new_of_stat(
-        self, key: Hashable, name: str, definition: monitel.StatDefinition, attributes: Mapping[str, Any]
-    ) -> Series:
-        self._owners.add("Stat", *(f"{name}.{aggregation.suffix}" for aggregation in definition.aggregations))
-        return self._new(key, name, name, definition, attributes)
-
     def _new_of_number(self, key: Hashable, name: str, metric: str, attributes: Mapping[str, Any]) -> Series:
         description = "" if metric == name else f"Logged as {name!r}"
-        definition = monitel.StatDefinition(metric, (), "", description, {}, monotonic=False)
-        self._owners.add("logged number", metric)
+        definition = monitel.StatDefinition(metric, (), unit_of_number(name), description, {}, monotonic=False)
         return self._new(key, ("number", metric), metric, definition, {**self._attributes, **attributes})
 
     def _new_of_counter(self, key: Hashable, metric: str, counter: monitel.Counter) -> Series:
         description = counter_description(counter, metric)
         definition = monitel.StatDefinition(metric, (), counter.unit, description, {}, monotonic=True)
         definition = self._counter_definitions.setdefault(metric, definition)
-        self._owners.add("counter", metric)
         return self._new(key, ("counter", metric), metric, definition, {**self._attributes, **counter.attributes})
 
     def _new(
@@ -179,9 +165,9 @@ class SeriesTable:
                 key = owner, typed_items(attributes)
                 overflows = owner not in self._overflowing
                 self._overflowing.add(owner)
-            series = self._series.get(key)
-            if series is None:
-                series = self._series[key] = Series(name, definition, tuple(key_values(attributes)))
+            created = Series(name, definition, tuple(key_values(attributes)))  # may destruct a Stat with the same key
+            series = self._series.setdefault(key, created)
+            if series is created:
                 self._series_of_name[owner] += 1
         if overflows:
             _log.warning(

@@ -9,19 +9,14 @@ MILLISECOND_NS = 1_000_000  #: Prometheus keeps the first of two points that are
 _EARLIEST_NS = 30 * 60 * 10**9  # Prometheus refuses samples that are an hour older than its latest one
 
 
-def start_point_ns(start_ns: int, begin_ns: int, first_ns: int) -> int | None:
+def start_point_ns(start_ns: int, begin_ns: int, first_ns: int) -> int:
     """Return the time of the start point of a sum.
 
-    It is at least 1 ms, and at most 30 minutes, before the first point.
+    It is at least 1 ms, and at most 30 minutes, before the first point, and not before the start time.
 
     Args:
-        start_ns: Start time that the points carry, Unix ns. The start point is never earlier.
+        start_ns: Start time that the points carry, Unix ns; at least 1 ms before the first point.
         begin_ns: Time at which the sum was still zero, Unix ns.
         first_ns: Time of the first point, Unix ns.
-
-    Returns:
-        Unix ns; None if the start time leaves no room for it.
     """
-    latest_ns = first_ns - MILLISECOND_NS
-    at_ns = max(start_ns, min(begin_ns, latest_ns), first_ns - _EARLIEST_NS)
-    return at_ns if at_ns <= latest_ns else None
+    return max(start_ns, min(begin_ns, first_ns - MILLISECOND_NS), first_ns - _EARLIEST_NS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from threading import RLock
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,7 +26,7 @@ class Entry(NamedTuple):
     Attributes:
         window: The window.
         series: The series of the window.
-        finite_sum: The window's sum if it is finite.
+        finite_sum: The window's sum; None if it is left out of the total.
         total_count: Number of the series' samples up to this window.
         total_sum: Sum of the series' samples up to this window.
     """
@@ -45,8 +46,9 @@ class WindowQueue:
 
     When the queue is full, the oldest item is dropped and counted. Totals are computed when a window is put into the
     queue, so that cumulative counts and sums are correct even if windows are dropped, and outlive the Stats.
-    ``nonfinite`` counts windows whose sum is not finite and therefore not in the total, ``discarded`` the samples that
-    ``max_samples`` kept out.
+    ``discarded`` counts the samples that ``max_samples`` kept out. ``nonfinite`` counts the windows whose sum is left
+    out of the total: it is not finite, or it is negative although the series is monotonic, where a fall would look like
+    a restart.
 
     Of several values of one number within a millisecond, which Prometheus cannot distinguish, only the last one is
     kept, as one item. ``coalesced`` counts the others. ``left_out`` counts the values that ``monitel.log()`` left out.
@@ -79,31 +81,44 @@ class WindowQueue:
         self.queue: BoundedQueue[QueuedEntry] = BoundedQueue(limit, limit_bytes, wake=wake, evicted=_dropped)
         self._lock = RLock()  # a garbage collection inside may destruct a Stat, which logs its last window
         self.table = SeriesTable(series_limit, attributes, self._lock)
+        self._arrived: deque[tuple[monitel.Window, Series]] = deque()
+        self._putting = False
         self._newest: dict[Series, LoggedNumber] = {}
 
     def __len__(self) -> int:
         return len(self.queue)
 
     def put(self, window: monitel.Window) -> None:
-        """Append a window, and update the totals of its series."""
-        series = self.table.of_stat(window.definition)
-        finite_sum = window.sum if math.isfinite(window.sum) else None
+        """Append a window, and update the totals of its series.
+
+        A garbage collection in here may destruct a Stat, which puts its last window: it follows after this one, so that
+        the totals rise in the order of the queue.
+        """
+        self._arrived.append((window, self.table.of_stat(window.definition)))
+        with self._lock:
+            while self._arrived and not self._putting:
+                self._putting = True
+                try:
+                    self._put(*self._arrived.popleft())
+                finally:
+                    self._putting = False
+
+    def _put(self, window: monitel.Window, series: Series) -> None:
+        falls = series.definition.monotonic and window.sum < 0
+        finite_sum = window.sum if math.isfinite(window.sum) and not falls else None
         histogram = window.histogram
         size = _WINDOW_BYTES
         if histogram is not None:
             size += _BUCKET_BYTES * (len(histogram.positive) + len(histogram.negative))
-        with self._lock:
-            self.discarded += window.discarded
-            series.count += window.count
-            if not series.begin_ns or (window.start_ns < series.begin_ns and not series.end_ns):
-                series.begin_ns = window.start_ns
-            if finite_sum is None:
-                self.nonfinite += 1
-            else:
-                series.sum += finite_sum
-            if window.min < 0:
-                series.signed = True
-            self.queue.put(Entry(window, series, finite_sum, series.count, series.sum), size)
+        self.discarded += window.discarded
+        series.count += window.count
+        if not series.begin_ns or window.start_ns < series.begin_ns:
+            series.begin_ns = window.start_ns
+        if finite_sum is None:
+            self.nonfinite += 1
+        else:
+            series.sum += finite_sum
+        self.queue.put(Entry(window, series, finite_sum, series.count, series.sum), size)
 
     def put_numbers(self, numbers: monitel.LoggedNumbers) -> None:
         """Append the numbers of one ``monitel.log()`` call."""

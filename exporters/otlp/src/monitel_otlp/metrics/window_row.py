@@ -42,9 +42,10 @@ class WindowRow(NamedTuple):
         last: The last sample.
         stddev: Standard deviation of the samples, if requested.
         histogram: Distribution of the samples, if requested.
-        finite_sum: The sum of the finite sums of all merged windows; None if there is none.
+        finite_sum: The part of ``total_sum`` that comes from this window, or from the merged windows; None if their
+            sums are left out of it.
         total_count: Number of the series' samples up to this window.
-        total_sum: Sum of the series' samples up to this window.
+        total_sum: Sum of the series' samples up to this window, see :attr:`Series.sum`.
         items: Number of merged windows.
         total_histogram: Distribution of the series' samples up to this window; set by the mapping.
     """
@@ -69,6 +70,12 @@ class WindowRow(NamedTuple):
     def value(self, suffix: str) -> float | None:
         """Return the number of an aggregation other than COUNT, SUM and HISTOGRAM."""
         return _VALUES[suffix](self)
+
+    @property
+    def delta_start_ns(self) -> int:
+        """Start of points with delta temporality, Unix ns: before their time, not before the series' latest point."""
+        start_ns = self.start_ns if self.start_ns < self.end_ns else self.end_ns - MILLISECOND_NS
+        return max(start_ns, self.series.end_ns)
 
 
 _VALUES: dict[str, Callable[[WindowRow], float | None]] = {
@@ -175,22 +182,27 @@ def ascending(rows: list[WindowRow], earliest_ns: int) -> list[WindowRow]:
 
 
 def _merged(one: WindowRow, other: WindowRow) -> WindowRow:
-    """Return two windows of one series as one, with the totals of the later one; of two numbers, the later one."""
+    """Return two windows of one series as one, with the totals of the later one; of two numbers, the later one.
+
+    It has the aggregations of both, because two Stats of one series may differ in them.
+    """
     if other.suffixes == NUMBER:
         return other._replace(items=one.items + other.items)
     both = _window(one).merge(_window(other))
     sums = [row.finite_sum for row in (one, other) if row.finite_sum is not None]
     return other._replace(
-        start_ns=one.start_ns,
+        suffixes=tuple(dict.fromkeys(one.suffixes + other.suffixes)),
+        start_ns=both.start_ns,
         samples=both.count,
         sum=both.sum,
         min=both.min,
         max=both.max,
         last=both.last,
         stddev=both.stddev,
-        histogram=both.histogram or other.histogram or one.histogram,  # two Stats of a name may differ
+        histogram=both.histogram or other.histogram or one.histogram,
         finite_sum=sum(sums) if sums else None,
         items=one.items + other.items,
+        total_histogram=other.total_histogram or one.total_histogram,
     )
 
 

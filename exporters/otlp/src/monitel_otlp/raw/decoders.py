@@ -5,16 +5,20 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
+from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+
 from monitel_otlp.logs.mapping import EventMapping
 from monitel_otlp.messages.request_builder import BYTES_PER_REQUEST, RequestBuilder
-from monitel_otlp.metrics.mapping import mapping_of
+from monitel_otlp.metrics.mapping import WindowMapping
 from monitel_otlp.metrics.points import Points
+from monitel_otlp.metrics.queue_size import write_queue_size
 from monitel_otlp.metrics.series_state import series_of
 from monitel_otlp.raw.forms import VERSION
 from monitel_otlp.raw.sdk_records import record_of
 from monitel_otlp.raw.sdk_spans import span_of
 from monitel_otlp.raw.sdk_values import owner_of
-from monitel_otlp.sdk.metric_requests import WINDOWS_PER_STEP, queue_size_metrics
+from monitel_otlp.sdk.metric_requests import WINDOWS_PER_STEP
 from monitel_otlp.sdk.record_requests import RecordRequests
 from monitel_otlp.threads.pacing import Pace
 from monitel_otlp.traces.mapping import RangeMapping
@@ -40,15 +44,21 @@ def decoders() -> Mapping[str, Callable[[Header], Decoder]]:
     return {
         "windows": _WindowDecoder,
         "events": lambda header: _ItemDecoder(header, "logs", EventMapping.write),
-        "ranges": lambda header: _ItemDecoder(header, "traces", RangeMapping.write, synthetic=-1),
+        "ranges": _range_decoder,
         "records": lambda header: _SdkDecoder(header, "logs", record_of),
         "spans": lambda header: _SdkDecoder(header, "traces", span_of),
     }
 
 
-def _fields(header: Header) -> tuple[bytes, tuple[str, str], int, Any]:
-    _, version, resource, scope, created_ns, state = header
-    if version != VERSION:
+def _fields(header: Header) -> tuple[bytes, tuple[str, str, str], int, Any]:
+    kind, version, resource, scope, created_ns, state = header
+    if version == 1:  # without schemas
+        resource, scope = ResourceMetrics(resource=Resource.FromString(resource)).SerializeToString(), (*scope, "")
+    if version == 1 and kind == "windows":
+        (_, start_ns, _), _, series = state
+        for number, (*before, _signed, end_ns, histogram, dropped, begin_ns, begun) in enumerate(series):
+            series[number] = *before, end_ns, histogram, dropped, begin_ns, begun, min(start_ns, begin_ns)
+    elif version not in {1, VERSION}:
         raise ValueError(f"expected version {VERSION} of raw items, got {version!r}: use a newer monitel-otlp")
     return resource, scope, created_ns, state
 
@@ -76,32 +86,45 @@ class _ItemDecoder:
         return _taken(self._requests)
 
 
+def _range_decoder(header: Header) -> _ItemDecoder:
+    write = _write_range_of_version_1 if header[1] == 1 else RangeMapping.write
+    return _ItemDecoder(header, "traces", write, synthetic=-1)
+
+
+def _write_range_of_version_1(plain: Any, span: Any) -> None:
+    """Fill a span from a range without the flag of ranges that an exception left."""
+    *before, synthetic = plain
+    RangeMapping.write((*before, False, synthetic), span)
+
+
 class _WindowDecoder:
     """Decodes windows. The state of their series continues from block to block."""
 
     def __init__(self, header: Header) -> None:
-        self._resource, (_, self._version), self._created_ns, state = _fields(header)
+        self._resource, self._scope, self._created_ns, state = _fields(header)
         self._pace = Pace()
         mapping, self._waiting, series = state
-        self._mapping = mapping_of(*mapping)
+        self._mapping = WindowMapping(*mapping)
         self._series = [series_of(plain) for plain in series]
 
     def decode(self, items: list[Any]) -> list[FrozenRequest]:
         requests = []
-        points = Points(self._version)
+        points = Points(self._scope)
         for begin in range(0, len(items), WINDOWS_PER_STEP):
             self._pace.pause()
             part = items[begin : begin + WINDOWS_PER_STEP]
             self._mapping.write_plain([(plain, self._series[plain[0]]) for plain in part], points)
             if points.bytes >= BYTES_PER_REQUEST:
                 requests.append(self._frozen(points))
-                points = Points(self._version)
+                points = Points(self._scope)
         if points.windows:
             requests.append(self._frozen(points))
         return requests
 
     def _frozen(self, points: Points) -> FrozenRequest:
-        return points.frozen(queue_size_metrics(self._resource, self._waiting, self._created_ns), self._created_ns)
+        metrics = ResourceMetrics.FromString(self._resource)
+        write_queue_size(metrics, self._waiting, self._mapping.start_ns, self._created_ns)
+        return points.frozen(metrics, self._created_ns)
 
 
 class _SdkDecoder:

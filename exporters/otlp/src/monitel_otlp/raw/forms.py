@@ -3,8 +3,8 @@
 At the end of the process there may not be enough time to encode all items. Each item is then written to disk as a
 tuple of exact built-in values. The resource and the state that all items of one kind share are in the header, once.
 
-A header is a tuple: kind, version, resource (a serialized message), scope (name and version), creation time in Unix
-ns, and the shared state.
+A header is a tuple: kind, version, resource and its schema (a serialized message), scope (name, version and schema),
+creation time in Unix ns, and the shared state.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any
 
-import monitel
+from monitel_otel import SCOPE
 from monitel_otlp.metrics.series_state import plain_series
 from monitel_otlp.metrics.window_row import plain_window
 from monitel_otlp.raw.sdk_records import plain_record
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("monitel.otlp")
 
-VERSION = 1
+VERSION = 2
 
 Header = tuple[Any, ...]
 
@@ -53,8 +53,7 @@ class RawForm:
                 self.items.append(plain(item))
             except Exception:
                 self.lost += 1
-        scope = "monitel", monitel.__version__
-        self.header: Header = (kind, VERSION, resource, scope, time.time_ns(), state)
+        self.header: Header = (kind, VERSION, resource, tuple(SCOPE), time.time_ns(), state)
         if self.lost:
             _log.warning("%d of the queued %s cannot be written to disk and are dropped", self.lost, kind)
 

@@ -38,9 +38,9 @@ class CallbackMeterProvider(MeterProvider):
         """Return a meter whose observable callbacks run in the callback thread."""
         return _CallbackMeter(super().get_meter(name, *positional, **named), self._callbacks)
 
-    def own_meter(self, name: str, version: str) -> Meter:
+    def own_meter(self, name: str, version: str, schema_url: str) -> Meter:
         """Return a meter of the SDK, for callbacks of the pipeline itself, which cannot hang."""
-        return super().get_meter(name, version)
+        return super().get_meter(name, version, schema_url)
 
     def force_flush(self, timeout_millis: float = 10_000) -> bool:
         """Deliver all items, including the values of all instruments."""

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics as ResourceMetricsMessage
 
 from monitel_otlp.messages.request_builder import BYTES_PER_REQUEST, RECORDS_PER_REQUEST
+from monitel_otlp.messages.scopes import is_own
 from monitel_otlp.metrics.points import Points
-from monitel_otlp.metrics.queue_size import PIPELINE_SCOPE, write_queue_size
+from monitel_otlp.metrics.queue_size import SELF_METRICS, write_queue_size
 from monitel_otlp.sdk.official_encoders import (
     append_metrics,
     encode_resource,
@@ -40,8 +41,8 @@ class MetricRequests:
     """Encodes windows, logged numbers, and the metrics that a reader has collected, into requests of one resource.
 
     A request holds the metrics of the reader, the readings of counters, and windows. Windows that do not fit are put
-    into further requests, each with the current queue size of the pipeline: Prometheus orders samples by resource, so
-    each request needs a sample with the current time.
+    into further requests. Each request has the current queue size of the pipeline: Prometheus orders samples by
+    resource, so each request needs a sample with the current time.
 
     A window that cannot be encoded is lost, and reported to ``lost`` with the reason ``encoding``. Add windows from one
     thread at a time; :meth:`export` and :meth:`collected` may run in another thread.
@@ -56,7 +57,7 @@ class MetricRequests:
 
     Attributes:
         mapping: The mapping.
-        resource: The current resource as a message, serialized.
+        resource: The current resource and its schema; see :func:`monitel_otlp.sdk.official_encoders.encode_resource`.
     """
 
     def __init__(
@@ -71,7 +72,6 @@ class MetricRequests:
     ) -> None:
         self.mapping = mapping
         self._readings = readings
-        self._readings_due = False
         self.resource = encode_resource(resource)
         self._waiting: list[QueuedEntry] = []  # of the next group
         self._points = Points()  # of the next request
@@ -92,14 +92,16 @@ class MetricRequests:
             self._encode_group()
 
     def read(self) -> None:
-        """Write the process's counters into the next request, if there are any."""
-        self._readings_due = self._readings is not None and self._readings.any()
+        """Write the counters, wait counters and step of the process into the next requests, if there are any."""
+        if self._readings is not None:
+            self._readings.begin()
 
     def flush(self) -> None:
         """Put everything that is not in a request yet. This takes no lock of the SDK."""
         if self._waiting:
             self._encode_group()
-        while self._collected or self._points.windows or self._readings_due:
+        readings = self._readings
+        while self._collected or self._points.windows or (readings is not None and readings.due):
             self._put_next()
 
     def collected(self, metrics_data: MetricsData) -> Iterator[None]:
@@ -108,7 +110,8 @@ class MetricRequests:
         A metric that cannot be encoded is left out. A warning is logged once.
         """
         for data in metrics_data.resource_metrics[:1]:
-            message = resource_metrics(data.resource, data.schema_url)
+            message = resource_metrics(data.resource)
+            self.resource = message.SerializeToString()
             for scope in data.scope_metrics:
                 target = message.scope_metrics.add()
                 for metrics in steps(scope.metrics):
@@ -119,7 +122,6 @@ class MetricRequests:
                     yield
                 if not target.metrics:
                     del message.scope_metrics[-1]
-            self.resource = message.resource.SerializeToString()
             if message.scope_metrics:
                 self._collected.append(message)
 
@@ -154,18 +156,15 @@ class MetricRequests:
         now_ns = time.time_ns()
         if self._collected:
             metrics = self._collected.popleft()
-            idle = all(scope.scope.name == PIPELINE_SCOPE for scope in metrics.scope_metrics)
+            idle = all(map(_describes_pipeline, metrics.scope_metrics))
         else:
-            metrics, idle = queue_size_metrics(self.resource, self._queue_size(), now_ns), False
-        if self._readings_due and self._readings is not None:
-            self._readings_due = False
+            metrics, idle = ResourceMetricsMessage.FromString(self.resource), False
+        write_queue_size(metrics, self._queue_size(), self.mapping.start_ns, now_ns)
+        if self._readings is not None and self._readings.due:
             idle &= not self._readings.write(metrics, now_ns)
         self._put(points.frozen(metrics, now_ns, idle=idle))
 
 
-def queue_size_metrics(resource: bytes, queue_size: int, time_ns: int) -> Any:
-    """Return a ``ResourceMetrics`` message with the queue size, for windows without metrics of a reader."""
-    message = ResourceMetricsMessage()
-    message.resource.ParseFromString(resource)
-    write_queue_size(message.scope_metrics.add(), queue_size, time_ns)
-    return message
+def _describes_pipeline(scope: Any) -> bool:
+    """Return True if the scope has only self-metrics of the pipeline."""
+    return is_own(scope) and all(metric.name.startswith(SELF_METRICS) for metric in scope.metrics)

@@ -11,6 +11,7 @@ from opentelemetry.sdk.metrics.export import MetricsData, ResourceMetrics, Scope
 from opentelemetry.sdk.resources import Resource
 
 from monitel_otlp._compat import encode_logs
+from monitel_otlp.messages.scopes import complete_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -23,14 +24,19 @@ ENCODERS: dict[str, Callable[[Any], Any]] = {"logs": encode_logs, "traces": enco
 POINTS_PER_STEP = 16
 
 
-def resource_metrics(resource: Resource, schema_url: str = "") -> Any:
-    """Return a new ``ResourceMetrics`` message with a resource, and without metrics."""
-    return encode_metrics(MetricsData([ResourceMetrics(resource, [], schema_url)])).resource_metrics[0]
+def resource_metrics(resource: Resource) -> Any:
+    """Return a new ``ResourceMetrics`` message with a resource and its schema, and without metrics."""
+    message = encode_metrics(MetricsData([ResourceMetrics(resource, [], resource.schema_url)])).resource_metrics[0]
+    complete_schema(message)
+    return message
 
 
 def encode_resource(resource: Resource) -> bytes:
-    """Return a resource as a serialized message."""
-    body: bytes = resource_metrics(resource).resource.SerializeToString()
+    """Return a resource and its schema as a serialized ``ResourceMetrics`` without metrics.
+
+    The message has the same form as a ``ResourceLogs`` without log records, and a ``ResourceSpans`` without spans.
+    """
+    body: bytes = resource_metrics(resource).SerializeToString()
     return body
 
 

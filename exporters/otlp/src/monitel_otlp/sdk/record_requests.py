@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from monitel_otlp.messages.records import LEVELS
 from monitel_otlp.messages.request import REQUESTS, FrozenRequest
 from monitel_otlp.messages.request_builder import BYTES_PER_REQUEST, RECORDS_PER_REQUEST
+from monitel_otlp.messages.scopes import complete_schema
 from monitel_otlp.sdk.official_encoders import ENCODERS
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ class RecordRequests:
         """Append the records of a request to those of the same resource and scope."""
         resources, scopes, records = LEVELS[self._signal]
         for of_resource in getattr(encoded, resources):
+            complete_schema(of_resource)
             outer = of_resource.resource.SerializeToString(), of_resource.schema_url
             for of_scope in getattr(of_resource, scopes):
                 key = *outer, of_scope.scope.SerializeToString(), of_scope.schema_url

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from opentelemetry.metrics import Observation
 
+from monitel_otel import NAMES
 from monitel_otlp.metrics.queue_size import QUEUE_SIZE
 
 if TYPE_CHECKING:
@@ -15,12 +16,24 @@ if TYPE_CHECKING:
 
     from monitel_otlp.accounting import Account
 
+NAMES.reserve(
+    QUEUE_SIZE[0],
+    "monitel.export.duration",
+    "monitel.exporter.item.exported",
+    "monitel.exporter.item.dropped",
+    "monitel.stat.nonfinite",
+    "monitel.stat.discarded",
+    "monitel.log.coalesced",
+    "monitel.log.left_out",
+    "monitel.spool.size",
+)
+
 
 class SelfMetrics:
     """Reports the accounts, the queues, the size of the spool, and the duration of attempts.
 
-    The instruments have two other purposes: a reader without any instrument exports nothing, and Prometheus orders
-    samples by resource, so each request of windows needs a sample with the current time.
+    The instruments have another purpose: a reader without any instrument exports nothing. The queue size is not one of
+    them, because requests without a reader need it, too.
     """
 
     def __init__(self, account: Callable[[], dict[str, Account]]) -> None:
@@ -63,7 +76,10 @@ class SelfMetrics:
             "monitel.exporter.item.dropped", [self._dropped], "{item}", "Lost items, by reason"
         )
         meter.create_observable_counter(
-            "monitel.stat.nonfinite", [observe(nonfinite)], "{window}", "Windows whose sum was not finite"
+            "monitel.stat.nonfinite",
+            [observe(nonfinite)],
+            "{window}",
+            "Windows whose sum was left out: not finite, or a fall of a monotonic sum",
         )
         meter.create_observable_counter(
             "monitel.stat.discarded", [observe(discarded)], "{sample}", "Samples discarded because of max_samples"
@@ -77,8 +93,6 @@ class SelfMetrics:
         meter.create_observable_counter(
             "monitel.log.left_out", [observe_if_any(left_out)], "{value}", "Logged values that are not numbers"
         )
-        name, unit, description = QUEUE_SIZE
-        meter.create_observable_up_down_counter(name, [observe(self.waiting)], unit, description)
         meter.create_observable_up_down_counter(
             "monitel.spool.size", [observe(spool_bytes)], "By", "Bytes in the spool"
         )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry.metrics import Observation
 
-import monitel
+from monitel_otel import SCOPE
 from monitel_otlp.system.gpus import Gpus
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("monitel.otlp")
 
-_SCOPE = "monitel.system"
 #: The metrics of the instrumentor, as its argument ``config``.
 PROCESS_METRICS: dict[str, list[str] | None] = {
     "process.cpu.time": ["user", "system"],
@@ -33,8 +32,9 @@ HOST_METRICS: dict[str, list[str] | None] = {
     "system.disk.io": ["read", "write"],
     "system.network.io": ["transmit", "receive"],
 }
-#: The states of ``system.cpu.time``. On Linux their sum is the time of all CPUs.
-CPU_STATES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
+#: The values of ``cpu.mode`` by the field of psutil. On Linux the sum of all modes is the time of all CPUs.
+CPU_MODES = {each: each for each in ("user", "nice", "system", "idle", "iowait", "softirq", "steal")}
+CPU_MODES["irq"] = "interrupt"
 _NVIDIA_DRIVER = "/dev/nvidiactl"
 
 
@@ -79,9 +79,13 @@ def _report_cpus(meter_provider: MeterProvider) -> None:
 
     def observe(_options: object) -> list[Observation]:
         times = psutil.cpu_times()
-        return [Observation(getattr(times, each), {"state": each}) for each in CPU_STATES if hasattr(times, each)]
+        return [
+            Observation(getattr(times, field), {"cpu.mode": mode})
+            for field, mode in CPU_MODES.items()
+            if hasattr(times, field)
+        ]
 
-    meter = meter_provider.get_meter(_SCOPE, monitel.__version__)
+    meter = meter_provider.get_meter(*SCOPE)
     meter.create_observable_counter("system.cpu.time", [observe], "s", "CPU time of the host, all CPUs together")
 
 
@@ -92,4 +96,4 @@ def _report_gpus(meter_provider: MeterProvider) -> None:
         if os.path.exists(_NVIDIA_DRIVER):  # noqa: PTH110  Path's own raises where it may not look
             _log.warning("GPU metrics are off: install them with: pip install nvidia-ml-py")
         return
-    Gpus(nvml).observe(meter_provider.get_meter(_SCOPE, monitel.__version__))
+    Gpus(nvml).observe(meter_provider.get_meter(*SCOPE))

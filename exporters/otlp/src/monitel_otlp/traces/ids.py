@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("monitel.otlp")
 
 _TRACE_BYTES, _SPAN_BYTES = 16, 8
+_TOO_LONG = 10  # digits of a number that is not a world size
 
 
 class RandomIds:
@@ -43,14 +44,16 @@ class StepTraces:
     """One trace per training step. Every rank computes the same ids, without communication.
 
     Args:
-        attributes: ``training.run.id``, ``training.attempt`` and ``training.rank`` of the resource. Without a run id
-            each process uses a random one, so that its traces are separate.
+        attributes: ``training.run.id``, ``training.attempt``, ``training.rank`` and ``training.world_size`` of the
+            resource. Without a run id each process uses a random one, so that its traces are separate.
+        alone: True if no other rank exports.
 
     Attributes:
         rank: The rank; 0 without a launcher. None if it is unknown and not 0: then the ids of its span are random.
+        ranks: The number of ranks that share a trace.
     """
 
-    def __init__(self, attributes: Mapping[str, Any]) -> None:
+    def __init__(self, attributes: Mapping[str, Any], *, alone: bool = False) -> None:
         run = attributes.get("training.run.id")
         if run == "none":  # torchrun's default
             _log.warning(
@@ -61,6 +64,7 @@ class StepTraces:
         self._attempt = attributes.get("training.attempt", 0)
         self.rank = attributes.get("training.rank", 0 if is_rank_zero(attributes) else None)
         self._rank_name = str(uuid4() if self.rank is None else self.rank)
+        self.ranks = 1 if alone or run is None else _number(attributes.get("training.world_size"))
         self._latest = -1
         self._repeated: list[tuple[int, int]] = []  # first and last step of each repeated section
 
@@ -101,6 +105,12 @@ class StepIds:
         """Return the id of the next span with this name and this parent."""
         ordinals = self._ordinals.get((parent_id, name)) or self._ordinals.setdefault((parent_id, name), count())
         return _hash(_SPAN_BYTES, parent_id, name.encode(errors="backslashreplace"), b"%d" % next(ordinals))
+
+
+def _number(world_size: Any) -> int:
+    """Return the number of ranks; 1 if it is unknown. A variable may have set it as text."""
+    text = str(world_size)
+    return int(text) if text.isdecimal() and len(text) < _TOO_LONG else 1
 
 
 def _hash(size: int, *words: bytes) -> bytes:

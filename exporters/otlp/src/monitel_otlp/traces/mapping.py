@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from opentelemetry.proto.trace.v1.trace_pb2 import Span, SpanFlags
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, SpanFlags, Status
 
 from monitel.attributes import escape_surrogates
 from monitel_otel import RangeAttributes, of_track
@@ -21,13 +21,26 @@ if TYPE_CHECKING:
     from monitel_otlp.traces.span_queue import Ended
 
 _INTERNAL = Span.SPAN_KIND_INTERNAL
+_ERROR = Status.STATUS_CODE_ERROR
 _LOCAL = int(SpanFlags.SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK)
 _REMOTE = _LOCAL | int(SpanFlags.SPAN_FLAGS_CONTEXT_IS_REMOTE_MASK)
 
 # Trace id, span id, parent's id, flags, name, start and end in Unix ns, step, thread id and name, unfinished,
-# attributes, synthetic.
+# attributes, left by an exception, synthetic.
 PlainSpan = tuple[
-    bytes, bytes, bytes, int, str, int, int, "int | None", "tuple[int, str] | None", bool, "dict[str, Plain]", bool
+    bytes,
+    bytes,
+    bytes,
+    int,
+    str,
+    int,
+    int,
+    "int | None",
+    "tuple[int, str] | None",
+    bool,
+    "dict[str, Plain]",
+    bool,
+    bool,
 ]
 
 
@@ -49,7 +62,7 @@ class RangeMapping:
                 a range of the application.
         """
         ids, name, start_ns, end_ns, found, args = ended
-        step, track, unfinished = None, None, False
+        step, track, unfinished, failed = None, None, False, False
         more: dict[str, Plain] = {}
         if found is not None:
             step = found.step
@@ -57,6 +70,8 @@ class RangeMapping:
             unfinished = found.end_ns != end_ns
             if args is not None:
                 more = plain_attributes(self._attributes.of_args(name, args))
+            if found.error_type is not None:
+                failed, more = True, {**more, "error.type": escape_surrogates(found.error_type)}
         if attributes is not None:
             more = {**more, **plain_attributes(attributes)}
         return (
@@ -71,13 +86,15 @@ class RangeMapping:
             track,
             unfinished,
             more,
+            failed,
             attributes is not None,
         )
 
     @staticmethod
     def write(plain: PlainSpan, span: Any) -> None:
         """Fill a new span of the protocol."""
-        trace_id, span_id, parent_id, flags, name, start_ns, end_ns, step, track, unfinished, attributes, _ = plain
+        trace_id, span_id, parent_id, flags, name, start_ns, end_ns = plain[:7]
+        step, track, unfinished, attributes, failed, _ = plain[7:]
         span.trace_id = trace_id
         span.span_id = span_id
         span.parent_span_id = parent_id
@@ -98,6 +115,8 @@ class RangeMapping:
             pair.value.bool_value = True
         if attributes:
             write_attributes(span.attributes, attributes)
+        if failed:
+            span.status.code = _ERROR
 
 
 @lru_cache(maxsize=256)

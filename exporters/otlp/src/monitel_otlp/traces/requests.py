@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import monitel
+from monitel_otel import SCOPE
 from monitel_otlp.messages.request_builder import ItemRequests, RequestBuilder
 from monitel_otlp.traces.mapping import RangeMapping
 
@@ -21,7 +21,7 @@ class RangeRequests(ItemRequests):
     Args:
         put: Receives each finished request.
         lost: Receives signal, reason and number of items.
-        resource: The resource as a message, serialized.
+        resource: The resource and its schema; see :func:`monitel_otlp.sdk.official_encoders.encode_resource`.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class RangeRequests(ItemRequests):
         resource: bytes,
     ) -> None:
         self.mapping = RangeMapping()
-        builder = RequestBuilder("traces", resource, ("monitel", monitel.__version__), self.mapping.write, put)
+        builder = RequestBuilder("traces", resource, SCOPE, self.mapping.write, put)
         super().__init__("a range", "traces", builder, lost)
 
     def add(self, ended: Ended, attributes: Mapping[str, Any] | None = None) -> None:

@@ -18,6 +18,7 @@ from opentelemetry.trace import (
 from monitel.bounded_queue import BoundedQueue
 from monitel.profiler import ranges
 from monitel_otel import BUDGET, Opened, Period, Ranges
+from monitel_otlp.traces.budget import StepBudget
 from monitel_otlp.traces.ids import RandomIds, StepIds, StepTraces
 
 if TYPE_CHECKING:
@@ -37,16 +38,18 @@ class SpanSettings:
     """The span settings of configure().
 
     Attributes:
-        budget: Spans per step.
+        budget: Spans per step; None: the default, which falls with the number of ranks that share a trace.
         every: Spans are made in every n-th step.
         step_traces: The ids that all ranks share; None: each outermost range starts a trace.
         by_step: See :class:`monitel_otel.Ranges`.
+        interval: Seconds between two requests.
     """
 
-    budget: int = BUDGET
+    budget: int | None = None
     every: int = 1
     step_traces: StepTraces | None = None
     by_step: bool = True
+    interval: float = 5.0
 
     def for_forked_child(self) -> SpanSettings:
         """Return the settings of a forked child, which has no steps, and the same rank as its parent."""
@@ -111,8 +114,8 @@ class _Step(Period):
 
     __slots__ = ("end_ns", "ids", "sampled", "start_ns")
 
-    def __init__(self, step: int, ids: StepIds, *, sampled: bool) -> None:
-        super().__init__(step)
+    def __init__(self, step: int, ids: StepIds, budget: int, *, sampled: bool) -> None:
+        super().__init__(step, budget=budget)
         self.ids = ids
         self.sampled = sampled
         self.start_ns = self.end_ns = 0
@@ -148,8 +151,11 @@ class QueuedSpans(Ranges[Identified]):
         sampler: Sampler = DEFAULT_ON,
     ) -> None:
         self._traces = settings.step_traces
+        ranks = 1 if self._traces is None else self._traces.ranks
+        self._step_budget = StepBudget(settings.budget, ranks, settings.interval)
         self.sampler = sampler
-        super().__init__(budget=settings.budget, every=settings.every, by_step=settings.by_step)
+        budget = BUDGET if settings.budget is None else settings.budget
+        super().__init__(budget=budget, every=settings.every, by_step=settings.by_step)
         self.queue: BoundedQueue[Ended] = BoundedQueue(limit, limit_bytes, wake=wake)
         self._random = RandomIds()
         self._first: Callable[[], bool] | None = first
@@ -195,10 +201,12 @@ class QueuedSpans(Ranges[Identified]):
         ranges.synchronize()
         if not last:
             return
-        for running in self._open.copy():
+        still_open = self._open.copy()
+        now_ns = ranges.now()  # one end for all, so that each is within its parent
+        for running in still_open:
             opened = self._open.pop(running, None)
             if opened is not None:
-                end_ns = running.start_ns - running.monotonic_start_ns + ranges.now()
+                end_ns = running.start_ns - running.monotonic_start_ns + now_ns
                 self._finish(running, opened, max(running.start_ns, end_ns))
 
     def _step_spans(self, period: _Step) -> list[tuple[Ended, dict[str, Any]]]:
@@ -221,7 +229,8 @@ class QueuedSpans(Ranges[Identified]):
         if step is None or self._traces is None:
             return super()._new_period(step, until_ns, now=now)
         ids = self._traces.of(step, now=now)
-        return _Step(step, ids, sampled=self._sampled(ids.trace_id, _ROOT))
+        budget = self._step_budget.next(step, ranges.now()) if now else self._step_budget.current()
+        return _Step(step, ids, budget, sampled=self._sampled(ids.trace_id, _ROOT))
 
     def _is_unsampled(self, period: Period, around: Span) -> bool:
         return not period.sampled if isinstance(period, _Step) else super()._is_unsampled(period, around)

@@ -41,8 +41,8 @@ class Answer:
         verdict: The verdict about the request.
         reason: The cause in one line, for a log message: at most 500 characters, escaped, without secrets.
         retry_after: The pause that the backend has requested, seconds; None if it has not.
-        rejected: Number of points, log records or spans of an accepted request that the backend has rejected (partial
-            success).
+        rejected: Number of points, log records or spans that the backend has rejected while it has stored the others:
+            of an accepted request (partial success), or of a rejected one if its text reports the number; else 0.
         answered: False if no answer arrived, so that the backend may have accepted the request.
     """
 

@@ -17,10 +17,11 @@ from google.protobuf.message import DecodeError
 from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]  # no stubs
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # no stubs
 
+import monitel
 from monitel_otlp.config.endpoint import AddressError, parse_address
 from monitel_otlp.config.secret import Secret
 from monitel_otlp.transport.answer import RESPONSE_BYTES, Answer, Verdict, guarded
-from monitel_otlp.transport.partial_success import delivered
+from monitel_otlp.transport.partial_success import count_rejected, delivered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -67,6 +68,7 @@ _OPTIONS = [  # the sender decides about retries; gRPC's pause would grow to two
     ("grpc.min_reconnect_backoff_ms", 10_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.max_receive_message_length", _RECEIVE_LIMIT),
+    ("grpc.primary_user_agent", f"monitel-otlp/{monitel.__version__}"),  # before gRPC's own
     ("grpc.per_message_decompression", 0),  # its size error does not show which side raised it
 ]
 _UNANSWERED = {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
@@ -122,7 +124,7 @@ class GrpcTransport:
                 compression=self._compression,
             )
         except grpc.RpcError as error:
-            return _answer(error)
+            return _answer(request, error)
         content, complete = _decompressed(content)
         return delivered(request.signal, content, complete=complete)
 
@@ -169,7 +171,7 @@ def _decompressed(content: bytes) -> tuple[bytes, bool]:
         return b"", True
 
 
-def _answer(error: Any) -> Answer:
+def _answer(request: FrozenRequest, error: Any) -> Answer:
     code, details = error.code(), (error.details() or "").rpartition("last error: ")[2]
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and _ANSWER_TOO_LARGE.search(details):
         return Answer(Verdict.DELIVERED, f"the answer is larger than {_RECEIVE_LIMIT} bytes, and was not read")
@@ -183,7 +185,9 @@ def _answer(error: Any) -> Answer:
         pause = _retry_delay(error)
         return Answer(Verdict.TOO_LARGE, reason) if pause is None else Answer(Verdict.RETRY, reason, pause)
     answered = code not in _UNANSWERED and "Socket closed" not in details
-    return Answer(_CODES.get(code, Verdict.REJECTED), reason, _retry_delay(error), answered=answered)
+    verdict = _CODES.get(code, Verdict.REJECTED)
+    rejected = count_rejected(request, details) if verdict is Verdict.REJECTED else 0
+    return Answer(verdict, reason, _retry_delay(error), rejected, answered)
 
 
 def _retry_delay(error: Any) -> float | None:

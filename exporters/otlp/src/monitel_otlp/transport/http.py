@@ -26,7 +26,8 @@ from monitel_otlp.transport.answer import (
     parse_retry_after,
 )
 from monitel_otlp.transport.connection import Route, basic, proxy_of, read_response
-from monitel_otlp.transport.partial_success import delivered
+from monitel_otlp.transport.error_body import error_text
+from monitel_otlp.transport.partial_success import count_rejected, delivered
 from monitel_otlp.transport.wire import TooMuchError, Wire
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class HttpTransport:
             return self._route.failed(error)
         kept = False
         try:
-            answer, kept = _exchange(wire, request.signal, b"".join([self._head.reveal(), framing, body]), self._route)
+            answer, kept = _exchange(wire, request, b"".join([self._head.reveal(), framing, body]), self._route)
         finally:
             if kept:
                 wire.rest()
@@ -156,7 +157,7 @@ def _head(route: Route, headers: dict[str, str]) -> bytes:
     return "\r\n".join(lines).encode("latin-1")
 
 
-def _exchange(wire: Wire, signal: str, content: bytes, route: Route) -> tuple[Answer, bool]:
+def _exchange(wire: Wire, request: FrozenRequest, content: bytes, route: Route) -> tuple[Answer, bool]:
     """Send a request and read the response.
 
     Returns:
@@ -174,7 +175,7 @@ def _exchange(wire: Wire, signal: str, content: bytes, route: Route) -> tuple[An
     except Exception as error:
         return _unanswered(error, route, sent=sent), False
     body, complete = _body(response)
-    answer = _answer(signal, response, body, complete=complete)
+    answer = _answer(request, response, body, complete=complete)
     return answer, sent and complete and not response.will_close
 
 
@@ -215,22 +216,23 @@ def _unanswered(error: Exception, route: Route, *, sent: bool) -> Answer:
     return Answer(Verdict.RETRY, reason, answered=not sent)
 
 
-def _answer(signal: str, response: HTTPResponse, body: bytes, *, complete: bool) -> Answer:
+def _answer(request: FrozenRequest, response: HTTPResponse, body: bytes, *, complete: bool) -> Answer:
     status = response.status
     reason = f"HTTP {status}"
     if status in _SUCCESS:
-        return delivered(signal, body, complete=complete)
+        return delivered(request.signal, body, complete=complete)
     if status in _RETRY:
         return Answer(Verdict.RETRY, reason, parse_retry_after(response.headers.get("Retry-After")))
     if status in _REFUSED or status in _REDIRECTION:
         advice = _REFUSED.get(status) or f"redirected{_public_location(str(response.headers.get('Location', '')))}"
         return Answer(Verdict.REFUSED, f"{reason}: {advice}")
-    text = body.decode(errors="replace")
-    reason = f"{reason}: {text!r}"
+    text = error_text(body)
+    reason = f"{reason}: {text}"
     if status == _TOO_LARGE:
         return Answer(Verdict.TOO_LARGE, reason)
     failed = status >= _SERVER_ERROR and not TOO_OLD.search(text)
-    return Answer(Verdict.FAILED if failed else Verdict.REJECTED, reason)
+    rejected = 0 if failed or not complete else count_rejected(request, text)
+    return Answer(Verdict.FAILED if failed else Verdict.REJECTED, reason, rejected=rejected)
 
 
 def _public_location(location: str) -> str:

@@ -1,22 +1,31 @@
-"""Partial success: the records of an accepted request that a backend has rejected."""
+"""Partial success: the number of records that a backend has rejected while it has stored the others of a request."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
 
 from monitel.attributes import fits_int64
+from monitel_otlp.messages.records import LEVELS, count_records
 from monitel_otlp.messages.request import RESPONSES
 from monitel_otlp.transport.answer import Answer, Verdict
+from monitel_otlp.transport.protobuf_fields import fields
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from monitel_otlp.messages.request import FrozenRequest
 
 _REJECTED_FIELD = {"metrics": "rejected_data_points", "logs": "rejected_log_records", "traces": "rejected_spans"}
-_VARINT, _TEXT = 0, 2  # wire types of protobuf
-_VARINT_BYTES = 10
 _PARTIAL_SUCCESS, _REJECTED, _MESSAGE = 1, 1, 2  # field numbers, the same for all signals
+# Texts of Loki: the entries of a stream that its ingester has ignored, groups of equal errors of its distributor, and
+# the errors of the distributor that concern one entry each. A single error is not in a group.
+_IGNORED = re.compile(r"total ignored: (\d{1,9}) out of (\d{1,9}) for stream")
+_GROUP = re.compile(r"(\d{1,9}) errors like: ")
+_ENTRY_ERROR = re.compile(
+    r"has timestamp too (?:old|new)|max entry size \S+ bytes exceeded"
+    r"|has structured metadata too large|has too many structured metadata labels"
+)
 
 
 def delivered(signal: str, content: bytes, *, complete: bool = True) -> Answer:
@@ -37,40 +46,40 @@ def delivered(signal: str, content: bytes, *, complete: bool = True) -> Answer:
     return Answer(Verdict.DELIVERED, partial.error_message, rejected=max(0, rejected))
 
 
+def count_rejected(request: FrozenRequest, text: str) -> int:
+    """Return the number of records of a rejected request that the backend has not stored; 0 if that is unknown.
+
+    Loki stores the valid log records of a request, and answers 400 because of the others. Its text arrives unchanged
+    inside the answer of a Collector.
+
+    Args:
+        request: The rejected request.
+        text: The complete message of the backend.
+    """
+    if request.signal != "logs":
+        return 0
+    ignored = [(int(count), int(total)) for count, total in _IGNORED.findall(text)]
+    entries, groups = len(_ENTRY_ERROR.findall(text)), _GROUP.findall(text)
+    if not (ignored or 0 < entries == (len(groups) or 1)):
+        return 0
+    records = count_records(request.message(), LEVELS["logs"])
+    if ignored:  # the records that are not in the totals were rejected before they came to the ingester
+        stored = sum(total - count for count, total in ignored)
+        rejected = records - stored if all(count <= total for count, total in ignored) else 0
+    else:
+        rejected = sum(map(int, groups)) if groups else 1
+    return rejected if 0 < rejected <= records else 0
+
+
 def _from_beginning(content: bytes) -> Answer:
     """Read the number of rejected records and the beginning of the message from a truncated body."""
     rejected, message = 0, b""
-    for outer, partial in _fields(content):
+    for outer, partial in fields(content):
         if outer != _PARTIAL_SUCCESS or not isinstance(partial, bytes):
             break
-        for number, value in _fields(partial):
+        for number, value in fields(partial):
             if number == _REJECTED and isinstance(value, int):
                 rejected = value if fits_int64(value) else 0
             elif number == _MESSAGE and isinstance(value, bytes):
                 message = value
     return Answer(Verdict.DELIVERED, message.decode(errors="replace"), rejected=rejected)
-
-
-def _fields(content: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield the fields of a protobuf message, up to its end or to the first field that is neither varint nor text."""
-    position = 0
-    while position < len(content):
-        tag, position = _varint(content, position)
-        value, position = _varint(content, position)
-        if position < 0 or tag & 7 not in {_VARINT, _TEXT}:
-            return
-        if tag & 7 == _VARINT:
-            yield tag >> 3, value
-        else:
-            yield tag >> 3, content[position : position + value]
-            position += value
-
-
-def _varint(content: bytes, position: int) -> tuple[int, int]:
-    """Return the number at a position and the next position, which is negative if there is no number."""
-    value = 0
-    for index, byte in enumerate(content[position : position + _VARINT_BYTES] if position >= 0 else b""):
-        value |= (byte & 127) << (7 * index)
-        if byte < 128:  # noqa: PLR2004  the last byte of a varint
-            return value, position + index + 1
-    return 0, -1
