@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from contextlib import ExitStack, contextmanager
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -84,3 +86,20 @@ def fresh_state(packages: Callable[[], list[ModuleType]]) -> Iterator[None]:
         for package in packages():
             stack.enter_context(_left_as_found(package))
         yield
+    if (names := sys.modules.get("monitel_otel.names")) is not None:
+        names.NAMES.forget()
+
+
+@pytest.fixture(autouse=True)
+def valid_output(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Check everything that the exporters' receivers have accepted in the test by the rules of OTLP's data model.
+
+    A test that breaks rules on purpose has the marker ``invalid_output`` with the reason and the names of the rules.
+    """
+    failures = request.session.testsfailed
+    yield
+    inbox = sys.modules.get("exporters.otlp.tests.inbox")
+    accepted = inbox.take_accepted() if inbox is not None else []
+    broken = [name for mark in request.node.iter_markers("invalid_output") for name in mark.args[1:]]
+    if accepted and request.session.testsfailed == failures:
+        import_module("exporters.otlp.tests.validity.requests").assert_valid(accepted, broken=broken)

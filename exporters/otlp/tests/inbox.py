@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 CUMULATIVE = 2  # aggregation temporality
 DEADLINE = 20.0  # seconds, for operations that take a fraction of a second
 
+#: The inboxes of the running test. At its end everything that they have accepted is checked; see ``validity``.
+opened: list[Inbox] = []
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -91,6 +94,7 @@ class Record:
     span_id: str
     scope: str
     resource: dict[str, Any]
+    severity_text: str
 
 
 @dataclass(frozen=True)
@@ -108,6 +112,7 @@ class Span:
     flags: int
     scope: str
     resource: dict[str, Any]
+    status: int
 
 
 class Inbox:
@@ -121,6 +126,7 @@ class Inbox:
         self._changed = Condition()
         self._script: dict[str, deque[Answer]] = {}
         self._rules: list[Rule] = []
+        opened.append(self)
 
     def answer(self, signal: str, *answers: Answer) -> None:
         """Answer the next requests of a signal with these answers, one each."""
@@ -168,20 +174,21 @@ class Inbox:
     def start_points(self, metric: str) -> list[Point]:
         """Return the points of value zero with which the series of a cumulative sum begin.
 
-        A start point is the first one of its series, is not earlier than its start time, and has the next point of the
-        series beside it in the request.
+        A start point is the first one with its start time, is not earlier than that, and has the next point of the
+        series beside it in the request. A later pipeline starts the series again.
         """
         return [point for point, is_start in self._marked_points(metric) if is_start]
 
     def _marked_points(self, metric: str) -> Iterator[tuple[Point, bool]]:
-        seen: set[str] = set()
+        seen: set[tuple[str, int]] = set()
         for request in self._taken("metrics"):
             points = [point for point in points_of(request.message) if point.metric == metric]
             for point, following in zip_longest(points, points[1:]):
                 beside = following is not None and _series(following) == _series(point)
                 is_zero = point.value == 0 and point.temporality == CUMULATIVE and point.time_ns >= point.start_ns
-                yield point, is_zero and beside and _series(point) not in seen
-                seen.add(_series(point))
+                start = _series(point), point.start_ns
+                yield point, is_zero and beside and start not in seen
+                seen.add(start)
 
     def values(self, metric: str) -> list[Number]:
         """Return the values of one metric, in order of arrival."""
@@ -228,6 +235,14 @@ def _series(point: Point) -> str:
     return repr((point.resource, point.attributes))
 
 
+def take_accepted() -> list[tuple[str, Any]]:
+    """Return signal and message of all accepted requests of the test, in order of arrival, and forget its inboxes."""
+    requests = [request for inbox in opened for request in list(inbox.requests)]
+    opened.clear()
+    requests.sort(key=lambda request: request.arrived)
+    return [(request.signal, request.message) for request in requests if request.answer.takes]
+
+
 def points_of(message: Any) -> Iterator[Point]:
     """Yield the data points of a metrics request."""
     for resource_metrics in message.resource_metrics:
@@ -272,6 +287,7 @@ def records_of(message: Any) -> Iterator[Record]:
                     record.span_id.hex(),
                     scope_logs.scope.name,
                     resource,
+                    record.severity_text,
                 )
 
 
@@ -293,6 +309,7 @@ def spans_of(message: Any) -> Iterator[Span]:
                     span.flags,
                     scope_spans.scope.name,
                     resource,
+                    span.status.code,
                 )
 
 

@@ -12,6 +12,7 @@ from monitel_otlp.spool.discovery import find_spools
 from monitel_otlp.spool.spool import Spool
 
 from .inbox import points_of, records_of
+from .validity.requests import assert_valid
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,17 +62,21 @@ def the_segment(folder: Path) -> Path:
     return path
 
 
-def spooled(root: Path) -> tuple[list[float], list[str]]:
-    """Return the values of ``loss.count``, without the zero at its start, and the names of the events in all spools."""
+def spooled(root: Path, *, distro: bool = True) -> tuple[list[float], list[str]]:
+    """Return the values of ``loss.count``, without the zero at its start, and the names of the events in all spools.
+
+    All requests must be valid; with ``distro=False`` their resource may belong to the application.
+    """
     counts: list[float] = []
     names: list[str] = []
-    for folder in folders(root):
-        for request in Spool(folder).peek():
-            if request.signal == "metrics":
-                points = (point for point in points_of(request.message()) if point.metric == "loss.count")
-                counts += [point.value for point in points if point.value]
-            elif request.signal == "logs":
-                names += [record.name for record in records_of(request.message())]
+    requests = [(each.signal, each.message()) for folder in folders(root) for each in Spool(folder).peek()]
+    for signal, message in requests:
+        if signal == "metrics":
+            points = (point for point in points_of(message) if point.metric == "loss.count")
+            counts += [point.value for point in points if point.value]
+        elif signal == "logs":
+            names += [record.name for record in records_of(message)]
+    assert_valid(requests, distro=distro)
     return counts, names
 
 

@@ -20,14 +20,23 @@ OTLP_LAYERS = [
 
 #: The modules of each room, in the same order.
 ROOM_LAYERS = {
-    "messages": ["request", "records", "attributes", "request_builder", "json_lines"],
+    "messages": ["request", "records", "scopes", "attributes", "request_builder", "json_lines"],
     "threads": ["pacing", "worker", "callbacks"],
     "config": ["secret", "endpoint", "environment", "settings", "launcher", "rank_check", "host"],
     "metrics": [
-        *("queue_size", "metric_owners", "series", "logged_number", "window_queue"),
-        *("start_points", "window_row", "series_state", "points", "mapping", "readings"),
+        *("queue_size", "series", "logged_number", "window_queue"),
+        *(
+            "start_points",
+            "window_row",
+            "series_state",
+            "points",
+            "mapping",
+            "rising_sums",
+            "wait_readings",
+            "readings",
+        ),
     ],
-    "traces": ["ids", "span_queue", "mapping", "requests"],
+    "traces": ["budget", "ids", "span_queue", "mapping", "requests"],
     "logs": ["timestamps", "mapping", "requests", "application_events"],
     "sdk": [
         *("preferences", "official_encoders", "record_requests", "metric_requests"),
@@ -35,7 +44,8 @@ ROOM_LAYERS = {
     ],
     "raw": ["sdk_values", "sdk_records", "sdk_spans", "forms", "decoders"],
     "transport": [
-        *("answer", "partial_success", "resolver", "wire", "tls", "connection"),
+        *("answer", "protobuf_fields", "error_body", "partial_success"),
+        *("resolver", "wire", "tls", "connection"),
         *("http", "grpc", "factory"),
     ],
     "spool": [

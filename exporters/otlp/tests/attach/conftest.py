@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     from exporters.otlp.tests.scripts import Ended, Instrument, Run
 
 
+@pytest.fixture(autouse=True)
+def resources_of_applications(request: pytest.FixtureRequest) -> None:
+    """Let resources lack the name of the distribution: here they belong to the application."""
+    request.applymarker(pytest.mark.invalid_output("the resource belongs to the application", "resource.distro"))
+
+
 @pytest.fixture
 def instrument(run: Run, tmp_path: Path) -> Instrument:
     """Return a function that runs a script without set-up code with ``opentelemetry-instrument``."""

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from exporters.otlp.tests.spools import last_line, spooled
 
+from monitel_otel import SCHEMA_URL
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -85,9 +87,9 @@ def test_wait_counters_of_a_short_run_are_exported(receiver: Receiver, instrumen
     """The run ends before the first collection, and logs no event."""
     script = "import monitel\nwith monitel.WaitCounter('barrier').guard():\n    pass\n"
     instrument(script, env={**endpoint(receiver), METRICS: "monitel", LOGS: "monitel", TRACES: "none"})
-    assert [1] == receiver.values("barrier.count")
-    assert [0] == receiver.values("barrier.active")
-    assert 1 == len(receiver.values("barrier.time")) == len(receiver.values("barrier.max"))
+    assert [1] == receiver.values("barrier.wait.count")
+    assert [0] == receiver.values("barrier.wait.active")
+    assert 1 == len(receiver.values("barrier.wait.time")) == len(receiver.values("barrier.wait.max"))
 
 
 def test_counters_of_a_short_run_are_exported(receiver: Receiver, instrument: Instrument) -> None:
@@ -106,7 +108,7 @@ samples = monitel.counter("samples")
 samples.add(1)
 pause = Event()
 for _ in range(2000):  # until the reader has collected
-    if attach._attached.engine.metric_requests._readings._sent:
+    if attach._attached.engine.metric_requests._readings._sums._sent:
         break
     pause.wait(0.01)
 samples.add(1)
@@ -135,7 +137,7 @@ def test_items_are_spooled_without_a_backend(instrument: Instrument, tmp_path: P
     """The last line reports the number of spooled items."""
     refusing = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "XDG_STATE_HOME": str(tmp_path / "state")}
     ended = instrument(TRAIN, env={**refusing, METRICS: "monitel", LOGS: "monitel", TRACES: "monitel"})
-    values, names = spooled(tmp_path / "state")
+    values, names = spooled(tmp_path / "state", distro=False)
     assert (3, ["epoch"]) == (values[-1], names)
     assert 4 == last_line(ended.stderr).spooled
 
@@ -204,6 +206,23 @@ def test_exporters_share_a_pipeline(receiver: Receiver, train: Run) -> None:
     train(THEIRS + READER + again + TRAIN, receiver.url)
     assert 3 == receiver.values("loss.count")[-1]
     assert 2 >= len(receiver.values("loss.count"))
+
+
+def test_scope_of_monitel_is_one_in_the_request_of_the_application(receiver: Receiver, train: Run) -> None:
+    """Windows, counters and the instruments of the pipeline are in it. Resource and scopes keep the given schemas."""
+    theirs = THEIRS.replace('{"service.name": "theirs"}', '{"service.name": "theirs"}, "https://example.test/1"')
+    assert theirs != THEIRS
+    train(theirs + READER + TRAIN + 'monitel.counter("samples").add(1)\n', receiver.url)
+    for request in receiver.of("metrics"):
+        (resource,) = request.message.resource_metrics
+        assert "https://example.test/1" == resource.schema_url
+        names = [scope.scope.name for scope in resource.scope_metrics]
+        assert 1 == names.count("monitel")
+        assert len(set(names)) == len(names)
+        schemas = {scope.scope.name: scope.schema_url for scope in resource.scope_metrics}
+        assert {"monitel": SCHEMA_URL, "mine": ""}.items() >= schemas.items()
+    of_monitel = {point.metric for point in receiver.all_points() if point.scope == "monitel"}
+    assert {"loss.count", "samples", "monitel.queue.size", "monitel.spool.size"} <= of_monitel
 
 
 BESIDE = """\

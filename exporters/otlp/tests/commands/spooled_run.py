@@ -8,6 +8,8 @@ from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from exporters.otlp.tests.validity.samples import envelope
+
 from monitel_otlp.messages.request import REQUESTS, FrozenRequest
 
 if TYPE_CHECKING:
@@ -18,19 +20,11 @@ EVENTS = [f"event {number}" for number in range(20)]
 POISON = b"event 7"
 
 
-def resource_of(container: Any) -> Any:
-    """Add the resource of the run to a message, and return its scope."""
-    inner = container.add()
-    inner.resource.attributes.add(key="service.name").value.string_value = "my-training"
-    scope = inner.DESCRIPTOR.fields_by_name.keys()[1]
-    return getattr(inner, scope).add()
-
-
 def window_request(number: int) -> FrozenRequest:
     """Return a request with one window: a running count and a mean that may not be finite."""
     message = REQUESTS["metrics"]()
-    scope = resource_of(message.resource_metrics)
-    count, mean = scope.metrics.add(name="loss.count"), scope.metrics.add(name="loss.mean")
+    scope = envelope("metrics", message)
+    count, mean = scope.metrics.add(name="loss.count", unit="{sample}"), scope.metrics.add(name="loss.mean")
     count.sum.aggregation_temporality, count.sum.is_monotonic = 2, True
     value = [float(number), math.nan, math.inf][number % 3]
     for points, field, point in ((count.sum, "as_int", number + 1), (mean.gauge, "as_double", value)):
@@ -43,21 +37,26 @@ def window_request(number: int) -> FrozenRequest:
 def events_request(numbers: Iterable[int]) -> FrozenRequest:
     """Return a request with a log record for each number."""
     message = REQUESTS["logs"]()
-    scope = resource_of(message.resource_logs)
+    scope = envelope("logs", message)
     for number in numbers:
-        record = scope.log_records.add(event_name=f"event {number}", severity_number=9, time_unix_nano=number + 1)
+        record = scope.log_records.add(event_name=f"event {number}", time_unix_nano=number + 1)
+        record.severity_number, record.severity_text = 9, "INFO"
         record.attributes.add(key="why").value.string_value = "tiefe Größe"
-        record.trace_id, record.span_id = number.to_bytes(16, "big"), number.to_bytes(8, "big")
+        record.trace_id, record.span_id = _ids(number)
     return FrozenRequest("logs", message.SerializeToString(), len(scope.log_records), time.time_ns())
 
 
 def span_request(number: int) -> FrozenRequest:
     """Return a request with one span."""
     message = REQUESTS["traces"]()
-    resource_of(message.resource_spans).spans.add(
-        name="step", trace_id=number.to_bytes(16, "big"), span_id=number.to_bytes(8, "big"), kind=1
-    )
+    span = envelope("traces", message).spans.add(name="step", kind=1)
+    span.trace_id, span.span_id = _ids(number)
+    span.start_time_unix_nano, span.end_time_unix_nano = number + 1, number + 2
     return FrozenRequest("traces", message.SerializeToString(), 1, time.time_ns())
+
+
+def _ids(number: int) -> tuple[bytes, bytes]:
+    return (number + 1).to_bytes(16, "big"), (number + 1).to_bytes(8, "big")
 
 
 class Command(Protocol):

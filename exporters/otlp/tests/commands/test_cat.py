@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from exporters.otlp.tests.commands.spooled_run import EVENTS, POISON
 from exporters.otlp.tests.inbox import Answer
 from exporters.otlp.tests.spools import folders
+from exporters.otlp.tests.validity.requests import assert_valid
 from google.protobuf.json_format import Parse
 
 from monitel_otlp.messages.request import REQUESTS
@@ -30,6 +31,7 @@ def test_cat_prints_otlp_json(command: Command, runs: Path) -> None:
     kept = list(Spool(folders(runs)[0]).peek())
     lines = ended.stdout.splitlines()
     assert len(kept) == len(lines)
+    assert_valid((request.signal, request.message()) for request in kept)
     for request, line in zip(kept, lines, strict=True):
         document = json.loads(line)
         (kind,) = document

@@ -14,6 +14,7 @@ import pytest
 from exporters.otlp.tests.grpc_receiver import GrpcAnswer, GrpcReceiver
 from exporters.otlp.tests.inbox import Answer
 from exporters.otlp.tests.receiver import MESSAGES
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # no stubs
 
 import monitel
 import monitel_otlp
@@ -93,6 +94,7 @@ def test_no_secret_is_printed(
         (Answer(429), "busy: a pipeline keeps everything and retries"),
         (Answer(503), "busy: a pipeline keeps everything and retries"),
         (Answer(500, body=b"disk: timed out"), "HTTP 500: 'disk: timed out'  ("),
+        (Answer(500, body=Status(code=13, message="disk is full").SerializeToString()), "HTTP 500: disk is full  ("),
         (Answer(400, body=b"Client sent an HTTP request to an HTTPS server."), "begin the endpoint with https://"),
     ],
     ids=lambda value: str(value.status) if isinstance(value, Answer) else "",

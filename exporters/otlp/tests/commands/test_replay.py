@@ -221,13 +221,40 @@ def test_raw_segments_are_printed_and_delivered_as_requests(receiver: Receiver, 
     assert [] == list(raw.iterdir())
 
 
-def test_signal_without_an_endpoint_does_not_block_others(receiver: Receiver, command: Command, runs: Path) -> None:
-    """Its requests stay in the spool."""
-    logs = {"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": f"{receiver.url}/v1/logs"}
-    ended = command("replay", runs, env=logs, returncode=1)
-    assert "no endpoint for the traces in the spool: give --endpoint" in ended.stderr
-    assert EVENTS == receiver.record_names()
-    assert (list(range(1, 21)), []) == spooled(runs)
+@pytest.mark.parametrize(
+    ("signal", "words"),
+    [
+        ("metrics", "set OTEL_EXPORTER_OTLP_LOGS_ENDPOINT and OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"),
+        ("logs", "the metrics and traces in "),
+        ("traces", "because no endpoint is set for them"),
+    ],
+)
+def test_signal_without_an_endpoint_does_not_block_others(
+    receiver: Receiver, command: Command, runs: Path, signal: str, words: str
+) -> None:
+    """Its requests stay in the spool; the last line names the variables to set, and then the rest is delivered."""
+    (folder,) = folders(runs)
+    shutil.copytree(folder, runs / "other")
+    variable = f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT"
+    ended = command("replay", runs, env={variable: f"{receiver.url}/v1/{signal}"}, returncode=1)
+    assert ("delivered 40 items from 2 spools", 1) == (ended.stdout.splitlines()[-1], ended.stderr.count(words))
+    assert 40 == len(receiver.of(signal)) == len(receiver.requests)
+    assert {*REQUESTS} - {signal} == {request.signal for each in folders(runs) for request in Spool(each).peek()}
+    command("replay", runs, "--endpoint", receiver.url)
+    assert 120 == len(receiver.requests)
+    assert [] == list(runs.iterdir())
+
+
+@pytest.mark.parametrize("signal", list(REQUESTS))
+def test_signal_that_is_refused_does_not_block_others(
+    receiver: Receiver, command: Command, runs: Path, signal: str
+) -> None:
+    """A backend of one signal answers 404 to the others: each is reported once, and stays in the spool."""
+    receiver.rule(lambda request: None if request.signal == signal else Answer(404))
+    ended = command("replay", runs, "--endpoint", receiver.url, returncode=1)
+    assert "delivered 20 items from 1 spool" == ended.stdout.splitlines()[-1]
+    assert 2 == len(re.findall("HTTP 404: no OTLP receiver at this path: .* run this command again", ended.stderr))
+    assert {*REQUESTS} - {signal} == {request.signal for request in Spool(folders(runs)[0]).peek()}
 
 
 def test_concurrent_replays_deliver_each_request_once(receiver: Receiver, runs: Path) -> None:

@@ -14,6 +14,7 @@ from exporters.otlp.tests.commands.spooled_run import EVENTS, POISON, events_req
 from exporters.otlp.tests.inbox import Answer, records_of
 from exporters.otlp.tests.receiver import partial_success
 from exporters.otlp.tests.spools import folders, spooled, write
+from exporters.otlp.tests.transport.test_error_bodies import BEHIND, IGNORED, status
 
 import monitel_otlp.delivery.replay
 from monitel_otlp.__main__ import main
@@ -192,3 +193,26 @@ def test_unusable_folder_does_not_block_others(
     assert EVENTS == receiver.record_names()
     assert "delivered 60 items from 1 spool; folders that cannot be used: 3" == ended.stdout.splitlines()[-1]
     assert broken == folders(runs)
+
+
+def test_stored_records_of_a_refused_request_are_delivered(
+    receiver: Receiver, command: Command, tmp_path: Path
+) -> None:
+    """A backend that stores the good records reports their number; ``--rejected`` counts only those that it refused."""
+    spool = Spool(tmp_path / "runs" / "one")
+    spool.append(events_request(range(42)))
+    spool.close()
+
+    def refuse(request: Request) -> Answer | None:
+        bad = [each for each in records_of(request.message) if int(each.name.split()[1]) % 4 == 0]
+        text = BEHIND + IGNORED.format(len(bad), len(list(records_of(request.message))))
+        return Answer(400, body=status(text)) if bad else None
+
+    receiver.rule(refuse)
+    ended = command("replay", tmp_path / "runs", "--endpoint", receiver.url, returncode=1)
+    assert ended.stdout.splitlines()[-1].startswith(
+        "delivered 31 items from 1 spool; refused, and set aside in rejected/: 11"
+    )
+    receiver.forget_rules()
+    ended = command("replay", tmp_path / "runs", "--rejected", "--endpoint", receiver.url)
+    assert "delivered 11 items from 1 spool" == ended.stdout.splitlines()[-1]

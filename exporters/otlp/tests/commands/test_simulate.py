@@ -135,9 +135,9 @@ def test_waits_and_steps_are_real(receiver: Receiver, run: Run) -> None:
     """Wait counters count one wait for each step, and events have their step."""
     run(*COMMAND, *SMALL, "--endpoint", receiver.url)
     steps = {rank: own[-1].value for rank, own in of_rank(receiver.points("step.time.count")).items()}
-    waits = {rank: own[-1].value for rank, own in of_rank(receiver.points("data.loading.count")).items()}
+    waits = {rank: own[-1].value for rank, own in of_rank(receiver.points("data.loading.wait.count")).items()}
     assert steps == waits
-    for own in of_rank(receiver.points("data.loading.time")).values():
+    for own in of_rank(receiver.points("data.loading.wait.time")).values():
         assert pytest.approx(0.2 * 0.8, rel=0.25) == own[-1].value
     epochs = Counter(record.resource["training.rank"] for record in receiver.records("epoch"))
     assert dict.fromkeys(range(6), 4) == epochs
@@ -186,7 +186,7 @@ def test_single_rank_is_slow_and_has_the_nan(receiver: Receiver, run: Run) -> No
 
 def windows_of(receiver: Receiver) -> list[Point]:
     """Return the points of windows, without those of numbers, counters and the pipeline."""
-    others = ("data.loading", "training.", "eval.")
+    others = ("data.loading", "training.", "eval.", "monitel.")
     metrics = {point.metric for point in receiver.all_points() if point.scope == "monitel"}
     return [point for name in sorted(metrics) if not name.startswith(others) for point in receiver.points(name)]
 

@@ -71,6 +71,21 @@ def test_resource_has_host_and_process(receiver: Receiver, start: Start) -> None
     assert {found["host.name"]} == {point.resource["host.name"] for point in receiver.all_points()}
 
 
+def test_resource_has_the_distribution(receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Name and version are in the resource of every signal. Given attributes override them."""
+    pipeline = start()
+    with pipeline.tracer_provider.get_tracer("mine").start_as_current_span("own"):
+        found = resource_of(receiver, pipeline)
+    assert pipeline.force_flush(10)
+    expected = {"telemetry.distro.name": "monitel-otlp", "telemetry.distro.version": monitel.__version__}
+    assert expected.items() <= found.items()
+    assert [found] == [span.resource for span in receiver.spans()]
+    assert all(point.resource == found for point in receiver.all_points())
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "telemetry.distro.name=theirs")
+    found = resource_of(receiver, start(resource_attributes={"telemetry.distro.version": "7"}))
+    assert ("theirs", "7") == (found["telemetry.distro.name"], found["telemetry.distro.version"])
+
+
 def test_given_attributes_override_detected_ones(
     receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,8 +12,10 @@ from exporters.otlp.tests.spools import folders, spooled
 
 import monitel
 from monitel_otlp.delivery.leftovers import Leftovers
+from monitel_otlp.spool.spool import Spool
 
 if TYPE_CHECKING:
+    import pytest
     from exporters.otlp.tests.pipelines import Start
     from exporters.otlp.tests.scripts import Run
 
@@ -77,6 +79,24 @@ def test_leftovers_wait_until_the_backend_accepts_a_request(train: Run, start: S
     assert not pipeline.force_flush(0.2)
     pipeline.shutdown()
     assert 10 == spooled(tmp_path / "spool")[1].count("left")
+
+
+def test_signal_without_an_endpoint_does_not_stop_the_delivery_of_leftovers(
+    train: Run, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its items stay in each folder; the other signals of all folders are delivered."""
+    port = closed_port()
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", f"http://127.0.0.1:{port}/v1/logs")
+    for _ in range(2):
+        train(LEFT.replace("endpoint=sys.argv[1], ", ""), "", 5)
+    with Receiver(port) as receiver:
+        pipeline = start(endpoint=None, spool_dir=tmp_path / "spool")
+        monitel.emit("first")
+        assert pipeline.force_flush(DEADLINE)
+        receiver.wait_until(lambda: 10 == len(numbers(receiver)))
+        pipeline.shutdown()
+    left = [{request.signal for request in Spool(folder).peek()} for folder in folders(tmp_path / "spool")]
+    assert [{"metrics"}] * 2 == left
 
 
 def test_link_among_the_leftovers_is_not_followed(train: Run, start: Start, tmp_path: Path) -> None:

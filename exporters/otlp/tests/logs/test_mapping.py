@@ -20,7 +20,7 @@ from opentelemetry.trace import INVALID_SPAN, NonRecordingSpan, SpanContext, Tra
 
 import monitel
 from monitel import Severity
-from monitel_otel import Period, Records, timestamp_ns
+from monitel_otel import SCHEMA_URL, SCOPE, Period, Records, timestamp_ns
 from monitel_otlp._compat import LoggerProvider, LogRecordProcessor, ReadableLogRecord, encode_logs
 from monitel_otlp.logs.mapping import LoggedEvent
 from monitel_otlp.logs.requests import EventRequests
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from monitel_otlp._compat import ReadWriteLogRecord
     from monitel_otlp.messages.request import FrozenRequest
 
-RESOURCE = Resource({"service.name": "train"})
+RESOURCE = Resource({"service.name": "train"}, SCHEMA_URL)
 NOW = datetime(2026, 1, 1, 12, 30, 15, 123456, tzinfo=timezone.utc)
 COUNT_LIMIT = "OTEL_LOGRECORD_ATTRIBUTE_COUNT_LIMIT"
 LENGTH_LIMIT = "OTEL_LOGRECORD_ATTRIBUTE_VALUE_LENGTH_LIMIT"
@@ -78,7 +78,7 @@ def by_the_sdk(events: list[LoggedEvent]) -> list[Any]:
     collected = Collected()
     provider = LoggerProvider(RESOURCE, shutdown_on_exit=False)
     provider.add_log_record_processor(collected)
-    records = Records(provider.get_logger("monitel", monitel.__version__))
+    records = Records(provider.get_logger(*SCOPE))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for event, step, context, inside, observed_ns in events:

@@ -41,6 +41,19 @@ def test_numbers_of_a_call_are_one_record_with_their_step(
     assert 2 == pipeline.account()["logs"].delivered
 
 
+def test_every_record_has_the_text_of_its_severity(receiver: Receiver, start: Start) -> None:
+    """Events, numbers and configurations, like records of logging: backends filter by the text."""
+    pipeline = start()
+    for severity in monitel.Severity:
+        monitel.emit("event", severity=severity)
+    monitel.log({"loss": 0.25})
+    monitel.config({"lr": 0.1})
+    assert pipeline.force_flush(DEADLINE)
+    texts = {1: "TRACE", 5: "DEBUG", 9: "INFO", 13: "WARN", 17: "ERROR", 21: "FATAL"}
+    assert texts == {record.severity: record.severity_text for record in receiver.records("event")}
+    assert {"INFO"} == {record.severity_text for record in receiver.records() if record.name != "event"}
+
+
 def test_each_step_of_a_millisecond_has_its_record(
     receiver: Receiver, start: Start, clock: monitel.testing.ManualClock
 ) -> None:

@@ -163,48 +163,6 @@ def test_overflow_beyond_64_bits_is_a_double(receiver: Receiver, start: Start) -
     assert {2**63 - 1, 2.0**64} == set(receiver.values("large"))
 
 
-def test_names_that_the_backend_refuses_are_changed(
-    receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The description has the name. Two names that become the same share a metric, and are logged once."""
-    monitel.counter("top 5", description="hits").add(1)
-    monitel.counter("top 6").add(1)
-    monitel.counter("top_5").add(2)
-    pipeline = start()
-    assert pipeline.force_flush(DEADLINE)
-    assert {"hits (Counted as 'top 5')"} == {point.description for point in receiver.points("top_5")}
-    assert {"Counted as 'top 6'"} == {point.description for point in receiver.points("top_6")}
-    assert {3} == set(receiver.values("top_5"))
-    assert 1 == len(warnings_with(caplog, "counters 'top 5' and 'top_5' have the same metric name 'top_5'"))
-
-
-def test_metric_name_of_two_kinds_is_logged_once(
-    receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Both metrics are sent, each with its kind. The bare name of a Stat is free."""
-    pipeline = start()
-    stat = monitel.Stat("loss", [monitel.COUNT], 60.0)
-    stat.add(1)
-    stat.flush()
-    monitel.counter("loss").add(1)
-    monitel.counter("loss.count").add(5)
-    monitel.counter("accuracy").add(7)
-    monitel.set_step(3)
-    assert pipeline.force_flush(DEADLINE)
-    for value in (0.5, 0.25):
-        monitel.log({"accuracy": value, "training.step": 9}, split=value)
-        assert pipeline.force_flush(DEADLINE)
-    found = warnings_with(caplog, "have the same metric name")
-    assert [
-        "a Stat and a counter have the same metric name 'loss.count': rename one",
-        "a counter and a logged number have the same metric name 'accuracy': rename one",
-        "a gauge of monitel and a logged number have the same metric name 'training.step': rename one",
-    ] == found
-    assert {"gauge": {0.5, 0.25}, "sum": {7}} == {
-        kind: {point.value for point in receiver.points("accuracy") if point.kind == kind} for kind in ("gauge", "sum")
-    }
-
-
 def test_step_is_a_gauge(receiver: Receiver, start: Start) -> None:
     """Without a point before the step is known; the step may go back."""
     pipeline = start()

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 import monitel
 import monitel_otlp
 from monitel import COUNT, HISTOGRAM, STDDEV, Histogram, Stat
-from monitel_otlp.metrics.mapping import CumulativeMapping, DeltaMapping, Points
+from monitel_otlp.metrics.mapping import WindowMapping
+from monitel_otlp.metrics.points import Points
 from monitel_otlp.metrics.window_queue import WindowQueue
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ def test_delta_histograms_contain_one_window(
     assert [(0, 1), (2, 3)] == [
         ((point.start_ns - START_NS) // MINUTE_NS, (point.time_ns - START_NS) // MINUTE_NS) for point in points
     ]
-    assert [2, 1, 1] == [point.proto.count for point in receiver.points("x")]
+    assert [2, 1, 1] == receiver.values("x.count")
 
 
 def test_histogram_with_negative_samples_has_no_sum(receiver: Receiver, start: Start) -> None:
@@ -210,7 +211,7 @@ def window(samples: list[float], end_ns: int, name: str = "x") -> monitel.Window
 )
 def test_dropped_windows_are_in_the_totals(windows: list[tuple[str, list[float]]], takes: list[int]) -> None:
     """If a full queue drops windows, the next point of the series has the distribution of all windows so far."""
-    queue, mapping, plan = WindowQueue(3, 1 << 30), CumulativeMapping(0, "histogram"), deque(takes)
+    queue, mapping, plan = WindowQueue(3, 1 << 30), WindowMapping("cumulative", 0, "histogram"), deque(takes)
     plan.extend([0] * (len(windows) - len(takes) - 1) + [3])
     so_far: dict[str, list[float]] = {"x": [], "y": []}
     waiting: list[tuple[str, Histogram]] = []
@@ -231,7 +232,7 @@ def test_dropped_windows_are_in_the_totals(windows: list[tuple[str, list[float]]
 
 def test_nothing_is_merged_without_cumulative_histograms() -> None:
     """Percentiles and delta histograms need only one window."""
-    for mapping in (CumulativeMapping(0), DeltaMapping(0, "both")):
+    for mapping in (WindowMapping("cumulative", 0), WindowMapping("delta", 0, "both")):
         queue = WindowQueue(10, 1 << 30)
         queue.put(window([1.0], 1))
         (entry,) = queue.queue.take(1)

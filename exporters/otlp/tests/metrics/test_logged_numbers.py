@@ -13,7 +13,8 @@ from exporters.otlp.tests.producers import run_together
 import monitel
 from monitel import LoggedNumbers
 from monitel_otlp.engine import engine
-from monitel_otlp.metrics.mapping import Points, mapping_of
+from monitel_otlp.metrics.mapping import WindowMapping
+from monitel_otlp.metrics.points import Points
 from monitel_otlp.metrics.window_queue import WindowQueue
 
 if TYPE_CHECKING:
@@ -114,25 +115,11 @@ def test_late_number_within_a_group_is_sorted(clock: monitel.testing.ManualClock
     clock.advance(1)
     for numbers in (LoggedNumbers({"loss": 2.0}), late, LoggedNumbers({"loss": 2.5}), same):
         queue.put_numbers(numbers)
-    mapping, points = mapping_of("cumulative", 5, "both"), Points()
+    mapping, points = WindowMapping("cumulative", 5, "both"), Points()
     assert 0 == mapping.write(queue.queue.take(10), points)
     (metric,) = points.request.resource_metrics[0].scope_metrics[0].metrics
     assert [1.5, 2.5] == [point.as_double for point in metric.gauge.data_points]
     assert (4, 0, 2) == (points.items, queue.coalesced, mapping.coalesced)
-
-
-def test_names_that_the_backend_refuses_are_changed(
-    receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The description has the name. Two names that become the same share a series, and are logged once."""
-    pipeline = start()
-    monitel.log({"top 5": 0.5})
-    assert pipeline.force_flush(DEADLINE)
-    assert ["Logged as 'top 5'"] == [point.description for point in receiver.points("top_5")]
-    monitel.log({"top_5": 0.25})
-    assert "logged numbers 'top 5' and 'top_5' have the same metric name 'top_5'" in caplog.text
-    assert pipeline.force_flush(DEADLINE)
-    assert [0.5, 0.25] == receiver.values("top_5")
 
 
 def test_further_sets_of_attributes_share_a_series(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import logging
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -115,21 +114,6 @@ def test_long_metric_name_is_cut(receiver: Receiver, start: Start) -> None:
     assert pipeline.force_flush(10)
     names = {point.metric for point in receiver.all_points() if point.metric.startswith("x")}
     assert [True] == [200 < len(name) <= 255 and name.endswith(".count") for name in names]
-
-
-def test_colliding_metric_names_are_logged_once(
-    receiver: Receiver, start: Start, clock: ManualClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The warning has the names of both Stats and of the metric."""
-    pipeline = start()
-    stats = [Stat("step time", [COUNT], 60.0), Stat("step/time", [COUNT], 60.0), Stat("step_time", [COUNT], 60.0)]
-    for _ in range(3):
-        for stat in stats:
-            stat.add(1)
-        clock.advance(60)
-        assert pipeline.force_flush(10)
-    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert ["Stats 'step time' and 'step_time' have the same metric name 'step_time': rename one"] == warnings
 
 
 def test_attributes_keep_their_types(receiver: Receiver, start: Start) -> None:

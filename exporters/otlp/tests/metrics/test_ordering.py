@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import tempfile
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 MILLISECOND_NS = 1_000_000
 EPOCH_NS = 1_767_225_600_000_000_000
-DELTA = 1
+DELTA, CUMULATIVE = 1, 2
 SERIES: list[tuple[str, dict[str, Any]]] = [
     ("a", {}),
     ("a", {"k": True}),
@@ -33,6 +32,7 @@ SERIES: list[tuple[str, dict[str, Any]]] = [
     ("a", {"k": "1"}),
     ("b", {}),
 ]
+MONOTONIC = {"b"}
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,17 @@ class Closed:
         """Sum of the samples, added up as a Stat does."""
         return math.fsum(self.samples) if all(map(math.isfinite, self.samples)) else sum(self.samples)
 
+    @property
+    def is_summed(self) -> bool:
+        """True if the sum of the samples belongs to the total."""
+        return math.isfinite(self.sum) and not (SERIES[self.series][0] in MONOTONIC and self.sum < 0)
+
     def log(self) -> None:
         """Log the window to all handlers, as a Stat does when it closes a window."""
         name, attributes = SERIES[self.series]
-        definition = monitel.StatDefinition(name, TORCHS, "", "", MappingProxyType(attributes), monotonic=False)
+        definition = monitel.StatDefinition(
+            name, TORCHS, "", "", MappingProxyType(attributes), monotonic=name in MONOTONIC
+        )
         window = monitel.Window(
             definition,
             EPOCH_NS + self.start,
@@ -113,7 +120,7 @@ def exported(batches: list[list[Closed]], temporality: str) -> Iterator[tuple[li
                 requests = list(Spool(Path(pipeline.spool_dir)).peek())
                 points = [point for request in requests[taken:] for point in points_of(request.message())]
                 taken = len(requests)
-                yield batch, [point for point in points if point.scope == "monitel"]
+                yield batch, [point for point in points if not point.metric.startswith("monitel.")]
 
 
 def of_series(points: list[Point], series: int, suffix: str) -> list[Point]:
@@ -145,9 +152,23 @@ def is_extreme(expected: Callable[[list[float]], float], group: list[Closed], ac
     return actual == expected(samples)
 
 
-def finite(group: list[Closed]) -> float:
-    """Return the total of all sums that are finite."""
-    return sum(closed.sum for closed in group if math.isfinite(closed.sum))
+def total(group: list[Closed]) -> float:
+    """Return the total of all sums that belong to the total."""
+    return sum(closed.sum for closed in group if closed.is_summed)
+
+
+def check_gauges(groups: list[tuple[int, list[Closed]]], found: dict[str, list[Point]]) -> None:
+    """Compare the gauges of a series, by aggregation, with the expected points."""
+    for suffix in ("mean", "value", "min", "max"):
+        assert [end for end, _ in groups] == [point.time_ns - EPOCH_NS for point in found[suffix]]
+        assert {"gauge"} >= {point.kind for point in found[suffix]}
+    for index, (_, group) in enumerate(groups):
+        value = {suffix: found[suffix][index].value for suffix in ("mean", "value", "min", "max")}
+        count = sum(len(closed.samples) for closed in group)
+        assert repr(sum(closed.sum for closed in group) / count) == repr(value["mean"])
+        assert repr(group[-1].samples[-1]) == repr(value["value"])
+        assert is_extreme(min, group, value["min"])
+        assert is_extreme(max, group, value["max"])
 
 
 @settings(max_examples=80, derandomize=True)
@@ -165,28 +186,23 @@ def test_cumulative_points_of_any_windows(batches: list[list[Closed]]) -> None:
             groups = merged(own, before[series])
             expected_metrics += 6 * len(groups)
             every = {each.suffix: of_series(points, series, f".{each.suffix}") for each in TORCHS}
-            begin = min((closed.start for closed in own), default=0)
-            if groups and not before[series] and begin + MILLISECOND_NS <= groups[0][0]:
+            if groups and not before[series]:
                 expected_metrics += 2
                 zeros = [every[suffix].pop(0) for suffix in ("count", "sum")]
+                begin = min(*(closed.start for closed in own), groups[0][0] - MILLISECOND_NS)
                 assert [(begin, 0)] * 2 == [(point.time_ns - EPOCH_NS, point.value) for point in zeros]
-            for found in every.values():
-                assert [end for end, _ in groups] == [point.time_ns - EPOCH_NS for point in found]
-            for index, (_, group) in enumerate(groups):
-                value = {suffix: found[index].value for suffix, found in every.items()}
-                count = sum(len(closed.samples) for closed in group)
-                assert repr(sum(closed.sum for closed in group) / count) == repr(value["mean"])
-                assert repr(group[-1].samples[-1]) == repr(value["value"])
-                assert is_extreme(min, group, value["min"])
-                assert is_extreme(max, group, value["max"])
+            check_gauges(groups, every)
+            for suffix, monotonic in (("count", True), ("sum", SERIES[series][0] in MONOTONIC)):
+                assert [end for end, _ in groups] == [point.time_ns - EPOCH_NS for point in every[suffix]]
+                assert {(CUMULATIVE, monotonic)} >= {(each.temporality, each.monotonic) for each in every[suffix]}
+                values = [point.value for point in every[suffix]]
+                assert sorted(values) == values or not monotonic
+                starts[series] |= {point.start_ns for point in every[suffix]}
             if groups:
                 before[series] = groups[-1][0]
-                counts = [point.value for point in every["count"]]
-                assert sorted(counts) == counts
-                assert sum(len(closed.samples) for closed in handed_over[series]) == counts[-1]
-                assert finite(handed_over[series]) == every["sum"][-1].value
-                starts[series] |= {point.start_ns for point in every["count"] + every["sum"]}
-                assert max(starts[series]) <= every["count"][0].time_ns
+                assert sum(len(closed.samples) for closed in handed_over[series]) == every["count"][-1].value
+                assert total(handed_over[series]) == every["sum"][-1].value
+                assert max(starts[series]) < every["count"][0].time_ns
         assert expected_metrics == len(points)
     assert all(len(found) <= 1 for found in starts.values())  # the start of a total stays
 
@@ -194,66 +210,37 @@ def test_cumulative_points_of_any_windows(batches: list[list[Closed]]) -> None:
 @settings(max_examples=80, derandomize=True)
 @given(batches(anything, STEPS))
 def test_delta_points_of_any_windows(batches: list[list[Closed]]) -> None:
-    """Each window, or group of merged windows, is a histogram with one bucket; each sample is counted once."""
+    """Monotonic sums are those of each window, or group of merged windows; their periods do not overlap."""
     before = dict.fromkeys(range(len(SERIES)), 0)
+    handed_over: dict[int, list[Closed]] = {series: [] for series in before}
     for batch, points in exported(batches, "delta"):
-        for series in before:
-            groups = merged([closed for closed in batch if closed.series == series], before[series])
-            histograms = of_series(points, series, "")
-            last_ns = EPOCH_NS + before[series]
-            for (end, group), point in zip(groups, histograms, strict=True):
-                assert end == point.time_ns - EPOCH_NS
-                count = sum(len(closed.samples) for closed in group)
-                assert (DELTA, [count], []) == (
-                    point.temporality,
-                    list(point.proto.bucket_counts),
-                    list(point.proto.explicit_bounds),
-                )
-                assert count == point.proto.count
-                assert is_extreme(min, group, point.proto.min)
-                assert is_extreme(max, group, point.proto.max)
-                start = EPOCH_NS + group[0].start
-                assert point.start_ns == start if start >= last_ns else start <= point.start_ns <= point.time_ns
-                last_ns = point.time_ns
-            values = of_series(points, series, ".value")
-            assert [repr(group[-1].samples[-1]) for _, group in groups] == [repr(point.value) for point in values]
+        for series, (name, _) in enumerate(SERIES):
+            own = [closed for closed in batch if closed.series == series]
+            handed_over[series] += own
+            groups = merged(own, before[series])
+            every = {each.suffix: of_series(points, series, f".{each.suffix}") for each in TORCHS}
+            check_gauges(groups, every)
+            deltas: list[tuple[str, list[tuple[int, float]]]] = [
+                ("count", [(end, sum(len(each.samples) for each in group)) for end, group in groups])
+            ]
+            if name in MONOTONIC:
+                summed = [(end, group) for end, group in groups if any(closed.is_summed for closed in group)]
+                deltas.append(("sum", [(end, total(group)) for end, group in summed]))
+            elif groups:
+                zeros = 0 if before[series] else 1
+                assert {(CUMULATIVE, False)} == {(each.temporality, each.monotonic) for each in every["sum"]}
+                assert [end for end, _ in groups] == [each.time_ns - EPOCH_NS for each in every["sum"][zeros:]]
+                assert total(handed_over[series]) == every["sum"][-1].value
+            for suffix, expected in deltas:
+                assert expected == [(point.time_ns - EPOCH_NS, point.value) for point in every[suffix]]
+                assert {(DELTA, True)} >= {(each.temporality, each.monotonic) for each in every[suffix]}
+                starts = {point.time_ns - EPOCH_NS: point.start_ns - EPOCH_NS for point in every[suffix]}
+                last = before[series] or -EPOCH_NS
+                for end, group in groups:
+                    begin = min(closed.start for closed in group)
+                    begin = begin if begin < end else end - MILLISECOND_NS
+                    assert max(begin, last) == starts.get(end, max(begin, last)) < end
+                    last = end
             if groups:
                 before[series] = groups[-1][0]
-        kinds = {"", ".value", ".total"}
-        assert {point.metric for point in points} <= {name + kind for name, _ in SERIES for kind in kinds}
-
-
-@settings(max_examples=80, derandomize=True)
-@given(batches(anything, STEPS))
-def test_delta_sums_of_any_windows(batches: list[list[Closed]]) -> None:
-    """The exact sum is in the histogram, or in ``.total`` from the first request with a negative sample on."""
-    signed = dict.fromkeys(range(len(SERIES)), False)
-    before = dict.fromkeys(range(len(SERIES)), 0)
-    for batch, points in exported(batches, "delta"):
-        for series in before:
-            own = [closed for closed in batch if closed.series == series]
-            signed[series] |= any(min(closed.samples) < 0 for closed in own)
-            expected: list[tuple[str, int, float]] = []
-            for end, group in merged(own, before[series]):
-                if any(math.isfinite(closed.sum) for closed in group):
-                    expected.append(("total" if signed[series] else "sum", end, finite(group)))
-                before[series] = end
-            sums = [
-                ("sum", point.time_ns - EPOCH_NS, point.value)
-                for point in of_series(points, series, "")
-                if point.proto.HasField("sum")
-            ]
-            totals = [("total", point.time_ns - EPOCH_NS, point.value) for point in of_series(points, series, ".total")]
-            assert expected == sorted(sums + totals, key=lambda each: each[1])
-
-
-@settings(max_examples=80, derandomize=True)
-@given(batches(anything, STEPS))
-def test_delta_periods_do_not_overlap(batches: list[list[Closed]]) -> None:
-    """A point of a series begins at the end of the previous one or later, across requests."""
-    found: dict[int, list[Point]] = {series: [] for series in range(len(SERIES))}
-    for _, points in exported(batches, "delta"):
-        for series, own in found.items():
-            own.extend(of_series(points, series, ""))
-    for own in found.values():
-        assert all(later.start_ns >= earlier.time_ns for earlier, later in pairwise(own))
+        assert {point.metric for point in points} <= {f"{name}.{each.suffix}" for name, _ in SERIES for each in TORCHS}

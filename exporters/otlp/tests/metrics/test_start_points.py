@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import monitel
 from monitel import COUNT, MEAN, SUM, Stat
 from monitel_otlp.engine import engine
-from monitel_otlp.metrics.mapping import CumulativeMapping, mapping_of
+from monitel_otlp.metrics.mapping import WindowMapping
 from monitel_otlp.metrics.start_points import start_point_ns
 from monitel_otlp.metrics.window_queue import WindowQueue
 from monitel_otlp.raw.forms import raw_windows
@@ -59,12 +59,18 @@ def window(
     return monitel.Window(definition, start_ns, end_ns, count, float(count), 1.0, 1.0, 1.0, 0, None, None)
 
 
+def metrics_of_windows(request: FrozenRequest) -> list[Any]:
+    """Return the metrics of windows."""
+    message: Any = request.message()
+    metrics = [metric for scope in message.resource_metrics[0].scope_metrics for metric in scope.metrics]
+    return [metric for metric in metrics if not metric.name.startswith("monitel.")]
+
+
 def points_of(*requests: FrozenRequest) -> Points:
     """Return the points of windows, in the order of the requests; the times are relative to the start of the totals."""
     found: Points = defaultdict(list)
     for request in requests:
-        message: Any = request.message()
-        for metric in message.resource_metrics[0].scope_metrics[0].metrics:
+        for metric in metrics_of_windows(request):
             for point in getattr(metric, metric.WhichOneof("data")).data_points:
                 value = getattr(point, point.WhichOneof("value"))
                 series = ",".join(f"{each.key}={each.value.int_value}" for each in point.attributes)
@@ -79,7 +85,7 @@ class Encoded:
         self.requests: list[FrozenRequest] = []
         self.lost = Lost()
         self.queue = WindowQueue(1000)
-        self.mapping = mapping_of("cumulative", START_NS, "both")
+        self.mapping = WindowMapping("cumulative", START_NS, "both")
         self._requests = MetricRequests(self.mapping, lambda: 0, RESOURCE, self.requests.append, self.lost)
 
     def write(self, *windows: monitel.Window) -> Points:
@@ -104,14 +110,13 @@ class Encoded:
         (0, 200, 200, 199),
         (0, 300, 200, 199),
         (199, 100, 200, 199),
-        (200, 100, 200, None),
-        (300, 100, 200, None),
+        (199, 300, 200, 199),
     ],
 )
-def test_time_of_a_start_point(start_ns: int, begin_ns: int, first_ns: int, expected: int | None) -> None:
+def test_time_of_a_start_point(start_ns: int, begin_ns: int, first_ns: int, expected: int) -> None:
     """In milliseconds: not before the start, and at least one before the first point."""
     found = start_point_ns(*(each * MILLISECOND_NS for each in (start_ns, begin_ns, first_ns)))
-    assert found == (None if expected is None else expected * MILLISECOND_NS)
+    assert expected * MILLISECOND_NS == found
 
 
 def test_start_point_is_at_most_half_an_hour_old() -> None:
@@ -144,17 +149,19 @@ def test_sums_begin_with_zero_at_the_start_of_the_first_window(
     assert 2 == pipeline.account()["metrics"].delivered
 
 
-def test_delta_temporality_has_no_start_points(
+def test_only_cumulative_sums_have_start_points_with_delta_temporality(
     receiver: Receiver, start: Start, future: monitel.testing.ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The sums of a delta point already begin at zero."""
+    """A delta begins at zero by definition; a sum that is not monotonic stays cumulative."""
     monkeypatch.setenv(TEMPORALITY, "delta")
     pipeline = start()
-    Stat("x", [COUNT, SUM], 60.0).add(-1.0)
+    began = future.time_ns()
+    stat = Stat("x", [COUNT, SUM], 60.0)
+    stat.add(-1.0)
     future.advance(60)
     assert pipeline.force_flush(10)
-    assert [-1.0] == receiver.values("x.total")
-    assert {1} == {point.proto.count for point in receiver.points("x")}
+    ends = [(point.metric, point.time_ns - began, point.value) for point in receiver.all_points()]
+    assert [("x.count", 60 * SECOND_NS, 1), ("x.sum", 0, 0.0), ("x.sum", 60 * SECOND_NS, -1.0)] == ends[:3]
 
 
 def test_dropped_first_window_still_begins_the_series(
@@ -187,18 +194,44 @@ def test_windows_before_the_start_of_the_totals_begin_with_zero() -> None:
     encoded = Encoded()
     found = [encoded.write(each)["", "x.count"] for each in (window(-60, -30), window(-90, -20), window(0, 60))]
     assert [[(-60 * SECOND_NS, 0), (-30 * SECOND_NS, 1)], [(-20 * SECOND_NS, 2)], [(60 * SECOND_NS, 3)]] == found
-    messages: list[Any] = [request.message() for request in encoded.requests]
-    metrics = [metric for each in messages for metric in each.resource_metrics[0].scope_metrics[0].metrics]
-    starts = {point.start_time_unix_nano for metric in metrics for point in metric.sum.data_points}
-    assert {START_NS - 60 * SECOND_NS} == starts
+    assert {START_NS - 60 * SECOND_NS} == starts_of(encoded.requests)
 
 
-def test_window_without_room_has_no_start_point() -> None:
-    """The window lasted less than a millisecond; later windows send none either."""
+def starts_of(requests: list[FrozenRequest]) -> set[int]:
+    """Return the start times of all points of sums of windows."""
+    metrics = [metric for each in requests for metric in metrics_of_windows(each)]
+    return {point.start_time_unix_nano for metric in metrics for point in metric.sum.data_points}
+
+
+@pytest.mark.parametrize(
+    ("begin_s", "end_s"),
+    [(0, 0.0009), (0, 0), (7200, -10), (-9, -10)],
+    ids=["short", "without length", "clock set back", "clock set back before the pipeline"],
+)
+def test_series_starts_a_millisecond_before_its_first_point_at_the_latest(begin_s: float, end_s: float) -> None:
+    """The start point is there, and later windows have the same start."""
     encoded = Encoded()
-    first = encoded.write(window(0, 0.0009))
-    later = encoded.write(window(0, 60))
-    assert ([(900_000, 1)], [(60 * SECOND_NS, 2)]) == (first["", "x.count"], later["", "x.count"])
+    first = encoded.write(window(begin_s, end_s))["", "x.count"]
+    later = encoded.write(window(0, 60))["", "x.count"]
+    end_ns = round(end_s * SECOND_NS)
+    assert ([(end_ns - MILLISECOND_NS, 0), (end_ns, 1)], [(60 * SECOND_NS, 2)]) == (first, later)
+    assert {START_NS + end_ns - MILLISECOND_NS} == starts_of(encoded.requests)
+
+
+def test_start_is_constant_while_an_earlier_window_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread of the application puts the window while the encoder writes the first points of the series."""
+    encoded = Encoded()
+    write = WindowMapping.write_value
+
+    def put_and_write(*arguments: Any) -> None:
+        encoded.queue.put(window(-30, 60))
+        write(*arguments)
+
+    monkeypatch.setattr(WindowMapping, "write_value", staticmethod(put_and_write))
+    encoded.write(window(-20, 50, asked=(COUNT, MEAN, SUM)))
+    found = encoded.flush()
+    assert [(60 * SECOND_NS, 2)] == found["", "x.count"]
+    assert {START_NS - 20 * SECOND_NS} == starts_of(encoded.requests)
 
 
 def test_each_series_and_each_sum_begins_apart() -> None:
@@ -222,13 +255,13 @@ def test_start_points_are_not_items() -> None:
 def test_start_point_is_removed_with_a_broken_window(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next window of the series begins it."""
     encoded = Encoded()
-    write = CumulativeMapping.write_value
+    write = WindowMapping.write_value
 
     def fail_once(*arguments: Any) -> None:
-        monkeypatch.setattr(CumulativeMapping, "write_value", staticmethod(write))
+        monkeypatch.setattr(WindowMapping, "write_value", staticmethod(write))
         raise RuntimeError("broken")
 
-    monkeypatch.setattr(CumulativeMapping, "write_value", staticmethod(fail_once))
+    monkeypatch.setattr(WindowMapping, "write_value", staticmethod(fail_once))
     asked = (COUNT, SUM, MEAN)
     found = encoded.write(window(0, 60, asked=asked), window(60, 120, asked=asked))
     assert [(0, 0), (120 * SECOND_NS, 2)] == found["", "x.count"]

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from itertools import pairwise
 from threading import Thread
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from exporters.otlp.tests.inbox import DEADLINE
 from hypothesis import given
 from hypothesis import strategies as st
 
 import monitel
 from monitel.aggregation import TORCHS
-from monitel_otlp.metrics.mapping import CumulativeMapping, Points
+from monitel_otlp.metrics import series, window_queue
+from monitel_otlp.metrics.mapping import WindowMapping
+from monitel_otlp.metrics.points import Points
 from monitel_otlp.metrics.window_queue import WindowQueue
 
 if TYPE_CHECKING:
@@ -86,6 +90,29 @@ def test_put_is_reentrant() -> None:
     assert ["collected", "x", "x"] == sorted(entry.window.name for entry in queue.queue.take(10))
 
 
+@pytest.mark.parametrize("created", [series.Series, window_queue.Entry])
+def test_window_put_by_a_garbage_collection_is_counted_in_order(
+    created: Callable[..., object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each object that ``put`` creates may start a collection, which destructs a Stat of the same name."""
+    queue: Any = WindowQueue(10)
+    pending = [1, 2, 3]
+
+    def create(*args: Any) -> object:
+        if pending:
+            queue.put(window(end_ns=pending.pop()))
+        return created(*args)
+
+    monkeypatch.setattr(inspect.getmodule(created), created.__name__, create)
+    for end_ns in range(4, 7):
+        queue.put(window(end_ns=end_ns))
+    entries = queue.queue.take(10)
+    assert list(range(1, 7)) == sorted(entry.window.end_ns for entry in entries)
+    assert list(range(1, 7)) == [entry.total_count for entry in entries]
+    assert [float(total) for total in range(1, 7)] == [entry.total_sum for entry in entries]
+    assert 1 == len({id(entry.series) for entry in entries})
+
+
 def test_concurrent_put_and_take_lose_nothing() -> None:
     """Four threads put and one takes: each window is taken once, and the last total is exact."""
     queue: Any = WindowQueue(100_000)
@@ -116,7 +143,7 @@ def test_points_of_any_windows_are_acceptable_to_every_backend(
     batches: list[list[tuple[str, float, int, int]]],
 ) -> None:
     """Across requests times ascend by at least 1 ms, counts rise to the number of samples, and sums are finite."""
-    queue, mapping = WindowQueue(1000), CumulativeMapping(0)
+    queue, mapping = WindowQueue(1000), WindowMapping("cumulative", 0)
     now_ns, counts, sums = 10**18, {"a": 0, "b": 0}, {"a": 0.0, "b": 0.0}
     found: dict[str, list[Any]] = {}
     for batch in batches:

@@ -10,7 +10,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from exporters.otlp.tests.checks import in_time
-from exporters.otlp.tests.inbox import DEADLINE, Answer
+from exporters.otlp.tests.inbox import CUMULATIVE, DEADLINE, Answer
 
 import monitel
 from monitel import COUNT, MEAN, SUM, Severity, Stat
@@ -143,10 +143,37 @@ def test_each_metrics_request_has_a_current_point(receiver: Receiver, start: Sta
         clock.advance(1)
     before = time.time_ns()
     assert pipeline.force_flush(DEADLINE)
-    stamps = [point.time_ns for point in receiver.points("monitel.queue.size")]
-    assert len(receiver.of("metrics")) == len(stamps)
+    points = receiver.points("monitel.queue.size")
+    stamps = [point.time_ns for point in points]
+    assert len(receiver.of("metrics")) == len(stamps) > 1
     assert sorted(stamps) == stamps
     assert before <= stamps[0]
+    assert [("sum", False, CUMULATIVE)] == list({(point.kind, point.monotonic, point.temporality) for point in points})
+
+
+def test_metrics_about_itself_have_one_start(receiver: Receiver, start: Start, clock: ManualClock) -> None:
+    """The start is that of the pipeline, in requests with the values of instruments and in those with windows only."""
+    before = time.time_ns()
+    pipeline = start()
+    after = time.time_ns()
+    stat = Stat("loss", [COUNT], 1.0)
+    for number in range(1200):
+        stat.add(1)
+        clock.advance(1)
+        if number == 10:
+            assert pipeline.force_flush(10)
+    assert pipeline.force_flush(10)
+    pipeline.shutdown()
+    starts: dict[str, set[int]] = {}
+    for point in receiver.all_points():
+        if point.metric.startswith("monitel."):
+            starts.setdefault(f"{point.metric} {point.attributes}", set()).add(point.start_ns)
+            assert before <= point.start_ns <= point.time_ns
+    assert {1} == {len(each) for each in starts.values()}
+    assert max(starts["monitel.queue.size {}"]) <= after
+    assert {"monitel.queue.size {}", "monitel.exporter.item.exported {'signal': 'metrics'}"} < set(starts)
+    metrics = [each.message.resource_metrics[0].scope_metrics[0].metrics for each in receiver.of("metrics")]
+    assert ["loss.count", "monitel.queue.size"] in [[metric.name for metric in each] for each in metrics]
 
 
 def test_pipeline_reports_metrics_about_itself(receiver: Receiver, start: Start, clock: ManualClock) -> None:
@@ -161,11 +188,7 @@ def test_pipeline_reports_metrics_about_itself(receiver: Receiver, start: Start,
     assert pipeline.force_flush(10)
     exported = {point.attributes["signal"]: point.value for point in receiver.points("monitel.exporter.item.exported")}
     assert {"metrics": 3, "logs": 1} == {signal: exported[signal] for signal in ("metrics", "logs")}
-    shapes = {
-        point.metric: (point.kind, point.monotonic, point.unit)
-        for point in receiver.all_points()
-        if point.scope != "monitel"
-    }
+    shapes = {point.metric: (point.kind, point.monotonic, point.unit) for point in receiver.all_points()}
     assert ("sum", True, "{item}") == shapes["monitel.exporter.item.exported"]
     assert ("sum", False, "{item}") == shapes["monitel.queue.size"]
     assert ("sum", False, "By") == shapes["monitel.spool.size"]

@@ -132,6 +132,7 @@ def test_forked_child_that_counts_nothing_exports_nothing(receiver: Receiver, tr
 
 
 @pytest.mark.parametrize("temporality", ["cumulative", "delta"])
+@pytest.mark.invalid_output("the resource belongs to the application", "resource.distro")
 def test_attached_readers_have_the_counters(receiver: Receiver, train: Run, temporality: str) -> None:
     """Each collection of the application's reader, and its shutdown."""
     train(

@@ -36,11 +36,10 @@ from opentelemetry.trace import (
 import monitel
 from monitel import Aggregation, Histogram
 from monitel.profiler.ranges import Range, Track
-from monitel_otel import Period
+from monitel_otel import SCHEMA_URL, Period
 from monitel_otlp.logs.mapping import LoggedEvent
 from monitel_otlp.logs.requests import EventRequests
-from monitel_otlp.metrics.mapping import mapping_of
-from monitel_otlp.metrics.queue_size import PIPELINE_SCOPE
+from monitel_otlp.metrics.mapping import WindowMapping
 from monitel_otlp.metrics.window_queue import WindowQueue
 from monitel_otlp.raw.forms import raw_events, raw_ranges, raw_windows
 from monitel_otlp.sdk.metric_requests import WINDOWS_PER_STEP, MetricRequests
@@ -101,8 +100,8 @@ def test_events_are_the_same_live_and_replayed(events: list[LoggedEvent], times:
 class _Range:
     """A range with the attributes that its span needs."""
 
-    def __init__(self, step: int | None, track: Track, end_ns: int) -> None:
-        self.step, self.track, self.end_ns = step, track, end_ns
+    def __init__(self, step: int | None, track: Track, end_ns: int, error_type: str | None) -> None:
+        self.step, self.track, self.end_ns, self.error_type = step, track, end_ns, error_type
 
 
 TRACKS = [Track(7, "MainThread"), Track(8, Word("worker-\u00e9")), Track(9, "bad\udc80")]
@@ -127,7 +126,8 @@ def ended_ranges(draw: Callable[[st.SearchStrategy[Any]], Any]) -> Any:
         attributes = {"training.step": draw(st.integers(0, 9)), "monitel.folded.names": draw(st.lists(text))}
         return Ended(ids, name, start_ns, end_ns, None, None), attributes
     unfinished = draw(st.sampled_from([0, 1]))
-    found: Any = _Range(draw(st.none() | st.integers(0, 9)), draw(st.sampled_from(TRACKS)), end_ns - unfinished)
+    step, track = draw(st.none() | st.integers(0, 9)), draw(st.sampled_from(TRACKS))
+    found: Any = _Range(step, track, end_ns - unfinished, draw(st.sampled_from([None, "KeyError", "bad\udc80"])))
     return Ended(ids, name, start_ns, end_ns, found, draw(arguments))
 
 
@@ -191,16 +191,18 @@ def closed_windows(draw: Callable[[st.SearchStrategy[Any]], Any]) -> list[monite
 
 
 def points_of_windows(requests: list[FrozenRequest]) -> dict[str, list[bytes]]:
-    """Return the points of windows by metric (with all fields of the metric)."""
+    """Return the points of windows by metric (with all fields of the metric), all in the scope of monitel."""
     found: dict[str, list[bytes]] = {}
     for request in requests:
         message: Any = request.message()
         (resource,) = message.resource_metrics
-        assert ENCODED_RESOURCE == resource.resource.SerializeToString()
-        for metric in resource.scope_metrics[0].metrics:
-            assert ("monitel", monitel.__version__) == tuple(
-                getattr(resource.scope_metrics[0].scope, each) for each in ("name", "version")
-            )
+        (scope,) = resource.scope_metrics
+        del resource.scope_metrics[:]
+        assert ENCODED_RESOURCE == resource.SerializeToString()
+        assert ("monitel", monitel.__version__, SCHEMA_URL) == (scope.scope.name, scope.scope.version, scope.schema_url)
+        for metric in scope.metrics:
+            if metric.name == "monitel.queue.size":  # its time is that of the request
+                continue
             data = getattr(metric, metric.WhichOneof("data"))
             for point in data.data_points:
                 if metric.HasField("gauge") and math.isnan(point.as_double):
@@ -231,7 +233,7 @@ def test_windows_are_the_same_live_and_replayed(
     queue = WindowQueue(limit, 1 << 30, {"training.rank": 3})
     live: list[FrozenRequest] = []
     lost = Lost()
-    exporter = MetricRequests(mapping_of(kind, 5, distributions), lambda: 4, RESOURCE, live.append, lost)
+    exporter = MetricRequests(WindowMapping(kind, 5, distributions), lambda: 4, RESOURCE, live.append, lost)
     windows, numbers = drawn
     for number, (window, logged) in enumerate(zip_longest(windows, numbers)):
         if window is not None:
@@ -260,14 +262,15 @@ def test_replayed_windows_have_the_queue_size_of_their_time() -> None:
     for number in range(300):
         end_ns = EPOCH_NS + number * 10**9
         queue.put(monitel.Window(definition, end_ns, end_ns, 1, 1.0, 1.0, 1.0, 1.0, 0, None, None))
-    form = raw_windows(queue.queue.take(1000), mapping_of("cumulative", 5, "both"), ENCODED_RESOURCE)
+    form = raw_windows(queue.queue.take(1000), WindowMapping("cumulative", 5, "both"), ENCODED_RESOURCE)
     requests = replayed(form)
     assert [256, 44] == [request.items for request in requests]
     for request in requests:
         message: Any = request.message()
-        scope = message.resource_metrics[0].scope_metrics[1]
-        (point,) = scope.metrics[0].sum.data_points
-        assert (PIPELINE_SCOPE, 300, form.header[4]) == (scope.scope.name, point.as_int, point.time_unix_nano)
+        (scope,) = message.resource_metrics[0].scope_metrics
+        (point,) = scope.metrics[-1].sum.data_points
+        assert ("monitel.queue.size", 300, 5) == (scope.metrics[-1].name, point.as_int, point.start_time_unix_nano)
+        assert form.header[4] == point.time_unix_nano
 
 
 def test_only_the_window_that_cannot_be_encoded_is_lost() -> None:
@@ -283,7 +286,7 @@ def test_only_the_window_that_cannot_be_encoded_is_lost() -> None:
     entries[2] = entries[2]._replace(window=replace(entries[2].window, min=odd))
     live: list[FrozenRequest] = []
     lost = Lost()
-    exporter = MetricRequests(mapping_of("cumulative", 5, "both"), lambda: 0, RESOURCE, live.append, lost)
+    exporter = MetricRequests(WindowMapping("cumulative", 5, "both"), lambda: 0, RESOURCE, live.append, lost)
     exporter.add(entries)
     exporter.flush()
     (request,) = live

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from exporters.otlp.tests.inbox import points_of
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.sdk.metrics import Histogram, MeterProvider
@@ -17,12 +18,16 @@ from opentelemetry.sdk.resources import Resource
 
 import monitel
 from monitel import COUNT, HISTOGRAM, MEAN, SUM
+from monitel_otel import SCOPE
+from monitel_otlp.accounting import Account
 from monitel_otlp.messages.records import LEVELS, count_records
-from monitel_otlp.metrics.mapping import Points, mapping_of
-from monitel_otlp.metrics.queue_size import PIPELINE_SCOPE
+from monitel_otlp.metrics.mapping import WindowMapping
+from monitel_otlp.metrics.points import Points
 from monitel_otlp.metrics.window_queue import WindowQueue
 from monitel_otlp.sdk.metric_requests import MetricRequests
+from monitel_otlp.sdk.official_encoders import encode_resource
 from monitel_otlp.sdk.preferences import HISTOGRAMS, TEMPORALITY, reader_preferences
+from monitel_otlp.sdk.self_metrics import SelfMetrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,11 +36,10 @@ if TYPE_CHECKING:
 
 RESOURCE = Resource({"service.name": "train"}, "https://example.test/schema")
 EPOCH_NS = 1_767_225_600_000_000_000
-LATER_NS = EPOCH_NS + 10**18  # a series then starts at its first window, which leaves no room for a start point
 MILLISECOND_NS = 1_000_000
 
 
-def metrics_of(instruments: int, points: int, scopes: tuple[str, ...] = ("app", PIPELINE_SCOPE)) -> MetricsData:
+def metrics_of(instruments: int, points: int, scopes: tuple[str, ...] = ("app", "library")) -> MetricsData:
     """Collect this number of instruments of each kind, with this number of points each."""
     reader = InMemoryMetricReader()
     exponential = View(instrument_name="exponential*", aggregation=ExponentialBucketHistogramAggregation())
@@ -61,7 +65,7 @@ class Exported:
     def __init__(self, waiting: int = 0) -> None:
         self.requests: list[FrozenRequest] = []
         self.lost: list[tuple[str, str, int]] = []
-        mapping = mapping_of("cumulative", LATER_NS, "both")
+        mapping = WindowMapping("cumulative", EPOCH_NS, "both")
         self.exporter = MetricRequests(
             mapping, lambda: waiting, Resource({}), self.requests.append, lambda *each: self.lost.append(each)
         )
@@ -95,23 +99,40 @@ def weights(request: FrozenRequest) -> list[int]:
 
 @pytest.mark.parametrize(("instruments", "points"), [(1, 1), (3, 20), (40, 1), (1, 33)])
 def test_collected_metrics_are_encoded_as_by_the_official_exporter(instruments: int, points: int) -> None:
-    """Encoding in small steps returns the same message."""
+    """Encoding in small steps returns the same message, to which the scope of monitel is added."""
     exported = Exported()
     data = metrics_of(instruments, points)
     steps = list(exported.exporter.collected(data))
     exported.exporter.flush()
     assert len(steps) >= instruments * points * 8 // 64
     (request,) = exported.requests
-    assert encode_metrics(data) == request.message()
+    message: Any = request.message()
+    own = message.resource_metrics[0].scope_metrics.pop(0)
+    assert encode_metrics(data) == message
+    assert ("monitel", ["monitel.queue.size"]) == (own.scope.name, [metric.name for metric in own.metrics])
     assert (0, b"", False) == (request.items, request.weights, request.idle)
 
 
-def test_request_with_only_self_metrics_is_idle() -> None:
-    """An idle request is not written to disk."""
+@pytest.mark.parametrize("instrument", ["", "loss", "monitel.exporter"])
+def test_request_with_only_self_metrics_is_idle(instrument: str) -> None:
+    """An idle request is not written to disk. A request with any instrument of the application is not idle."""
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader], RESOURCE, shutdown_on_exit=False)
+    zero = lambda: 0  # noqa: E731
+    SelfMetrics(lambda: {"logs": Account(recorded=3, delivered=3)}).register(
+        provider.get_meter(*SCOPE), spool_bytes=zero, nonfinite=zero, discarded=zero, coalesced=zero, left_out=zero
+    )
+    if instrument:
+        provider.get_meter("app").create_counter(instrument).add(1)
+    data = reader.get_metrics_data()
+    assert data is not None
     exported = Exported()
-    exported.exporter.export(metrics_of(1, 1, (PIPELINE_SCOPE,)))
+    exported.exporter.export(data)
     exported.exporter.flush()
-    assert [True] == [request.idle for request in exported.requests]
+    assert [not instrument] == [request.idle for request in exported.requests]
+    names = {point.metric for request in exported.requests for point in points_of(request.message())}
+    assert {"monitel.exporter.item.exported", "monitel.spool.size", "monitel.queue.size"} <= names
+    provider.shutdown()
 
 
 def test_only_the_metric_that_cannot_be_encoded_is_lost(caplog: pytest.LogCaptureFixture) -> None:
@@ -126,13 +147,13 @@ def test_only_the_metric_that_cannot_be_encoded_is_lost(caplog: pytest.LogCaptur
     exported.exporter.export(data)
     exported.exporter.flush()
     message: Any = exported.requests[0].message()
-    names = [metric.name for metric in message.resource_metrics[0].scope_metrics[0].metrics]
+    names = [metric.name for metric in message.resource_metrics[0].scope_metrics[1].metrics]
     assert ["counter0", "counter2", "counter4"] == names
     assert ["metric 'counter1' cannot be encoded and is left out (further ones are not logged)"] == caplog.messages
 
 
 def test_windows_are_in_the_request_of_the_reader() -> None:
-    """The request has the reader's resource; each window is counted with its last point."""
+    """The request has the reader's resource and one scope of monitel; each window is counted with its last point."""
     exported = Exported()
     exported.exporter.export(metrics_of(1, 2))
     exported.add([window(1), window(2)])
@@ -141,9 +162,10 @@ def test_windows_are_in_the_request_of_the_reader() -> None:
     message: Any = request.message()
     (resource,) = message.resource_metrics
     assert RESOURCE.schema_url == resource.schema_url
-    assert ["monitel", "app", PIPELINE_SCOPE] == [scope.scope.name for scope in resource.scope_metrics]
-    assert [*[0, 0], *[0, 0], *[1, 1], *[0] * 16] == weights(request)
-    assert exported.exporter.resource == resource.resource.SerializeToString()
+    assert ["monitel", "app", "library"] == [scope.scope.name for scope in resource.scope_metrics]
+    count, total, mean = [0, 0, 0], [0, 0, 0], [1, 1]  # count and sum begin with a start point
+    assert [*count, *total, *mean, *[0] * 17] == weights(request)
+    assert encode_resource(RESOURCE) == exported.exporter.resource
 
 
 def test_request_with_only_windows_has_the_size_of_the_queue() -> None:
@@ -155,9 +177,10 @@ def test_request_with_only_windows_has_the_size_of_the_queue() -> None:
     for request in exported.requests:
         message: Any = request.message()
         (resource,) = message.resource_metrics
-        (metric,) = resource.scope_metrics[1].metrics
-        (point,) = metric.sum.data_points
-        assert (7, request.created_ns) == (point.as_int, point.time_unix_nano)
+        (scope,) = resource.scope_metrics
+        (point,) = scope.metrics[-1].sum.data_points
+        assert "monitel.queue.size" == scope.metrics[-1].name
+        assert (7, EPOCH_NS, request.created_ns) == (point.as_int, point.start_time_unix_nano, point.time_unix_nano)
         assert 0 == weights(request)[-1]
 
 
@@ -177,7 +200,8 @@ def test_merged_windows_are_all_counted() -> None:
     exported.add([window(1), window(1.0001), window(1.0002), window(2)])
     exported.exporter.flush()
     (request,) = exported.requests
-    assert [0, 0, 0, 0, 3, 1, 0] == weights(request)
+    count, total, mean = [0, 0, 0], [0, 0, 0], [3, 1]  # count and sum begin with a start point
+    assert [*count, *total, *mean, 0] == weights(request)
 
 
 @pytest.mark.parametrize("at_once", [1, 3, 4, 8, 20])
@@ -200,8 +224,8 @@ def test_last_point_of_a_window_is_its_last_point_in_the_message() -> None:
     exported.exporter.flush()
     (request,) = exported.requests
     message: Any = request.message()
-    names = [metric.name for metric in message.resource_metrics[0].scope_metrics[0].metrics]
-    sums, counts, other = [1, 0], [0, 1], [1]  # the counts begin with a start point, at the first window
+    *names, _queue_size = [metric.name for metric in message.resource_metrics[0].scope_metrics[0].metrics]
+    sums, counts, other = [0, 1, 0], [0, 1], [0, 1]  # each begins with a start point
     assert (["x.sum", "x.count", "y.count"], [*sums, *counts, *other, 0]) == (names, weights(request))
 
 
@@ -210,7 +234,7 @@ def test_window_without_points_is_counted_with_the_next_one() -> None:
     exported = Exported()
     exported.add([window(1, asked=()), window(2), window(3, asked=())])
     exported.exporter.flush()
-    count, total, mean = [0, 0], [0, 0], [2]  # count and sum begin with a start point, at the first window
+    count, total, mean = [0, 0], [0, 0], [2]  # count and sum begin with a start point
     assert [[*count, *total, *mean, 1]] == [weights(request) for request in exported.requests]
     exported.requests.clear()
     exported.add([window(4, asked=())])
@@ -221,7 +245,7 @@ def test_window_without_points_is_counted_with_the_next_one() -> None:
 def test_points_of_a_broken_window_are_removed() -> None:
     """Points that were written before the failure are removed."""
     points = Points()
-    mapping = mapping_of("cumulative", LATER_NS, "both")
+    mapping = WindowMapping("cumulative", EPOCH_NS, "both")
     queue = WindowQueue(10, 1 << 30)
     for second in (1, 2):
         queue.put(window(second))
@@ -230,7 +254,7 @@ def test_points_of_a_broken_window_are_removed() -> None:
     bad = bad._replace(total_sum=3.0, window=replace(window(2, asked=(COUNT, MEAN)), count=0))  # it has no mean
     assert 1 == mapping.write([good, bad], points)
     assert 1 == points.items
-    assert 3 == count_records(points.request, LEVELS["metrics"])
+    assert 5 == count_records(points.request, LEVELS["metrics"])  # two of them are start points
 
 
 TEMPORALITIES = [None, "", "cumulative", "DELTA", " delta ", "LowMemory", "sometimes"]

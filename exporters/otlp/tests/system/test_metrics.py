@@ -15,7 +15,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 import monitel
-from monitel_otlp.system.metrics import CPU_STATES, HOST_METRICS, PROCESS_METRICS
+from monitel_otlp.system.metrics import CPU_MODES, HOST_METRICS, PROCESS_METRICS
 
 if TYPE_CHECKING:
     from exporters.otlp.tests.inbox import Point
@@ -94,19 +94,19 @@ def test_disk_io_of_the_process_is_that_of_the_system(receiver: Receiver, start:
     assert before.write_bytes <= found["write",].value <= after.write_bytes
 
 
-def test_cpu_time_of_the_host_has_one_series_per_state(receiver: Receiver, start: Start) -> None:
-    """All CPUs are added up, and each state lies between two readings of the test."""
+def test_cpu_time_of_the_host_has_one_series_per_mode(receiver: Receiver, start: Start) -> None:
+    """All CPUs are added up, and the time of each mode lies between two readings of the test."""
     pipeline = start(system=True)
     before = psutil.cpu_times()
     found = latest(receiver, pipeline, "system.cpu.time")
     after = psutil.cpu_times()
-    states = [state for state in CPU_STATES if hasattr(before, state)]
-    assert {(state,) for state in states} == set(found)
-    for state in states:
-        assert getattr(before, state) <= found[state,].value <= getattr(after, state)
+    modes = {field: mode for field, mode in CPU_MODES.items() if hasattr(before, field)}
+    assert {(mode,) for mode in modes.values()} == set(found)
+    for field, mode in modes.items():
+        assert getattr(before, field) <= found[mode,].value <= getattr(after, field)
     cpus = os.cpu_count() or 1
     total = sum(point.value for point in found.values())
-    assert abs(total - sum(getattr(before, state) for state in states)) < 5 * cpus
+    assert abs(total - sum(getattr(before, field) for field in modes)) < 5 * cpus
 
 
 def test_memory_of_the_host_is_that_of_the_system(receiver: Receiver, start: Start) -> None:

@@ -68,12 +68,12 @@ def test_everything_arrives_with_variables_only(
     assert_recorded(grpc_receiver)
 
 
-def test_user_agent_is_that_of_grpc(grpc_receiver: GrpcReceiver, start: Start) -> None:
-    """The path is that of the OTLP service."""
+def test_user_agent_begins_with_name_and_version(grpc_receiver: GrpcReceiver, start: Start) -> None:
+    """The user agent of gRPC follows. The path is that of the OTLP service."""
     assert emit_and_flush(start(endpoint=grpc_receiver.url, protocol="grpc"), "event")
     (request,) = grpc_receiver.of("logs")
     assert "/opentelemetry.proto.collector.logs.v1.LogsService/Export" == request.path
-    assert request.headers["user-agent"].startswith("grpc-python")
+    assert request.headers["user-agent"].startswith(f"monitel-otlp/{monitel.__version__} grpc-python/")
 
 
 def test_signals_may_have_different_protocols(

@@ -1,0 +1,52 @@
+"""The check of all requests of a test: messages of all signals, in order of arrival."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .envelope import Envelopes
+from .intervals import Intervals
+from .logs import check_logs
+from .names import Names
+from .points import check_points
+from .rules import RULES, Finding, Findings
+from .traces import Traces
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+_SHOWN = 20
+
+
+def violations(requests: Iterable[tuple[str, Any]], *, distro: bool = True) -> list[Finding]:
+    """Return the violations in requests, each with its signal, in order of arrival.
+
+    Args:
+        requests: Signal and message of each request.
+        distro: True if resources and scopes must be as monitel-otlp writes them.
+    """
+    findings = Findings()
+    envelopes, names, intervals = Envelopes(findings, distro=distro), Names(findings), Intervals(findings)
+    traces = Traces(findings)
+    for number, (signal, message) in enumerate(requests):
+        for scoped in envelopes.open(signal, message, f"{signal}[{number}]"):
+            if signal == "metrics":
+                names.check(scoped)
+                for position, metric in enumerate(scoped.records):
+                    check_points(metric, f"{scoped.path}[{position}] {metric.name}", findings)
+                intervals.collect(scoped)
+            elif signal == "logs":
+                check_logs(scoped, findings)
+            else:
+                traces.collect(scoped)
+    intervals.check()
+    traces.check()
+    return findings.found
+
+
+def assert_valid(requests: Iterable[tuple[str, Any]], *, distro: bool = True, broken: Collection[str] = ()) -> None:
+    """Fail with a list of violations, if there are any except for the rules in ``broken``."""
+    assert set(broken) <= set(RULES), broken
+    found = [each for each in violations(requests, distro=distro) if each.rule not in broken]
+    shown = [str(each) for each in found[:_SHOWN]]
+    assert not found, "\n".join([f"violations in what was sent: {len(found)}", *shown])
