@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from boards.panels import board, log_counts, log_lines, traces
-from boards.queries import CHOSEN_RECORDS
-from boards.variables import JOB, RUNS
+from boards.queries import CHOSEN_RECORDS, OF_SERVICE, SERVICE
+from boards.variables import SELECTION
 
 if TYPE_CHECKING:
     from grafana_foundation_sdk.builders import dashboard
@@ -22,19 +22,19 @@ def make() -> dashboard.Dashboard:
         "| line_format `{{__line__}}{{if .training_rank}} rank={{.training_rank}}{{end}}"
         "{{if .training_step}} step={{.training_step}}{{end}}`"
     )
-    spans = 'resource.service.name=~"$job"'  # TraceQL's ".*" does not match a span without a run
+    spans = 'resource.service.name="$service"'  # TraceQL's ".*" does not match a span without a run or namespace
     return board(
         "events",
         "monitel / Events and traces",
         "What happened, and when.",
-        [JOB, RUNS],
+        SELECTION,
         {
             "Events": [
                 log_counts(
                     "Events by name",
                     "How many of each.",
-                    f"sum by (event) (count_over_time({named} [$__auto]))",
-                    "{{event}}",
+                    f"sum by ({OF_SERVICE}, event) (count_over_time({named} [$__auto]))",
+                    f"{SERVICE} {{{{event}}}}",
                 ),
                 log_lines("Warnings and errors", "Severity WARN and above.", f"{events} | severity_number>=13 {shown}"),
                 log_lines("All events", "Open one to see its attributes.", f"{events} {shown}"),
@@ -46,9 +46,11 @@ def make() -> dashboard.Dashboard:
             ],
             "Traces": [
                 traces(
-                    "Slow spans", f"Longer than a second, of all runs. {NOT_RUN}", f"{{ {spans} && duration > 1s }}"
+                    "Slow spans",
+                    f"Longer than a second, of all runs and namespaces. {NOT_RUN}",
+                    f"{{ {spans} && duration > 1s }}",
                 ),
-                traces("All spans", f"The newest, of all runs. {NOT_RUN}", f"{{ {spans} }}"),
+                traces("All spans", f"The newest, of all runs and namespaces. {NOT_RUN}", f"{{ {spans} }}"),
             ],
         },
     )

@@ -6,15 +6,28 @@ from grafana_foundation_sdk.builders import dashboard
 from grafana_foundation_sdk.models import dashboard as model
 
 from boards.panels import board, heat_map, lines, repeated, rows, tile
-from boards.queries import ALIVE, RANKS, RUN, WHO, Query, chosen, outstanding, query, rate
-from boards.variables import JOB, NUMBERS, RUNS, choice, metric, several
+from boards.queries import (
+    ALIVE,
+    OF_RUN,
+    OF_SERVICE,
+    RANKS,
+    RUN,
+    WHO,
+    Query,
+    chosen,
+    outstanding,
+    query,
+    rate,
+)
+from boards.steps import OF_CURVE, by_step
+from boards.variables import NUMBERS, SELECTION, choice, metric, several
 
 EVERY = "[$__rate_interval]"
 
 
 def spread(expression: str) -> list[Query]:
     """The median over the ranks, and the lowest and the highest of them."""
-    by = "by (training_run_id, $by)"
+    by = f"by ({OF_RUN}, $by)"
     return [
         query(f"quantile {by} (0.5, {expression})", f"{WHO} {{{{$by}}}} median"),
         query(f"min {by} ({expression})", f"{WHO} {{{{$by}}}} lowest"),
@@ -24,12 +37,12 @@ def spread(expression: str) -> list[Query]:
 
 def percentile(q: float, histograms: str) -> Query:
     """A percentile of all samples of a run."""
-    return rate(f"histogram_quantile({q}, sum by (training_run_id) ({histograms}))", f"{WHO} p{100 * q:.0f}")
+    return rate(f"histogram_quantile({q}, sum by ({OF_RUN}) ({histograms}))", f"{WHO} p{100 * q:.0f}")
 
 
 def per_second(counter: str) -> Query:
     """Return the rate of a counter, summed over the ranks of a run."""
-    return rate(f"sum by (training_run_id) (rate({counter}{{{RUN}}}{EVERY}))", WHO)
+    return rate(f"sum by ({OF_RUN}) (rate({counter}{{{RUN}}}{EVERY}))", WHO)
 
 
 def make() -> dashboard.Dashboard:
@@ -56,7 +69,7 @@ def make() -> dashboard.Dashboard:
     loss, step, gradient = (chosen(name) for name in ("loss", "step", "gradient"))
     reached = f"training_step{{{RUN}}}"
     skipped, applied = (
-        f"sum by (training_run_id) (rate(training_steps{name}_total{{{RUN}}}{EVERY}))" for name in ("_skipped", "")
+        f"sum by ({OF_RUN}) (rate(training_steps{name}_total{{{RUN}}}{EVERY}))" for name in ("_skipped", "")
     )
     histograms = f"rate({chosen('histogram')}{EVERY})"
     asked = (
@@ -69,8 +82,7 @@ def make() -> dashboard.Dashboard:
         "monitel / Training overview",
         "Does the training go forward, and how fast: loss, steps, throughput and gradient norm over all ranks.",
         [
-            JOB,
-            RUNS,
+            *SELECTION,
             rank,
             metric("loss", "Loss", ".*(loss|perplexity|nll).*", "loss_mean", "The loss: a Stat or a logged number."),
             metric(
@@ -84,28 +96,38 @@ def make() -> dashboard.Dashboard:
         ],
         {
             "Now": [
-                tile("Processes", "short", "Processes that have reported within five minutes.", f"count({ALIVE})"),
-                tile("Step", "short", "The highest of all ranks.", f"max({reached})"),
+                tile(
+                    "Processes",
+                    "short",
+                    "Processes that have reported within five minutes.",
+                    f"count by ({OF_SERVICE}) ({ALIVE})",
+                ),
+                tile("Step", "short", "The highest of all ranks.", f"max by ({OF_SERVICE}) ({reached})"),
                 tile(
                     "Steps in the last five minutes",
                     "short",
                     "Of the median rank. 0: look at the waits, and at the job's log.",
-                    f"quantile(0.5, increase(training_steps_total{{{RUN}}}[5m]))",
+                    f"quantile by ({OF_SERVICE}) (0.5, increase(training_steps_total{{{RUN}}}[5m]))",
                 ),
-                tile("Loss, median rank", "short", "Half of the ranks are lower.", f"quantile(0.5, {loss})"),
+                tile(
+                    "Loss, median rank",
+                    "short",
+                    "Half of the ranks are lower.",
+                    f"quantile by ({OF_SERVICE}) (0.5, {loss})",
+                ),
                 tile(
                     "Windows not finite",
                     "short",
                     "Windows with a NaN or an infinity, of all Stats, in the time shown. Look at the gradient norm "
                     "before the first one.",
-                    f"sum(increase(monitel_stat_nonfinite_total{{{RUN}}}[$__range]))",
+                    f"sum by ({OF_SERVICE}) (increase(monitel_stat_nonfinite_total{{{RUN}}}[$__range]))",
                     warn=1,
                 ),
                 tile(
                     "Items dropped",
                     "short",
                     "Windows, numbers, events and spans lost by processes still alive: see Pipeline health.",
-                    f"sum(monitel_exporter_item_dropped_total{{{RUN}}})",
+                    f"sum by ({OF_SERVICE}) (monitel_exporter_item_dropped_total{{{RUN}}})",
                     warn=1,
                 ),
             ],
@@ -116,7 +138,7 @@ def make() -> dashboard.Dashboard:
                     "short",
                     "Empty while all is well. One rank: look at its data and its device. All at once: the training has "
                     "diverged, go back to the checkpoint before.",
-                    query(f"count by (training_run_id) (abs({loss}) == Inf or {loss} != {loss})", WHO),
+                    query(f"count by ({OF_RUN}) (abs({loss}) == Inf or {loss} != {loss})", WHO),
                 ),
                 lines(
                     "Samples per second",
@@ -135,7 +157,7 @@ def make() -> dashboard.Dashboard:
                     "short",
                     "Of the median rank, from the counter training.steps.",
                     rate(
-                        f"quantile by (training_run_id) (0.5, rate(training_steps_total{{{RUN}}}{EVERY}))",
+                        f"quantile by ({OF_RUN}) (0.5, rate(training_steps_total{{{RUN}}}{EVERY}))",
                         WHO,
                     ),
                 ),
@@ -151,7 +173,7 @@ def make() -> dashboard.Dashboard:
                     "Model FLOPs utilization",
                     "percentunit",
                     "Operations of the model per second, as a share of the device's peak.",
-                    *spread(f"training_mfu{{{RUN}}}"),
+                    *spread(f"training_mfu_ratio{{{RUN}}}"),
                 ),
                 lines("Gradient norm", "short", "It rises before a loss diverges.", *spread(gradient)),
                 lines("Step", "short", "The steps that the ranks have reached.", *spread(reached)),
@@ -160,9 +182,10 @@ def make() -> dashboard.Dashboard:
                 heat_map(
                     "$histogram, heat map",
                     "s",
-                    "Samples a second, of all runs chosen. A second band: slow ranks, or steps that do something else, "
-                    f"as a checkpoint. A band that moves: all have become slower. {asked}",
-                    rate(f"sum ({histograms})", ""),
+                    "Samples per second of all selected runs. If the service is in several namespaces, select one. "
+                    "A second band: slow ranks, or steps that do something else, such as a checkpoint. A band that "
+                    f"moves: all ranks have become slower. {asked}",
+                    rate(f"sum by ({OF_SERVICE}) ({histograms})", ""),
                 ),
                 lines(
                     "$histogram, percentiles",
@@ -182,6 +205,32 @@ def make() -> dashboard.Dashboard:
                     outstanding(f"rate(training_samples_total{{{RANKS}}}{EVERY})", most="bottomk", every="1m"),
                 ),
                 lines("Step by rank", "short", "The last.", outstanding(f"training_step{{{RANKS}}}", most="bottomk")),
+            ],
+            "By training step": [
+                by_step("Loss by step", "short", "Of the median rank.", f"quantile by ({OF_CURVE}) (0.5, {loss})"),
+                by_step(
+                    "Gradient norm by step",
+                    "short",
+                    "Of the median rank.",
+                    f"quantile by ({OF_CURVE}) (0.5, {gradient})",
+                ),
+                by_step(
+                    "Samples per second by step",
+                    "short",
+                    "The sum over all ranks.",
+                    f"sum by ({OF_CURVE}) (rate(training_samples_total{{{RUN}}}{EVERY}))",
+                    every="1m",
+                ),
+                by_step("Step time by step", "s", "Of the median rank.", f"quantile by ({OF_CURVE}) (0.5, {step})"),
+                repeated(
+                    by_step(
+                        "$number by step",
+                        "short",
+                        "A number of monitel.log(), of the median rank.",
+                        f"quantile by ({OF_CURVE}) (0.5, {chosen('number')})",
+                    ),
+                    "number",
+                ),
             ],
             "Logged numbers": [
                 repeated(

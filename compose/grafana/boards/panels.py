@@ -5,7 +5,7 @@ from __future__ import annotations
 from string import ascii_uppercase
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from grafana_foundation_sdk.builders import bargauge, common, dashboard, loki, table, tempo, timeseries
+from grafana_foundation_sdk.builders import bargauge, common, dashboard, loki, table, tempo, timeseries, xychart
 from grafana_foundation_sdk.builders import heatmap as heatmap_builder
 from grafana_foundation_sdk.builders import histogram as histogram_builder
 from grafana_foundation_sdk.builders import logs as logs_builder
@@ -27,8 +27,15 @@ TEMPO = model.DataSourceRef("tempo", "tempo")
 Panel: TypeAlias = Builder[model.Panel]
 Variable: TypeAlias = Builder[model.VariableModel]
 _Panel = TypeVar(
-    "_Panel", timeseries.Panel, table.Panel, histogram_builder.Panel, heatmap_builder.Panel, bargauge.Panel
+    "_Panel",
+    timeseries.Panel,
+    table.Panel,
+    histogram_builder.Panel,
+    heatmap_builder.Panel,
+    bargauge.Panel,
+    xychart.Panel,
 )
+_Repeated = TypeVar("_Repeated", timeseries.Panel, xychart.Panel)
 GREEN, YELLOW, RED = "green", "yellow", "red"
 
 
@@ -49,7 +56,7 @@ def lines(
     """Curves over time, with lines across where ``warn`` and ``alarm`` are."""
     crossing = looks.GraphThresholdsStyleMode.DASHED if warn or alarm else looks.GraphThresholdsStyleMode.OFF
     return (
-        _half_a_row(timeseries.Panel(), title, unit, description)
+        half_a_row(timeseries.Panel(), title, unit, description)
         .targets([each.ref_id(letter) for letter, each in zip(ascii_uppercase, queries, strict=False)])
         .color_scheme(dashboard.FieldColor().mode(model.FieldColorModeId.PALETTE_CLASSIC))
         .thresholds(thresholds(warn, alarm))
@@ -68,7 +75,7 @@ def lines(
     )
 
 
-def repeated(panel: timeseries.Panel, variable: str) -> timeseries.Panel:
+def repeated(panel: _Repeated, variable: str) -> _Repeated:
     """Return a panel that is there once for each chosen value of a variable, two in a row."""
     return panel.repeat(variable).repeat_direction("h").max_per_row(2)
 
@@ -97,7 +104,7 @@ def rows(title: str, unit: str, description: str, expression: str) -> table.Pane
     """A table: a row for each series, a column for each label."""
     hidden = dict.fromkeys(("Time", "__name__", "instance", "job", "training_local_rank"), True)
     return (
-        _half_a_row(table.Panel(), title, unit, description)
+        half_a_row(table.Panel(), title, unit, description)
         .no_value("none")
         .with_target(now(expression).format(PromQueryFormat.TABLE))
         .with_transformation(model.DataTransformerConfig("organize", options={"excludeByName": hidden}))
@@ -106,13 +113,13 @@ def rows(title: str, unit: str, description: str, expression: str) -> table.Pane
 
 def histogram(title: str, unit: str, description: str, expression: str) -> histogram_builder.Panel:
     """Return a histogram of the last values of many series."""
-    return _half_a_row(histogram_builder.Panel(), title, unit, description).combine(True).with_target(now(expression))
+    return half_a_row(histogram_builder.Panel(), title, unit, description).combine(True).with_target(now(expression))
 
 
 def heat_map(title: str, unit: str, description: str, each: Query) -> heatmap_builder.Panel:
     """Return a heat map of samples over time, from one series of native histograms: Grafana draws only one."""
     return (
-        _half_a_row(heatmap_builder.Panel(), title, unit, description)
+        half_a_row(heatmap_builder.Panel(), title, unit, description)
         .y_axis(heatmap_builder.YAxisConfig().unit(unit))
         .with_target(each.format(PromQueryFormat.HEATMAP).ref_id("A"))
     )
@@ -121,7 +128,7 @@ def heat_map(title: str, unit: str, description: str, each: Query) -> heatmap_bu
 def bars(title: str, unit: str, description: str, expression: str, legend: str) -> bargauge.Panel:
     """A bar for each series."""
     return (
-        _half_a_row(bargauge.Panel(), title, unit, description)
+        half_a_row(bargauge.Panel(), title, unit, description)
         .orientation(looks.VizOrientation.HORIZONTAL)
         .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
         .with_target(now(expression, legend))
@@ -164,7 +171,7 @@ def traces(title: str, description: str, expression: str) -> table.Panel:
     return table.Panel().title(title).description(description).datasource(TEMPO).span(24).height(10).with_target(search)
 
 
-def _half_a_row(panel: _Panel, title: str, unit: str, description: str) -> _Panel:
+def half_a_row(panel: _Panel, title: str, unit: str, description: str) -> _Panel:
     """A panel of Prometheus, of the usual size."""
     return panel.title(title).description(description).datasource(PROMETHEUS).unit(unit).span(12).height(8)
 
@@ -223,7 +230,10 @@ def board(
 
 def _starts_and_ends() -> dashboard.AnnotationQuery:
     """Lines across all panels at the starts and the ends of runs, from Loki."""
-    line = "`{{__line__}}{{if .run_status}} {{.run_status}}{{end}}{{if .training_rank}} rank={{.training_rank}}{{end}}`"
+    line = (
+        "`{{__line__}}{{if .run_status}} {{.run_status}}{{end}}{{if .training_rank}} rank={{.training_rank}}{{end}}"
+        '{{if and .training_attempt (ne .training_attempt "0")}} attempt={{.training_attempt}}{{end}}`'
+    )
     return (
         dashboard.AnnotationQuery()
         .name("Starts and ends of runs")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from boards.panels import board, lines
-from boards.queries import ALIVE, RANK_OF, RUN, WHO, query, rate
-from boards.variables import JOB, RUNS
+from boards.queries import ALIVE, OF_RUN, OF_SERVICE, RANK_OF, RUN, SERVICE, WHO, query, rate
+from boards.variables import SELECTION
 
 if TYPE_CHECKING:
     from grafana_foundation_sdk.builders import dashboard
@@ -20,24 +20,28 @@ def make() -> dashboard.Dashboard:
 
     every = "[$__rate_interval]"
     attempts = "monitel_export_duration_seconds"
+    times = f"rate({of(f'{attempts}_bucket')}{every})"
     return board(
         "pipeline",
         "monitel / Pipeline health",
         "Does the telemetry arrive, and what does it cost? Drawn from monitel's self-metrics.",
-        [JOB, RUNS],
+        SELECTION,
         {
             "What arrives": [
                 lines(
                     "Delivered",
                     "short",
                     "Windows, numbers, log records and spans per second that a backend has acknowledged.",
-                    rate(f"sum by (signal) (rate({of('monitel_exporter_item_exported_total')}{every}))", "{{signal}}"),
+                    rate(
+                        f"sum by ({OF_SERVICE}, signal) (rate({of('monitel_exporter_item_exported_total')}{every}))",
+                        f"{SERVICE} {{{{signal}}}}",
+                    ),
                 ),
                 lines(
                     "Processes",
                     "short",
                     "That have reported within five minutes.",
-                    query(f"count by (training_run_id) ({ALIVE})", WHO),
+                    query(f"count by ({OF_RUN}) ({ALIVE})", WHO),
                 ),
             ],
             "What is lost": [
@@ -48,16 +52,20 @@ def make() -> dashboard.Dashboard:
                     "the spool. queue_full: more is recorded than the process can encode. spool_full, disk: the "
                     "backend was away for too long. docs/reference/failure-modes.md has all reasons.",
                     query(
-                        f"sum by (signal, error_type) ({of('monitel_exporter_item_dropped_total')})",
-                        "{{signal}} {{error_type}}",
+                        f"sum by ({OF_SERVICE}, signal, error_type) ({of('monitel_exporter_item_dropped_total')})",
+                        f"{SERVICE} {{{{signal}}}} {{{{error_type}}}}",
                     ),
                 ),
                 lines(
                     "Left out of Stats so far",
                     "short",
                     "Windows whose sum is not finite are left out of the total, samples beyond max_samples out of all.",
-                    query(f"sum ({of('monitel_stat_nonfinite_total')})", "windows not finite"),
-                    query(f"sum ({of('monitel_stat_discarded_total')})", "samples discarded"),
+                    query(
+                        f"sum by ({OF_SERVICE}) ({of('monitel_stat_nonfinite_total')})", f"{SERVICE} windows not finite"
+                    ),
+                    query(
+                        f"sum by ({OF_SERVICE}) ({of('monitel_stat_discarded_total')})", f"{SERVICE} samples discarded"
+                    ),
                 ),
             ],
             "What waits": [
@@ -82,15 +90,18 @@ def make() -> dashboard.Dashboard:
                     "s",
                     "Coarse: the buckets end at 10 ms, 100 ms and 1 s.",
                     rate(
-                        f"histogram_quantile(0.95, sum by (le, signal) (rate({of(f'{attempts}_bucket')}{every})))",
-                        "{{signal}}",
+                        f"histogram_quantile(0.95, sum by ({OF_SERVICE}, le, signal) ({times}))",
+                        f"{SERVICE} {{{{signal}}}}",
                     ),
                 ),
                 lines(
                     "Attempts per second",
                     "short",
                     "Of all processes together: what the Collector has to answer.",
-                    rate(f"sum by (signal) (rate({of(f'{attempts}_count')}{every}))", "{{signal}}"),
+                    rate(
+                        f"sum by ({OF_SERVICE}, signal) (rate({of(f'{attempts}_count')}{every}))",
+                        f"{SERVICE} {{{{signal}}}}",
+                    ),
                 ),
             ],
         },

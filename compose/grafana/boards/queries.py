@@ -15,16 +15,22 @@ Query: TypeAlias = prometheus.Dataquery
 
 PROMETHEUS = DataSourceRef("prometheus", "prometheus")
 
-#: The labels by which every query is narrowed. "All" is ``.*``, so that a process without a run or a rank counts.
-RUN = 'job=~"$job", training_run_id=~"$run"'
+#: The labels that select the series of every query. "All" is ``.*``, so that a process without a namespace, a run or a
+#: rank counts. Prometheus' label ``job`` is not used: it is ``namespace/name``, which Loki and Tempo do not have.
+RUN = 'service_name="$service", service_namespace=~"$namespace", training_run_id=~"$run"'
 RANKS = f'{RUN}, training_rank=~"$rank"'
 ALIVE = f"monitel_queue_size{{{RUN}}}"  # every process sends it at every export
 
 #: Log records of the chosen runs, in Loki.
-CHOSEN_RECORDS = '{service_name=~"$job"} | training_run_id=~"$run"'
+CHOSEN_RECORDS = '{service_name="$service", service_namespace=~"$namespace"} | training_run_id=~"$run"'
+
+#: The labels that each aggregation keeps, so that two services of one name are never added up.
+OF_SERVICE = "service_namespace"
+OF_RUN = f"{OF_SERVICE}, training_run_id"
 
 #: Legends.
-WHO = "{{training_run_id}}"
+SERVICE = "{{service_namespace}}"
+WHO = f"{SERVICE} {{{{training_run_id}}}}"
 RANK_OF = f"{WHO} rank {{{{training_rank}}}}"
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from boards.panels import board, histogram, lines, rows
-from boards.queries import ALIVE, RANK_OF, WHO, chosen, outstanding, query
-from boards.variables import JOB, RUNS, metric
+from boards.queries import ALIVE, OF_RUN, RANK_OF, WHO, chosen, outstanding, query
+from boards.variables import SELECTION, metric
 
 if TYPE_CHECKING:
     from grafana_foundation_sdk.builders import dashboard
@@ -15,16 +15,15 @@ if TYPE_CHECKING:
 def make() -> dashboard.Dashboard:
     """Return the board of slow ranks."""
     step = chosen("step")
-    median = f"quantile by (training_run_id) (0.5, {step})"
-    node = "training_run_id, training_node_rank, host_name"
+    median = f"quantile by ({OF_RUN}) (0.5, {step})"
+    node = f"{OF_RUN}, training_node_rank, host_name"
     return board(
         "stragglers",
         "monitel / Stragglers",
         "Which ranks are slower than the others. Ranks that wait for each other in every step have equal step times: "
         "compare by what a rank does alone (loading, forward, backward before the all-reduce), or see who waits least.",
         [
-            JOB,
-            RUNS,
+            *SELECTION,
             metric("step", "Compare", ".+_seconds", "step_time_mean_seconds", "The times by which ranks are compared."),
         ],
         {
@@ -33,7 +32,7 @@ def make() -> dashboard.Dashboard:
                     "Slowest rank against the median",
                     "x",
                     "1: no straggler. From 2 on an alert fires. It takes three ranks: the median of two lies between.",
-                    query(f"max by (training_run_id) ({step}) / {median}", WHO),
+                    query(f"max by ({OF_RUN}) ({step}) / {median}", WHO),
                     warn=1.5,
                     alarm=2,
                 ),
@@ -41,10 +40,10 @@ def make() -> dashboard.Dashboard:
                     "Spread over the ranks",
                     "s",
                     "The highest alone is far off: one rank. The 95th percentile too: many; look at their hosts.",
-                    query(f"max by (training_run_id) ({step})", f"{WHO} highest"),
-                    query(f"quantile by (training_run_id) (0.95, {step})", f"{WHO} 95th percentile"),
+                    query(f"max by ({OF_RUN}) ({step})", f"{WHO} highest"),
+                    query(f"quantile by ({OF_RUN}) (0.95, {step})", f"{WHO} 95th percentile"),
                     query(median, f"{WHO} median"),
-                    query(f"quantile by (training_run_id) (0.05, {step})", f"{WHO} 5th percentile"),
+                    query(f"quantile by ({OF_RUN}) (0.05, {step})", f"{WHO} 5th percentile"),
                 ),
             ],
             "Who it is": [
@@ -52,7 +51,7 @@ def make() -> dashboard.Dashboard:
                     "The 20 slowest ranks, in multiples of the median",
                     "x",
                     "Do they share a host? Drain it, or restart the run without it.",
-                    f"topk(20, {step} / on (training_run_id) group_left () {median})",
+                    f"topk(20, {step} / on ({OF_RUN}) group_left () {median})",
                 ),
                 lines(
                     "The ten slowest ranks",

@@ -61,7 +61,7 @@ def metric(name: str, label: str, pattern: str, default: str, description: str) 
 
 #: Metrics of a Stat other than its mean, counters, and metrics that describe the telemetry.
 EXCLUDED = (
-    r".*_(value|count|sum|max|min|stddev|p[0-9]+|histogram|total|bucket|active)(_(seconds|bytes|ratio|per_second|total))*"
+    r".*_(value|count|sum|max|min|stddev|p[0-9]+|histogram|total|bucket|wait_active)(_(seconds|bytes|ratio|per_second|total))*"
     r"|.+_histogram_.+|(monitel_|ALERTS).*|target_info|.*:.*"
 )
 
@@ -75,13 +75,31 @@ NUMBERS = several(
         of="__name__",
     )
 )
-JOB = choice("job", "Job", "The service.name of the training.", metric="monitel_queue_size", of="job")
+NAMESPACES = several(
+    choice(
+        "namespace",
+        "Namespace",
+        "The service.namespace. A process without one is in All.",
+        metric="monitel_queue_size",
+        of="service_namespace",
+    )
+).all_value(".*")
+SERVICES = choice(
+    "service",
+    "Service",
+    "The service.name of the training.",
+    metric='monitel_queue_size{service_namespace=~"$namespace"}',
+    of="service_name",
+)
 RUNS = several(
     choice(
         "run",
         "Run",
         "The training.run.id, which the launcher sets. A process without one is in All.",
-        metric='monitel_queue_size{job=~"$job"}',
+        metric='monitel_queue_size{service_name="$service", service_namespace=~"$namespace"}',
         of="training_run_id",
     )
 ).all_value(".*")
+
+#: The variables at the beginning of every board: metrics, log records and spans have these labels.
+SELECTION = (NAMESPACES, SERVICES, RUNS)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from boards.panels import Repeated, bars, board, lines
-from boards.queries import RANK_OF, RUN, WHO, query, rate
-from boards.variables import JOB, RUNS, choice, several
+from boards.queries import OF_RUN, OF_SERVICE, RANK_OF, RUN, SERVICE, WHO, query, rate
+from boards.variables import SELECTION, choice, several
 
 if TYPE_CHECKING:
     from grafana_foundation_sdk.builders import dashboard
@@ -19,32 +19,32 @@ def make() -> dashboard.Dashboard:
             "wait",
             "Wait counter",
             "The keys of wait counters, with _ for each dot.",
-            metric=f'{{__name__=~".+_active", {RUN}}}',
+            metric=f'{{__name__=~".+_wait_active", {RUN}}}',
             of="__name__",
-            regex="/^(.+)_active$/",
+            regex="/^(.+)_wait_active$/",
         )
     )
-    waiting = f"rate(${{wait}}_time_seconds_total{{{RUN}}}[$__rate_interval])"
+    waiting = f"rate(${{wait}}_wait_time_seconds_total{{{RUN}}}[$__rate_interval])"
     return board(
         "waits",
         "monitel / Waits",
         "Where the time goes that is not computing: data loading, collectives, checkpoints, as wait counters have it.",
-        [JOB, RUNS, counter],
+        [*SELECTION, counter],
         {
             "All together": [
                 bars(
                     "Time waited since the start",
                     "s",
                     "Of all ranks that have reported within five minutes. Begin with the longest bar.",
-                    f'sum by (__name__) ({{__name__=~"${{wait}}_time_seconds_total", {RUN}}})',
-                    "{{__name__}}",
+                    f'sum by ({OF_SERVICE}, __name__) ({{__name__=~"${{wait}}_wait_time_seconds_total", {RUN}}})',
+                    f"{SERVICE} {{{{__name__}}}}",
                 ),
                 bars(
                     "Waits in flight",
                     "short",
                     "Of all ranks. As many as there are ranks, for minutes: a hang, and this is where.",
-                    f'sum by (__name__) ({{__name__=~"${{wait}}_active", {RUN}}})',
-                    "{{__name__}}",
+                    f'sum by ({OF_SERVICE}, __name__) ({{__name__=~"${{wait}}_wait_active", {RUN}}})',
+                    f"{SERVICE} {{{{__name__}}}}",
                 ),
             ],
             Repeated("$wait"): [
@@ -52,9 +52,9 @@ def make() -> dashboard.Dashboard:
                     "Share of the time",
                     "percentunit",
                     "1: a rank, or one thread of it, does nothing else. Data loading above a tenth: more workers.",
-                    rate(f"quantile by (training_run_id) (0.5, {waiting})", f"{WHO} median"),
-                    rate(f"max by (training_run_id) ({waiting})", f"{WHO} highest"),
-                    rate(f"min by (training_run_id) ({waiting})", f"{WHO} lowest"),
+                    rate(f"quantile by ({OF_RUN}) (0.5, {waiting})", f"{WHO} median"),
+                    rate(f"max by ({OF_RUN}) ({waiting})", f"{WHO} highest"),
+                    rate(f"min by ({OF_RUN}) ({waiting})", f"{WHO} lowest"),
                 ),
                 lines(
                     "Who waits least",
@@ -66,14 +66,14 @@ def make() -> dashboard.Dashboard:
                     "Longest wait",
                     "s",
                     "Of any rank, within an export interval. Peaks at regular times are often checkpoints.",
-                    query(f"max by (training_run_id) (${{wait}}_max_seconds{{{RUN}}})", WHO),
+                    query(f"max by ({OF_RUN}) (${{wait}}_wait_max_seconds{{{RUN}}})", WHO),
                 ),
                 lines(
                     "Waits per second, and in flight",
                     "short",
                     "In flight and none ending: it hangs.",
-                    rate(f"sum by (training_run_id) (rate(${{wait}}_count_total{{{RUN}}}[$__rate_interval]))", WHO),
-                    query(f"sum by (training_run_id) (${{wait}}_active{{{RUN}}})", f"{WHO} in flight"),
+                    rate(f"sum by ({OF_RUN}) (rate(${{wait}}_wait_count_total{{{RUN}}}[$__rate_interval]))", WHO),
+                    query(f"sum by ({OF_RUN}) (${{wait}}_wait_active{{{RUN}}})", f"{WHO} in flight"),
                 ),
             ],
         },
