@@ -38,10 +38,10 @@ docs-serve: $(DOCS)/.installed  ## the site at http://127.0.0.1:8000, built agai
 bench: $(STAMP)  ## the numbers of docs/explanation/performance.md, as ratios to its peers
 	$(BIN)/python tests/bench/run.py
 
-integration: $(STAMP)  ## against a real Collector and a real Prometheus, as processes and in Docker
+integration: $(STAMP)  ## against a real Collector, Prometheus and Loki, as processes and in Docker
 	$(BIN)/python -m pytest tests/integration
 
-stack-up:  ## Collector, Prometheus, Loki, Tempo and Grafana; without Docker the first two
+stack-up:  ## Collector, Prometheus, Loki, Tempo and Grafana; without Docker the first three
 	$(PYTHON) compose/stack up
 
 stack-down:  ## end them; what they have stored stays

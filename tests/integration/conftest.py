@@ -1,7 +1,7 @@
 """Real backends with the configuration that users run, on free ports, each ended by its process id.
 
-The variable MONITEL_BACKENDS names the folder of the programs ``otelcol`` and ``prometheus``. Nothing but monitel is
-imported when tests are collected: the other legs of CI collect this folder too.
+The variable MONITEL_BACKENDS names the folder of the programs ``otelcol``, ``prometheus`` and ``loki``. Nothing but
+monitel is imported when tests are collected: the other legs of CI collect this folder too.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import subprocess
 import sys
 import urllib.parse
 import urllib.request
+import uuid
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from .durations import sixty_times_faster
+from .loki import COMPOSE, Loki, loki_program
 from .services import DEADLINE, Program, Wire, eventually, free_port
 
 if TYPE_CHECKING:
@@ -27,18 +30,17 @@ if TYPE_CHECKING:
 
     from exporters.otlp.tests.receiver import Receiver
 
-__all__ = ["COMPOSE", "DEADLINE", "ROOT", "Prometheus", "eventually", "free_port", "running"]
+__all__ = ["COMPOSE", "DEADLINE", "ROOT", "Loki", "Prometheus", "eventually", "free_port", "running"]
 
 ROOT = Path(__file__).parents[2]
-COMPOSE = ROOT / "compose"
 
 
 @pytest.fixture(scope="session")
 def backends() -> Path:
-    """The folder with the programs ``otelcol`` and ``prometheus``."""
+    """The folder with the programs ``otelcol``, ``prometheus`` and ``loki``."""
     named = os.environ.get("MONITEL_BACKENDS")
     if not named:
-        pytest.skip("no real backends: set MONITEL_BACKENDS to a folder with the programs otelcol and prometheus")
+        pytest.skip("no real backends: set MONITEL_BACKENDS to a folder with the programs otelcol, prometheus and loki")
     return Path(named)
 
 
@@ -108,9 +110,38 @@ class Prometheus:
             return json.load(answer)["data"]
 
 
+@pytest.fixture(scope="session")
+def loki_server(backends: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Program]]:
+    """The only Loki of a test session, and its URL. A test that breaks it restores it."""
+    if not (backends / "loki").exists():
+        pytest.skip(f"no Loki: put the program loki into {backends}")
+    folder = tmp_path_factory.mktemp("loki")
+    rules = folder / "rules" / "fake"
+    rules.mkdir(parents=True)
+    for each in (COMPOSE / "loki-rules" / "fake").iterdir():
+        (rules / each.name).write_text(sixty_times_faster(each.read_text()))
+    url, program = loki_program(backends, folder, rules.parent)
+    try:
+        program.start()
+        yield url, program
+    finally:
+        program.stop()
+
+
+@pytest.fixture
+def loki(loki_server: tuple[str, Program], monkeypatch: pytest.MonkeyPatch) -> Loki:
+    """Loki, which then receives the log records of this test; and in it the records of the test's own run.
+
+    The run takes its id from the environment. Without this fixture, log records are sent to the receiver.
+    """
+    run = f"run-{uuid.uuid4().hex}"
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", run)
+    return Loki(loki_server[0], f'{{training_run_id="{run}"}}')
+
+
 @dataclass(frozen=True)
 class Stack:
-    """The Collector and Prometheus, each behind a wire."""
+    """The Collector and Prometheus, and Loki in a test that has it, each behind a wire."""
 
     prometheus: Prometheus
     programs: Mapping[str, Program]
@@ -120,7 +151,7 @@ class Stack:
     @property
     def endpoint(self) -> str:
         """The endpoint to which a run sends its telemetry."""
-        return f"http://127.0.0.1:{self.wires['otelcol'].port}"
+        return self.wires["otelcol"].url
 
     @property
     def environment(self) -> dict[str, str]:
@@ -146,9 +177,7 @@ def prometheus(backends: Path, tmp_path: Path, request: pytest.FixtureRequest) -
     url = f"http://127.0.0.1:{free_port()}"
     config = tmp_path / "prometheus.yml"
     window = getattr(request, "param", "0s")
-    config.write_text(
-        f"global: {{scrape_interval: 1h}}\nstorage: {{tsdb: {{out_of_order_time_window: {window}}}}}\n"
-    )
+    config.write_text(f"global: {{scrape_interval: 1h}}\nstorage: {{tsdb: {{out_of_order_time_window: {window}}}}}\n")
     command = prometheus_command(backends, url, tmp_path, config)
     with running(*command, log=tmp_path / "prometheus.log", ready=f"{url}/-/ready"):
         yield Prometheus(url)
@@ -173,14 +202,14 @@ class Collector:
 
 
 def collector_program(
-    backends: Path, folder: Path, prometheus_url: str, receiver: Receiver, *overlays: Path
+    backends: Path, folder: Path, prometheus_url: str, receiver: Receiver, *overlays: Path, loki_url: str = ""
 ) -> tuple[str, Program]:
-    """The Collector with the configuration that users run, and its port."""
+    """The Collector with the configuration that users run, and its URL. Without a Loki, logs go to the receiver."""
     environment = {
         "OTLP_HTTP_PORT": str(free_port()),
         "OTLP_GRPC_PORT": str(free_port()),
         "PROMETHEUS_URL": prometheus_url,
-        "LOKI_URL": receiver.url,
+        "LOKI_URL": loki_url or receiver.url,
         "TEMPO_URL": receiver.url,
     }
     url = f"http://127.0.0.1:{environment['OTLP_HTTP_PORT']}"
@@ -189,9 +218,12 @@ def collector_program(
 
 
 @pytest.fixture
-def collector(backends: Path, tmp_path: Path, prometheus: Prometheus, receiver: Receiver) -> Collector:
+def collector(
+    backends: Path, tmp_path: Path, prometheus: Prometheus, receiver: Receiver, request: pytest.FixtureRequest
+) -> Collector:
     """A real Collector; ``with collector.run():`` it is up."""
-    url, program = collector_program(backends, tmp_path, prometheus.url, receiver)
+    loki_url = request.getfixturevalue("loki").url if "loki" in request.fixturenames else ""
+    url, program = collector_program(backends, tmp_path, prometheus.url, receiver, loki_url=loki_url)
     return Collector(
         url,
         lambda: running(*program.command, log=program.log, ready=program.ready, environment=program.environment),
@@ -199,26 +231,33 @@ def collector(backends: Path, tmp_path: Path, prometheus: Prometheus, receiver: 
 
 
 @pytest.fixture
-def stack(backends: Path, tmp_path: Path, receiver: Receiver) -> Iterator[Stack]:
-    """Both programs as ``compose/`` configures them, to be broken."""
+def stack(backends: Path, tmp_path: Path, receiver: Receiver, request: pytest.FixtureRequest) -> Iterator[Stack]:
+    """All programs as ``compose/`` configures them, to be broken."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     command = prometheus_command(backends, url, tmp_path, COMPOSE / "prometheus.yml")
+    own = {"prometheus": Program(command, tmp_path / "prometheus.log", f"{url}/-/ready")}
     wires = {"prometheus": Wire(port)}
-    wire_url = f"http://127.0.0.1:{wires['prometheus'].port}"
-    collector_url, otelcol = collector_program(backends, tmp_path, wire_url, receiver)
+    programs, urls = dict(own), {"prometheus_url": wires["prometheus"].url}
+    if "loki" in request.fixturenames:
+        loki_url, programs["loki"] = request.getfixturevalue("loki_server")
+        wires["loki"] = Wire(int(loki_url.rpartition(":")[2]))
+        urls["loki_url"] = wires["loki"].url
+    collector_url, own["otelcol"] = collector_program(backends, tmp_path, receiver=receiver, **urls)
+    programs["otelcol"] = own["otelcol"]
     wires["otelcol"] = Wire(int(collector_url.rpartition(":")[2]))
-    programs = {"prometheus": Program(command, tmp_path / "prometheus.log", f"{url}/-/ready"), "otelcol": otelcol}
     try:
-        for program in programs.values():
+        for program in own.values():
             program.start()
         yield Stack(Prometheus(url), programs, wires, receiver)
     finally:
         for wire in wires.values():
             wire.mend()
             wire.close()
-        for program in programs.values():
+        for program in own.values():
             program.stop()
+        if "loki" in programs:
+            programs["loki"].restore()
 
 
 @pytest.fixture

@@ -84,6 +84,12 @@ class Program:
         """End the pause."""
         self._signal(signal.SIGCONT)
 
+    def restore(self) -> None:
+        """Let it run again, whatever a test has done to it."""
+        self.resume()
+        if self.process is None or self.process.poll() is not None:
+            self.start()
+
     def _signal(self, number: int) -> None:
         assert self.process is not None
         self.process.send_signal(number)
@@ -114,6 +120,11 @@ class Wire:
         self._sockets = [socket.create_server(("127.0.0.1", 0))]
         self.port = int(self._sockets[0].getsockname()[1])
         Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        """The URL of an HTTP server behind it."""
+        return f"http://127.0.0.1:{self.port}"
 
     def cut(self) -> None:
         """Let nothing through."""

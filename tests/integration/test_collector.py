@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .training import check, train, training
+from .training import check, check_events, train, training
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable
     from pathlib import Path
 
-    from exporters.otlp.tests.receiver import Receiver
-
-    from .conftest import Collector, Prometheus, Stack
+    from .conftest import Collector, Loki, Prometheus, Stack
 
     Python = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -32,35 +30,36 @@ def to(collector: Collector) -> dict[str, str]:
 
 
 def test_every_window_is_stored_at_its_own_time(
-    collector: Collector, prometheus: Prometheus, receiver: Receiver, tmp_path: Path
+    collector: Collector, prometheus: Prometheus, loki: Loki, tmp_path: Path
 ) -> None:
     """Six windows of an export interval, NaN among them, in a Prometheus that takes nothing out of order."""
     with collector.run():
         run = train(tmp_path, environment=to(collector))
     check(prometheus, run)
     assert f"exported {len(run.windows)} windows and numbers, 6 events" in run.stderr
-    records = receiver.records("checkpoint")
-    assert [(number, 50 * number) for number in range(1, 7)] == [
-        (record.attributes["number"], record.attributes["training.step"]) for record in records
-    ]
-    assert {("train", 9)} == {(record.resource["service.name"], record.severity) for record in records}
-    times = [record.time_ns for record in records]
-    assert sorted(times) == times
-    assert run.windows[0]["start_ns"] < times[0] < times[-1] < time.time_ns()
+    check_events(loki, run)
+    records = loki.records()
+    severities = [(each.attributes["severity_number"], each.attributes["severity_text"]) for each in records]
+    assert 2 * [("9", "INFO"), ("9", "INFO"), ("13", "WARN")] == severities
+    assert run.windows[0]["start_ns"] < records[0].time_ns < records[-1].time_ns < time.time_ns()
     assert ["1"] == prometheus.query('count(step_time_mean_seconds{split="train"})')
 
 
-def test_all_three_signals(stack: Stack, tmp_path: Path) -> None:
-    """Each event is in the span of its epoch, and what launchers say is on every series."""
-    environment = {**stack.environment, "RANK": "3", "WORLD_SIZE": "8", "TORCHELASTIC_RUN_ID": "run-7"}
+def test_all_three_signals(stack: Stack, loki: Loki, tmp_path: Path) -> None:
+    """Each event is in the span of its epoch, and launchers' variables are on every series and every event."""
+    environment = {**stack.environment, "RANK": "3", "WORLD_SIZE": "8"}
     run = train(tmp_path, environment=environment)
     check(stack.prometheus, run)
     spans = [span for span in stack.receiver.spans() if span.name == "epoch"]
-    records = stack.receiver.records("checkpoint")
-    assert [(span.trace_id, span.span_id) for span in spans] == [(each.trace_id, each.span_id) for each in records]
-    assert run.checkpoints == [record.attributes["number"] for record in records]
+    check_events(loki, run)
+    records = loki.records()
+    assert [(span.trace_id, span.span_id) for span in spans] == [
+        (each.attributes["trace_id"], each.attributes["span_id"]) for each in records
+    ]
     assert all(span.start_ns < each.time_ns < span.end_ns for span, each in zip(spans, records, strict=True))
-    selector = '{service_name="train", training_rank="3", training_world_size="8", training_run_id="run-7"}'
+    assert {("3", "8")} == {tuple(each.attributes[f"training_{k}"] for k in ("rank", "world_size")) for each in records}
+    run_id = environment["TORCHELASTIC_RUN_ID"]
+    selector = f'{{service_name="train", training_rank="3", training_world_size="8", training_run_id="{run_id}"}}'
     assert [str(run.steps)] == stack.prometheus.query(f"sum(train_loss_count_total{selector})")
 
 
@@ -94,7 +93,7 @@ def test_native_histograms_and_exemplars(
 
 
 def test_an_outage_of_the_collector_costs_nothing(
-    collector: Collector, prometheus: Prometheus, receiver: Receiver, tmp_path: Path
+    collector: Collector, prometheus: Prometheus, loki: Loki, tmp_path: Path
 ) -> None:
     """A Collector that stops in the middle of the run and starts again: everything is stored, in order."""
     with training(tmp_path, to(collector)) as under_way:
@@ -104,23 +103,23 @@ def test_an_outage_of_the_collector_costs_nothing(
         with collector.run():
             run = under_way.end()
     check(prometheus, run)
-    assert run.checkpoints == [record.attributes["number"] for record in receiver.records("checkpoint")]
+    check_events(loki, run)
 
 
 def test_an_offline_run_is_replayed(
-    collector: Collector, prometheus: Prometheus, receiver: Receiver, python: Python, tmp_path: Path
+    collector: Collector, prometheus: Prometheus, loki: Loki, python: Python, tmp_path: Path
 ) -> None:
     """Afterwards all of it is stored at the times when it happened, and the spool is gone."""
     run = train(tmp_path, environment=os.environ)
     with collector.run():
         assert "delivered" in python("-m", "monitel_otlp", "replay", "spool", "--endpoint", collector.url).stdout
     check(prometheus, run)
-    assert run.checkpoints == [record.attributes["number"] for record in receiver.records("checkpoint")]
+    check_events(loki, run)
     assert [] == list(tmp_path.glob("spool/*"))
 
 
 def test_the_collector_reads_what_cat_prints(
-    collector: Collector, prometheus: Prometheus, receiver: Receiver, python: Python, tmp_path: Path
+    collector: Collector, prometheus: Prometheus, loki: Loki, python: Python, tmp_path: Path
 ) -> None:
     """Each line, posted as it is, is a JSON request that the Collector takes and forwards."""
     run = train(tmp_path, environment=os.environ)
@@ -134,4 +133,4 @@ def test_the_collector_reads_what_cat_prints(
             with urllib.request.urlopen(request, timeout=10) as answer:
                 assert (200, {"partialSuccess": {}}) == (answer.status, json.load(answer))
     check(prometheus, run)
-    assert run.checkpoints == [record.attributes["number"] for record in receiver.records("checkpoint")]
+    check_events(loki, run)

@@ -1,4 +1,4 @@
-"""Counters in a real Prometheus: ``increase()`` is the whole count, from the first sample on."""
+"""Counters and wait counters in a real Prometheus: whole increases, and a separate name for each of them."""
 
 from __future__ import annotations
 
@@ -29,14 +29,37 @@ pause = threading.Event()
 pipeline = monitel_otlp.configure(service_name="train", export_interval=0.5, spool_dir="spool")
 samples = monitel.counter("training.samples", unit="{sample}")
 loss = monitel.Stat("train.loss", [monitel.COUNT, monitel.SUM], 0.25)
+loading = monitel.WaitCounter("data.loading")
 for _ in range(60):
-    pause.wait(0.004)
+    with loading.guard():
+        pause.wait(0.004)
     samples.add(32)
     loss.add(0.5)
 monitel.set_step(60)
 pipeline.force_flush(30)
 pause.wait(1.2)  # further samples of the same total
-print(json.dumps({"samples": samples.total, "steps": 60}))
+waited = monitel.wait_counters()["data.loading"]
+print(json.dumps({"samples": samples.total, "steps": 60, "waited": waited.total, "longest": waited.max}))
+"""
+
+# Without another name, each of them would be x_wait_count or x_wait_count_total in Prometheus.
+ONE_NAME = """\
+import json
+import monitel, monitel_otlp
+
+pipeline = monitel_otlp.configure(service_name="train", export_interval=0.5, spool_dir="spool")
+for round in range(2):
+    monitel.log({"x.wait.count": 0.5 + round})
+    monitel.counter("x.wait.count").add(49)
+    stat = monitel.Stat("x.wait", [monitel.COUNT], 60.0)
+    for _ in range(24):
+        stat.add(1)
+    stat.flush()
+    for _ in range(74):
+        with monitel.WaitCounter("x").guard():
+            pass
+    monitel.counter("x.wait-count").add(192)
+    pipeline.force_flush(30)
 """
 
 
@@ -59,6 +82,8 @@ def check(prometheus: Prometheus, truth: dict[str, Any]) -> None:
         ("training_samples_total", truth["samples"]),
         ("train_loss_count_total", truth["steps"]),
         ("train_loss_sum", truth["steps"] * 0.5),
+        ("data_loading_wait_count_total", truth["steps"]),
+        ("data_loading_wait_time_seconds_total", truth["waited"]),
     ):
         stored = prometheus.samples(series)
         assert (0.0, expected) == (float(stored[0][1]), float(stored[-1][1])), series
@@ -69,6 +94,9 @@ def check(prometheus: Prometheus, truth: dict[str, Any]) -> None:
         query = f"increase({series}[{last - first + 1}ms])"
         assert expected == pytest.approx(value(prometheus, query, last / 1000), rel=0.01), query
     assert [str(truth["steps"])] == prometheus.query("training_step")
+    assert ["0"] == prometheus.query("data_loading_wait_active")
+    longest = max(float(sample) for _, sample in prometheus.samples("data_loading_wait_max_seconds"))
+    assert truth["longest"] == longest
 
 
 def test_increase_is_the_whole_count(
@@ -78,6 +106,25 @@ def test_increase_is_the_whole_count(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", f"{prometheus.url}/api/v1/otlp/v1/metrics")
     (tmp_path / "train.py").write_text(SCRIPT)
     check(prometheus, json.loads(python("train.py").stdout))
+
+
+def test_sources_of_one_name_are_stored_apart(
+    prometheus: Prometheus, python: Python, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A number, a counter, a Stat, a wait counter and another counter: each has its values, and no other ones."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", f"{prometheus.url}/api/v1/otlp/v1/metrics")
+    (tmp_path / "train.py").write_text(ONE_NAME)
+    stderr = python("train.py").stderr
+    for metric, name, values in (
+        ("x_wait_count", "x.wait.count", {0.5, 1.5}),
+        ("x_wait_count_counter_total", "x.wait.count.counter", {0, 49, 98}),
+        ("x_wait_stat_count_total", "x.wait.stat", {0, 24, 48}),
+        ("x_2_wait_count_total", "x_2", {0, 74, 148}),
+        ("x_wait_count_counter_2_total", "x.wait-count.counter_2", {0, 192, 384}),
+    ):
+        assert values == {float(sample) for _, sample in prometheus.samples(metric)}, metric
+        assert (f"is sent as {name!r}" in stderr) == (metric != "x_wait_count")
+    assert [] == prometheus.query("x_wait_count_total")
 
 
 def test_replayed_counters_begin_at_zero(

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .training import check, train, training
+from .training import check, check_events, train, training
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from .conftest import Stack
+    from .conftest import Loki, Stack
 
     Python = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -41,7 +41,7 @@ def small_disk(tmp_path: Path) -> tuple[str, ...]:
 
 
 def test_what_the_disk_takes_is_replayed_and_the_rest_is_counted(
-    stack: Stack, small_disk: tuple[str, ...], python: Python, tmp_path: Path
+    stack: Stack, loki: Loki, small_disk: tuple[str, ...], python: Python, tmp_path: Path
 ) -> None:
     """At the exit with a dead backend: logged is stored or dropped, and totals are right in what is stored."""
     stack.programs["otelcol"].stop()
@@ -63,12 +63,13 @@ def test_what_the_disk_takes_is_replayed_and_the_rest_is_counted(
         found = [(at, total) for at, total in stack.prometheus.samples(f"{series}_count_total") if total != "0"]
         assert [(at, expected[at]) for at, _ in found] == found
         stored += len(found)
-    events, spans = stack.receiver.records("checkpoint"), stack.receiver.spans()
-    assert kept == stored + len(events) + len(spans)
+    events = {record.time_ns for record in loki.records("checkpoint")}
+    assert events <= {each["time_ns"] for each in run.events}
+    assert kept == stored + len(events) + len(stack.receiver.spans())
 
 
 def test_a_full_disk_costs_nothing_when_the_backend_comes_back(
-    stack: Stack, small_disk: tuple[str, ...], tmp_path: Path
+    stack: Stack, loki: Loki, small_disk: tuple[str, ...], tmp_path: Path
 ) -> None:
     """Requests that do not fit on the disk wait in memory, behind those on disk."""
     stack.programs["otelcol"].stop()
@@ -80,4 +81,4 @@ def test_a_full_disk_costs_nothing_when_the_backend_comes_back(
         run = under_way.end()
     assert {} == run.dropped
     check(stack.prometheus, run)
-    assert run.checkpoints == [record.attributes["number"] for record in stack.receiver.records("checkpoint")]
+    check_events(loki, run)

@@ -65,7 +65,7 @@ def test_64_ranks_are_stored_window_by_window(
     assert [slow[1]] == list(query(f"topk(1, avg_over_time(step_time_mean_seconds[1h])) {BY_RANK}"))
     sums = query(f"sum_over_time(loss_mean[1h]) {BY_RANK}")
     assert [sick[1]] == [rank for rank, value in sums.items() if math.isnan(value)]
-    assert query(f"step_time_count_total {BY_RANK}") == query(f"data_loading_count_total {BY_RANK}")
+    assert query(f"step_time_count_total {BY_RANK}") == query(f"data_loading_wait_count_total {BY_RANK}")
     samples = query(f"training_samples_total {BY_RANK}")
     assert {rank: 8 * steps for rank, steps in query(f"step_time_count_total {BY_RANK}").items()} == samples
     assert {rank: float(WINDOWS) for rank in each_rank} == query(f"count_over_time(eval_loss[1h]) {BY_RANK}")

@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .training import check, training
+from .training import check, check_accounts, check_events, train, training
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable
     from pathlib import Path
 
-    from .conftest import Stack
+    from .conftest import Loki, Stack
+
+    Python = Callable[..., subprocess.CompletedProcess[str]]
 
 pytestmark = pytest.mark.integration
 
@@ -29,13 +32,15 @@ def fault(stack: Stack, service: str, kind: str) -> tuple[Callable[[], None], Ca
 
 
 @pytest.mark.parametrize("kind", ["stop", "kill", "pause", "cut"])
-@pytest.mark.parametrize("service", ["otelcol", "prometheus"])
-def test_everything_is_stored_after_an_outage(stack: Stack, service: str, kind: str, tmp_path: Path) -> None:
-    """Each window is there with its value, each event was forwarded, and nothing was dropped."""
+@pytest.mark.parametrize("service", ["otelcol", "prometheus", "loki"])
+def test_everything_is_stored_after_an_outage(
+    stack: Stack, loki: Loki, service: str, kind: str, tmp_path: Path
+) -> None:
+    """Each window and each event is there once, with its values, and nothing was dropped."""
     break_it, mend_it = fault(stack, service, kind)
     environment = {**stack.environment, "OTEL_EXPORTER_OTLP_TIMEOUT": "1"}  # a pause need not last longer than 10 s
     with training(tmp_path, environment) as under_way:
-        under_way.until(lambda: stack.prometheus.query("train_loss_count_total"), "nothing has arrived")
+        under_way.until(lambda: arrived(stack, loki), "nothing has arrived")
         break_it()
         try:
             under_way.go_on(4)
@@ -43,7 +48,42 @@ def test_everything_is_stored_after_an_outage(stack: Stack, service: str, kind: 
         finally:
             mend_it()
         run = under_way.end()
-    assert {} == run.dropped
+    check_accounts(run)
     check(stack.prometheus, run)
-    numbers = [record.attributes["number"] for record in stack.receiver.records("checkpoint")]
-    assert run.checkpoints == list(dict.fromkeys(numbers))  # delivery is at least once
+    check_events(loki, run)
+
+
+def test_both_stores_die_at_once(stack: Stack, loki: Loki, tmp_path: Path) -> None:
+    """Prometheus and Loki are killed, and come back one after the other: everything is stored, once."""
+    environment = {**stack.environment, "OTEL_EXPORTER_OTLP_TIMEOUT": "1"}
+    with training(tmp_path, environment) as under_way:
+        under_way.until(lambda: arrived(stack, loki), "nothing has arrived")
+        for service in ("prometheus", "loki"):
+            stack.programs[service].kill()
+        under_way.go_on(4)
+        stack.programs["loki"].start()
+        under_way.go_on(2)
+        stack.programs["prometheus"].start()
+        run = under_way.end()
+    check_accounts(run)
+    check(stack.prometheus, run)
+    check_events(loki, run)
+
+
+def test_a_run_that_ends_without_loki_is_replayed(stack: Stack, loki: Loki, python: Python, tmp_path: Path) -> None:
+    """Its events are in the spool, and nothing else is; afterwards they are in Loki, with the times of the run."""
+    stack.programs["loki"].kill()
+    run = train(tmp_path, environment={**stack.environment, "PATIENCE": "0"})
+    assert {} == run.dropped
+    assert f"; {len(run.events)} items in " in run.stderr
+    check(stack.prometheus, run)
+    stack.programs["loki"].start()
+    printed = python("-m", "monitel_otlp", "replay", "spool", "--endpoint", stack.endpoint).stdout
+    assert f"delivered {len(run.events)} items" in printed
+    check_events(loki, run)
+    assert [] == list(tmp_path.glob("spool/*"))
+
+
+def arrived(stack: Stack, loki: Loki) -> bool:
+    """Return True if a window and an event are stored."""
+    return bool(stack.prometheus.query("train_loss_count_total") and loki.records())

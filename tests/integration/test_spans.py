@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from .conftest import DEADLINE
+from .services import Program, eventually, free_port
+from .spans import expected, ranks, read_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from exporters.otlp.tests.receiver import Receiver
@@ -120,3 +122,79 @@ def test_an_outage_of_the_collector_loses_no_span(
         for folder in {path.parent for path in (tmp_path / "spool").rglob("*.spool")}:
             python("-m", "monitel_otlp", "replay", folder, "--endpoint", collector.url)
     check(receiver, received)
+
+
+FILE = """\
+receivers: {otlp: {protocols: {http: {endpoint: "127.0.0.1:%d"}}}}
+exporters: {file: {path: %s, append: true, flush_interval: 10ms}}
+service:
+  telemetry: {metrics: {level: none}}
+  pipelines: {traces: {receivers: [otlp], exporters: [file]}}
+"""
+
+
+@pytest.fixture
+def filing(backends: Path, tmp_path: Path) -> Iterator[tuple[Program, str, Path]]:
+    """A Collector that appends the spans to a file: the program, its URL, and the file."""
+    program_path = backends / "otelcol-contrib"
+    if not program_path.exists():
+        pytest.skip(f"no Collector with a file exporter: put the program otelcol-contrib into {backends}")
+    port, file = free_port(), tmp_path / "spans.jsonl"
+    config = tmp_path / "filing.yaml"
+    config.write_text(FILE % (port, file))
+    url = f"http://127.0.0.1:{port}"
+    program = Program([str(program_path), f"--config={config}"], tmp_path / "filing.log", f"{url}/")
+    try:
+        program.start()
+        yield program, url, file
+    finally:
+        program.stop()
+
+
+def test_spans_in_the_file_of_a_collector_are_those_that_the_ranks_noted(
+    filing: tuple[Program, str, Path], tmp_path: Path
+) -> None:
+    """Each span once, with its ids, parent, times, status, attributes, links and events; inside its parent."""
+    program, url, file = filing
+    with ranks(url, tmp_path, [5]) as job:
+        job.wait_until_recorded()
+        job.go_on()
+        truth = expected(job.run, job.notes())
+    program.stop()
+    found = read_file(file)
+    assert len(truth) == len(found)
+    assert truth == {span.span_id: span for span in found}
+    spans = {span.span_id: span for span in found}
+    steps, ranks_of_application = 5 + 1, 1
+    assert steps + ranks_of_application == len({span.trace_id for span in found})
+    for span in found:
+        if span.parent_id:
+            parent = spans[span.parent_id]
+            assert parent.trace_id == span.trace_id
+            assert parent.rank in {span.rank, 0}
+            same_clock = parent.rank == span.rank
+            assert not same_clock or parent.start_ns <= span.start_ns <= span.end_ns <= parent.end_ns
+
+
+def test_collector_that_is_killed_in_mid_run_loses_no_span(filing: tuple[Program, str, Path], tmp_path: Path) -> None:
+    """Requests hang when it is killed, and are sent again when it is back: each span is in the file once."""
+    program, url, file = filing
+    with ranks(url, tmp_path, [3, 3, 3]) as job:
+        job.wait_until_recorded()
+        assert ["True", "True"] == job.flush(DEADLINE)
+        of_ranges, of_steps = 2 * (3 * 7 + 1), 2 * (2 + 1)  # the spans of the last step follow when it is over
+        eventually(lambda: len(read_file(file)) == of_ranges + of_steps, "the Collector does not write its file")
+        program.pause()
+        job.go_on()
+        job.wait_until_recorded()
+        assert ["False", "False"] == job.flush(0.5)
+        program.kill()
+        job.go_on()
+        job.wait_until_recorded()
+        program.start()
+        job.go_on()
+        truth = expected(job.run, job.notes())
+    program.stop()
+    found = read_file(file)
+    assert len(truth) == len(found)
+    assert truth == {span.span_id: span for span in found}

@@ -28,7 +28,7 @@ STEPS, PASSAGES, CONTEXT = 120, 32, 64
 ARGUMENTS = ("--steps", STEPS, "--batch-size", PASSAGES)
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2)
 ALONE, RANKS = {""}, {"0", "1"}  # labels
-JOINING = "pytorch_wait_counter_c10d_init_process_group"
+JOINING = "pytorch_wait_counter_c10d_init_process_group_wait"
 
 
 def run(*command: object, folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -91,7 +91,8 @@ def check(prometheus: Prometheus, ranks: set[str]) -> None:
         waited = latest(prometheus, f"{JOINING}_time_seconds_total")
         assert waited == latest(prometheus, f"{JOINING}_max_seconds")
         assert all(0 < seconds < DEADLINE for seconds in waited.values())
-        assert ranks == latest(prometheus, "pytorch_wait_counter_tcpstore_init_time_seconds_total").keys()  # in C++
+        in_cpp = "pytorch_wait_counter_tcpstore_init_wait_time_seconds_total"  # in lower case if through the SDK
+        assert ranks == latest(prometheus, f'{{__name__=~"(?i){in_cpp}"}}').keys()
     speaking = prometheus.ask("query", query='group by (job, instance, training_rank) ({instance!=""})')["result"]
     assert sorted(ranks) == sorted(each["metric"].get("training_rank", "") for each in speaking)
     assert {"char-model"} == {each["metric"]["job"] for each in speaking}
@@ -102,7 +103,7 @@ def check_configured(stack: Stack, ranks: set[str], printed: str) -> None:
     check(stack.prometheus, ranks)
     assert dict.fromkeys(ranks, STEPS * PASSAGES * CONTEXT) == latest(stack.prometheus, "training_tokens_total")
     durations, losses = (windows(stack.prometheus, stat) for stat in ("training_step_duration", "train_loss"))
-    rates, utilisation = (logged(stack.prometheus, name) for name in ("training_tokens_rate", "training_mfu"))
+    rates, utilisation = (logged(stack.prometheus, name) for name in ("training_tokens_rate", "training_mfu_ratio"))
     assert ranks == rates.keys() == losses.keys() == utilisation.keys()
     for rank in ranks:
         assert 1 < len(durations[rank]), "a window is a second"

@@ -1,4 +1,4 @@
-"""The training script of these tests, and the comparison of what it says with what Prometheus has stored."""
+"""The training script of these tests, and the comparison of its notes with what Prometheus and Loki have stored."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from .conftest import Prometheus
+    from .conftest import Loki, Prometheus
 
 # Epochs of 50 steps, as many as the first argument says; "told": until a line on stdin, and each end is printed.
 TRAIN = """\
@@ -28,8 +28,16 @@ if "SPOOL_AT_ONCE" in os.environ:  # not after a minute
     retry_queue._OLDEST_IN_MEMORY = 0
 how_long = sys.argv[1]
 over, pause = threading.Event(), threading.Event()
-windows = []
-monitel.register_event_handler(lambda event: windows.append(event.window) if event.window else None)
+windows, events = [], []
+
+def note(event):
+    if event.window:
+        windows.append(event.window)
+    else:
+        time_ns = round(event.timestamp.timestamp() * 10**6) * 1000
+        events.append({"time_ns": time_ns, "severity": event.severity, "step": event.step, "data": dict(event.data)})
+
+monitel.register_event_handler(note)
 pipeline = monitel_otlp.configure(service_name="train", export_interval=0.3, spool_dir="spool")
 tracer = pipeline.tracer_provider.get_tracer("train")
 loss = monitel.Stat("train.loss", monitel.aggregation.TORCHS, 0.05)
@@ -44,7 +52,9 @@ def epoch():
         with seconds.time():
             pause.wait(0.004)
         loss.add(float("nan") if steps % 90 == 0 else random.gauss(1, 2))
-    monitel.emit("checkpoint", number=steps // 50)
+    number = steps // 50
+    severity = monitel.Severity.INFO if number % 3 else monitel.Severity.WARN
+    monitel.emit("checkpoint", number=number, path=f"straße/{number}.pt", share=number / 8, severity=severity)
 
 if how_long == "told":
     threading.Thread(target=lambda: sys.stdin.readline() and over.set(), daemon=True).start()
@@ -59,7 +69,10 @@ pipeline.force_flush(float(os.environ.get("PATIENCE", "40")))
 pipeline.shutdown()
 keys = ["start_ns", "end_ns", "count", "sum", "min", "max", "last"]
 told = [{"name": each.name, **{key: getattr(each, key) for key in keys}} for each in windows]
-print(json.dumps({"steps": steps, "dropped": pipeline.dropped, "windows": told}))
+accounts = {signal: [each.recorded, each.delivered] for signal, each in pipeline.account().items()}
+print(json.dumps({
+    "steps": steps, "dropped": pipeline.dropped, "accounts": accounts, "windows": told, "events": events
+}))
 """
 
 
@@ -69,7 +82,9 @@ class Run:
 
     steps: int
     dropped: dict[str, int]
+    accounts: dict[str, list[int]]  # of each signal, the items recorded and delivered
     windows: list[dict[str, Any]]
+    events: list[dict[str, Any]]
     stderr: str
 
     @property
@@ -123,9 +138,7 @@ class Training:
 
 
 @contextmanager
-def training(
-    folder: Path, environment: Mapping[str, str], wrapper: tuple[str | Path, ...] = ()
-) -> Iterator[Training]:
+def training(folder: Path, environment: Mapping[str, str], wrapper: tuple[str | Path, ...] = ()) -> Iterator[Training]:
     """Train in a folder."""
     with _started(folder, "told", environment, wrapper) as process:
         yield Training(process, folder)
@@ -186,6 +199,26 @@ def check(prometheus: Prometheus, run: Run) -> None:
     (_, zero), *stored = prometheus.samples("step_time_sum_seconds")
     assert "0" == zero
     assert list(zip(ends, sums, strict=True)) == [(at, float(value)) for at, value in stored]
+
+
+def check_accounts(run: Run) -> None:
+    """Each window, event and span of the run is delivered, and nothing was dropped."""
+    assert {} == run.dropped
+    numbers = {"metrics": len(run.windows), "logs": len(run.events), "traces": len(run.checkpoints)}
+    assert {signal: [number, number] for signal, number in numbers.items()} == run.accounts
+
+
+def check_events(loki: Loki, run: Run) -> None:
+    """Loki has each event of the run once, with its time, severity and attributes, and nothing else of the run."""
+    assert run.checkpoints == [each["data"]["number"] for each in run.events]
+    stored = []
+    for record in loki.records():
+        kept = record.attributes
+        assert (record.labels["service_name"], kept["scope_name"]) == ("train", "monitel")
+        data = {"number": int(kept["number"]), "path": kept["path"], "share": float(kept["share"])}
+        severity, step = int(kept["severity_number"]), int(kept["training_step"])
+        stored.append((record.line, {"time_ns": record.time_ns, "severity": severity, "step": step, "data": data}))
+    assert [("checkpoint", each) for each in run.events] == stored
 
 
 def _written(value: float) -> float | str:

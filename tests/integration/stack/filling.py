@@ -19,19 +19,22 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tests.integration.conftest import ROOT, free_port, running
+from tests.integration.durations import sixty_times_faster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
 COMPOSE = ROOT / "compose"
-_MILLISECONDS = {"s": 1000, "m": 60_000, "h": 3_600_000}
+
+RATE = 1e-3  # by which the learning rate rises with each step
 
 # The metrics of docs/examples/train_char_model.py, a histogram, a second wait counter, and the rest of a PyTorch job.
 RANK = """\
 import json, random, sys, threading
 import monitel, monitel_otlp
 
+RATE = float(sys.argv[2])
 faults = set(sys.argv[1].split(","))
 over, triggered = threading.Event(), threading.Event()
 pipeline = monitel_otlp.configure(
@@ -78,19 +81,15 @@ while not over.is_set():
     samples.add(8)
     tokens.add(4096)
     if "event" not in faults:  # which has a single log record
-        monitel.log({"train.loss": reported, "training.samples.rate": 8 / 0.035, "training.mfu": 0.4})
+        numbers = {"train.loss": reported, "learning.rate": RATE * step}
+        monitel.log({**numbers, "training.samples.rate": 8 / 0.035, "training.mfu": 0.4})
     if "events" in faults or ("event" in faults and step == 1):
         monitel.emit("checkpoint", step=step, path="x" * 500)
 pipeline.shutdown()
 """
 
 
-def sixty_times_faster(text: str) -> str:
-    """Make a second of every minute: ``[5m]`` becomes ``[5000ms]``."""
-    return re.sub(r"\b(\d+)([smh])\b", lambda found: f"{int(found[1]) * _MILLISECONDS[found[2]] // 60}ms", text)
-
-
-def filled(text: str, variables: dict[str, str]) -> str:
+def filled(text: str, variables: Mapping[str, str]) -> str:
     """The text with its variables put in, as Grafana does it; one that is unknown stays."""
     return re.sub(r"\$(?:\{(\w+)\}|(\w+))", lambda found: variables.get(found[1] or found[2], found[0]), text)
 
@@ -150,6 +149,7 @@ class Store:
             "WORLD_SIZE": str(len(faults)),
             "TORCHELASTIC_RUN_ID": run,
             "TORCHELASTIC_RESTART_COUNT": "0",
+            "GROUP_RANK": "0",
             "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": f"{self.url}/api/v1/otlp/v1/metrics",
             **(variables or {}),
         }
@@ -160,7 +160,7 @@ class Store:
                 output = stack.enter_context((folder / f"{rank}.log").open("w"))
                 job.ranks.append(
                     subprocess.Popen(
-                        [sys.executable, script, words],
+                        [sys.executable, script, words, str(RATE)],
                         env={**clean, **launcher, "RANK": str(rank), "LOCAL_RANK": str(rank)},
                         cwd=folder,
                         stdin=subprocess.PIPE,

@@ -8,17 +8,23 @@ import re
 import signal
 import subprocess
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.integration.conftest import COMPOSE, Prometheus, eventually, free_port
-from tests.integration.training import check, train, training
+from tests.integration.conftest import COMPOSE, Loki, Prometheus, eventually, free_port
+from tests.integration.training import check, check_accounts, check_events, train, training
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
 pytestmark = pytest.mark.integration
+
+OUTAGES = [
+    *product(("otelcol", "prometheus"), ("stop", "kill", "crash", "pause", "disconnect")),
+    *product(("loki",), ("kill", "pause", "disconnect")),
+]
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,10 @@ class Project:
         url = f"http://127.0.0.1:{self.environment['PROMETHEUS_PORT']}"
         return Prometheus(url, f'{{training_run_id="{run}"}}')
 
+    def loki(self, run: str) -> Loki:
+        """Loki, and in it the events of one run."""
+        return Loki(f"http://127.0.0.1:{self.environment['LOKI_PORT']}", f'{{training_run_id="{run}"}}')
+
     def run_environment(self, run: str) -> dict[str, str]:
         """The environment of a run."""
         endpoint = f"http://127.0.0.1:{self.environment['OTLP_HTTP_PORT']}"
@@ -71,8 +81,9 @@ class Project:
 @pytest.fixture(scope="module")
 def project(engine: dict[str, str]) -> Iterator[Project]:
     """The services, up."""
-    ports = {name: str(free_port()) for name in ("OTLP_HTTP_PORT", "OTLP_GRPC_PORT", "PROMETHEUS_PORT")}
-    project = Project(f"monitel-test-{os.getpid()}", {**engine, **ports, "LOGS_TO": "debug", "TRACES_TO": "debug"})
+    names = ("OTLP_HTTP_PORT", "OTLP_GRPC_PORT", "PROMETHEUS_PORT", "LOKI_PORT")
+    ports = {name: str(free_port()) for name in names}
+    project = Project(f"monitel-test-{os.getpid()}", {**engine, **ports, "TRACES_TO": "debug"})
     try:
         project.up()
         yield project
@@ -81,18 +92,20 @@ def project(engine: dict[str, str]) -> Iterator[Project]:
 
 
 def test_a_run_is_stored_and_outlives_the_containers(project: Project, tmp_path: Path) -> None:
-    """All three signals arrive, and what Prometheus has is in a volume."""
-    assert {"otelcol", "prometheus"} == set(project.compose("ps", "--services").split())
+    """All three signals arrive, and the data of Prometheus and Loki is in volumes."""
+    assert {"otelcol", "prometheus", "loki"} == set(project.compose("ps", "--services").split())
     run = train(tmp_path, environment=project.run_environment("first"))
-    assert {} == run.dropped
+    check_accounts(run)
     check(project.prometheus("first"), run)
+    check_events(project.loki("first"), run)
+    rules = project.loki("first").rules()
+    assert {"TrainingEventError", "TrainingRunFailed", "TrainingRunPreempted"} == {rule["name"] for rule in rules}
     printed = project.compose("logs", "--no-log-prefix", "otelcol")
-    records = re.findall(r"^EventName: checkpoint\n(?:.*\n)*?.*-> number: Int\((\d+)\)$", printed, re.MULTILINE)
-    assert run.checkpoints == [int(number) for number in records]
     assert len(run.checkpoints) == len(re.findall(r"^ +Name +: epoch$", printed, re.MULTILINE))
     project.compose("down", "--timeout", "5")
     project.up()
     check(project.prometheus("first"), run)
+    check_events(project.loki("first"), run)
 
 
 def crash(project: Project, service: str) -> None:
@@ -120,17 +133,17 @@ def fault(project: Project, service: str, kind: str) -> tuple[Callable[[], objec
     }[kind]
 
 
-@pytest.mark.parametrize("kind", ["stop", "kill", "crash", "pause", "disconnect"])
-@pytest.mark.parametrize("service", ["otelcol", "prometheus"])
+@pytest.mark.parametrize(("service", "kind"), OUTAGES)
 def test_everything_is_stored_after_an_outage(project: Project, service: str, kind: str, tmp_path: Path) -> None:
-    """Each window is there with its value, and nothing was dropped."""
+    """Each window and each event is there once, with its values, and nothing was dropped."""
     break_it, mend_it = fault(project, service, kind)
     name = f"{service}-{kind}"
-    prometheus = project.prometheus(name)
+    prometheus, loki = project.prometheus(name), project.loki(name)
     restarts = project.state(service)["restarts"]
     environment = {**project.run_environment(name), "OTEL_EXPORTER_OTLP_TIMEOUT": "1"}
     with training(tmp_path, environment) as under_way:
-        under_way.until(lambda: prometheus.query(f"train_loss_count_total{prometheus.selector}"), "nothing has arrived")
+        windows = f"train_loss_count_total{prometheus.selector}"
+        under_way.until(lambda: prometheus.query(windows) and loki.records(), "nothing has arrived")
         break_it()
         try:
             under_way.go_on(4)
@@ -141,5 +154,6 @@ def test_everything_is_stored_after_an_outage(project: Project, service: str, ki
         if kind == "crash":
             eventually(lambda: project.state(service)["restarts"] != restarts, "it was not started again")
         run = under_way.end()
-    assert {} == run.dropped
+    check_accounts(run)
     check(prometheus, run)
+    check_events(loki, run)

@@ -1,24 +1,21 @@
-"""The dashboards: what their code makes, and that each of their queries finds something in a real Prometheus."""
+"""The dashboards: the results of each of their queries in a real Prometheus."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import runpy
 import signal
 import subprocess
 import sys
-import time
 from contextlib import contextmanager
-from dataclasses import dataclass
-from threading import Event as Signal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.integration.conftest import DEADLINE, ROOT, eventually
 
-from .filling import COMPOSE, filled, sixty_times_faster, store
+from .boards import Board, board, nodes, settle, unknown_labels
+from .filling import RATE, filled, store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,7 +24,6 @@ if TYPE_CHECKING:
     from .filling import Store
 
 BOARDS = ("overview", "stragglers", "waits", "pipeline")
-FILES = sorted((COMPOSE / "grafana" / "dashboards").glob("*.json"))
 DEMO = ROOT / "docs" / "examples" / "train_char_model.py"
 
 # Empty by right where all is well, and where nothing has ended.
@@ -36,117 +32,123 @@ OF_ENDS = {"Processes that have stopped in the time shown"}
 OF_GPUS = {"Tokens per second", "Share of steps that were skipped", "Model FLOPs utilization"}  # not of the demo
 
 
-@dataclass(frozen=True)
-class Board:
-    """A dashboard as Grafana reads it, with the choices that are made when it is opened."""
-
-    content: dict[str, Any]
-    store: Store
-
-    def variables(self) -> dict[str, str]:
-        """Return the value of each variable in an expression."""
-        chosen = {"__rate_interval": "4m", "__range": "10m"}
-        for variable in self.content["templating"]["list"]:
-            chosen[variable["name"]] = self._chosen(variable, chosen)
-        return chosen
-
-    def _chosen(self, variable: dict[str, Any], chosen: dict[str, str]) -> str:
-        current = variable.get("current", {}).get("value")
-        if variable["type"] == "custom":
-            assert current in variable["query"].split(",")
-            return str(current)
-        options = self.options(variable, chosen)
-        if not variable["includeAll"]:
-            return current if current in options else next(iter(options), "")
-        assert ["$__all"] == current
-        return variable.get("allValue") or f"({'|'.join(options)})"
-
-    def options(self, variable: dict[str, Any], chosen: dict[str, str]) -> list[str]:
-        """Return the choices of a query variable."""
-        found = re.fullmatch(r"label_values\((.+),\s*(\w+)\)", variable["query"]["query"])
-        assert found, variable
-        values = self.store.get(f"label/{found[2]}/values", **{"match[]": filled(found[1], chosen)})
-        pattern = re.compile(variable["regex"].strip("/") or "(.*)")
-        return sorted({match[1] for match in map(pattern.search, values) if match})
-
-    def empty(self) -> set[str]:
-        """The titles of the panels with a query that finds nothing."""
-        return {panel["title"] for panel, target, variables in self._targets() if not self._ask(target, variables)}
-
-    def targets(self, title: str) -> list[dict[str, Any]]:
-        """The queries of one panel."""
-        return [target for panel in self.content["panels"] if panel["title"] == title for target in panel["targets"]]
-
-    def _targets(self) -> Iterator[tuple[dict[str, Any], dict[str, Any], dict[str, str]]]:
-        """Each query to Prometheus with its panel and its choices; of repeated rows and panels, for each choice."""
-        variables = self.variables()
-        of_row = [variables]
-        for panel in self.content["panels"]:
-            if panel["type"] == "row":
-                of_row = repeated(panel, variables)
-                continue
-            of_panel = repeated(panel, variables) if "repeat" in panel else of_row
-            for target in panel["targets"]:
-                if target["datasource"]["uid"] == "prometheus":
-                    yield from ((panel, target, choices) for choices in of_panel)
-
-    def _ask(self, target: dict[str, Any], variables: dict[str, str]) -> Any:
-        expression = sixty_times_faster(filled(target["expr"], variables))
-        if target["instant"]:
-            return self.store.query(expression)
-        now = time.time()
-        times = {"start": str(now - 20), "end": str(now), "step": "1"}
-        return self.store.get("query_range", query=expression, **times)["result"]
-
-
-def repeated(repeats: dict[str, Any], variables: dict[str, str]) -> list[dict[str, str]]:
-    """The variables of each repetition of a row or panel."""
-    name = repeats.get("repeat")
-    values = variables[name].strip("()").split("|") if name else []
-    return [{**variables, name: value} for value in values] or [variables]
-
-
 @pytest.fixture(scope="module")
 def prometheus(backends: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    """A Prometheus that a job of five ranks fills: a slow one, one with a NaN, one that was killed, one with events."""
+    """A Prometheus that two services of one name fill: five ranks with faults in a namespace, and one rank without one.
+
+    The first job has a slow rank, one with a NaN, one that is killed, and one with events that are rejected.
+    """
     folder = tmp_path_factory.mktemp("prometheus")
     with store(backends, folder) as found:
-        variables = {
+        faulty = {
             "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": f"{found.url}/api/v1/write",
-            "OTEL_RESOURCE_ATTRIBUTES": "host.name=node-1",
+            "OTEL_RESOURCE_ATTRIBUTES": "service.namespace=vision,k8s.pod.name=pod-1",
         }
         ranks = {0: "", 1: "events", 2: "slow", 3: "nan", 4: ""}
-        with found.training(folder / "job", "run-7", ranks, variables) as job:
-            eventually(lambda: len(found.query("step_time_mean_seconds")) == len(ranks), "not all ranks have begun")
+        with (
+            found.training(folder / "job", "run-7", ranks, faulty) as job,
+            found.training(folder / "other", "run-7", {0: ""}),
+        ):
+            begun = "step_time_mean_seconds"
+            eventually(lambda: len(found.query(begun)) == len(ranks) + 1, "not all ranks have begun")
             job.trigger()
             job.kill(4)
             yield found
 
 
-def board(name: str, prometheus: Store) -> Board:
-    """A dashboard."""
-    return Board(json.loads((COMPOSE / "grafana" / "dashboards" / f"monitel-{name}.json").read_text()), prometheus)
-
-
-def settle(opened: Board, allowed: set[str]) -> None:
-    """Wait until no panels are empty but these."""
-    deadline, pause = time.monotonic() + DEADLINE, Signal()
-    while not (empty := opened.empty()) <= allowed:
-        assert time.monotonic() < deadline, empty
-        pause.wait(0.2)
+@pytest.mark.integration
+@pytest.mark.parametrize("name", BOARDS)
+@pytest.mark.parametrize("namespace", [".*", "vision"])
+def test_every_query_finds_something(name: str, namespace: str, prometheus: Store) -> None:
+    """Each query returns series with the choices of a board that was just opened, and with one namespace."""
+    settle(board(name, prometheus, namespace), set())
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize("name", BOARDS)
-def test_every_query_finds_something(name: str, prometheus: Store) -> None:
-    """With the choices that are made when it is opened."""
-    settle(board(name, prometheus), set())
+def test_queries_group_by_labels_that_series_have(name: str, prometheus: Store) -> None:
+    """No query groups or matches by a label that none of its series has, and no legend shows one."""
+    opened = board(name, prometheus, "vision")
+    settle(opened, set())
+    for expression in opened.expressions():
+        without_split = expression.replace(", split)", ")")  # the choice of the user
+        assert set() == unknown_labels(prometheus, without_split), expression
+    for result in opened.results():
+        shown = set(re.findall(r"\{\{(\w+)\}\}", result.target.get("legendFormat") or ""))
+        assert all(any(label in series["metric"] for series in result.found) for label in shown), result
+
+
+@pytest.mark.integration
+def test_alerts_group_by_labels_that_series_have(prometheus: Store) -> None:
+    """No rule groups or matches by a label that none of its series has; each that groups keeps the service."""
+
+    def unknown() -> set[str]:
+        """Return the labels without a series, of all rules."""
+        return {label for rule in rules for label in unknown_labels(prometheus, rule["query"])}
+
+    rules = [rule for group in prometheus.get("rules")["groups"] for rule in group["rules"]]
+    eventually(lambda: not unknown(), "rules group by labels that no series has")
+    for rule in rules:
+        for node in nodes(prometheus.get("parse_query", query=rule["query"])):
+            if node.get("type") == "aggregation" and not node["without"]:
+                assert {"service_namespace", "service_name", "training_run_id"} <= set(node["grouping"]), rule["name"]
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("name", BOARDS)
+def test_services_of_one_name_are_never_added_up(name: str, prometheus: Store) -> None:
+    """Each aggregation keeps the namespace; ``topk`` and ``bottomk`` keep whole series."""
+    for expression in board(name, prometheus).expressions():
+        for node in nodes(prometheus.get("parse_query", query=expression)):
+            if node.get("type") == "aggregation" and node["op"] not in {"topk", "bottomk"}:
+                assert not node["without"]
+                assert "service_namespace" in node["grouping"], expression
+
+
+@pytest.mark.integration
+def test_processes_are_counted_by_service(prometheus: Store) -> None:
+    """With all namespaces, a service without one has a separate count."""
+    opened = board("overview", prometheus)
+
+    def counts() -> dict[str | None, str]:
+        """Return the processes by namespace."""
+        (result,) = [each for each in opened.results() if each.panel["title"] == "Processes"]
+        return {each["metric"].get("service_namespace"): each["value"][1] for each in result.found}
+
+    eventually(lambda: {"vision": "4", None: "1"} == counts(), "the processes of one service are not counted apart")
+
+
+@pytest.mark.integration
+def test_values_are_joined_with_their_steps(prometheus: Store) -> None:
+    """In a panel by step, both queries return the same times and curves, and a value belongs to its step."""
+    opened = board("overview", prometheus)
+
+    def joined() -> bool:
+        """Return True if each panel has points, and the learning rates of one process fit its steps."""
+        tables: dict[str, list[dict[tuple[str, float], str]]] = {}
+        for result in opened.results():
+            if result.panel["type"] == "xychart":
+                points = {(each["metric"]["curve"], at): value for each in result.found for at, value in each["values"]}
+                tables.setdefault(filled(result.panel["title"], result.choices), []).append(points)
+        rates = tables["learning_rate by step"]
+        found = [
+            (float(step), float(rates[1][point]) / RATE)
+            for point, step in rates[0].items()
+            if point[0].startswith(" run-7 ") and point in rates[1]
+        ]
+        return (
+            all(steps and steps.keys() == values.keys() for steps, values in tables.values())
+            and max(step for step, _ in found) > 100
+            and all(abs(step - belongs) < 60 for step, belongs in found)  # two seconds
+        )
+
+    eventually(joined, "steps and values do not fit")
 
 
 @pytest.mark.integration
 def test_all_samples_are_shown(prometheus: Store) -> None:
     """One rank of five takes three times as long: p99 is its steps, and the heat map, one series, has all of them."""
-    opened = board("overview", prometheus)
+    opened = board("overview", prometheus, "vision")
     (cells,) = opened.targets("$histogram, heat map")
     percentiles = {each["legendFormat"].split()[-1]: each for each in opened.targets("$histogram, percentiles")}
     variables = opened.variables()
@@ -180,15 +182,25 @@ def test_each_rank_run_and_metric_is_offered(prometheus: Store) -> None:
     }
     means = {"loss": "loss_mean", "step": "step_time_mean_seconds", "gradient": "gradient_norm_mean"}
     assert {
-        "job": ["train"],
+        "namespace": ["vision"],
+        "service": ["train"],
         "run": ["run-7"],
         "rank": ["0", "1", "2", "3", "4"],
         "loss": ["loss_mean", "train_loss"],
         "step": ["step_time_mean_seconds"],
         "gradient": ["gradient_norm_mean"],
         "histogram": ["step_time_histogram_seconds"],
-        "number": ["train_loss"],
-        "metric": sorted([*means.values(), "train_loss", "training_mfu", "training_samples_rate", "training_step"]),
+        "number": ["learning_rate", "train_loss"],
+        "metric": sorted(
+            [
+                *means.values(),
+                "learning_rate",
+                "train_loss",
+                "training_mfu_ratio",
+                "training_samples_rate",
+                "training_step",
+            ]
+        ),
     } == offered
     assert means == {name: chosen[name] for name in means}
 
@@ -238,33 +250,3 @@ def test_a_simulation_is_shown(backends: Path, tmp_path: Path) -> None:
         with telling(command, prometheus, tmp_path):
             for name in BOARDS:
                 settle(board(name, prometheus), OF_FAULTS | OF_ENDS)
-
-
-def test_the_files_are_what_the_code_makes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a change: python compose/grafana/dashboards.py."""
-    pytest.importorskip("grafana_foundation_sdk", reason="Grafana's builder library needs Python 3.11")
-    monkeypatch.syspath_prepend(str(COMPOSE / "grafana"))
-    made = runpy.run_path(str(COMPOSE / "grafana" / "dashboards.py"))["made"]()
-    assert made == {file.name: file.read_text() for file in FILES}
-
-
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_each_panel_says_what_it_shows(file: Path) -> None:
-    """Each panel has a title, a unit, a description and a query; untested ones and those for histograms are marked."""
-    content = json.loads(file.read_text())
-    assert file.stem == content["uid"]
-    for panel in content["panels"]:
-        if panel["type"] == "row":
-            continue
-        assert panel["title"]
-        letters = [target["refId"] for target in panel["targets"]]
-        assert letters == sorted(set(letters))
-        assert letters
-        (source,) = {target["datasource"]["uid"] for target in panel["targets"]}
-        assert source == panel["datasource"]["uid"]
-        assert source in {"prometheus", "loki", "tempo"}
-        assert (source == "tempo") == ("no test has run it" in panel["description"])
-        assert source != "prometheus" or panel["fieldConfig"]["defaults"]["unit"]
-        of_histograms = "$histogram" in json.dumps(panel["targets"])
-        for needed in ("HISTOGRAM", 'distributions="histogram"'):
-            assert of_histograms == (needed in panel["description"])

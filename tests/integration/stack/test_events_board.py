@@ -13,23 +13,33 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.integration.conftest import COMPOSE, DEADLINE, eventually, free_port, running
+from tests.integration.conftest import COMPOSE, DEADLINE
 
 from .filling import filled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Mapping
+
+    from tests.integration.services import Program
 
 pytestmark = pytest.mark.integration
 
 BOARDS = [json.loads(file.read_text()) for file in sorted((COMPOSE / "grafana" / "dashboards").glob("*.json"))]
 (EVENTS,) = (each for each in BOARDS if each["uid"] == "monitel-events")
-CHOICES = {"job": "train", "run": "run-7", "__auto": "10m"}
+CHOICES = {"service": "board", "namespace": "vision", "run": "run-7", "__auto": "10m"}
+ALL_NAMESPACES = {**CHOICES, "namespace": ".*"}
+RUNS: tuple[tuple[str, str | None, str, list[str]], ...] = (  # run, namespace, attempt, arguments
+    ("run-7", "vision", "0", ["failing"]),
+    ("run-7", "vision", "1", []),
+    ("run-8", "vision", "0", []),
+    ("run-7", None, "0", []),
+)
+
+NAMES = ("run.started", "checkpoint", "loss.nan", "run.ended")
 
 JOB = """\
 import sys, monitel, monitel_otlp
-with monitel_otlp.configure(service_name="train", spool_dir=sys.argv[1]):
+with monitel_otlp.configure(service_name="board", spool_dir=sys.argv[1]):
     monitel.config({"lr": 0.1, "model": {"layers": [1, 2]}})
     for step in (1, 2, 3):
         monitel.log({"train.loss": 1 / step}, step=step)
@@ -43,15 +53,15 @@ with monitel_otlp.configure(service_name="train", spool_dir=sys.argv[1]):
 
 @dataclass(frozen=True)
 class Loki:
-    """A Loki with the events of two runs: of each job one that completed and one that failed."""
+    """A Loki with the events of two services of one name: one in a namespace, with two runs, and one without."""
 
     url: str
 
-    def ask(self, expression: str) -> list[dict[str, Any]]:
+    def ask(self, expression: str, choices: Mapping[str, str] = CHOICES) -> list[dict[str, Any]]:
         """Return the streams or series that an expression of a board finds in the last minutes."""
         now = time.time_ns()
         times = {"start": now - 300 * 10**9, "end": now, "step": 60, "limit": 100}
-        query = urllib.parse.urlencode({"query": filled(expression, CHOICES), **times})
+        query = urllib.parse.urlencode({"query": filled(expression, choices), **times})
         try:
             with urllib.request.urlopen(f"{self.url}/loki/api/v1/query_range?{query}", timeout=30) as answer:
                 found: list[dict[str, Any]] = json.load(answer)["data"]["result"]
@@ -59,51 +69,30 @@ class Loki:
             raise AssertionError(f"{expression}: {error.read().decode()}") from error
         return found
 
-    def lines(self, expression: str) -> list[str]:
+    def lines(self, expression: str, choices: Mapping[str, str] = CHOICES) -> list[str]:
         """Return the lines that an expression finds, in alphabetical order."""
-        return sorted(line for stream in self.ask(expression) for _, line in stream["values"])
+        return sorted(line for stream in self.ask(expression, choices) for _, line in stream["values"])
 
 
 @pytest.fixture(scope="module")
-def loki(backends: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loki]:
-    """The only Loki of this file, after two runs."""
-    program = backends / "loki"
-    if not program.exists():
-        pytest.skip(f"no Loki: put the program loki into {backends}")
-    folder = tmp_path_factory.mktemp("loki")
-    config = folder / "loki.yaml"
-    config.write_text((COMPOSE / "loki.yaml").read_text().replace("/loki", str(folder / "data")))
-    url = f"http://127.0.0.1:{free_port()}"
-    command = [
-        program,
-        f"-config.file={config}",
-        f"-server.http-listen-port={url.rpartition(':')[2]}",
-        f"-server.grpc-listen-port={free_port()}",
-        *(f"-server.{kind}-listen-address=127.0.0.1" for kind in ("http", "grpc")),
-    ]
-    with running(*command, log=folder / "loki.log", ready=f"{url}/ready"):
-        eventually(lambda: answers(f"{url}/ready"), "Loki is not ready")
-        for run, words in (("run-7", []), ("run-7", ["failing"]), ("run-8", [])):
-            environment = {
-                **{name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "MONITEL_"))},
-                "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": f"{url}/otlp/v1/logs",
-                "TORCHELASTIC_RUN_ID": run,
-                "RANK": "0",
-                "WORLD_SIZE": "1",
-            }
-            script = [sys.executable, "-c", JOB, str(folder / "spool"), *words]
-            done = subprocess.run(script, env=environment, capture_output=True, timeout=DEADLINE, check=False)
-            assert bool(words) == bool(done.returncode), done.stderr
-        yield Loki(url)
-
-
-def answers(url: str) -> bool:
-    """Return True if a page answers with 200."""
-    try:
-        urllib.request.urlopen(url, timeout=5).close()
-    except OSError:
-        return False
-    return True
+def loki(loki_server: tuple[str, Program], tmp_path_factory: pytest.TempPathFactory) -> Loki:
+    """The Loki of the session, after these runs."""
+    url, _ = loki_server
+    folder = tmp_path_factory.mktemp("events")
+    for run, namespace, attempt, words in RUNS:
+        environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "MONITEL_"))},
+            "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": f"{url}/otlp/v1/logs",
+            "TORCHELASTIC_RUN_ID": run,
+            "TORCHELASTIC_RESTART_COUNT": attempt,
+            "RANK": "0",
+            "WORLD_SIZE": "1",
+            **({"OTEL_RESOURCE_ATTRIBUTES": f"service.namespace={namespace}"} if namespace else {}),
+        }
+        script = [sys.executable, "-c", JOB, str(folder / "spool"), *words]
+        done = subprocess.run(script, env=environment, capture_output=True, timeout=DEADLINE, check=False)
+        assert bool(words) == bool(done.returncode), done.stderr
+    return Loki(url)
 
 
 def expression(title: str) -> str:
@@ -115,9 +104,32 @@ def expression(title: str) -> str:
 
 
 def test_events_are_counted_by_name(loki: Loki) -> None:
-    """Numbers and configurations are not events, and another run does not count."""
-    found = {each["metric"]["event"]: int(each["values"][-1][1]) for each in loki.ask(expression("Events by name"))}
-    assert dict.fromkeys(("run.started", "checkpoint", "loss.nan", "run.ended"), 2) == found
+    """Numbers and configurations are not events, and another run or service is not counted."""
+    found = counted(loki, CHOICES)
+    assert dict.fromkeys((("vision", name) for name in NAMES), 2) == found
+
+
+def test_services_of_one_name_are_counted_apart(loki: Loki) -> None:
+    """With all namespaces, a service without one has its own counts."""
+    found = counted(loki, ALL_NAMESPACES)
+    assert {**dict.fromkeys((("vision", name) for name in NAMES), 2), **{("", name): 1 for name in NAMES}} == found
+
+
+def counted(loki: Loki, choices: Mapping[str, str]) -> dict[tuple[str, str], int]:
+    """Return the counts of events, by namespace and name."""
+    series = loki.ask(expression("Events by name"), choices)
+    labels = [(each["metric"].get("service_namespace", ""), each["metric"]["event"]) for each in series]
+    return {name: int(each["values"][-1][1]) for name, each in zip(labels, series, strict=True)}
+
+
+@pytest.mark.parametrize(
+    "panel", [panel for panel in EVENTS["panels"] if panel.get("datasource", {}).get("uid") == "loki"]
+)
+@pytest.mark.parametrize("choices", [CHOICES, ALL_NAMESPACES], ids=["one namespace", "all namespaces"])
+def test_every_query_finds_something(loki: Loki, panel: dict[str, Any], choices: Mapping[str, str]) -> None:
+    """Each query of the board returns records with a namespace selected, and with all."""
+    for target in panel["targets"]:
+        assert loki.ask(target["expr"], choices)
 
 
 def test_lists_show_rank_and_step(loki: Loki) -> None:
@@ -137,8 +149,11 @@ def test_lists_show_rank_and_step(loki: Loki) -> None:
 
 @pytest.mark.parametrize("board", BOARDS, ids=lambda board: board["uid"])
 def test_starts_and_ends_are_annotations(loki: Loki, board: dict[str, Any]) -> None:
-    """Each board marks them, with the status of the end."""
+    """Each board marks them, with the status of the end and the attempt of a restart."""
     (annotation,) = board["annotations"]["list"]
     assert "loki" == annotation["datasource"]["uid"]
-    ends = ["run.ended completed rank=0", "run.ended failed rank=0"]
-    assert [*ends, *2 * ["run.started rank=0"]] == loki.lines(annotation["expr"])
+    first = ["run.ended failed rank=0", "run.started rank=0"]
+    second = ["run.ended completed rank=0 attempt=1", "run.started rank=0 attempt=1"]
+    assert sorted([*first, *second]) == loki.lines(annotation["expr"])
+    elsewhere = ["run.ended completed rank=0", "run.started rank=0"]
+    assert sorted([*first, *second, *elsewhere]) == loki.lines(annotation["expr"], ALL_NAMESPACES)

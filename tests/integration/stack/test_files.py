@@ -48,16 +48,16 @@ def test_volumes_are_named_and_files_are_there(name: str) -> None:
 
 
 def test_profiles() -> None:
-    """The default services are in .env; the tests need two of them."""
+    """The default services are in .env; the tests need three of them."""
     started = {profile: {name for name in SERVICES if profile in SERVICES[name]["profiles"]} for profile in PROFILES}
-    assert {"otelcol", "prometheus"} == started["test"]
+    assert {"otelcol", "prometheus", "loki"} == started["test"]
     assert {"otelcol", "prometheus", "loki", "tempo", "grafana"} == started[SETTINGS["COMPOSE_PROFILES"]]
     assert set(SERVICES) == started["test"] | started["default"] | started["tensorboard"]
 
 
 def test_every_setting_is_used() -> None:
     """.env has nothing that no file reads."""
-    read = (COMPOSE / "compose.yaml").read_text()
+    read = "".join((COMPOSE / name).read_text() for name in ("compose.yaml", "loki.yaml"))
     assert [] == [name for name in SETTINGS if f"${{{name}" not in read and name != "COMPOSE_PROFILES"]
 
 
@@ -69,6 +69,17 @@ def test_the_collector_has_the_same_ports_without_compose() -> None:
     assert SETTINGS["OTLP_GRPC_PORT"] == defaults["OTLP_GRPC_PORT"]
     assert f"http://127.0.0.1:{SETTINGS['PROMETHEUS_PORT']}" == defaults["PROMETHEUS_URL"]
     assert f"http://127.0.0.1:{SETTINGS['LOKI_PORT']}" == defaults["LOKI_URL"]
+
+
+def test_loki_has_the_same_ports_without_compose() -> None:
+    """Its own defaults are those of .env, on 127.0.0.1; in a container its rules are in the folder that is mounted."""
+    read = (COMPOSE / "loki.yaml").read_text()
+    defaults = dict(re.findall(r"\$\{(\w+):-([^}]*)\}", read))
+    assert {"LOKI_HOST": "127.0.0.1", "LOKI_DIR": "/loki", "LOKI_RULES": "/etc/loki/rules"}.items() <= defaults.items()
+    assert (SETTINGS["LOKI_PORT"], SETTINGS["LOKI_GRPC_PORT"]) == (defaults["LOKI_PORT"], defaults["LOKI_GRPC_PORT"])
+    assert read.count("${") == len(re.findall(r"\$\{\w+:-[^}]+\}", read))
+    assert f"./loki-rules:{defaults['LOKI_RULES']}:ro" in SERVICES["loki"]["volumes"]
+    assert f"loki:{defaults['LOKI_DIR']}" in SERVICES["loki"]["volumes"]
 
 
 def test_grafana_lets_nobody_log_in() -> None:

@@ -8,11 +8,12 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.integration.conftest import COMPOSE, Prometheus, eventually, free_port
-from tests.integration.training import check, train
+from tests.integration.conftest import COMPOSE, Loki, Prometheus, eventually, free_port
+from tests.integration.training import check, check_events, train
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,34 +23,60 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
+PORTS = ("OTLP_HTTP_PORT", "OTLP_GRPC_PORT", "PROMETHEUS_PORT", "LOKI_PORT", "LOKI_GRPC_PORT")
+NAMES = ("prometheus", "loki", "otelcol")
+
 
 @pytest.fixture(params=["processes", "docker"])
 def environment(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
     """An environment in which ``up`` takes this way: with an engine, or without ``docker`` in PATH."""
-    own = {name: str(free_port()) for name in ("OTLP_HTTP_PORT", "OTLP_GRPC_PORT", "PROMETHEUS_PORT")}
+    own = {name: str(free_port()) for name in PORTS}
     if request.param == "docker":
-        # Loki, Tempo and Grafana may not be there.
+        # Tempo and Grafana may not be there.
         project = {"COMPOSE_PROJECT_NAME": f"monitel-stack-{os.getpid()}", "COMPOSE_PROFILES": "test"}
-        return {**request.getfixturevalue("engine"), **own, **project, "LOGS_TO": "debug", "TRACES_TO": "debug"}
+        return {**request.getfixturevalue("engine"), **own, **project, "TRACES_TO": "debug"}
     backends: Path = request.getfixturevalue("backends")
     return {
         **own,
         "PATH": str(tmp_path),
         "MONITEL_BACKENDS": str(backends),
-        "MONITEL_STACK_DIR": str(tmp_path / "stack"),
+        "MONITEL_STACK_DIR": str(data_folder(tmp_path)),
     }
 
 
 @pytest.fixture
-def stack(environment: dict[str, str]) -> Iterator[Stack]:
+def command(environment: dict[str, str], tmp_path: Path) -> list[str]:
+    """The command in a folder whose name has special characters of YAML and of URIs; Docker allows no colon."""
+    folder = tmp_path / ("a clone: #1" if "MONITEL_STACK_DIR" in environment else "a clone #1") / "compose"
+    shutil.copytree(COMPOSE, folder, ignore=shutil.ignore_patterns(".stack"))
+    return [sys.executable, str(folder / "stack")]
+
+
+def data_folder(tmp_path: Path) -> Path:
+    """Return the folder of logs, process ids and data."""
+    return tmp_path / "a clone: #1" / "data"
+
+
+def process_id(name: str, tmp_path: Path) -> int:
+    """Return the process id of a program that ``up`` has started."""
+    return int((data_folder(tmp_path) / f"{name}.pid").read_text().split()[0])
+
+
+@pytest.fixture
+def stack(environment: dict[str, str], command: list[str]) -> Iterator[Stack]:
     """The command; whatever it has started is ended."""
 
     def stack(
         *arguments: str, status: int = 0, environment: dict[str, str] = environment
     ) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, str(COMPOSE / "stack"), *arguments]
         done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=120, check=False, stdin=subprocess.DEVNULL
+            [*command, *arguments],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            stdin=subprocess.DEVNULL,
         )
         assert status == done.returncode, done.stderr
         return done
@@ -57,8 +84,8 @@ def stack(environment: dict[str, str]) -> Iterator[Stack]:
     yield stack
     stack("down")
     if project := environment.get("COMPOSE_PROJECT_NAME"):
-        command = ["docker", "volume", "rm", f"{project}_prometheus"]
-        subprocess.run(command, env=environment, capture_output=True, timeout=60, check=True)
+        remove = ["docker", "volume", "rm", f"{project}_prometheus", f"{project}_loki"]
+        subprocess.run(remove, env=environment, capture_output=True, timeout=60, check=True)
 
 
 def listening(port: str) -> bool:
@@ -70,17 +97,45 @@ def listening(port: str) -> bool:
 def test_up_look_and_down(stack: Stack, environment: dict[str, str], tmp_path: Path) -> None:
     """``up`` prints the endpoint for a run, whose data is then stored; ``down`` ends what ``up`` has started."""
     prometheus = Prometheus(f"http://127.0.0.1:{environment['PROMETHEUS_PORT']}")
+    loki = Loki(f"http://127.0.0.1:{environment['LOKI_PORT']}", '{service_name="train"}')
     printed = stack("up").stdout
     assert f"OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:{environment['OTLP_HTTP_PORT']} make demo" in printed
     assert prometheus.url in printed
+    assert loki.url in printed
     endpoint = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{environment['OTLP_HTTP_PORT']}"}
     run = train(tmp_path, environment={**os.environ, **endpoint})
     assert {} == run.dropped
     check(prometheus, run)
+    check_events(loki, run)
+    assert {"TrainingEventError", "TrainingRunFailed", "TrainingRunPreempted"} == {
+        rule["name"] for rule in loki.rules()
+    }
     stack("down")
     eventually(lambda: not any(listening(environment[name]) for name in environment if name.endswith("_PORT")), "ports")
     stack("up")
     check(prometheus, run)
+    check_events(loki, run)
+
+
+@pytest.mark.parametrize("environment", ["processes"], indirect=True)
+def test_events_are_in_the_log_of_the_collector_without_loki(
+    stack: Stack, environment: dict[str, str], tmp_path: Path
+) -> None:
+    """``up`` prints that there is no Loki, and starts the rest; a later ``up`` with Loki sends events to it."""
+    backends = environment["MONITEL_BACKENDS"]
+    folder = folder_with({name: f"{backends}/{name}" for name in ("prometheus", "otelcol")}, tmp_path)
+    environment["MONITEL_BACKENDS"] = str(folder)
+    assert f"there is no program loki in the folder MONITEL_BACKENDS={folder}" in stack("up").stdout
+    assert not listening(environment["LOKI_PORT"])
+    endpoint = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{environment['OTLP_HTTP_PORT']}"}
+    run = train(tmp_path, epochs=2, environment={**os.environ, **endpoint})
+    log = (data_folder(tmp_path) / "otelcol.log").read_text()
+    assert 2 == log.count("EventName: checkpoint") == len(run.events)
+    environment["MONITEL_BACKENDS"] = backends
+    assert stack("up").stdout.startswith("otelcol has ended\n")
+    loki = Loki(f"http://127.0.0.1:{environment['LOKI_PORT']}", '{service_name="train"}')
+    check_events(loki, train(tmp_path, epochs=2, environment={**os.environ, **endpoint}))
+    assert [f"{name} has ended" for name in ("otelcol", "loki", "prometheus")] == stack("down").stdout.splitlines()
 
 
 @pytest.mark.parametrize("environment", ["processes"], indirect=True)
@@ -89,8 +144,11 @@ def test_what_is_in_the_way_is_named(stack: Stack, environment: dict[str, str], 
     assert "the stack runs already; compose/stack down ends it" in (stack("up"), stack("up", status=1))[1].stderr
     stack("down")
     with socket.create_server(("127.0.0.1", int(environment["OTLP_GRPC_PORT"]))):
-        assert f"otelcol did not start, see {tmp_path / 'stack' / 'otelcol.log'}" in stack("up", status=1).stderr
-    assert not listening(environment["PROMETHEUS_PORT"])
+        assert f"otelcol did not start, see {data_folder(tmp_path) / 'otelcol.log'}" in stack("up", status=1).stderr
+    assert not any(listening(environment[name]) for name in PORTS)
+    with socket.create_server(("127.0.0.1", int(environment["LOKI_GRPC_PORT"]))):
+        assert f"loki did not start, see {data_folder(tmp_path) / 'loki.log'}" in stack("up", status=1).stderr
+    assert not any(listening(environment[name]) for name in PORTS)
     environment["MONITEL_BACKENDS"] = str(tmp_path / "missing")
     assert "there is no program prometheus in the folder MONITEL_BACKENDS=" in stack("up", status=1).stderr
     assert not listening(environment["PROMETHEUS_PORT"])
@@ -98,29 +156,93 @@ def test_what_is_in_the_way_is_named(stack: Stack, environment: dict[str, str], 
     stack("down")
 
 
-def folder_with_broken(name: str, tmp_path: Path, environment: dict[str, str]) -> Path:
-    """Return a folder with the programs of the stack, one of which ends immediately."""
-    folder = tmp_path / "broken"
+def folder_with(programs: dict[str, str], tmp_path: Path) -> Path:
+    """Return a folder with these programs: links to their paths."""
+    folder = tmp_path / "programs"
     folder.mkdir()
-    for each in ("otelcol", "prometheus"):
-        program = shutil.which("true") if each == name else f"{environment['MONITEL_BACKENDS']}/{each}"
-        (folder / each).symlink_to(program or "")
+    for name, path in programs.items():
+        (folder / name).symlink_to(path)
     return folder
 
 
 @pytest.mark.parametrize("environment", ["processes"], indirect=True)
-@pytest.mark.parametrize("name", ["otelcol", "prometheus"])
+@pytest.mark.parametrize("name", NAMES)
 def test_what_has_died_is_started_again(stack: Stack, environment: dict[str, str], tmp_path: Path, name: str) -> None:
-    """``up`` leaves a running service as it is, even if the missing one does not start; ``down`` ends both."""
+    """``up`` leaves a running service as it is, even if the missing one does not start; ``down`` ends them all."""
     stack("up")
-    pids = {each: (tmp_path / "stack" / f"{each}.pid").read_text() for each in ("otelcol", "prometheus")}
-    os.kill(int(pids[name]), signal.SIGKILL)
-    port = environment["PROMETHEUS_PORT" if name == "prometheus" else "OTLP_HTTP_PORT"]
+    pids = {each: process_id(each, tmp_path) for each in NAMES}
+    os.kill(pids[name], signal.SIGKILL)
+    port = environment[{"prometheus": "PROMETHEUS_PORT", "loki": "LOKI_PORT", "otelcol": "OTLP_HTTP_PORT"}[name]]
     eventually(lambda: not listening(port), "it is still there")
-    broken = {**environment, "MONITEL_BACKENDS": str(folder_with_broken(name, tmp_path, environment))}
+    true = shutil.which("true")
+    assert true
+    programs = {each: true if each == name else f"{environment['MONITEL_BACKENDS']}/{each}" for each in NAMES}
+    broken = {**environment, "MONITEL_BACKENDS": str(folder_with(programs, tmp_path))}
     assert f"{name} did not start" in stack("up", status=1, environment=broken).stderr
     stack("up")
-    again = {each: (tmp_path / "stack" / f"{each}.pid").read_text() for each in pids}
+    again = {each: process_id(each, tmp_path) for each in pids}
     assert [name] == [each for each in pids if again[each] != pids[each]]
     assert f"{name} has ended" in stack("down").stdout
-    assert [False, False] == [listening(environment[which]) for which in ("PROMETHEUS_PORT", "OTLP_HTTP_PORT")]
+    assert not any(listening(environment[port]) for port in PORTS)
+
+
+@pytest.mark.parametrize("environment", ["processes"], indirect=True)
+def test_two_commands_at_once_wait_for_each_other(
+    stack: Stack, environment: dict[str, str], command: list[str]
+) -> None:
+    """The first ``up`` starts the stack, and the second one finds it; after ``down`` nothing is left."""
+    both = [
+        subprocess.Popen([*command, "up"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    errors = sorted(each.communicate(timeout=60)[1] for each in both)
+    assert ["", "the stack runs already; compose/stack down ends it\n"] == errors
+    stack("down")
+    assert not any(listening(environment[port]) for port in PORTS)
+
+
+@pytest.mark.parametrize("environment", ["processes"], indirect=True)
+def test_an_interrupted_up_ends_what_it_has_started(
+    stack: Stack, environment: dict[str, str], command: list[str], tmp_path: Path
+) -> None:
+    """Ctrl-C while it waits for a program that hangs: the status is that of an interrupt, and there is no traceback."""
+    sleep = shutil.which("sleep")
+    assert sleep
+    hanging = folder_with({"prometheus": f"{environment['MONITEL_BACKENDS']}/prometheus"}, tmp_path)
+    (hanging / "otelcol").write_text(f"#!/bin/sh\nexec {sleep} 60\n")
+    (hanging / "otelcol").chmod(0o755)
+    up = subprocess.Popen(
+        [*command, "up"],
+        env={**environment, "MONITEL_BACKENDS": str(hanging)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    pid_file = data_folder(tmp_path) / "otelcol.pid"
+    eventually(lambda: pid_file.exists() and pid_file.read_text(), "the Collector was not started")
+    up.send_signal(signal.SIGINT)
+    printed, errors = up.communicate(timeout=60)
+    assert (130, "otelcol has ended\nprometheus has ended\n", "") == (up.returncode, printed, errors)
+    assert not any(listening(environment[port]) for port in PORTS)
+    assert not stack("down").stdout
+
+
+@pytest.mark.parametrize("environment", ["processes"], indirect=True)
+def test_down_ends_a_stopped_program(stack: Stack, tmp_path: Path) -> None:
+    """A stopped program receives SIGTERM only when it continues; ``down`` does not wait for its deadline."""
+    stack("up")
+    os.kill(process_id("loki", tmp_path), signal.SIGSTOP)
+    start = time.monotonic()
+    assert "loki has ended" in stack("down").stdout
+    assert time.monotonic() - start < 30.0
+
+
+@pytest.mark.parametrize("environment", ["processes"], indirect=True)
+def test_changed_settings_start_their_programs_again(stack: Stack, environment: dict[str, str], tmp_path: Path) -> None:
+    """A new port of Prometheus is a new address for the Collector; Loki stays."""
+    stack("up")
+    loki = process_id("loki", tmp_path)
+    environment["PROMETHEUS_PORT"] = str(free_port())
+    assert stack("up").stdout.startswith("otelcol has ended\nprometheus has ended\n")
+    assert listening(environment["PROMETHEUS_PORT"])
+    assert loki == process_id("loki", tmp_path)

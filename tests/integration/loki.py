@@ -1,0 +1,95 @@
+"""A real Loki as ``compose/`` configures it, and a client that reads events back by LogQL."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .services import Program, free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+COMPOSE = Path(__file__).parents[2] / "compose"
+
+# With it, an answer keeps the labels of the index apart from the attributes that are stored beside a line.
+_CATEGORIZE = {"X-Loki-Response-Encoding-Flags": "categorize-labels"}
+_LIMIT = 5000  # of lines in an answer: Loki's own limit
+
+
+@dataclass(frozen=True)
+class Record:
+    """A log record as Loki has stored it."""
+
+    time_ns: int
+    line: str
+    labels: Mapping[str, str]  # of Loki's index
+    attributes: Mapping[str, str]  # beside the line: of the record, its scope and its resource
+
+
+@dataclass(frozen=True)
+class Loki:
+    """A Loki, and which of its streams a test is about."""
+
+    url: str
+    selector: str = ""
+
+    def records(self, line: str = "", hours: float = 1.0) -> list[Record]:
+        """Return the stored records that contain a text, of the last hours and the next minute, in order of time."""
+        now = time.time_ns()
+        times = {"start": now - int(hours * 3600 * 10**9), "end": now + 60 * 10**9}
+        query = f"{self.selector} |= `{line}`"
+        streams = self.get("query_range", query=query, limit=_LIMIT, **times)["result"]
+        records = [
+            Record(int(at), text, stream["stream"], categories["structuredMetadata"])
+            for stream in streams
+            for at, text, categories in stream["values"]
+        ]
+        assert len(records) < _LIMIT
+        return sorted(records, key=lambda record: record.time_ns)
+
+    def query(self, query: str) -> list[str]:
+        """Return the values that a query of numbers gives now."""
+        return [each["value"][1] for each in self.get("query", query=query)["result"]]
+
+    def get(self, path: str, **parameters: object) -> Any:
+        """Return the ``data`` of an answer; an error has Loki's own words."""
+        return self._get(f"loki/api/v1/{path}?{urllib.parse.urlencode(parameters)}")
+
+    def alerts(self) -> list[dict[str, Any]]:
+        """Return the alerts of Loki's rules that fire or are pending."""
+        alerts: list[dict[str, Any]] = self._get("prometheus/api/v1/alerts")["alerts"]
+        return alerts
+
+    def rules(self) -> list[dict[str, Any]]:
+        """Return the rules of all groups, each with the state of its last evaluation."""
+        return [rule for group in self._get("prometheus/api/v1/rules")["groups"] for rule in group["rules"]]
+
+    def _get(self, path: str) -> Any:
+        try:
+            with urllib.request.urlopen(
+                urllib.request.Request(f"{self.url}/{path}", headers=_CATEGORIZE), timeout=30
+            ) as answer:
+                return json.load(answer)["data"]
+        except urllib.error.HTTPError as error:
+            raise AssertionError(f"{path}: {error.read().decode()}") from error
+
+
+def loki_program(backends: Path, folder: Path, rules: Path = COMPOSE / "loki-rules") -> tuple[str, Program]:
+    """Return the URL of a Loki with the configuration that users run, and its program; data is in the folder."""
+    port = free_port()
+    environment = {
+        "LOKI_PORT": str(port),
+        "LOKI_GRPC_PORT": str(free_port()),
+        "LOKI_DIR": str(folder / "loki"),
+        "LOKI_RULES": str(rules),
+    }
+    command = [str(backends / "loki"), f"-config.file={COMPOSE / 'loki.yaml'}", "-config.expand-env=true"]
+    url = f"http://127.0.0.1:{port}"
+    return url, Program(command, folder / "loki.log", f"{url}/ready", environment)

@@ -1,0 +1,125 @@
+"""The alert rules of Loki: each fires on its own events, names their run and rank, and ends; others stay silent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.integration.conftest import DEADLINE, Loki, eventually
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.integration.services import Program
+
+pytestmark = pytest.mark.integration
+
+JOB = """\
+import sys, threading, monitel, monitel_otlp
+with monitel_otlp.configure(service_name="alerts", export_interval=0.2, spool_dir="spool"):
+    monitel.emit("checkpoint", severity=monitel.Severity.WARN)
+    for word in sys.argv[1:]:
+        if word == "nan":
+            monitel.emit("loss.nan", severity=monitel.Severity.ERROR)
+        elif word == "strange":
+            monitel.emit("own.rank", {"training.rank": "last"}, severity=monitel.Severity.ERROR)
+            monitel.emit("own.severity", {"severity.number": "high"}, severity=monitel.Severity.ERROR)
+        elif word == "fail":
+            raise ValueError("a bad batch")
+        elif word == "wait":
+            print("waiting", flush=True)
+            threading.Event().wait(60)
+        elif word == "interrupt":
+            raise KeyboardInterrupt
+"""
+
+# For each run the fault of each rank, and the alerts that must fire: name, event, rank in the summary, severity. The
+# attributes of a strange run have the names of those that the rules read.
+RUNS = {
+    "healthy": ({"0": "", "1": ""}, set()),
+    "interrupted": ({"0": "interrupt"}, set()),
+    "nan": ({"3": "nan", "5": "nan"}, {("TrainingEventError", "loss.nan", ": loss.nan on rank 3", "critical")}),
+    "strange": ({"6": "strange"}, {("TrainingEventError", "own.rank", ": own.rank", "critical")}),
+    "": ({"7": "nan"}, {("TrainingEventError", "loss.nan", ": loss.nan on rank 7", "critical")}),
+    "single": ({"": "nan"}, {("TrainingEventError", "loss.nan", ": loss.nan", "critical")}),
+    "failed": ({"0": "", "2": "fail"}, {("TrainingRunFailed", "", ": failed on rank 2", "critical")}),
+    "preempted": ({"1": "wait"}, {("TrainingRunPreempted", "", ": ended by SIGTERM on rank 1", "warning")}),
+}
+
+
+@pytest.fixture(scope="module")
+def loki(loki_server: tuple[str, Program]) -> Loki:
+    """The Loki of the session."""
+    return Loki(loki_server[0])
+
+
+def test_each_event_fires_its_alert_and_no_other(loki: Loki, tmp_path: Path) -> None:
+    """Runs with a fault each and healthy ones, at the same time, until their alerts end."""
+    fired: dict[str, set[tuple[str, str, str, str]]] = {run: set() for run in RUNS}
+
+    def look() -> bool:
+        """Note the alerts that fire now; return True if there are any."""
+        alerts = [each for each in loki.alerts() if each["labels"].get("service_name") == "alerts"]
+        for each in alerts:
+            labels = each["labels"]
+            run = labels.get("training_run_id", "")
+            summary = each["annotations"]["summary"].removeprefix(f"space/alerts {run}".rstrip())
+            fired[run].add((labels["alertname"], labels.get("event", ""), summary, labels["severity"]))
+        return bool(alerts)
+
+    with ExitStack() as stack:
+        for run, (faults, _) in RUNS.items():
+            for rank, fault in faults.items():
+                stack.callback(rank_of(run, rank, fault, loki.url, tmp_path).communicate, timeout=DEADLINE)
+    expected = {run: alerts for run, (_, alerts) in RUNS.items()}
+
+    def all_fired() -> bool:
+        look()
+        return all(expected[run] <= alerts for run, alerts in fired.items())
+
+    try:
+        eventually(all_fired, "not all alerts have fired")
+    finally:
+        print(fired)
+    eventually(lambda: not look(), "alerts do not end")
+    assert expected == fired
+    assert {"ok"} == {rule["health"] for rule in loki.rules()}
+
+
+def rank_of(run: str, rank: str, fault: str, url: str, folder: Path) -> subprocess.Popen[str]:
+    """Start a rank; one that is to be preempted gets SIGTERM."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "MONITEL_"))}
+    launcher = {"RANK": rank, "WORLD_SIZE": "8"} if rank else {}
+    process = subprocess.Popen(
+        [sys.executable, "-c", JOB, fault],
+        env={
+            **clean,
+            **launcher,
+            "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": f"{url}/otlp/v1/logs",
+            "OTEL_RESOURCE_ATTRIBUTES": "service.namespace=space",
+            "TORCHELASTIC_RUN_ID": run,
+        },
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    if fault == "wait":
+        assert process.stdout is not None
+        assert "waiting" in process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+    return process
+
+
+def test_each_alert_is_tested_and_says_what_to_do(loki: Loki) -> None:
+    """Each has a severity, a summary and a description; and a run above makes it fire."""
+    alerts = loki.rules()
+    assert {name for _, expected in RUNS.values() for name, *_ in expected} == {each["name"] for each in alerts}
+    for each in alerts:
+        assert each["labels"]["severity"] in {"warning", "critical"}
+        assert {"summary", "description", "dashboard"} == set(each["annotations"])

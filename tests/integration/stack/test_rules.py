@@ -1,0 +1,73 @@
+"""The alert rules of the stack on made-up data, by ``promtool test rules``: near misses too, within seconds."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.integration.conftest import COMPOSE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+yaml = pytest.importorskip("yaml", reason="pip install pyyaml")
+
+ALERTS = COMPOSE / "alerts.yml"
+FILES = sorted((COMPOSE / "tests").glob("*.yml"))
+_FIRST_WITH_OTLP = (2, 55)  # the first promtool that accepts promoted attributes in a configuration
+
+
+@pytest.fixture(scope="module")
+def promtool() -> str:
+    """Return the path of promtool: the variable MONITEL_PROMTOOL, or the program in PATH."""
+    program = os.environ.get("MONITEL_PROMTOOL") or shutil.which("promtool")
+    if program is None:
+        pytest.skip("no promtool: install Prometheus (Debian: the package prometheus), or set MONITEL_PROMTOOL")
+    return program
+
+
+def run(promtool: str, *arguments: object) -> str:
+    """Run promtool and return its output."""
+    command = [promtool, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert 0 == done.returncode, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_alerts_fire_and_stay_silent(promtool: str, file: Path) -> None:
+    """Each alert has the right labels and texts when it fires, and is silent on what only looks like a fault."""
+    run(promtool, "test", "rules", file)
+
+
+def test_every_alert_has_a_firing_and_a_silent_case() -> None:
+    """An alert without tests is found here."""
+    names = {
+        rule["alert"]
+        for group in yaml.safe_load(ALERTS.read_text())["groups"]
+        for rule in group["rules"]
+        if "alert" in rule
+    }
+    cases: list[dict[str, Any]] = [
+        case for file in FILES for test in yaml.safe_load(file.read_text())["tests"] for case in test["alert_rule_test"]
+    ]
+    assert names == {case["alertname"] for case in cases if case.get("exp_alerts")}
+    assert names == {case["alertname"] for case in cases if not case.get("exp_alerts")}
+
+
+def test_rules_and_configuration_are_valid(promtool: str, tmp_path: Path) -> None:
+    """A promtool that does not know the section ``otlp`` checks the rest: the stack's Prometheus reads all of it."""
+    run(promtool, "check", "rules", ALERTS)
+    content = yaml.safe_load((COMPOSE / "prometheus.yml").read_text())
+    version = re.search(r"version (\d+)\.(\d+)", run(promtool, "--version"))
+    assert version
+    if (int(version[1]), int(version[2])) < _FIRST_WITH_OTLP:
+        del content["otlp"]
+    shutil.copy(ALERTS, tmp_path)
+    config = tmp_path / "prometheus.yml"
+    config.write_text(yaml.safe_dump(content))
+    assert "1 rule files found" in run(promtool, "check", "config", config)

@@ -1,0 +1,93 @@
+"""Delta temporality and the Collector's processor ``deltatocumulative``: the totals in Prometheus are exact."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from .conftest import free_port, running
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from .conftest import Prometheus
+
+    Python = Callable[..., subprocess.CompletedProcess[str]]
+
+pytestmark = pytest.mark.integration
+
+COLLECTOR = """\
+receivers:
+  otlp:
+    protocols: {{http: {{endpoint: "127.0.0.1:{port}"}}}}
+processors:
+  deltatocumulative:
+exporters:
+  otlp_http:
+    endpoint: {prometheus}/api/v1/otlp
+    sending_queue: {{enabled: false}}
+    retry_on_failure: {{enabled: false}}
+service:
+  telemetry: {{metrics: {{level: none}}}}
+  pipelines:
+    metrics: {{receivers: [otlp], processors: [deltatocumulative], exporters: [otlp_http]}}
+"""
+
+SCRIPT = """\
+import json, random, threading
+import monitel, monitel_otlp
+
+rng, pause, sums, counts = random.Random(5), threading.Event(), {"loss": 0.0, "tokens": 0.0}, {"loss": 0, "tokens": 0}
+with monitel_otlp.configure(service_name="train", distributions="both", export_interval=0.2) as pipeline:
+    tokens = monitel.Stat("tokens", list(monitel.Aggregation), 0.02, monotonic=True)
+    loss = monitel.Stat("loss", list(monitel.Aggregation), 0.02)
+    for step in range(300):
+        for stat, value in ((tokens, rng.randrange(900) / 8), (loss, rng.randrange(-80, 80) / 8)):
+            stat.add(value)
+            sums[stat.name] += value
+            counts[stat.name] += 1
+        pause.wait(0.002)
+        if step % 100 == 99:
+            assert pipeline.force_flush(20)
+    monitel.flush()
+    values = {stat.name: {str(each.suffix): value for each, value in stat.get().items()} for stat in (loss, tokens)}
+print(json.dumps([sums, counts, values]))
+"""
+
+
+@pytest.mark.parametrize("preference", ["delta", "lowmemory"])
+def test_totals_of_deltas_are_exact(
+    *,
+    backends: Path,
+    prometheus: Prometheus,
+    python: Python,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    preference: str,
+) -> None:
+    """Counts, sums and histograms are those of all samples, and each gauge is that of the last window."""
+    program = backends / "otelcol-contrib"
+    if not program.exists():
+        pytest.skip(f"no Collector with deltatocumulative: put the program otelcol-contrib into {backends}")
+    url = f"http://127.0.0.1:{free_port()}"
+    config = tmp_path / "collector.yaml"
+    config.write_text(COLLECTOR.format(port=url.rpartition(":")[2], prometheus=prometheus.url))
+    assert not any(name.startswith("OTEL_") for name in os.environ)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", f"{url}/v1/metrics")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", preference)
+    (tmp_path / "train.py").write_text(SCRIPT)
+    with running(program, f"--config={config}", log=tmp_path / "collector.log", ready=f"{url}/"):
+        sums, counts, values = json.loads(python("train.py").stdout)
+    for name, total in (("loss", "loss_sum"), ("tokens", "tokens_sum_total")):
+        assert [str(counts[name])] == prometheus.query(f"{name}_count_total")
+        assert [sums[name]] == [float(value) for value in prometheus.query(total)]
+        assert [str(counts[name])] == prometheus.query(f"histogram_count({name}_histogram)")
+        for suffix in ("mean", "min", "max", "value", "stddev"):
+            assert [values[name][suffix]] == [float(value) for value in prometheus.query(f"{name}_{suffix}")]
+        assert len(prometheus.samples(f"{name}_mean")) > 5
+        assert len(prometheus.samples(f"{name}_mean")) == len(prometheus.samples(f"{name}_count_total"))
