@@ -10,7 +10,7 @@ from monitel.counter import _first_of_name
 if TYPE_CHECKING:
     from collections.abc import Iterator, KeysView
 
-__all__ = ["began_ns", "counter_names", "own_waits", "source_waits", "wait_keys"]
+__all__ = ["began_ns", "counter_names", "own_waits", "source_waits", "unit_of_counter", "wait_keys"]
 
 
 def counter_names() -> KeysView[str]:
@@ -24,6 +24,20 @@ def counter_names() -> KeysView[str]:
         True
     """
     return _first_of_name.keys()
+
+
+def unit_of_counter(name: str) -> str:
+    """Return the unit of the counters with this name; the empty text if there is none.
+
+    Example:
+        >>> import monitel
+        >>> from monitel.readings import unit_of_counter
+        >>> read = monitel.counter("example.unit", unit="By")
+        >>> unit_of_counter("example.unit")
+        'By'
+    """
+    first = _first_of_name.get(name)
+    return "" if first is None else first.unit
 
 
 def wait_keys() -> KeysView[str]:

@@ -205,7 +205,7 @@ def test_logs_no_events(key: str) -> None:
 
 
 def test_readings_have_the_start_of_the_key(clock: ManualClock, key: str) -> None:
-    """It is the time at which the first counter of the key was created. A source may have none."""
+    """The start is the creation of the first counter of the key. A source may have none."""
     created = clock.time_ns()
     WaitCounter(key)
     clock.advance(5)

@@ -133,9 +133,7 @@ def run(script: str, tmp_path: Path, *arguments: str) -> str:
     """Run a script that prints nothing to stderr, and return its output."""
     path = tmp_path / "script.py"
     path.write_text(script)
-    done = subprocess.run(
-        [sys.executable, path, *arguments], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = subprocess.run([sys.executable, path, *arguments], capture_output=True, text=True, timeout=60, check=False)
     assert (0, "") == (done.returncode, done.stderr)
     return done.stdout
 

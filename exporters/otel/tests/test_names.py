@@ -5,57 +5,77 @@ from __future__ import annotations
 import re
 import sys
 from threading import Barrier, Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import monitel
+import monitel_otel.names
 from monitel import COUNT, MEAN, SUM
+from monitel.readings import counter_names, unit_of_counter
 from monitel_otel import NAMES, MetricNames
 
 if TYPE_CHECKING:
     import pytest
 
-WAITS = {".wait.time": True, ".wait.count": True, ".wait.active": False, ".wait.max": False}
+WAITS = {
+    ".wait.time": ("s", True),
+    ".wait.count": ("{wait}", True),
+    ".wait.active": ("{wait}", False),
+    ".wait.max": ("s", False),
+}
+UNITS = {"s": "seconds", "By": "bytes"}
 
 
-def stored(metric: str, *, monotonic: bool) -> str:
-    """Return the name in Prometheus of a metric without unit, written down again from the rules of its translation."""
+def stored(metric: str, unit: str, *, monotonic: bool) -> str:
+    """Return the name of a metric in Prometheus, written down again from the rules of its translation."""
     words = [word for word in re.split("[^a-z0-9]+", metric.lower()) if word]
+    if unit in UNITS and UNITS[unit] not in words:
+        words.append(UNITS[unit])
     if monotonic:
         words = [word for word in words if word != "total"] + ["total"]
+    elif unit == "1":
+        words = [word for word in words if word != "ratio"] + ["ratio"]
     return "_".join(words)
 
 
+NAMES_OF_SOURCES = (
+    *("x", "X.", "x_2", "x number", "x.count", "x.wait", "x.wait.count", "x.counter", "x.total", "x.sum.total"),
+    *("x.bytes", "x_bytes_total", "x.total.bytes", "x.mean.seconds", "x.wait.max.seconds", "x.mean.ratio"),
+)
 sources = st.tuples(
-    st.sampled_from(["Stat", "number", "counter", "wait"]),
-    st.sampled_from(
-        ["x", "X", "x.", "x_2", "x.count", "x_count", "x.wait", "x.wait.count", "x.counter", "x number", "y"]
-    ),
+    st.sampled_from(["Stat", "monotonic Stat", "number", "counter", "wait"]),
+    st.sampled_from(NAMES_OF_SOURCES),
+    st.sampled_from(["", "s", "By", "1"]),
 )
 
 
+@settings(max_examples=300)
 @given(st.lists(sources, min_size=2, max_size=30))
-def test_no_two_sources_have_one_name_in_prometheus(found: list[tuple[str, str]]) -> None:
-    """In any order; a source that comes again has the same name."""
+def test_no_two_sources_have_one_name_in_prometheus(found: list[tuple[str, str, str]]) -> None:
+    """In any order and with any units; a source that comes again has the same name."""
     names = MetricNames()
     owners: dict[str, tuple[str, str]] = {}
-    given_names: dict[tuple[str, str], str] = {}
-    for kind, name in found:
-        metrics: dict[str, bool]
-        if kind == "Stat":
-            base, metrics = names.of_stat(name, (MEAN, COUNT, SUM)), {".mean": False, ".count": True, ".sum": True}
+    given_names: dict[tuple[str, ...], str] = {}
+    for kind, name, unit in found:
+        source = kind.split()[-1], name
+        if source[0] == "Stat":
+            monotonic = kind != "Stat"
+            base = names.of_stat(name, (MEAN, COUNT, SUM), unit, monotonic)
+            metrics = {".mean": (unit, False), ".count": ("{sample}", True), ".sum": (unit, monotonic)}
         elif kind == "number":
-            base, metrics = names.of_number(name), {"": False}
+            base, metrics = names.of_number(name), {"": ("", False)}
         elif kind == "counter":
-            base, metrics = names.of_counter(name), {"": True}
+            chosen = monitel.counter(name, unit=unit).unit if name not in counter_names() else None
+            base, metrics = names.of_counter(name), {"": (chosen or unit_of_counter(name), True)}
         else:
             base, metrics = names.of_wait_counter(name), WAITS
-        assert base == given_names.setdefault((kind, name), base)
-        for suffix, monotonic in metrics.items():
-            for metric in {stored(base + suffix, monotonic=False), stored(base + suffix, monotonic=monotonic)}:
-                assert (kind, name) == owners.setdefault(metric, (kind, name)), metric
+        assert base == given_names.setdefault((kind, name, unit if source[0] == "Stat" else ""), base)
+        for suffix, (metric_unit, monotonic) in metrics.items():
+            metric = base + suffix
+            for key in {stored(metric, "", monotonic=False), stored(metric, metric_unit, monotonic=monotonic)}:
+                assert source == owners.setdefault(key, source), key
 
 
 def test_first_source_keeps_its_name(caplog: pytest.LogCaptureFixture) -> None:
@@ -82,6 +102,42 @@ def test_sources_without_a_common_metric_keep_their_names(caplog: pytest.LogCapt
     """A Stat, a number and a wait counter may have one name."""
     found = [NAMES.of_stat("x", (MEAN, COUNT)), NAMES.of_number("x"), NAMES.of_wait_counter("x")]
     assert (["x"] * 3, []) == (found, caplog.records)
+
+
+def test_names_that_differ_by_the_unit_in_prometheus_are_kept_apart(caplog: pytest.LogCaptureFixture) -> None:
+    """Prometheus stores a counter ``io`` of bytes and a counter ``io.bytes`` as ``io_bytes_total``."""
+    monitel.counter("io", unit="By")
+    monitel.counter("io.bytes", unit="By")
+    found = [NAMES.of_counter("io"), NAMES.of_counter("io.bytes"), NAMES.of_stat("loading", (MEAN,), "s")]
+    found += [
+        NAMES.of_number("loading.mean.seconds"),
+        NAMES.of_wait_counter("x"),
+        NAMES.of_number("x.wait.max.seconds"),
+    ]
+    assert ["io", "io.bytes_2", "loading", "loading.mean.seconds.number", "x", "x.wait.max.seconds.number"] == found
+    assert "have the same metric name 'io_bytes_total' in Prometheus" in caplog.messages[0]
+    assert 3 == len(caplog.messages)
+
+
+def test_number_and_counter_that_prometheus_stores_apart_keep_their_names() -> None:
+    """A gauge ``io_bytes`` and a counter ``io_bytes_total``."""
+    monitel.counter("io", unit="By")
+    assert ["io", "io.bytes"] == [NAMES.of_counter("io"), NAMES.of_number("io.bytes")]
+
+
+def test_each_of_many_names_of_one_form_takes_few_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names without a letter of ASCII become equal, and a training loop may use thousands of them."""
+    attempts: list[str] = []
+    keys = monitel_otel.names._keys
+
+    def counted(name: str, metrics: Any) -> list[str]:
+        attempts.append(name)
+        return keys(name, metrics)
+
+    monkeypatch.setattr(monitel_otel.names, "_keys", counted)
+    found = [NAMES.of_number(chr(0x5000 + number)) for number in range(1000)]
+    assert ["stat__", *(f"stat___{number}" for number in range(2, 1001))] == found
+    assert len(attempts) < 10 * len(found)
 
 
 def test_threads_get_the_same_names() -> None:

@@ -176,6 +176,17 @@ def test_ranges_beyond_the_budget_are_folded(backend: Backend, clock: ManualCloc
         assert fold.parent == steps_of[step].get_span_context()
 
 
+def test_a_name_that_utf_8_cannot_encode_is_escaped(backend: Backend) -> None:
+    """In a span and in a fold: such a text would make an exporter lose all spans of its batch."""
+    with monitel_otel.install(backend.meter_provider, backend.logger_provider, backend.tracer_provider, span_budget=1):
+        monitel.set_step(1)
+        with record_function("kept \ud800"), record_function("folded \ud800"):
+            pass
+    fold, kept = sorted(backend.spans(), key=lambda span: span.name, reverse=True)
+    assert "kept \\ud800" == kept.name
+    assert ("folded \\ud800",) == (fold.attributes or {})["monitel.folded.names"]
+
+
 def test_some_steps_are_exported(backend: Backend) -> None:
     """Only steps that are multiples of span_steps are exported."""
     with monitel_otel.install(tracer_provider=backend.tracer_provider, span_steps=3):

@@ -14,6 +14,7 @@ from monitel.variables import name_of_variable
 from monitel_otlp import Pipeline
 from monitel_otlp.choices import CHOICES
 from monitel_otlp.config.launcher import VARIABLES
+from monitel_otlp.metrics import rising_sums
 
 from .grpc_receiver import GrpcReceiver
 from .hostile import refusing_url, url_of
@@ -40,6 +41,12 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("OTEL_PYTHON_DISABLED_INSTRUMENTATIONS", "system_metrics")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def new_series() -> None:
+    """Forget what pipelines of other tests have sent: with a manual clock, counters of several tests have one start."""
+    rising_sums._last_sent.clear()
 
 
 @pytest.fixture(autouse=True)

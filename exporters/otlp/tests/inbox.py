@@ -235,6 +235,15 @@ def _series(point: Point) -> str:
     return repr((point.resource, point.attributes))
 
 
+def all_accepted() -> bool:
+    """Return True if every request of the test was accepted at once.
+
+    A request that was refused is sent again behind later ones, and one without an answer may be sent again in parts.
+    """
+    answers = [request.answer for inbox in opened for request in list(inbox.requests)]
+    return all(each.takes and not each.fault and not each.delay for each in answers)
+
+
 def take_accepted() -> list[tuple[str, Any]]:
     """Return signal and message of all accepted requests of the test, in order of arrival, and forget its inboxes."""
     requests = [request for inbox in opened for request in list(inbox.requests)]

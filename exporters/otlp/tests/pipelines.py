@@ -12,7 +12,10 @@ from .inbox import DEADLINE
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import pytest
+
     from monitel_otlp import Pipeline
+    from monitel_otlp.messages.request import FrozenRequest
 
     from .inbox import Inbox
 
@@ -45,6 +48,20 @@ def busy_encoder(pipeline: Pipeline) -> Iterator[None]:
     assert pipeline.engine is not None
     with pipeline.engine.encoder._encoding:
         yield
+
+
+def metric_requests(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> list[FrozenRequest]:
+    """Return a list to which each metrics request is added when the encoder has finished it."""
+    assert pipeline.engine is not None
+    found: list[FrozenRequest] = []
+    put = pipeline.engine.delivery.put
+
+    def add_and_put(request: FrozenRequest) -> None:
+        found.append(request)
+        put(request)
+
+    monkeypatch.setattr(pipeline.engine.metric_requests, "_put", add_and_put)
+    return found
 
 
 def emit_and_flush(pipeline: Pipeline, *names: str) -> bool:

@@ -54,6 +54,13 @@ def close_windows(stat: Stat, clock: monitel.testing.ManualClock, *windows: list
         clock.advance(60)
 
 
+def wait(clock: monitel.testing.ManualClock, key: str, *seconds: float) -> None:
+    """Wait once for each number of seconds."""
+    for each in seconds:
+        with monitel.WaitCounter(key).guard():
+            clock.advance(each)
+
+
 def record_one_of_each(pipeline: Pipeline, number: int) -> None:
     """Record a window, an event and a span with this number."""
     stat = Stat(f"stat{number}", [COUNT], 60.0)

@@ -105,7 +105,7 @@ class Instruments:
         self._active = False
 
     def _instrument(self, definition: monitel.StatDefinition, suffix: str) -> Callable[..., None]:
-        metric = NAMES.of_stat(definition.name, definition.aggregations)
+        metric = NAMES.of_stat(definition.name, definition.aggregations, definition.unit, definition.monotonic)
         key = metric, definition.unit, definition.monotonic, suffix
         known = self._instruments.get(key)
         if known is None:

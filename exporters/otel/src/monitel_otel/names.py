@@ -8,7 +8,9 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 import monitel
-from monitel.readings import counter_names, wait_keys
+from monitel.readings import counter_names, unit_of_counter, wait_keys
+from monitel_otel.prometheus import stored_names
+from monitel_otel.units import unit_of_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,19 +18,18 @@ if TYPE_CHECKING:
 _log = logging.getLogger("monitel.otel")
 
 _INVALID = re.compile(r"[^A-Za-z0-9_./-]")
-_SEPARATORS = re.compile(r"[_./-]+")
 _LONGEST = 255 - len(".number_99.wait.active")  # leaves room for the longest suffixes
-_TOTAL = "_total"  # Prometheus adds it to monotonic sums
 
 Source = tuple[str, str]  # kind and name
+Metrics = dict[str, tuple[str, bool]]  # suffix, unit, and True for a monotonic sum
 
 _OWN = "metric of monitel"
 _WORDS = {"Stat": ".stat", "logged number": ".number", "counter": ".counter"}
-#: The suffixes of the metrics of each kind; the value is True for a monotonic sum.
-_METRICS = {
-    "logged number": {"": False},
-    "counter": {"": True},
-    "wait counter": {".wait.time": True, ".wait.count": True, ".wait.active": False, ".wait.max": False},
+_WAITS: Metrics = {
+    ".wait.time": ("s", True),
+    ".wait.count": ("{wait}", True),
+    ".wait.active": ("{wait}", False),
+    ".wait.max": ("s", False),
 }
 _DISTRIBUTION = ("p50", "p90", "p95", "p99", "histogram")
 
@@ -53,10 +54,11 @@ def metric_name(name: str) -> str:
 class MetricNames:
     """Gives each Stat, logged number, counter and wait counter metric names that no other one has.
 
-    Names are compared without case, as in OpenTelemetry, and with ``.``, ``/``, ``-`` and ``_`` alike and ``_total``
-    after a monotonic sum, as in Prometheus. The first source of a name keeps it. A later source of another kind gets
-    the name with its kind (``loss.counter``), and one of the same kind the name with a number (``loss_2``). A warning
-    is logged once for such a source. A name that was given stays until the process ends.
+    Names are compared without case, as in OpenTelemetry, and as Prometheus stores them: with ``.``, ``/``, ``-`` and
+    ``_`` alike, with the unit, and ``_total`` after a monotonic sum. The first source of a name keeps it. A later
+    source of another kind gets the name with its kind (``loss.counter``), and a wait counter or one of the same kind
+    the name with a number (``loss_2``). A warning is logged once for such a source. A name that was given stays until
+    the process ends.
 
     A counter and a wait counter count from their creation, a Stat from its first window, and a number from its first
     call.
@@ -75,22 +77,35 @@ class MetricNames:
         self._known: dict[tuple[str, str, object], str] = {}
         self._used: dict[Source, tuple[str, ...]] = {}  # the names of a source, without suffixes
         self._owners: dict[str, Source] = {}
+        self._numbers: dict[str, int] = {}
         self._warned: dict[Source, object] = {}
         self._counters = self._wait_counters = 0  # how many of them have names
 
-    def of_stat(self, name: str, aggregations: tuple[monitel.Aggregation, ...]) -> str:
-        """Return the metric name of a Stat, without the suffix of an aggregation."""
-        found = self._known.get(("Stat", name, aggregations))
+    def of_stat(
+        self, name: str, aggregations: tuple[monitel.Aggregation, ...], unit: str = "", monotonic: bool = False
+    ) -> str:
+        """Return the metric name of a Stat, without the suffix of an aggregation.
+
+        Args:
+            name: The Stat's name.
+            aggregations: Its aggregations.
+            unit: Its unit.
+            monotonic: True if its sum never falls.
+        """
+        key = "Stat", name, (aggregations, unit, monotonic)
+        found = self._known.get(key)
         if found is not None:
             return found
         self._name_counters()
-        metrics: dict[str, bool] = {}
+        metrics: Metrics = {}
         for aggregation in aggregations:
             if aggregation is monitel.HISTOGRAM:
-                metrics.update((f".{suffix}", False) for suffix in _DISTRIBUTION)
+                metrics.update((f".{suffix}", (unit, False)) for suffix in _DISTRIBUTION)
+            elif aggregation is monitel.COUNT:
+                metrics[".count"] = "{sample}", True
             else:
-                metrics[f".{aggregation.suffix}"] = aggregation in {monitel.COUNT, monitel.SUM}
-        return self._known.setdefault(("Stat", name, aggregations), self._choose(("Stat", name), metrics))
+                metrics[f".{aggregation.suffix}"] = unit, monotonic and aggregation is monitel.SUM
+        return self._known.setdefault(key, self._choose(("Stat", name), metrics))
 
     def of_number(self, name: str) -> str:
         """Return the metric name of a logged number."""
@@ -107,7 +122,7 @@ class MetricNames:
     def reserve(self, *metrics: str) -> None:
         """Add the names of metrics of monitel itself, which no other source gets from now on."""
         for metric in metrics:
-            for key in _keys(metric, {"": True}):
+            for key in _keys(metric, {"": ("", True)}):
                 self._owners.setdefault(key, (_OWN, metric))
 
     def forget(self) -> None:
@@ -116,6 +131,7 @@ class MetricNames:
             del self._owners[key]
         self._known.clear()
         self._used.clear()
+        self._numbers.clear()
         self._warned.clear()
         self._counters = self._wait_counters = 0
 
@@ -127,7 +143,12 @@ class MetricNames:
         return self._new(kind, name)
 
     def _new(self, kind: str, name: str) -> str:
-        return self._known.setdefault((kind, name, None), self._choose((kind, name), _METRICS[kind]))
+        metrics = _WAITS
+        if kind == "logged number":
+            metrics = {"": (unit_of_number(name), False)}
+        elif kind == "counter":
+            metrics = {"": (unit_of_counter(name), True)}
+        return self._known.setdefault((kind, name, None), self._choose((kind, name), metrics))
 
     def _name_counters(self) -> None:
         """Give names to the counters and wait counters that exist already, so that no export decides who is first."""
@@ -142,34 +163,35 @@ class MetricNames:
                 self._new("wait counter", key)
             self._wait_counters = len(keys)
 
-    def _choose(self, source: Source, metrics: dict[str, bool]) -> str:
+    def _choose(self, source: Source, metrics: Metrics) -> str:
         """Return a name with which all metrics of a source are free, and take them.
 
         Args:
             source: The source.
-            metrics: The suffixes of its metrics; the value is True for a monotonic sum.
+            metrics: The suffixes of its metrics.
         """
         wanted = metric_name(source[1])
         for name in self._candidates(source, wanted, metrics):
-            if self._conflict(source, name, metrics) is not None:
-                continue
-            if all(self._owners.setdefault(key, source) == source for key in _keys(name, metrics)):
+            keys = _keys(name, metrics)
+            if all(self._owners.get(key, source) == source for key in keys) and all(
+                self._owners.setdefault(key, source) == source for key in keys
+            ):
                 break  # else another thread was faster
         self._used[source] = tuple(dict.fromkeys([*self._used.get(source, ()), name]))
-        if (conflict := self._conflict(source, wanted, metrics)) is not None:
+        if name != wanted and (conflict := self._conflict(source, wanted, metrics)) is not None:
             self._warn(source, *conflict, name)
         return name
 
-    def _conflict(self, source: Source, name: str, metrics: dict[str, bool]) -> tuple[str, Source] | None:
-        """Return the first metric that another source has, and that source."""
-        for suffix, monotonic in metrics.items():
-            for key in _keys(name, {suffix: monotonic}):
+    def _conflict(self, source: Source, name: str, metrics: Metrics) -> tuple[str, Source] | None:
+        """Return the first metric that another source has, in words, and that source."""
+        for suffix, metric in metrics.items():
+            for added, key in enumerate(_keys(name, {suffix: metric})):
                 owner = self._owners.get(key, source)
                 if owner != source:
-                    return f"{name}{suffix}", owner
+                    return f"{key!r} in Prometheus" if added else repr(f"{name}{suffix}"), owner
         return None
 
-    def _candidates(self, source: Source, wanted: str, metrics: dict[str, bool]) -> Iterator[str]:
+    def _candidates(self, source: Source, wanted: str, metrics: Metrics) -> Iterator[str]:
         """Yield names to try, first those that the source has for other metrics."""
         yield from self._used.get(source, ())
         yield wanted
@@ -177,26 +199,26 @@ class MetricNames:
         if conflict is not None and conflict[1][0] != source[0] and source[0] in _WORDS:
             wanted += _WORDS[source[0]]
             yield wanted
-        yield from (f"{wanted}_{number}" for number in count(2))
+        for number in count(self._numbers.get(wanted, 2)):
+            self._numbers[wanted] = number  # thousands of names may have one form, and lower numbers are in use
+            yield f"{wanted}_{number}"
 
     def _warn(self, source: Source, metric: str, owner: Source, name: str) -> None:
         token = object()
         if self._warned.setdefault(source, token) is token:
             _log.warning(
-                "%s %r and %s %r have the same metric name %r: %s %r is sent as %r. Rename one of them.",
+                "%s %r and %s %r have the same metric name %s: %s %r is sent as %r. Rename one of them.",
                 *(*owner, *source, metric, *source, name),
             )
 
 
-def _keys(name: str, metrics: dict[str, bool]) -> list[str]:
-    """Return the names of metrics as Prometheus stores them, without units."""
-    keys = []
-    for suffix, monotonic in metrics.items():
-        key = _SEPARATORS.sub("_", f"{name}{suffix}".lower()).rstrip("_")
-        keys.append(key)
-        if monotonic and not key.endswith(_TOTAL):
-            keys.append(key + _TOTAL)
-    return keys
+def _keys(name: str, metrics: Metrics) -> list[str]:
+    """Return the names of metrics as they are compared."""
+    return [
+        key
+        for suffix, (unit, monotonic) in metrics.items()
+        for key in stored_names(f"{name}{suffix}", unit, monotonic=monotonic)
+    ]
 
 
 #: The metric names of this process, for all exporters: a source has the same name in each of them.

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from opentelemetry.trace import INVALID_SPAN
 
+from monitel.attributes import escape_surrogates
+
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
@@ -16,13 +18,15 @@ if TYPE_CHECKING:
 BUDGET = 1000
 
 _NAMES = 10  # of the ranges with the longest total duration, in a fold
+_NAME_LENGTH = 100  # the rest of a longer name is cut off
+_SUMS = 1000  # of the names of a period, in all threads; further names share a sum for each thread
 
 
 class Period:
     """One training step, or five seconds if there are no steps.
 
     Ranges beyond the budget are folded: the number, total duration and errors of each name are kept. No lock is needed:
-    each thread has separate sums.
+    each thread has separate sums. Names that come after the first thousand are not kept.
 
     Args:
         step: The training step; None if there are no steps.
@@ -46,7 +50,8 @@ class Period:
         self.closed = False
         self.first: Opened | None = None
         self.folding = Opened(self, INVALID_SPAN, kept=False)
-        self._folds: dict[tuple[int, str], list[int]] = {}  # by thread and name: count, duration, start, end, errors
+        # By thread and name (None: the others): count, duration, start, end, errors.
+        self._folds: dict[tuple[int, str | None], list[int]] = {}
 
     def takes(self, step: int | None, now_ns: int) -> bool:
         """Return True if a range that begins in this step and at this time belongs to the period."""
@@ -55,8 +60,11 @@ class Period:
     def fold(self, ended: Range, end_ns: int) -> None:
         """Add a range that is beyond the budget to the fold."""
         start_ns = ended.start_ns
-        key = get_ident(), ended.name
+        key: tuple[int, str | None] = get_ident(), ended.name
         sums = self._folds.get(key)
+        if sums is None and len(self._folds) >= _SUMS:
+            key = key[0], None
+            sums = self._folds.get(key)
         if sums is None:
             sums = self._folds[key] = [0, 0, start_ns, end_ns, 0]
         sums[0] += 1
@@ -89,18 +97,19 @@ class Fold:
 
     name = "monitel.folded"
 
-    def __init__(self, folds: dict[tuple[int, str], list[int]]) -> None:
-        by_name: dict[str, tuple[int, int]] = {}
+    def __init__(self, folds: dict[tuple[int, str | None], list[int]]) -> None:
+        by_name: dict[str | None, tuple[int, int]] = {}
         for (_thread, name), (count, length_ns, *_) in folds.items():
             known_count, known_ns = by_name.get(name, (0, 0))
             by_name[name] = known_count + count, known_ns + length_ns
-        longest = sorted(by_name.items(), key=lambda item: item[1][1], reverse=True)[:_NAMES]
+        named = [(name, sums) for name, sums in by_name.items() if name is not None]
+        longest = sorted(named, key=lambda item: item[1][1], reverse=True)[:_NAMES]
         self.start_ns = min(sums[2] for sums in folds.values())
         self.end_ns = max(sums[3] for sums in folds.values())
         self.attributes: dict[str, int | float | list[str] | list[int] | list[float]] = {
             "monitel.folded.count": sum(count for count, _ in by_name.values()),
             "monitel.folded.seconds": sum(length_ns for _, length_ns in by_name.values()) / 1e9,
-            "monitel.folded.names": [name for name, _ in longest],
+            "monitel.folded.names": [escape_surrogates(name[:_NAME_LENGTH]) for name, _ in longest],
             "monitel.folded.name_counts": [count for _, (count, _) in longest],
             "monitel.folded.name_seconds": [length_ns / 1e9 for _, (_, length_ns) in longest],
         }

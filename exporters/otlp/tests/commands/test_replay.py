@@ -41,6 +41,19 @@ def test_replay_delivers_everything_in_order(receiver: Receiver, command: Comman
     assert [] == list(runs.iterdir())
 
 
+def test_pipelines_of_one_process_are_replayed_in_their_order(
+    receiver: Receiver, command: Command, train: Run, tmp_path: Path
+) -> None:
+    """Each has a separate spool, all within a second. Prometheus refuses points older than the last one of a series."""
+    train(
+        "for number in range(8):\n"
+        "    with monitel_otlp.configure(export_interval=3600.0, spool_dir='several'):\n"
+        "        monitel.log({'run': number})\n"
+    )
+    command("replay", tmp_path / "several", "--endpoint", receiver.url)
+    assert list(range(8)) == receiver.values("run")
+
+
 def test_replay_may_be_given_one_spool(receiver: Receiver, command: Command, runs: Path) -> None:
     """The argument may be the folder in the last line of a run; the endpoint may be set by the variable."""
     (folder,) = runs.iterdir()

@@ -154,6 +154,7 @@ def test_secret_on_the_command_line_stays_in_the_process(
     assert_canary_unseen(secret, *(request.body for request in receiver.requests), tmp_path / "spool")
 
 
+@pytest.mark.invalid_output("the resource of the application has only a name", "resource.required", "resource.distro")
 def test_resource_of_the_application_is_unchanged(receiver: Receiver, train: Run) -> None:
     """If the application has providers, the windows have its resource, to which nothing is added about the host."""
     script = """\

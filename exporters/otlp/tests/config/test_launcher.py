@@ -147,6 +147,7 @@ def test_arguments_override_the_launcher(monkeypatch: pytest.MonkeyPatch, receiv
     assert ("baseline", 13) == (point.resource["training.run.id"], point.resource["training.rank"])
 
 
+@pytest.mark.invalid_output("the resource of the application has only a name", "resource.required", "resource.distro")
 @pytest.mark.parametrize(
     "arguments",
     [{"rank_attribute": True}, {"resource": Resource({"service.name": "train"})}],

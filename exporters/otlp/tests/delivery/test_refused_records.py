@@ -137,17 +137,18 @@ def test_stored_records_of_an_unconfirmed_request_are_delivered(receiver: Receiv
 
 
 def test_parts_are_searched_while_the_backend_reports_stored_records() -> None:
-    """Bad records in both halves are found, one request each, without the good records beside them."""
+    """Bad records in both halves are found, one request each with its reason, without the good records beside them."""
     bad = {"event 1", "event 14"}
 
     def send(part: FrozenRequest) -> Attempt:
         names = {record.name for record in records_of(part.message())}
         if not names & bad:
             return Attempt(Verdict.DELIVERED)
-        return Attempt(Verdict.REJECTED, rejected=len(names & bad))
+        return Attempt(Verdict.REJECTED, " and ".join(sorted(names & bad)), rejected=len(names & bad))
 
-    found = isolate(events_request(range(16)), send, rejected=2)
+    found = isolate(events_request(range(16)), send, Attempt(Verdict.REJECTED, rejected=2))
     assert [{"event 1"}, {"event 14"}] == [
-        {each.name for each in records_of(part.message())} for part in found.rejected
+        {each.name for each in records_of(part.message())} for part, _ in found.rejected
     ]
+    assert ["event 1", "event 14"] == [refusal.reason for _, refusal in found.rejected]
     assert (14, 0, []) == (found.delivered, found.left_out, found.unsent)

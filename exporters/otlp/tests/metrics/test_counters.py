@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from exporters.otlp.tests.checks import warnings_with
 from exporters.otlp.tests.inbox import CUMULATIVE, DEADLINE, Answer
+from exporters.otlp.tests.pipelines import metric_requests
 from exporters.otlp.tests.producers import run_together
 from exporters.otlp.tests.series import increase
 
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
     from exporters.otlp.tests.pipelines import Start
     from exporters.otlp.tests.receiver import Receiver
-
-    from monitel_otlp.messages.request import FrozenRequest
 
 DELTA = 1
 MILLISECOND_NS = 1_000_000
@@ -208,15 +207,7 @@ def test_unchanged_readings_are_not_stored(start: Start, receiver: Receiver, mon
     receiver.rule(lambda _: Answer(503))
     monitel.counter("samples").add(1)
     pipeline = start()
-    assert pipeline.engine is not None
-    put: list[FrozenRequest] = []
-    keep = pipeline.engine.delivery.put
-
-    def put_and_keep(request: FrozenRequest) -> None:
-        put.append(request)
-        keep(request)
-
-    monkeypatch.setattr(pipeline.engine.metric_requests, "_put", put_and_keep)
+    put = metric_requests(pipeline, monkeypatch)
     for _ in range(3):
         pipeline.force_flush(0.1)
     monitel.counter("samples").add(1)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pytest
 from exporters.otlp.tests.inbox import Point, points_of
@@ -111,7 +112,8 @@ def exported(batches: list[list[Closed]], temporality: str) -> Iterator[tuple[li
     """Yield each batch with its points, exported by a pipeline that is flushed after each batch."""
     with tempfile.TemporaryDirectory() as root, pytest.MonkeyPatch.context() as patch:
         patch.setenv("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", temporality)
-        with monitel_otlp.configure(spool_dir=root, export_interval=3600.0) as pipeline:
+        instance = {"service.instance.id": str(uuid4())}  # no pipeline continues the series of another one
+        with monitel_otlp.configure(spool_dir=root, export_interval=3600.0, resource_attributes=instance) as pipeline:
             taken = 0
             for batch in batches:
                 for closed in batch:

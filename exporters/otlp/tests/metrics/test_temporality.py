@@ -267,3 +267,25 @@ def test_points_begin_before_they_end(recorded: list[Given], preference: str, ca
             assert all(one.time_ns <= two.start_ns for one, two in pairwise(points))
         else:
             assert 1 == len({point.start_ns for point in points})
+
+
+@pytest.mark.parametrize("preference", PREFERENCES)
+def test_second_pipeline_starts_after_the_last_point_of_the_first(
+    *, receiver: Receiver, start: Start, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, preference: str
+) -> None:
+    """Even if the window of another Stat of the series has begun before. A backend would refuse the earlier points."""
+    monkeypatch.setenv(TEMPORALITY, preference)
+    busy, idle = (Stat("x", [COUNT, SUM, monitel.HISTOGRAM], 60.0, monotonic=True) for _ in range(2))
+    for stat in (busy, idle):
+        pipeline = start(distributions="both")
+        for _ in range(3):
+            clock.advance(1.0)
+            stat.add(2)
+            monitel.flush()
+        assert pipeline.force_flush(10)
+    for metric in ("x.count", "x.sum", "x.histogram"):
+        points = [*receiver.start_points(metric), *receiver.points(metric)]
+        first = [point for point in points if point.time_ns <= clock.time_ns() - 3 * SECOND_NS]
+        second = [point for point in points if point not in first]
+        assert len(second) >= 3
+        assert max(point.time_ns for point in first) <= min(point.start_ns for point in second)

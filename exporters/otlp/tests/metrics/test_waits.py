@@ -1,56 +1,31 @@
-"""Wait counters as metric points: names, values, start points, temporality, sources, and sources that hang."""
+"""Wait counters as metric points: names, values, start points, temporality, and failures."""
 
 from __future__ import annotations
 
 import threading
 import time
-from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from exporters.otlp.tests.checks import wait_until, warnings_with
+from exporters.otlp.tests.checks import warnings_with
 from exporters.otlp.tests.inbox import CUMULATIVE, DEADLINE, Answer, points_of
-from exporters.otlp.tests.producers import run_together
+from exporters.otlp.tests.pipelines import metric_requests
+from exporters.otlp.tests.producers import run_together, wait
 from exporters.otlp.tests.series import increase
 
 import monitel
-from monitel import WaitReading, wait_counter
+from monitel import wait_counter
 from monitel.testing import ManualClock
 from monitel_otlp.metrics.rising_sums import RisingSums
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from exporters.otlp.tests.pipelines import Start
     from exporters.otlp.tests.receiver import Receiver
-
-    from monitel_otlp.messages.request import FrozenRequest
 
 DELTA = 1
 MILLISECOND_NS = 1_000_000
 TEMPORALITY = "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE"
-
-
-def wait(clock: ManualClock, key: str, *seconds: float) -> None:
-    """Wait once for each number of seconds."""
-    for each in seconds:
-        with monitel.WaitCounter(key).guard():
-            clock.advance(each)
-
-
-@pytest.fixture
-def theirs() -> Iterator[dict[str, WaitReading]]:
-    """The readings of a source, which the test may change. Each test has its own keys, because totals continue."""
-    readings: dict[str, WaitReading] = {}
-
-    def source() -> dict[str, WaitReading]:
-        return dict(readings)
-
-    wait_counter.add_source(source)
-    yield readings
-    readings.clear()
-    wait_counter.remove_source(source)
 
 
 def test_wait_counter_has_four_metrics(receiver: Receiver, start: Start) -> None:
@@ -187,100 +162,6 @@ def test_points_have_the_rank_if_requested(receiver: Receiver, start: Start, mon
     assert 4 == len({point.metric for point in points})
 
 
-def test_totals_of_a_source_are_sent(
-    receiver: Receiver, start: Start, theirs: dict[str, WaitReading], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A source may have totals from before the pipeline; they begin when the process began, or where it says."""
-    began = time.time_ns() - 60 * 10**9
-    monkeypatch.setattr(wait_counter, "_began_ns", began)
-    given = began + 10**9
-    theirs.update({"old": WaitReading(3, 7.5, 5.0, 1), "given": WaitReading(1, 0.5, 0.5, 0, given)})
-    pipeline = start()
-    assert pipeline.force_flush(DEADLINE)
-    theirs["old"] = WaitReading(4, 8.5, 5.0, 0)
-    assert pipeline.force_flush(DEADLINE)
-    for key, start_ns in (("old", began), ("given", given)):
-        zero = receiver.start_points(f"{key}.wait.time")[0]
-        assert (start_ns, start_ns) == (zero.time_ns, zero.start_ns)
-    assert (8.5, 4) == (increase(receiver, "old.wait.time"), increase(receiver, "old.wait.count"))
-    assert 0 == receiver.values("old.wait.active")[-1]
-    assert [5.0, 1.0] == receiver.values("old.wait.max")  # the only wait since then took 1 s
-
-
-@pytest.mark.parametrize("temporality", ["cumulative", "delta"])
-def test_source_that_falls_has_a_new_start(
-    receiver: Receiver,
-    start: Start,
-    theirs: dict[str, WaitReading],
-    monkeypatch: pytest.MonkeyPatch,
-    temporality: str,
-) -> None:
-    """Time and count begin again together, even if one of them has risen. There is no negative difference."""
-    monkeypatch.setenv(TEMPORALITY, temporality)
-    pipeline = start()
-    for reading in (WaitReading(5, 2.0, 1.0, 0), WaitReading(2, 3.0, 3.0, 0), WaitReading(3, 4.0, 3.0, 0)):
-        theirs[temporality] = reading
-        assert pipeline.force_flush(DEADLINE)
-    for name, total in (("time", 2.0 + 4.0), ("count", 5 + 3)):
-        metric = f"{temporality}.wait.{name}"
-        points = receiver.points(metric)
-        if temporality == "delta":
-            assert total == sum(point.value for point in points)
-            assert min(point.value for point in points) > 0
-            assert all(two.start_ns >= one.time_ns for one, two in pairwise(points))
-            continue
-        starts = sorted({point.start_ns for point in points})
-        assert 2 == len(starts)
-        first = [point for point in points if point.start_ns == starts[0]]
-        second = [point for point in points if point.start_ns == starts[1]]
-        zero = receiver.start_points(metric)[-1]
-        assert first[-1].time_ns < starts[1] == zero.start_ns == zero.time_ns < second[0].time_ns
-        assert total == first[-1].value + second[-1].value
-
-
-def test_source_that_falls_between_two_pipelines_has_a_new_start(
-    receiver: Receiver, start: Start, theirs: dict[str, WaitReading]
-) -> None:
-    """The second pipeline knows the last totals of the first one."""
-    for reading in (WaitReading(5, 2.0, 1.0, 0), WaitReading(2, 1.5, 1.5, 0)):
-        theirs["between"] = reading
-        start().shutdown()
-    for name, values in (("time", [2.0, 1.5]), ("count", [5, 2])):
-        points = receiver.points(f"between.wait.{name}")
-        by_start = {point.start_ns: point.value for point in points}
-        assert values == list(by_start.values())
-        assert max(by_start) > points[0].time_ns
-
-
-def test_source_that_disappears_comes_back_with_its_totals(
-    receiver: Receiver, start: Start, theirs: dict[str, WaitReading]
-) -> None:
-    """Without it there is no point; its totals go on afterwards."""
-    pipeline = start()
-    theirs["leaving"] = WaitReading(5, 2.0, 1.0, 0)
-    assert pipeline.force_flush(DEADLINE)
-    del theirs["leaving"]
-    pipeline.force_flush(DEADLINE)
-    known = len(receiver.points("leaving.wait.count"))
-    assert pipeline.force_flush(DEADLINE)
-    assert known == len(receiver.points("leaving.wait.count"))
-    theirs["leaving"] = WaitReading(6, 2.5, 1.0, 0)
-    assert pipeline.force_flush(DEADLINE)
-    assert (6, 2.5) == (increase(receiver, "leaving.wait.count"), increase(receiver, "leaving.wait.time"))
-    assert 1 == len({point.start_ns for point in receiver.points("leaving.wait.count")})
-
-
-def test_own_key_takes_precedence_over_a_source(
-    receiver: Receiver, start: Start, theirs: dict[str, WaitReading]
-) -> None:
-    """As in ``monitel.wait_counters()``."""
-    theirs["loading"] = WaitReading(100, 100.0, 100.0, 0)
-    with ManualClock() as clock:
-        wait(clock, "loading", 1.0)
-    assert start().force_flush(DEADLINE)
-    assert ({1}, {1.0}) == tuple(set(receiver.values(f"loading.wait.{name}")) for name in ("count", "time"))
-
-
 def test_many_keys_are_spread_over_requests(receiver: Receiver, start: Start) -> None:
     """A large message would stall the training loop while it is serialized, and backends limit its size."""
     pipeline = start()
@@ -298,43 +179,6 @@ def test_many_keys_are_spread_over_requests(receiver: Receiver, start: Start) ->
     assert {f"{key}.wait.count": 1 for key in keys} == last
     assert 1_200 == sum(len(receiver.points(f"{key}.wait.max")) for key in keys[::100]) * 100
     assert 5 == receiver.values("training.step")[-1]
-
-
-@pytest.mark.timed
-def test_source_that_hangs_stops_nothing_else(
-    receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Wait counters of the process with their longest wait, counters and windows arrive. One warning is logged."""
-    released, asked = threading.Event(), threading.Event()
-
-    def source() -> dict[str, WaitReading]:
-        asked.set()
-        released.wait(3 * DEADLINE)
-        return {"theirs": WaitReading(1, 1.0, 1.0, 0)}
-
-    def has_arrived(number: int) -> bool:
-        metrics = ("loading.wait.count", "loading.wait.max", "samples", "loss.max")
-        return all(number in receiver.values(metric) for metric in metrics)
-
-    wait_counter.add_source(source)
-    try:
-        with ManualClock() as clock:
-            start(export_interval=0.1)
-            assert asked.wait(DEADLINE)
-            for number in range(1, 4):
-                wait(clock, "loading", float(number))
-                monitel.counter("samples").add(1)
-                stat = monitel.Stat("loss", [monitel.MAX], 60.0)
-                stat.add(number)
-                stat.flush()
-                receiver.wait_until(partial(has_arrived, number))
-        assert [] == receiver.points("theirs.wait.count")
-        wait_until(lambda: warnings_with(caplog, "a source of wait counters takes more than 1 s"))
-    finally:
-        released.set()
-    receiver.wait_until(lambda: receiver.points("theirs.wait.count"))
-    wait_counter.remove_source(source)
-    assert 1 == len(warnings_with(caplog, "a source of wait counters"))
 
 
 @pytest.mark.timed
@@ -371,15 +215,7 @@ def test_unchanged_readings_are_not_stored(start: Start, receiver: Receiver, mon
     with ManualClock() as clock:
         wait(clock, "loading", 1.0)
         pipeline = start()
-        assert pipeline.engine is not None
-        put: list[FrozenRequest] = []
-        keep = pipeline.engine.delivery.put
-
-        def put_and_keep(request: FrozenRequest) -> None:
-            put.append(request)
-            keep(request)
-
-        monkeypatch.setattr(pipeline.engine.metric_requests, "_put", put_and_keep)
+        put = metric_requests(pipeline, monkeypatch)
         for _ in range(3):
             pipeline.force_flush(0.1)
         wait(clock, "loading", 1.0)

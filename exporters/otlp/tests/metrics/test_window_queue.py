@@ -98,10 +98,10 @@ def test_window_put_by_a_garbage_collection_is_counted_in_order(
     queue: Any = WindowQueue(10)
     pending = [1, 2, 3]
 
-    def create(*args: Any) -> object:
+    def create(*args: Any, **named: Any) -> object:
         if pending:
             queue.put(window(end_ns=pending.pop()))
-        return created(*args)
+        return created(*args, **named)
 
     monkeypatch.setattr(inspect.getmodule(created), created.__name__, create)
     for end_ns in range(4, 7):

@@ -62,7 +62,6 @@ def test_previous_handler_is_called(receiver: Receiver, terminate: Terminate) ->
     assert 1 == ended.stderr.count("monitel: exported")
 
 
-@pytest.mark.invalid_output("the script's clock stands still between two pipelines", "series.start")
 def test_previous_handler_may_continue(receiver: Receiver, terminate: Terminate) -> None:
     """If the previous handler returns, the process continues, and another ``configure()`` records again."""
     ignore = "import signal\nsignal.signal(signal.SIGTERM, lambda *_: None)\n"

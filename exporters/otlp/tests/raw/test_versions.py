@@ -82,7 +82,7 @@ def test_windows_of_version_1_have_the_same_points(temporality: str) -> None:
 
 
 def test_ranges_of_version_1_are_the_same_spans() -> None:
-    """They have no flag for an exception, and are spans without an error."""
+    """The flag for an exception is missing, so no span has an error."""
     ids = Identified(Period(1), INVALID_SPAN, True, b"t" * 16, b"s" * 8)
     ended = Ended(ids, "forward", START_NS, START_NS + SECOND_NS, None, {"layer": 3})
     items = [ended, (ended, {"monitel.folded.count": 7})]

@@ -8,11 +8,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from exporters.otlp.tests.inbox import points_of
+from exporters.otlp.tests.inbox import CUMULATIVE, points_of
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.sdk.metrics import Histogram, MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricsData
+from opentelemetry.sdk.metrics.export import AggregationTemporality, InMemoryMetricReader, MetricsData
 from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation, View
 from opentelemetry.sdk.resources import Resource
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from monitel_otlp.messages.request import FrozenRequest
 
 RESOURCE = Resource({"service.name": "train"}, "https://example.test/schema")
+DELTA = 1
 EPOCH_NS = 1_767_225_600_000_000_000
 MILLISECOND_NS = 1_000_000
 
@@ -111,6 +112,31 @@ def test_collected_metrics_are_encoded_as_by_the_official_exporter(instruments: 
     assert encode_metrics(data) == message
     assert ("monitel", ["monitel.queue.size"]) == (own.scope.name, [metric.name for metric in own.metrics])
     assert (0, b"", False) == (request.items, request.weights, request.idle)
+
+
+@pytest.mark.parametrize(("temporality", "start", "time"), [(CUMULATIVE, 5, 6), (DELTA, -1, 0)])
+def test_series_that_begins_during_a_collection_starts_before_its_time(temporality: int, start: int, time: int) -> None:
+    """A cumulative series keeps its start; a delta ends at the collection, where the next one starts."""
+    data, exported = metrics_of(1, 2), Exported()
+    at_ns = {}
+    for scope in data.resource_metrics[0].scope_metrics:
+        for metric in scope.metrics:
+            every: Any = metric.data
+            if hasattr(every, "aggregation_temporality"):
+                object.__setattr__(every, "aggregation_temporality", AggregationTemporality(temporality))
+                at_ns[scope.scope.name, metric.name] = at = every.data_points[0].start_time_unix_nano - 5
+                every.data_points[:] = [
+                    replace(point, start_time_unix_nano=at + 5, time_unix_nano=at) for point in every.data_points
+                ]
+    assert 6 == len(at_ns)
+    exported.exporter.export(data)
+    exported.exporter.flush()
+    found = [each for request in exported.requests for each in points_of(request.message())]
+    found = [each for each in found if each.kind != "gauge" and each.scope != "monitel"]
+    assert 12 == len(found)
+    for each in found:
+        at = at_ns[each.scope, each.metric]
+        assert (start, time) == (each.start_ns - at, each.time_ns - at)
 
 
 @pytest.mark.parametrize("instrument", ["", "loss", "monitel.exporter"])

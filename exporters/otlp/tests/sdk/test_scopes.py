@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from exporters.otlp.tests.pipelines import HOLD_ENCODER
 from exporters.otlp.tests.spools import folders, load
+from exporters.otlp.tests.validity.envelope import LEVELS
 from opentelemetry.sdk.resources import Resource
 
 import monitel
@@ -24,11 +25,6 @@ if TYPE_CHECKING:
     from monitel_otlp.messages.request import FrozenRequest
 
 THEIRS = "https://example.test/theirs"
-LEVELS = {
-    "metrics": ("resource_metrics", "scope_metrics"),
-    "logs": ("resource_logs", "scope_logs"),
-    "traces": ("resource_spans", "scope_spans"),
-}
 #: A pipeline for the URL in the first argument, or offline.
 CONFIGURE = """\
 pipeline = monitel_otlp.configure(
@@ -80,7 +76,7 @@ def headers(requests: Iterable[tuple[str, Any]], schema_url: str = SCHEMA_URL) -
     """
     found = set()
     for signal, message in requests:
-        resources, scopes = LEVELS[signal]
+        resources, scopes, _ = LEVELS[signal]
         (resource,) = getattr(message, resources)
         assert schema_url == resource.schema_url
         names = [each.scope.name for each in getattr(resource, scopes)]
@@ -174,7 +170,7 @@ def test_parts_of_a_request_have_its_resource_and_scopes(train: Run, tmp_path: P
         if halves is None:
             parts.append((signal, request.message()))
     assert len(parts) > 1
-    resources, scopes = LEVELS[signal]
+    resources, scopes, _ = LEVELS[signal]
     for _, message in parts:
         (resource,) = getattr(message, resources)
         (scope,) = getattr(resource, scopes)

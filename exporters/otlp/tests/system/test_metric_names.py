@@ -14,6 +14,7 @@ from exporters.otlp.tests.system.fake_nvml import FakeNvml
 import monitel
 from monitel import COUNT, HISTOGRAM, MAX, MEAN, MIN, STDDEV, SUM, VALUE
 from monitel.training_counters import training_counter
+from monitel_otel import NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,6 +79,12 @@ DOCUMENTED = [each for each in documented() if not each[0].startswith(THEIRS)]
 def test_documented_metric_follows_the_conventions(name: str, kind: str, unit: str) -> None:
     """Each metric of the reference has a name and a unit by the rules of the semantic conventions."""
     assert [] == violations(name, kind, unit)
+
+
+@pytest.mark.parametrize("name", [name for name, *_ in DOCUMENTED if name.startswith("monitel.")] + ["training.step"])
+def test_metric_of_monitel_keeps_its_name(name: str) -> None:
+    """A number of the application with the same name is sent under another one."""
+    assert f"{name}.number" == NAMES.of_number(name)
 
 
 @pytest.mark.parametrize(

@@ -108,3 +108,33 @@ def test_folded_span_is_small_with_many_names(receiver: Receiver, start: Start, 
         if span.name == "monitel.folded"
     ]
     assert fold.ByteSize() < 800
+
+
+def test_names_after_the_first_thousand_share_a_sum(receiver: Receiver, start: Start, clock: ManualClock) -> None:
+    """Their ranges are in the totals, and their names, however long the ranges last, are not kept in memory."""
+    pipeline = start(spans=True, span_budget=1)
+    monitel.set_step(1)
+    with record_function("kept"):
+        for number in range(1, 3001):
+            with suppress(ValueError), record_function(f"item {number}"):
+                clock.advance(number / 1000)
+                raise ValueError
+    assert pipeline.shutdown()
+    found = receiver.span("monitel.folded").attributes
+    assert (3000, 4501.5) == (found["monitel.folded.count"], found["monitel.folded.seconds"])
+    assert 3000 == found["monitel.folded.errors"]
+    assert [f"item {number}" for number in range(1000, 990, -1)] == found["monitel.folded.names"]
+
+
+def test_any_name_can_be_in_a_folded_span(receiver: Receiver, start: Start, clock: ManualClock) -> None:
+    """A name that UTF-8 cannot encode is escaped, and a long one is cut off; the span arrives in any case."""
+    pipeline = start(spans=True, span_budget=1)
+    monitel.set_step(1)
+    with record_function("kept"):
+        for name in ("", "lone \ud800", "long " * 1000):
+            with record_function(name):
+                clock.advance(1.0)
+    assert pipeline.shutdown()
+    found = receiver.span("monitel.folded").attributes
+    assert (3, 3.0) == (found["monitel.folded.count"], found["monitel.folded.seconds"])
+    assert ["", "lone \\ud800", "long " * 20] == found["monitel.folded.names"]

@@ -108,6 +108,7 @@ METRICS: dict[str, Break] = {
     "series.duplicate": point("loss.mean", time_unix_nano=START_NS + SECOND_NS, as_double=7.0),
     "series.order": unordered,
     "series.start": point("loss.count", start_time_unix_nano=START_NS + 1),
+    "series.continues": point("loss.count", start_time_unix_nano=START_NS + SECOND_NS),
     "series.falls": point("loss.count", as_int=0),
     "series.overlap": point("batches", start_time_unix_nano=START_NS + SECOND_NS - 1),
 }

@@ -12,12 +12,16 @@ if TYPE_CHECKING:
     from .envelope import Scoped
     from .rules import Findings
 
+#: Requests of one raw segment repeat it with one time: Prometheus needs the latest time of a resource in each request.
+_REPEATED = "monitel.queue.size"
+
 
 class _Sample(NamedTuple):
     start_ns: int
     time_ns: int
     value: float
-    content: bytes
+    buckets: tuple[tuple[float, int], ...]  # of a histogram: number and count of each filled bucket
+    grid: tuple[float, ...]  # scale or bounds: what makes the buckets of two points comparable
 
 
 class _Series:
@@ -31,14 +35,21 @@ class _Series:
 
 
 class Intervals:
-    """Collects the points of all series, and checks each series at the end."""
+    """Collects the points of all series, and checks each series at the end.
 
-    def __init__(self, findings: Findings) -> None:
+    Args:
+        findings: Receives the violations.
+        undisturbed: Each point must arrive once, and the points of a series must ascend from request to request.
+    """
+
+    def __init__(self, findings: Findings, *, undisturbed: bool = True) -> None:
         self._findings = findings
+        self._undisturbed = undisturbed
         self._series: dict[tuple[bytes, str, str, bytes], _Series] = {}
 
     def collect(self, scoped: Scoped) -> None:
-        """Keep the points of one scope in one request."""
+        """Keep the points of one scope in one request, which has not arrived before."""
+        begun: dict[tuple[bytes, str, str, bytes], int] = {}
         for number, metric in enumerate(scoped.records):
             kind = metric.WhichOneof("data")
             if kind is None:
@@ -46,23 +57,23 @@ class Intervals:
             data = getattr(metric, kind)
             temporality = 0 if kind == "gauge" else data.aggregation_temporality
             monotonic = data.is_monotonic if kind == "sum" else kind != "gauge"
-            latest: dict[bytes, int] = {}
             for point in data.data_points:
-                attributes = identity(point.attributes)
-                if point.time_unix_nano < latest.get(attributes, 0):
-                    self._findings.add("series.order", f"{scoped.path}[{number}] {metric.name}", point.time_unix_nano)
-                latest[attributes] = point.time_unix_nano
-                key = (scoped.resource, scoped.scope, metric.name, attributes)
+                key = (scoped.resource, scoped.scope, metric.name, identity(point.attributes))
                 series = self._series.get(key)
                 if series is None:
                     series = self._series[key] = _Series(metric.name, temporality, monotonic=monotonic)
+                latest_ns = begun.get(key, series.samples[-1].time_ns if self._undisturbed and series.samples else 0)
+                begun[key] = point.time_unix_nano
+                if 0 < point.time_unix_nano < latest_ns:
+                    self._findings.add("series.order", f"{scoped.path}[{number}] {metric.name}", point.time_unix_nano)
                 series.samples.append(_sample(point))
 
     def check(self) -> None:
         """Check all series."""
         for series in self._series.values():
-            once = {sample.content: sample for sample in series.samples}  # a request may arrive twice
-            samples = sorted(once.values(), key=lambda sample: (sample.time_ns, sample.start_ns))
+            once = series.name == _REPEATED or not self._undisturbed
+            found = set(series.samples) if once else series.samples
+            samples = sorted(found, key=lambda sample: (sample.time_ns, sample.start_ns))
             for before, after in pairwise(samples):
                 self._pair(series, before, after)
 
@@ -75,11 +86,29 @@ class Intervals:
             findings.check(overlap <= 0, "series.overlap", name, f"by {overlap} ns")
         elif series.temporality == CUMULATIVE and before.start_ns != after.start_ns:
             early = before.time_ns - after.start_ns
-            findings.check(early <= 0, "series.start", name, f"start {after.start_ns}, {early} ns before the last time")
+            if early > 0:
+                findings.add("series.start", name, f"start {after.start_ns}, {early} ns before the last time")
+            elif series.monotonic and early == 0:
+                goes_on = 0 < before.value <= after.value
+                findings.check(not goes_on, "series.continues", name, f"{before.value} to {after.value}")
         elif series.temporality == CUMULATIVE and series.monotonic:
             findings.check(before.value <= after.value, "series.falls", name, f"{before.value} to {after.value}")
+            if before.grid == after.grid:
+                counts = dict(after.buckets)
+                fallen = [index for index, count in before.buckets if counts.get(index, 0) < count]
+                findings.check(not fallen, "series.falls", name, f"buckets {fallen}")
 
 
 def _sample(point: Any) -> _Sample:
-    value = point.count if hasattr(point, "count") else number_of(point)
-    return _Sample(point.start_time_unix_nano, point.time_unix_nano, value, point.SerializeToString(deterministic=True))
+    times = point.start_time_unix_nano, point.time_unix_nano
+    if not hasattr(point, "count"):
+        return _Sample(*times, number_of(point), (), ())
+    if hasattr(point, "scale"):
+        parts = ((1, point.positive), (-1, point.negative))
+        found = [
+            (sign, each.offset + index, count) for sign, each in parts for index, count in enumerate(each.bucket_counts)
+        ]
+        filled = [(sign * (index + 0.5 + 1e6), count) for sign, index, count in found if count]
+        return _Sample(*times, point.count, ((0.0, point.zero_count), *filled), (point.scale, point.zero_threshold))
+    counts = tuple((float(index), count) for index, count in enumerate(point.bucket_counts) if count)
+    return _Sample(*times, point.count, counts, (*point.explicit_bounds, len(point.bucket_counts)))

@@ -52,9 +52,10 @@ RULES = {
     "histogram.scale": "the scale is not between -10 and 20",
     "histogram.zero": "the zero threshold is negative or not a number",
     # Series
-    "series.duplicate": "a series has two points of one time that differ",
-    "series.order": "a request has the points of a series out of order",
+    "series.duplicate": "a series has two points of one time",
+    "series.order": "the points of a series arrive out of order",
     "series.start": "a cumulative series starts anew before its last point",
+    "series.continues": "a monotonic series starts anew at its last point, as a delta does, but its value goes on",
     "series.falls": "a monotonic series falls without a new start",
     "series.overlap": "two delta intervals of a series overlap",
     # Logs

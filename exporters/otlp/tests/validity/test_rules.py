@@ -62,6 +62,37 @@ def test_new_start_at_the_last_point_is_a_reset() -> None:
     assert [] == violations(sample.requests)
 
 
+def test_order_of_requests_may_be_ignored() -> None:
+    """Parts of a request that was refused, for example, are sent again behind later ones."""
+    sample = Sample()
+    late = [("metrics", sample.metrics), ("metrics", sample.earlier)]
+    assert {"series.order"} == {each.rule for each in violations(late)}
+    assert [] == violations(late, undisturbed=False)
+
+
+def test_point_in_two_requests_is_reported() -> None:
+    """Only the whole request may arrive again."""
+    sample = Sample()
+    repeated = sample.earlier.resource_metrics[0].scope_metrics[0].metrics
+    del repeated[1:]
+    assert [] == violations(sample.requests)
+    repeated[0].gauge.data_points[0].time_unix_nano = sample.point("loss.mean").time_unix_nano
+    assert {"series.duplicate"} == {each.rule for each in violations(sample.requests)}
+    assert [] == violations(sample.requests, undisturbed=False)
+
+
+def test_bucket_that_falls_is_reported() -> None:
+    """The count of a histogram may rise while a bucket falls."""
+    for name, counts in (("size", [0, 3, 3]), ("loss.histogram", [0])):
+        sample = Sample()
+        point = sample.point(name)
+        if name == "size":
+            point.bucket_counts[:], point.min = counts, 1.0
+        else:
+            point.positive.bucket_counts[:], point.zero_count, point.max = counts, 4, 0.0
+        assert {"series.falls"} == {each.rule for each in violations(sample.requests)}
+
+
 def test_remote_parent_may_be_missing() -> None:
     """The flags of a span tell whether its parent is in another process."""
     sample = Sample()

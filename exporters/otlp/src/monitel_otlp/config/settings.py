@@ -163,8 +163,13 @@ def _endpoint(
 
 
 def _own_folder(root: Path, endpoints: Mapping[str, Endpoint]) -> Path:
-    """Return a unique folder name, even if containers share a file system, the second and the process id."""
-    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{token_hex(3)}"
+    """Return a unique folder name, even if containers share a file system, the second and the process id.
+
+    The last part begins with the milliseconds: names of one process ascend, and its spools are replayed in their order.
+    """
+    seconds, milliseconds = divmod(time.time_ns() // 1_000_000, 1000)
+    second = time.strftime("%Y%m%d-%H%M%S", time.localtime(seconds))
+    name = f"{second}-{os.getpid()}-{milliseconds:03d}{token_hex(3)}"
     mark = _mark(endpoints)
     return (root / (f"{name}-{mark}" if mark else name)).absolute()
 

@@ -73,14 +73,14 @@ class Isolated:
         delivered: Items of accepted parts, and items of rejected parts that the backend reports to have stored.
         left_out: Items of accepted parts that a partial success has lost; see :func:`estimate_rejected`.
         synthetic: Synthetic spans of accepted parts.
-        rejected: Rejected parts; see :func:`without_stored`.
+        rejected: Rejected parts, each with the last answer to it; see :func:`without_stored`.
         unsent: Parts without a final answer, in order.
     """
 
     delivered: int = 0
     left_out: int = 0
     synthetic: int = 0
-    rejected: list[FrozenRequest] = field(default_factory=list)
+    rejected: list[tuple[FrozenRequest, Answer]] = field(default_factory=list)
     unsent: list[FrozenRequest] = field(default_factory=list)
 
 
@@ -94,7 +94,7 @@ def without_stored(request: FrozenRequest, rejected: int) -> FrozenRequest:
     return replace(request, items=estimate_rejected(request, rejected) or request.items)
 
 
-def isolate(request: FrozenRequest, send: Callable[[FrozenRequest], Answer | None], rejected: int = 0) -> Isolated:
+def isolate(request: FrozenRequest, send: Callable[[FrozenRequest], Answer | None], answer: Answer) -> Isolated:
     """Send the halves of a rejected request, and the halves of rejected halves, with at most 16 attempts.
 
     If both halves of the request are rejected, the whole request counts as rejected, unless the backend reports that it
@@ -103,35 +103,35 @@ def isolate(request: FrozenRequest, send: Callable[[FrozenRequest], Answer | Non
     Args:
         request: The rejected request.
         send: Makes one attempt. It returns None if there is no time left.
-        rejected: Number of rejected records of the request, if the backend reports it; else 0.
+        answer: The answer to the request.
     """
     found = Isolated()
-    suspects = [(request, rejected)]
+    suspects = [(request, answer)]
     attempts = 0
     while suspects:
-        suspect, bad_records = suspects.pop(0)
-        is_all_bad = 0 < suspect.items <= bad_records
+        suspect, refusal = suspects.pop(0)
+        is_all_bad = 0 < suspect.items <= refusal.rejected
         halves = split(suspect) if attempts + 2 <= _ATTEMPTS and not is_all_bad else None
         if halves is None:
-            part = without_stored(suspect, bad_records)
+            part = without_stored(suspect, refusal.rejected)
             found.delivered += suspect.items - part.items
-            found.rejected.append(part)
+            found.rejected.append((part, refusal))
             continue
         bad = []
         for half in halves:
             attempts += 1
-            answer = send(half)
-            if answer is not None and answer.verdict in _BAD:
-                bad.append((half, answer.rejected))
-            elif answer is not None and answer.verdict is Verdict.DELIVERED:
-                left_out = estimate_rejected(half, answer.rejected)
+            outcome = send(half)
+            if outcome is not None and outcome.verdict in _BAD:
+                bad.append((half, outcome))
+            elif outcome is not None and outcome.verdict is Verdict.DELIVERED:
+                left_out = estimate_rejected(half, outcome.rejected)
                 found.left_out += left_out
                 found.delivered += half.items - left_out
                 found.synthetic += half.synthetic
             else:
                 found.unsent.append(half)
-        if suspect is request and not rejected and len(bad) == len(halves):
-            found.rejected.append(request)
+        if suspect is request and not answer.rejected and len(bad) == len(halves):
+            found.rejected.append((request, answer))
         else:
             suspects += bad
     return found

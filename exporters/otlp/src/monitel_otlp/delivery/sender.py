@@ -173,10 +173,10 @@ class Sender:
             part = without_stored(request, answer.rejected)
             self._set_aside(part, answer)
             return Outcome(request.items - part.items, dropped={"unconfirmed": part.items})
-        found = isolate(request, self._attempt, answer.rejected)
+        found = isolate(request, self._attempt, answer)
         dropped: Counter[str] = Counter()
-        for part in found.rejected:
-            self._set_aside(part, answer)
+        for part, refusal in found.rejected:
+            self._set_aside(part, refusal)
             dropped["rejected"] += part.items
         if found.left_out:
             dropped["partial_success"] += found.left_out

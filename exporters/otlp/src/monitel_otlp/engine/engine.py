@@ -22,6 +22,7 @@ from monitel_otlp.logs.requests import EventRequests
 from monitel_otlp.metrics.mapping import WindowMapping
 from monitel_otlp.metrics.readings import Readings
 from monitel_otlp.metrics.series import SERIES_LIMIT
+from monitel_otlp.metrics.start_points import end_of_earlier_pipelines_ns
 from monitel_otlp.metrics.window_queue import WindowQueue
 from monitel_otlp.sdk.metric_requests import MetricRequests
 from monitel_otlp.sdk.preferences import temporality_preference
@@ -94,8 +95,14 @@ class Engine:
         self._ranges = ranges
         self._callbacks = CallbackThread()
         self._self_metrics = SelfMetrics(accounting.account)
+        mapping = WindowMapping(temporality_preference(), time.time_ns(), settings.distributions)
         self._window_queue = WindowQueue(
-            LIMIT, LIMIT_BYTES, point_attributes, series_limit=series_limit, wake=self.wake
+            LIMIT,
+            LIMIT_BYTES,
+            point_attributes,
+            series_limit=series_limit,
+            wake=self.wake,
+            after_ns=end_of_earlier_pipelines_ns(resource, mapping),
         )
         self._event_queue: BoundedQueue[LoggedEvent] = BoundedQueue(LIMIT, LIMIT_BYTES, wake=self.wake)
         self._spool = Spool(settings.spool_dir, _SPOOL_BYTES, settings.endpoints)
@@ -106,7 +113,6 @@ class Engine:
         self.delivery = Delivery(
             accounting, transports, self._spool, self._self_metrics.attempted, self._start_leftovers
         )
-        mapping = WindowMapping(temporality_preference(), time.time_ns(), settings.distributions)
         self._readings = Readings(self._window_queue.table, delta=mapping.delta, with_waits=not attached)
         self.metric_requests = requests = MetricRequests(
             mapping, self._self_metrics.waiting, resource, self._put, self._lost, readings=self._readings

@@ -50,6 +50,7 @@ class WindowMapping:
         plain: The arguments.
         start_ns: The start of the totals.
         delta: True for delta temporality.
+        newest_ns: Time of the latest point so far, Unix ns; 0 without a point.
         coalesced: Number of logged numbers without a point, because a later one has the same millisecond.
     """
 
@@ -60,6 +61,7 @@ class WindowMapping:
         self._percentiles = distributions != "histogram"
         self._histograms = distributions != "percentiles"
         self._failed = False
+        self.newest_ns = 0
         self.coalesced = 0
 
     def write(self, entries: Iterable[QueuedEntry], points: Points) -> int:
@@ -96,8 +98,9 @@ class WindowMapping:
                 self._warn()
                 lost += sum(row.items for row in rows)
                 continue
-            if not series.end_ns:  # the start is constant from the first point on
-                series.start_ns = min(self.start_ns, series.begin_ns, ordered[0].end_ns - MILLISECOND_NS)
+            if not series.start_ns:  # it is constant from the first point on
+                start_ns = min(self.start_ns, series.begin_ns, ordered[0].end_ns - MILLISECOND_NS)
+                series.start_ns = max(start_ns, series.end_ns)
             for row in ordered:
                 begun = series.begun
                 try:
@@ -110,6 +113,7 @@ class WindowMapping:
                 else:
                     points.commit(row.items)
                     series.end_ns = row.end_ns
+            self.newest_ns = max(self.newest_ns, series.end_ns)
         return lost
 
     def _with_totals(self, row: WindowRow) -> WindowRow:

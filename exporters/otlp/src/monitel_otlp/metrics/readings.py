@@ -92,9 +92,10 @@ class Readings:
                 self._warn(series.name)
             else:
                 yield changed
-        for key, reading in self.waits.readings() if self.waits is not None else ():
-            self._pace.pause()
-            yield self.waits is not None and self.waits.write(self._scope.metrics, key, reading, self._now_ns)
+        if self.waits is not None:
+            for key, reading in self.waits.readings():
+                self._pace.pause()
+                yield self.waits.write(self._scope.metrics, key, reading, self._now_ns)
         yield self._write_step()
 
     def _points_of(self, series: Series) -> Any:

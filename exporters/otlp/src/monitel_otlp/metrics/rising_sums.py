@@ -85,15 +85,21 @@ class RisingSums:
         total = sum(part.value for part in parts)
         sent = self._sent.get(series) or _sent_earlier(parts)
         if sent is None:
-            points = self._first(attributes, total, min(part.start_ns for part in parts), now_ns)
+            start_ns = min(part.start_ns for part in parts)
+            if start_ns >= now_ns:  # the clock was set back
+                start_ns = now_ns - MILLISECOND_NS
+            points = self._first(attributes, total, start_ns, now_ns)
         elif restarted or total < sent.total:
             points = self._first(attributes, total, sent.time_ns + MILLISECOND_NS, now_ns)
         else:
             points = self._next(attributes, total, sent, now_ns)
-        if not points:
+        if points:
+            target().extend(points)
+            start_ns, time_ns = points[-1].start_time_unix_nano, points[-1].time_unix_nano
+        elif sent is not None and total < sent.total:  # it has fallen to zero: the next delta is the whole total
+            start_ns, time_ns, _ = sent
+        else:
             return False
-        target().extend(points)
-        start_ns, time_ns = points[-1].start_time_unix_nano, points[-1].time_unix_nano
         self._sent[series] = Sent(start_ns, time_ns, total)
         for identity, value, began_ns in parts:
             _last_sent[identity, began_ns] = Sent(start_ns, time_ns, value)
@@ -108,8 +114,6 @@ class RisingSums:
 
     def _first(self, attributes: Sequence[KeyValue], total: float, start_ns: int, now_ns: int) -> list[Any]:
         """Return the first point of a series, after its start point unless it is zero itself."""
-        if start_ns > now_ns:  # the clock was set back
-            start_ns = now_ns - MILLISECOND_NS
         time_ns = max(now_ns, start_ns + MILLISECOND_NS)
         point = number_point(attributes, start_ns, time_ns, total)
         if self._delta:

@@ -39,7 +39,7 @@ class Series:
         begin_ns: Earliest start of a window, even if the window was dropped from the queue; 0 before. Unix ns.
         start_ns: Start of cumulative points, Unix ns; set by the encoder, constant from the first point on.
         begun: Suffixes of the cumulative sums that have a point; set by the encoder.
-        end_ns: Time of the latest point; set by the encoder.
+        end_ns: Time of the latest point, at first that of earlier pipelines; set by the encoder.
         histogram: Distribution of the samples so far; set by the encoder, because merging takes too long for the
             training loop.
         dropped: Distributions of windows that were dropped from the queue and are not in ``histogram`` yet.
@@ -86,9 +86,11 @@ class SeriesTable:
         limit: The most sets of attributes of one name.
         attributes: Attributes for every point that does not have them, e.g. the rank.
         lock: Held while a series is added.
+        after_ns: No point starts, or is, earlier, Unix ns.
     """
 
-    def __init__(self, limit: int, attributes: Mapping[str, str | int] | None, lock: RLock) -> None:
+    def __init__(self, limit: int, attributes: Mapping[str, str | int] | None, lock: RLock, after_ns: int = 0) -> None:
+        self._after_ns = after_ns
         self._limit = limit
         self._attributes = dict(attributes or {})
         self._identity = typed_items(self._attributes)
@@ -102,7 +104,7 @@ class SeriesTable:
 
     def of_stat(self, definition: monitel.StatDefinition) -> Series:
         """Return the series of a Stat's windows."""
-        name = NAMES.of_stat(definition.name, definition.aggregations)
+        name = NAMES.of_stat(definition.name, definition.aggregations, definition.unit, definition.monotonic)
         first = self._definitions.setdefault(name, definition)
         if first is not definition and (first.unit, first.monotonic) != (definition.unit, definition.monotonic):
             self._warn_of_difference(first, definition)
@@ -165,7 +167,8 @@ class SeriesTable:
                 key = owner, typed_items(attributes)
                 overflows = owner not in self._overflowing
                 self._overflowing.add(owner)
-            created = Series(name, definition, tuple(key_values(attributes)))  # may destruct a Stat with the same key
+            # May destruct a Stat with the same key.
+            created = Series(name, definition, tuple(key_values(attributes)), end_ns=self._after_ns)
             series = self._series.setdefault(key, created)
             if series is created:
                 self._series_of_name[owner] += 1

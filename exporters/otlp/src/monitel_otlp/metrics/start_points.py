@@ -5,6 +5,11 @@ Without one, ``increase()`` in Prometheus misses the first value of a sum: it co
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
 MILLISECOND_NS = 1_000_000  #: Prometheus keeps the first of two points that are closer.
 _EARLIEST_NS = 30 * 60 * 10**9  # Prometheus refuses samples that are an hour older than its latest one
 
@@ -20,3 +25,21 @@ def start_point_ns(start_ns: int, begin_ns: int, first_ns: int) -> int:
         first_ns: Time of the first point, Unix ns.
     """
     return max(start_ns, min(begin_ns, first_ns - MILLISECOND_NS), first_ns - _EARLIEST_NS)
+
+
+class Mapped(Protocol):
+    """Has the time of the latest point of a pipeline, Unix ns."""
+
+    newest_ns: int
+
+
+_latest: dict[Hashable, Mapped] = {}  # the last pipeline of each resource in this process
+
+
+def end_of_earlier_pipelines_ns(resource: Hashable, mapping: Mapped) -> int:
+    """Return the time before which no point of a new pipeline starts; 0 if it is the first one of the resource.
+
+    An earlier pipeline has exported the same series up to a millisecond before.
+    """
+    earlier, _latest[resource] = _latest.get(resource), mapping
+    return 0 if earlier is None or not earlier.newest_ns else earlier.newest_ns + MILLISECOND_NS

@@ -122,8 +122,8 @@ class WaitReadings:
                 partial(self._sums.add_metric, metrics, *metric),
                 restarted=restarted,
             )
-        if seen is None or restarted:
-            state.start_ns = min(state.time_ns + MILLISECOND_NS if restarted else start_ns, now_ns)
+        if seen is None:  # the number of active waits has the same start after a restart of the sums
+            state.start_ns = min(start_ns, now_ns - MILLISECOND_NS)
         state.time_ns = max(now_ns, state.time_ns + MILLISECOND_NS)
         self._add_active(metrics, state, reading.active)
         longest = self._longest.pop(key, None)

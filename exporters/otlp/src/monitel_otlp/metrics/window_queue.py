@@ -59,6 +59,7 @@ class WindowQueue:
         attributes: Attributes for every point that does not have them, e.g. the rank.
         series_limit: The most sets of attributes of one name.
         wake: Called when the queue becomes half full.
+        after_ns: No point starts, or is, earlier, Unix ns.
 
     Attributes:
         queue: The queue.
@@ -73,6 +74,7 @@ class WindowQueue:
         *,
         series_limit: int = SERIES_LIMIT,
         wake: Callable[[], object] | None = None,
+        after_ns: int = 0,
     ) -> None:
         self.nonfinite = 0
         self.discarded = 0
@@ -80,7 +82,7 @@ class WindowQueue:
         self.left_out = 0
         self.queue: BoundedQueue[QueuedEntry] = BoundedQueue(limit, limit_bytes, wake=wake, evicted=_dropped)
         self._lock = RLock()  # a garbage collection inside may destruct a Stat, which logs its last window
-        self.table = SeriesTable(series_limit, attributes, self._lock)
+        self.table = SeriesTable(series_limit, attributes, self._lock, after_ns)
         self._arrived: deque[tuple[monitel.Window, Series]] = deque()
         self._putting = False
         self._newest: dict[Series, LoggedNumber] = {}

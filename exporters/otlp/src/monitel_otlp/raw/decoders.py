@@ -57,7 +57,8 @@ def _fields(header: Header) -> tuple[bytes, tuple[str, str, str], int, Any]:
     if version == 1 and kind == "windows":
         (_, start_ns, _), _, series = state
         for number, (*before, _signed, end_ns, histogram, dropped, begin_ns, begun) in enumerate(series):
-            series[number] = *before, end_ns, histogram, dropped, begin_ns, begun, min(start_ns, begin_ns)
+            begin = min(start_ns, begin_ns) if end_ns else 0
+            series[number] = *before, end_ns, histogram, dropped, begin_ns, begun, begin
     elif version not in {1, VERSION}:
         raise ValueError(f"expected version {VERSION} of raw items, got {version!r}: use a newer monitel-otlp")
     return resource, scope, created_ns, state

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality
 from opentelemetry.sdk.metrics.export import MetricsData, ResourceMetrics, ScopeMetrics
 from opentelemetry.sdk.resources import Resource
 
@@ -41,14 +42,32 @@ def encode_resource(resource: Resource) -> bytes:
 
 
 def scope_metrics(scope: ScopeMetrics, metrics: Sequence[Metric]) -> Any:
-    """Return some metrics of a scope as a message.
+    """Return some metrics of a scope as a message. Each point starts before its time.
 
     Raises:
         Exception: A metric cannot be encoded.
     """
     part = ScopeMetrics(scope.scope, metrics, scope.schema_url)
     data = MetricsData([ResourceMetrics(Resource.get_empty(), [part], "")])
-    return encode_metrics(data).resource_metrics[0].scope_metrics[0]
+    message = encode_metrics(data).resource_metrics[0].scope_metrics[0]
+    for metric in message.metrics:
+        _order_times(metric)
+    return message
+
+
+def _order_times(metric: Any) -> None:
+    """Move the start of points before their time, or the time if the start must stay.
+
+    In the SDK a series that begins during a collection starts after the time of its points.
+    """
+    data = getattr(metric, metric.WhichOneof("data"))
+    temporality = getattr(data, "aggregation_temporality", None)  # gauges have none, and no start
+    for point in data.data_points if temporality else ():
+        if point.start_time_unix_nano >= point.time_unix_nano:
+            if temporality == AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA:
+                point.start_time_unix_nano = point.time_unix_nano - 1
+            else:
+                point.time_unix_nano = point.start_time_unix_nano + 1
 
 
 def steps(metrics: Sequence[Metric]) -> Iterator[list[Metric]]:
