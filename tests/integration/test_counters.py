@@ -59,6 +59,8 @@ for round in range(2):
         with monitel.WaitCounter("x").guard():
             pass
     monitel.counter("x.wait-count").add(192)
+    monitel.counter("io", unit="By").add(3)
+    monitel.counter("io.bytes").add(50)
     pipeline.force_flush(30)
 """
 
@@ -111,7 +113,7 @@ def test_increase_is_the_whole_count(
 def test_sources_of_one_name_are_stored_apart(
     prometheus: Prometheus, python: Python, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A number, a counter, a Stat, a wait counter and another counter: each has its values, and no other ones."""
+    """A number, counters, a Stat and a wait counter: each has its values, and no other ones, even if units collide."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", f"{prometheus.url}/api/v1/otlp/v1/metrics")
     (tmp_path / "train.py").write_text(ONE_NAME)
     stderr = python("train.py").stderr
@@ -121,9 +123,11 @@ def test_sources_of_one_name_are_stored_apart(
         ("x_wait_stat_count_total", "x.wait.stat", {0, 24, 48}),
         ("x_2_wait_count_total", "x_2", {0, 74, 148}),
         ("x_wait_count_counter_2_total", "x.wait-count.counter_2", {0, 192, 384}),
+        ("io_bytes_total", "io", {0, 3, 6}),
+        ("io_bytes_2_total", "io.bytes_2", {0, 50, 100}),
     ):
         assert values == {float(sample) for _, sample in prometheus.samples(metric)}, metric
-        assert (f"is sent as {name!r}" in stderr) == (metric != "x_wait_count")
+        assert (f"is sent as {name!r}" in stderr) == (metric not in {"x_wait_count", "io_bytes_total"})
     assert [] == prometheus.query("x_wait_count_total")
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from exporters.otlp.tests.receiver import Receiver
 
     from .conftest import Collector
+    from .spans import Ranks, Span
 
 pytestmark = pytest.mark.integration
 
@@ -151,6 +152,17 @@ def filing(backends: Path, tmp_path: Path) -> Iterator[tuple[Program, str, Path]
         program.stop()
 
 
+def check_file(program: Program, file: Path, job: Ranks) -> dict[str, Span]:
+    """Wait for the end of the ranks and of the Collector; check that its file has each span once; return them by id."""
+    truth = expected(job.run, job.notes())
+    program.stop()
+    found = read_file(file)
+    assert len(truth) == len(found)
+    spans = {span.span_id: span for span in found}
+    assert truth == spans
+    return spans
+
+
 def test_spans_in_the_file_of_a_collector_are_those_that_the_ranks_noted(
     filing: tuple[Program, str, Path], tmp_path: Path
 ) -> None:
@@ -159,15 +171,10 @@ def test_spans_in_the_file_of_a_collector_are_those_that_the_ranks_noted(
     with ranks(url, tmp_path, [5]) as job:
         job.wait_until_recorded()
         job.go_on()
-        truth = expected(job.run, job.notes())
-    program.stop()
-    found = read_file(file)
-    assert len(truth) == len(found)
-    assert truth == {span.span_id: span for span in found}
-    spans = {span.span_id: span for span in found}
-    steps, ranks_of_application = 5 + 1, 1
-    assert steps + ranks_of_application == len({span.trace_id for span in found})
-    for span in found:
+        spans = check_file(program, file, job)
+    steps, of_application = 5 + 1, 1
+    assert steps + of_application == len({span.trace_id for span in spans.values()})
+    for span in spans.values():
         if span.parent_id:
             parent = spans[span.parent_id]
             assert parent.trace_id == span.trace_id
@@ -193,8 +200,4 @@ def test_collector_that_is_killed_in_mid_run_loses_no_span(filing: tuple[Program
         job.wait_until_recorded()
         program.start()
         job.go_on()
-        truth = expected(job.run, job.notes())
-    program.stop()
-    found = read_file(file)
-    assert len(truth) == len(found)
-    assert truth == {span.span_id: span for span in found}
+        check_file(program, file, job)

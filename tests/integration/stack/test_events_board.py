@@ -7,13 +7,10 @@ import os
 import subprocess
 import sys
 import time
-import urllib.parse
-import urllib.request
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.integration.conftest import COMPOSE, DEADLINE
+from tests.integration.conftest import COMPOSE, DEADLINE, Loki
 
 from .filling import filled
 
@@ -51,31 +48,23 @@ with monitel_otlp.configure(service_name="board", spool_dir=sys.argv[1]):
 """
 
 
-@dataclass(frozen=True)
-class Loki:
+class EventsBoard(Loki):
     """A Loki with the events of two services of one name: one in a namespace, with two runs, and one without."""
-
-    url: str
 
     def ask(self, expression: str, choices: Mapping[str, str] = CHOICES) -> list[dict[str, Any]]:
         """Return the streams or series that an expression of a board finds in the last minutes."""
         now = time.time_ns()
         times = {"start": now - 300 * 10**9, "end": now, "step": 60, "limit": 100}
-        query = urllib.parse.urlencode({"query": filled(expression, choices), **times})
-        try:
-            with urllib.request.urlopen(f"{self.url}/loki/api/v1/query_range?{query}", timeout=30) as answer:
-                found: list[dict[str, Any]] = json.load(answer)["data"]["result"]
-        except urllib.error.HTTPError as error:
-            raise AssertionError(f"{expression}: {error.read().decode()}") from error
+        found: list[dict[str, Any]] = self.get("query_range", query=filled(expression, choices), **times)["result"]
         return found
 
     def lines(self, expression: str, choices: Mapping[str, str] = CHOICES) -> list[str]:
         """Return the lines that an expression finds, in alphabetical order."""
-        return sorted(line for stream in self.ask(expression, choices) for _, line in stream["values"])
+        return sorted(line for stream in self.ask(expression, choices) for _, line, _ in stream["values"])
 
 
 @pytest.fixture(scope="module")
-def loki(loki_server: tuple[str, Program], tmp_path_factory: pytest.TempPathFactory) -> Loki:
+def loki(loki_server: tuple[str, Program], tmp_path_factory: pytest.TempPathFactory) -> EventsBoard:
     """The Loki of the session, after these runs."""
     url, _ = loki_server
     folder = tmp_path_factory.mktemp("events")
@@ -92,7 +81,7 @@ def loki(loki_server: tuple[str, Program], tmp_path_factory: pytest.TempPathFact
         script = [sys.executable, "-c", JOB, str(folder / "spool"), *words]
         done = subprocess.run(script, env=environment, capture_output=True, timeout=DEADLINE, check=False)
         assert bool(words) == bool(done.returncode), done.stderr
-    return Loki(url)
+    return EventsBoard(url)
 
 
 def expression(title: str) -> str:
@@ -103,19 +92,19 @@ def expression(title: str) -> str:
     return text
 
 
-def test_events_are_counted_by_name(loki: Loki) -> None:
+def test_events_are_counted_by_name(loki: EventsBoard) -> None:
     """Numbers and configurations are not events, and another run or service is not counted."""
     found = counted(loki, CHOICES)
     assert dict.fromkeys((("vision", name) for name in NAMES), 2) == found
 
 
-def test_services_of_one_name_are_counted_apart(loki: Loki) -> None:
+def test_services_of_one_name_are_counted_apart(loki: EventsBoard) -> None:
     """With all namespaces, a service without one has its own counts."""
     found = counted(loki, ALL_NAMESPACES)
     assert {**dict.fromkeys((("vision", name) for name in NAMES), 2), **{("", name): 1 for name in NAMES}} == found
 
 
-def counted(loki: Loki, choices: Mapping[str, str]) -> dict[tuple[str, str], int]:
+def counted(loki: EventsBoard, choices: Mapping[str, str]) -> dict[tuple[str, str], int]:
     """Return the counts of events, by namespace and name."""
     series = loki.ask(expression("Events by name"), choices)
     labels = [(each["metric"].get("service_namespace", ""), each["metric"]["event"]) for each in series]
@@ -126,13 +115,13 @@ def counted(loki: Loki, choices: Mapping[str, str]) -> dict[tuple[str, str], int
     "panel", [panel for panel in EVENTS["panels"] if panel.get("datasource", {}).get("uid") == "loki"]
 )
 @pytest.mark.parametrize("choices", [CHOICES, ALL_NAMESPACES], ids=["one namespace", "all namespaces"])
-def test_every_query_finds_something(loki: Loki, panel: dict[str, Any], choices: Mapping[str, str]) -> None:
+def test_every_query_finds_something(loki: EventsBoard, panel: dict[str, Any], choices: Mapping[str, str]) -> None:
     """Each query of the board returns records with a namespace selected, and with all."""
     for target in panel["targets"]:
         assert loki.ask(target["expr"], choices)
 
 
-def test_lists_show_rank_and_step(loki: Loki) -> None:
+def test_lists_show_rank_and_step(loki: EventsBoard) -> None:
     """Events, those that are severe, and the calls of log() and config(), each in a list."""
     severe = 2 * ["loss.nan rank=0 step=3"]
     assert severe == loki.lines(expression("Warnings and errors"))
@@ -148,7 +137,7 @@ def test_lists_show_rank_and_step(loki: Loki) -> None:
 
 
 @pytest.mark.parametrize("board", BOARDS, ids=lambda board: board["uid"])
-def test_starts_and_ends_are_annotations(loki: Loki, board: dict[str, Any]) -> None:
+def test_starts_and_ends_are_annotations(loki: EventsBoard, board: dict[str, Any]) -> None:
     """Each board marks them, with the status of the end and the attempt of a restart."""
     (annotation,) = board["annotations"]["list"]
     assert "loki" == annotation["datasource"]["uid"]

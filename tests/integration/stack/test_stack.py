@@ -6,9 +6,12 @@ import os
 import shutil
 import signal
 import socket
+import socketserver
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
+from threading import Thread
 from typing import TYPE_CHECKING
 
 import pytest
@@ -88,6 +91,28 @@ def stack(environment: dict[str, str], command: list[str]) -> Iterator[Stack]:
         subprocess.run(remove, env=environment, capture_output=True, timeout=60, check=True)
 
 
+@contextmanager
+def talking(port: int) -> Iterator[None]:
+    """A server that greets each client with a line that is not HTTP."""
+
+    class Greeting(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(1)
+            self.request.sendall(b"220 hello\r\n")
+
+    class Server(socketserver.TCPServer):
+        allow_reuse_address = True
+
+    with Server(("127.0.0.1", port), Greeting) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield
+        finally:
+            server.shutdown()
+            thread.join()
+
+
 def listening(port: str) -> bool:
     """Return True if a port accepts connections."""
     with socket.socket() as client:
@@ -105,6 +130,7 @@ def test_up_look_and_down(stack: Stack, environment: dict[str, str], tmp_path: P
     endpoint = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{environment['OTLP_HTTP_PORT']}"}
     run = train(tmp_path, environment={**os.environ, **endpoint})
     assert {} == run.dropped
+    assert "30d or 8GiB" == prometheus.ask("status/runtimeinfo")["storageRetention"]
     check(prometheus, run)
     check_events(loki, run)
     assert {"TrainingEventError", "TrainingRunFailed", "TrainingRunPreempted"} == {
@@ -146,9 +172,15 @@ def test_what_is_in_the_way_is_named(stack: Stack, environment: dict[str, str], 
     with socket.create_server(("127.0.0.1", int(environment["OTLP_GRPC_PORT"]))):
         assert f"otelcol did not start, see {data_folder(tmp_path) / 'otelcol.log'}" in stack("up", status=1).stderr
     assert not any(listening(environment[name]) for name in PORTS)
+    with talking(int(environment["PROMETHEUS_PORT"])):
+        assert "something else listens at http://127.0.0.1:" in stack("up", status=1).stderr
     with socket.create_server(("127.0.0.1", int(environment["LOKI_GRPC_PORT"]))):
         assert f"loki did not start, see {data_folder(tmp_path) / 'loki.log'}" in stack("up", status=1).stderr
     assert not any(listening(environment[name]) for name in PORTS)
+    with_word = {**environment, "LOKI_PORT": "loki"}
+    assert "LOKI_PORT must be a number, got 'loki'" in stack("up", status=1, environment=with_word).stderr
+    environment["MONITEL_BACKENDS"] = ""
+    assert "there is no program prometheus in PATH" in stack("up", status=1).stderr
     environment["MONITEL_BACKENDS"] = str(tmp_path / "missing")
     assert "there is no program prometheus in the folder MONITEL_BACKENDS=" in stack("up", status=1).stderr
     assert not listening(environment["PROMETHEUS_PORT"])
