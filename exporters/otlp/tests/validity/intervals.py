@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .envelope import identity
+from .envelope import OWN, identity
 from .points import CUMULATIVE, DELTA, number_of
 
 if TYPE_CHECKING:
@@ -39,7 +39,8 @@ class Intervals:
 
     Args:
         findings: Receives the violations.
-        undisturbed: Each point must arrive once, and the points of a series must ascend from request to request.
+        undisturbed: Each point must arrive once, and the points of a series of monitel must ascend from request to
+            request. Several threads may collect with the reader of an application.
     """
 
     def __init__(self, findings: Findings, *, undisturbed: bool = True) -> None:
@@ -50,6 +51,7 @@ class Intervals:
     def collect(self, scoped: Scoped) -> None:
         """Keep the points of one scope in one request, which has not arrived before."""
         begun: dict[tuple[bytes, str, str, bytes], int] = {}
+        ordered = self._undisturbed and scoped.scope == OWN
         for number, metric in enumerate(scoped.records):
             kind = metric.WhichOneof("data")
             if kind is None:
@@ -62,7 +64,7 @@ class Intervals:
                 series = self._series.get(key)
                 if series is None:
                     series = self._series[key] = _Series(metric.name, temporality, monotonic=monotonic)
-                latest_ns = begun.get(key, series.samples[-1].time_ns if self._undisturbed and series.samples else 0)
+                latest_ns = begun.get(key, series.samples[-1].time_ns if ordered and series.samples else 0)
                 begun[key] = point.time_unix_nano
                 if 0 < point.time_unix_nano < latest_ns:
                     self._findings.add("series.order", f"{scoped.path}[{number}] {metric.name}", point.time_unix_nano)
