@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -90,6 +91,16 @@ def fresh_state(packages: Callable[[], list[ModuleType]]) -> Iterator[None]:
         names.NAMES.forget()
     if (start_points := sys.modules.get("monitel_otlp.metrics.start_points")) is not None:
         start_points._latest.clear()  # clocks of tests run ahead
+
+
+@pytest.fixture(autouse=True)
+def usual_logging() -> Iterator[None]:
+    """Remove what an example has configured: its handler prints to a stream that is closed after the test."""
+    root = logging.getLogger()
+    handlers, level = [*root.handlers], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 @pytest.fixture(autouse=True)

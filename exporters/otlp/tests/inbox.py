@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     Rule = Callable[["Request"], "Answer | None"]
 
 CUMULATIVE = 2  # aggregation temporality
+TEMPORALITY = "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE"
 DEADLINE = 20.0  # seconds, for operations that take a fraction of a second
 
 #: The inboxes of the running test. At its end everything that they have accepted is checked; see ``validity``.

@@ -23,3 +23,11 @@ def increase(receiver: Inbox, metric: str) -> float:
             assert after.time_ns - before.time_ns >= _MILLISECOND_NS
             total += after.value - before.value
     return total
+
+
+def of_parent_and_child(points: list[Point]) -> tuple[list[Point], list[Point]]:
+    """Return the points of the process that has sent the first one, and those of its forked child."""
+    pid = points[0].resource["process.pid"]
+    return [each for each in points if each.resource["process.pid"] == pid], [
+        each for each in points if each.resource["process.pid"] != pid
+    ]

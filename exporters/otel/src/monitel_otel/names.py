@@ -25,7 +25,8 @@ Metrics = dict[str, tuple[str, bool]]  # suffix, unit, and True for a monotonic 
 
 _OWN = "metric of monitel"
 _WORDS = {"Stat": ".stat", "logged number": ".number", "counter": ".counter"}
-_WAITS: Metrics = {
+#: The metrics of a wait counter: time and number of the waits that have ended, waits in progress, the longest wait.
+WAITS: Metrics = {
     ".wait.time": ("s", True),
     ".wait.count": ("{wait}", True),
     ".wait.active": ("{wait}", False),
@@ -143,7 +144,7 @@ class MetricNames:
         return self._new(kind, name)
 
     def _new(self, kind: str, name: str) -> str:
-        metrics = _WAITS
+        metrics = WAITS
         if kind == "logged number":
             metrics = {"": (unit_of_number(name), False)}
         elif kind == "counter":

@@ -8,12 +8,20 @@ from typing import TYPE_CHECKING, NamedTuple
 from opentelemetry.metrics import Observation
 
 import monitel
-from monitel_otel.names import NAMES
+from monitel_otel.names import NAMES, WAITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from opentelemetry.metrics import CallbackOptions, Meter
+
+
+_DESCRIPTIONS = (
+    "Time spent waiting",
+    "Waits that have ended",
+    "Waits in progress",
+    "The longest wait that ended since the last export",
+)
 
 
 class WaitMetric(NamedTuple):
@@ -50,12 +58,8 @@ class WaitMetrics(NamedTuple):
         """
         name = NAMES.of_wait_counter(key)
         note = "" if name == key else f" (WaitCounter {key!r})"
-        return cls(
-            WaitMetric(f"{name}.wait.time", "s", f"Time spent waiting{note}"),
-            WaitMetric(f"{name}.wait.count", "{wait}", f"Waits that have ended{note}"),
-            WaitMetric(f"{name}.wait.active", "{wait}", f"Waits in progress{note}"),
-            WaitMetric(f"{name}.wait.max", "s", f"The longest wait that ended since the last export{note}"),
-        )
+        described = zip(WAITS.items(), _DESCRIPTIONS, strict=True)
+        return cls(*(WaitMetric(f"{name}{suffix}", unit, f"{text}{note}") for (suffix, (unit, _)), text in described))
 
 
 class WaitInstruments:

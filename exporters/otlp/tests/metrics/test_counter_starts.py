@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from exporters.otlp.tests.inbox import DEADLINE, points_of
+from exporters.otlp.tests.inbox import DEADLINE, TEMPORALITY, points_of
 from exporters.otlp.tests.series import increase
 
 import monitel
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 MILLISECOND_NS = 1_000_000
 HOUR_NS = 3_600 * 10**9
-TEMPORALITY = "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE"
 
 
 def test_series_begins_with_zero_at_the_start_of_the_counter(receiver: Receiver, start: Start) -> None:

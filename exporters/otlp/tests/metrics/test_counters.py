@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from exporters.otlp.tests.checks import warnings_with
-from exporters.otlp.tests.inbox import CUMULATIVE, DEADLINE, Answer
+from exporters.otlp.tests.inbox import CUMULATIVE, DEADLINE, TEMPORALITY, Answer
 from exporters.otlp.tests.pipelines import metric_requests
 from exporters.otlp.tests.producers import run_together
 from exporters.otlp.tests.series import increase
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 DELTA = 1
 MILLISECOND_NS = 1_000_000
 HOUR_NS = 3_600 * 10**9
-TEMPORALITY = "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE"
 
 
 def test_counter_is_a_monotonic_sum_with_its_bare_name(receiver: Receiver, start: Start) -> None:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import pytest
-from exporters.otlp.tests.inbox import points_of
+from exporters.otlp.tests.inbox import TEMPORALITY, points_of
 from exporters.otlp.tests.producers import close_windows
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,7 +33,6 @@ MINUTE_NS = 60_000_000_000
 DELTA, CUMULATIVE = 1, 2
 PERCENTILES = ["x.p50", "x.p90", "x.p95", "x.p99"]
 AGGREGATION = "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION"
-TEMPORALITY = "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE"
 
 
 def decoded(point: Point) -> Histogram:

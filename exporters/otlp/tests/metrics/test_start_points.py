@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from exporters.otlp.tests.inbox import TEMPORALITY
 from exporters.otlp.tests.pipelines import busy_encoder
 from exporters.otlp.tests.raw.round_trip import ENCODED_RESOURCE, RESOURCE, Lost, replayed, weights_of
 from hypothesis import given
@@ -32,7 +33,6 @@ MILLISECOND_NS = 1_000_000
 SECOND_NS = 10**9
 HALF_HOUR_NS = 1_800 * SECOND_NS
 START_NS = 1_767_225_600 * SECOND_NS  # of the totals
-TEMPORALITY = "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE"
 
 # Series, metric: each point's time and value.
 Points = dict[tuple[str, str], list[tuple[int, float]]]

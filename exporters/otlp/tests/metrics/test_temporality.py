@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from exporters.otlp.tests.inbox import points_of
+from exporters.otlp.tests.inbox import TEMPORALITY, points_of
 from exporters.otlp.tests.metrics.test_distributions import decoded
 from exporters.otlp.tests.producers import close_windows
 from exporters.otlp.tests.raw.round_trip import ENCODED_RESOURCE, RESOURCE, Lost, replayed
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from monitel_otlp.messages.request import FrozenRequest
 
 PREFERENCES = ["cumulative", "delta", "lowmemory"]
-TEMPORALITY = "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE"
 DELTA, CUMULATIVE = 1, 2
 START_NS = 1_767_225_600_000_000_000
 SECOND_NS = 10**9

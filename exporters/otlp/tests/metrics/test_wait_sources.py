@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from exporters.otlp.tests.checks import wait_until, warnings_with
-from exporters.otlp.tests.inbox import DEADLINE
+from exporters.otlp.tests.inbox import DEADLINE, TEMPORALITY
 from exporters.otlp.tests.producers import wait
 from exporters.otlp.tests.series import increase
 
@@ -20,13 +20,12 @@ from monitel.testing import ManualClock
 from monitel_otlp.metrics.rising_sums import RisingSums, Total
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from exporters.otlp.tests.pipelines import Start
     from exporters.otlp.tests.receiver import Receiver
 
-
-TEMPORALITY = "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE"
+    Export = Callable[..., None]
 
 
 @pytest.fixture
@@ -63,20 +62,29 @@ def test_totals_of_a_source_are_sent(
     assert [5.0, 1.0] == receiver.values("old.wait.max")  # the only wait since then took 1 s
 
 
-@pytest.mark.parametrize("temporality", ["cumulative", "delta"])
-def test_source_that_falls_has_a_new_start(
-    receiver: Receiver,
-    start: Start,
-    theirs: dict[str, WaitReading],
-    monkeypatch: pytest.MonkeyPatch,
-    temporality: str,
-) -> None:
+@pytest.fixture(params=["cumulative", "delta"])
+def temporality(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the temporality of the test's pipeline."""
+    monkeypatch.setenv(TEMPORALITY, request.param)
+    return str(request.param)
+
+
+@pytest.fixture
+def export(start: Start, theirs: dict[str, WaitReading], temporality: str) -> Export:
+    """Return a function that exports readings of a key, which has the name of the temporality, one after the other."""
+
+    def export(*readings: WaitReading) -> None:
+        pipeline = start()
+        for reading in readings:
+            theirs[temporality] = reading
+            assert pipeline.force_flush(DEADLINE)
+
+    return export
+
+
+def test_source_that_falls_has_a_new_start(receiver: Receiver, temporality: str, export: Export) -> None:
     """Time and count begin again together, even if one of them has risen. There is no negative difference."""
-    monkeypatch.setenv(TEMPORALITY, temporality)
-    pipeline = start()
-    for reading in (WaitReading(5, 2.0, 1.0, 0), WaitReading(2, 3.0, 3.0, 0), WaitReading(3, 4.0, 3.0, 0)):
-        theirs[temporality] = reading
-        assert pipeline.force_flush(DEADLINE)
+    export(WaitReading(5, 2.0, 1.0, 0), WaitReading(2, 3.0, 3.0, 0), WaitReading(3, 4.0, 3.0, 0))
     for name, total in (("time", 2.0 + 4.0), ("count", 5 + 3)):
         metric = f"{temporality}.wait.{name}"
         points = receiver.points(metric)
@@ -94,20 +102,11 @@ def test_source_that_falls_has_a_new_start(
         assert total == first[-1].value + second[-1].value
 
 
-@pytest.mark.parametrize("temporality", ["cumulative", "delta"])
 def test_source_that_falls_to_zero_and_rises_loses_nothing(
-    receiver: Receiver,
-    start: Start,
-    theirs: dict[str, WaitReading],
-    monkeypatch: pytest.MonkeyPatch,
-    temporality: str,
+    receiver: Receiver, temporality: str, export: Export
 ) -> None:
     """With delta temporality a total of zero has no point; the next point is the whole total."""
-    monkeypatch.setenv(TEMPORALITY, temporality)
-    pipeline = start()
-    for reading in (WaitReading(5, 2.0, 1.0, 0), WaitReading(0, 0.0, 0.0, 0), WaitReading(7, 4.0, 3.0, 0)):
-        theirs[temporality] = reading
-        assert pipeline.force_flush(DEADLINE)
+    export(WaitReading(5, 2.0, 1.0, 0), WaitReading(0, 0.0, 0.0, 0), WaitReading(7, 4.0, 3.0, 0))
     for name, total in (("time", 2.0 + 4.0), ("count", 5 + 7)):
         points = receiver.points(f"{temporality}.wait.{name}")
         if temporality == "delta":

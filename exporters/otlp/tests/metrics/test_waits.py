@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from exporters.otlp.tests.checks import warnings_with
-from exporters.otlp.tests.inbox import CUMULATIVE, DEADLINE, Answer, points_of
+from exporters.otlp.tests.inbox import CUMULATIVE, DEADLINE, TEMPORALITY, Answer, points_of
 from exporters.otlp.tests.pipelines import metric_requests
 from exporters.otlp.tests.producers import run_together, wait
 from exporters.otlp.tests.series import increase
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 DELTA = 1
 MILLISECOND_NS = 1_000_000
-TEMPORALITY = "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE"
 
 
 def test_wait_counter_has_four_metrics(receiver: Receiver, start: Start) -> None:

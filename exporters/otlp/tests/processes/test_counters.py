@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from exporters.otlp.tests.series import increase
+from exporters.otlp.tests.inbox import TEMPORALITY
+from exporters.otlp.tests.series import increase, of_parent_and_child
 
 if TYPE_CHECKING:
     from exporters.otlp.tests.receiver import Receiver
     from exporters.otlp.tests.scripts import Run, Terminate
-
-TEMPORALITY = "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE"
 
 
 def test_last_total_arrives_at_exit(receiver: Receiver, train: Run) -> None:
@@ -76,9 +75,7 @@ def test_forked_child_counts_from_zero(receiver: Receiver, train: Run, temporali
         "samples.add(1)\n",
         receiver.url,
     )
-    points = receiver.points("samples")
-    child = [point for point in points if point.resource["process.pid"] != points[0].resource["process.pid"]]
-    parent = [point for point in points if point not in child]
+    parent, child = of_parent_and_child(receiver.points("samples"))
     assert min(point.start_ns for point in child) > max(point.start_ns for point in parent[:1])
     if temporality == "cumulative":
         assert ({100, 101}, {7}) == ({point.value for point in parent}, {point.value for point in child})

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from exporters.otlp.tests.series import increase
+from exporters.otlp.tests.inbox import TEMPORALITY
+from exporters.otlp.tests.series import increase, of_parent_and_child
 
 if TYPE_CHECKING:
     from exporters.otlp.tests.receiver import Receiver
     from exporters.otlp.tests.scripts import Run, Terminate
 
-TEMPORALITY = "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE"
 
 WAIT = """
 waiting = monitel.WaitCounter("loading")
@@ -86,9 +86,7 @@ def test_forked_child_counts_from_zero(receiver: Receiver, train: Run, temporali
         "wait(1)\n",
         receiver.url,
     )
-    points = receiver.points("loading.wait.count")
-    child = [point for point in points if point.resource["process.pid"] != points[0].resource["process.pid"]]
-    parent = [point for point in points if point not in child]
+    parent, child = of_parent_and_child(receiver.points("loading.wait.count"))
     assert parent[0].start_ns < int(ended.stdout.split()[0]) < min(point.start_ns for point in child)
     if temporality == "cumulative":
         assert ({100, 101}, {7}) == ({point.value for point in parent}, {point.value for point in child})
