@@ -18,6 +18,7 @@ from monitel.handlers import (
     unregister_event_handler,
 )
 from monitel.histogram import Histogram
+from monitel.activities import Activity, Ledger, activity, ledger
 from monitel.logged_numbers import LoggedNumbers, log
 from monitel.registry import close_expired_windows, flush, stat
 from monitel.run_config import RunConfig, config
@@ -45,12 +46,14 @@ __all__ = [
     "STDDEV",
     "SUM",
     "VALUE",
+    "Activity",
     "Aggregation",
     "Counter",
     "CounterReading",
     "Event",
     "EventHandlerHandle",
     "Histogram",
+    "Ledger",
     "LoggedNumbers",
     "RunConfig",
     "Severity",
@@ -63,6 +66,7 @@ __all__ = [
     "Window",
     "_WaitCounter",
     "_WaitCounterTracker",
+    "activity",
     "close_expired_windows",
     "config",
     "counter",
@@ -71,6 +75,7 @@ __all__ = [
     "emit",
     "flush",
     "get_step",
+    "ledger",
     "log",
     "log_event",
     "profiler",

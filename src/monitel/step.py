@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from operator import index
 
-from monitel import _window
+from monitel import _window, activities
 from monitel.attributes import INT64_MAX
 
 
 def set_step(n: int) -> None:
     """Set the training step of this process.
 
-    Windows record it at their first and last sample, exporters add it to events as ``training.step``. It may go
+    The first call ends ``startup`` in :func:`monitel.ledger`. Windows record it at their first and last sample, exporters add it to events as ``training.step``. It may go
     back, as it does when a run resumes from a checkpoint.
 
     Args:
@@ -34,6 +34,8 @@ def set_step(n: int) -> None:
     if not 0 <= step <= INT64_MAX:
         raise ValueError(f"set_step() takes a step from 0 to 2**63 - 1, got {step}")
     _window.set_step(step)
+    if not activities.stepping:
+        activities.begin_steps()
 
 
 def get_step() -> int | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from monitel.failures import error_type
 from monitel.profiler.ranges import _ranges, listeners
-from monitel.profiler.ranges.decoration import decorated
+from monitel.decoration import decorated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -1,0 +1,202 @@
+"""The ledger: the wall-clock time of this process, divided into activities, of which there is exactly one at a time."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from sys import modules
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from monitel._activities import Activities, Activity
+from monitel.attributes import checked_text
+from monitel.decoration import decorated
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["ACTIVITIES", "Activity", "Ledger", "activity", "begin_steps", "ledger", "stepping"]
+
+_Function = TypeVar("_Function", bound="Callable[..., Any]")
+
+#: The activities that monitel itself uses, in the order in which they are shown.
+ACTIVITIES = (
+    *("startup", "init", "compile", "data", "step", "checkpoint.save", "checkpoint.load", "evaluation", "stuck"),
+    *("other", "shutdown"),
+)
+_OF_STARTUP = {"startup", "init", "compile", "data", "checkpoint.load"}  # the first other activity ends startup
+_NAMES = 64  # metrics have one series for each
+_HOUR_NS = 3600 * 10**9
+
+#: True from the first step of this process on.
+stepping = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The time of this process up to one moment.
+
+    Attributes:
+        elapsed_ns: Nanoseconds since the start, suspended time included: the sum of ``activities``.
+        activities: Nanoseconds of each activity so far, by name.
+        current: Name of the activity at that moment.
+        start_ns: The start, in nanoseconds since the Unix epoch.
+        origin: What the start is: ``"process"``, ``"import"`` of monitel where the start of the process is not known, or
+            ``"fork"``.
+        ignored: Number of activities that other threads than the training thread have entered, or that were nested too
+            deeply.
+    """
+
+    elapsed_ns: int
+    activities: Mapping[str, int]
+    current: str
+    start_ns: int
+    origin: str
+    ignored: int
+
+    @property
+    def goodput(self) -> float | None:
+        """The share of ``step`` in the elapsed time; None before the first step."""
+        steps_ns = self.activities.get("step")
+        return None if steps_ns is None or not self.elapsed_ns else steps_ns / self.elapsed_ns
+
+
+class _Untraced:
+    """Takes the place of an activity while torch.compile traces the caller."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_exception: object) -> None:
+        pass
+
+    def __call__(self, function: _Function) -> _Function:
+        return function
+
+
+def activity(name: str) -> Activity:
+    """Return a context manager and decorator: the time inside it counts as this activity.
+
+    The time of the training thread is divided into activities without gap or overlap. Nested activities belong to the
+    innermost one. Time without an activity is ``startup`` before the first step (:func:`monitel.set_step`) and ``step``
+    after it; in a process without steps it is ``other`` once an activity has begun that is not part of a start.
+
+    The training thread is the main thread, or another thread that is the first to set a step. Activities of other
+    threads are ignored and counted. Each entry is a token, which is removed wherever it lies: asyncio tasks and
+    suspended generators may enter and leave in any order. A decorated generator counts while it runs, not while its
+    consumer does. While torch.compile traces the caller, it has no effect. A forked child has a ledger from its own
+    first step on.
+
+    Args:
+        name: Any name; monitel itself uses those of ``monitel.activities.ACTIVITIES``. Beyond 64 names, further ones count
+            as ``other``.
+
+    Raises:
+        TypeError: Not a str.
+        ValueError: An empty name.
+
+    Example:
+        >>> import monitel
+        >>> with monitel.activity("evaluation"):
+        ...     accuracy = sum(range(10)) / 45
+        >>> book = monitel.ledger()
+        >>> "evaluation" in book.activities, sum(book.activities.values()) == book.elapsed_ns
+        (True, True)
+    """
+    if "torch._dynamo" in modules and modules["torch"].compiler.is_dynamo_compiling():  # compiling(), inlined
+        return _Untraced()  # type: ignore[return-value]  # a new one: dynamo refuses a global one
+    return _activity(name)
+
+
+def ledger() -> Ledger | None:
+    """Return the ledger of this process up to now; None in a forked child that has not made a step.
+
+    The sum of the activities is the elapsed time, to the nanosecond. Any thread may call it, at any time.
+
+    Example:
+        >>> import monitel
+        >>> book = monitel.ledger()
+        >>> book.elapsed_ns == sum(book.activities.values())
+        True
+    """
+    found = _activities.read()
+    if found is None:
+        return None
+    elapsed_ns, activities, current, ignored = found
+    shown = {name: activities[name] for name in ACTIVITIES if name in activities}
+    return Ledger(elapsed_ns, shown | activities, current, *_start, ignored)
+
+
+def begin_steps() -> None:
+    """End ``startup``, at the first step of this process; the calling thread is the training thread."""
+    global stepping
+    if _forked_ns is not None:
+        _begin(_forked_ns, "fork")
+    stepping = True
+    _activities.end_startup("step")
+
+
+def _new_name(name: object) -> tuple[str, bool]:
+    """Return the name under which a new name counts, and whether it ends startup."""
+    checked = checked_text("activity name", name)
+    if not checked:
+        raise ValueError("an activity's name must not be empty")
+    if checked not in ACTIVITIES and checked not in _own_names:
+        if len(_own_names) >= _NAMES - len(ACTIVITIES):
+            return "other", True
+        _own_names.add(checked)
+    return checked, checked not in _OF_STARTUP
+
+
+def _decorate(function: _Function, name: str) -> _Function:
+    return decorated(function, lambda: activity(name))
+
+
+def _process_start_ns() -> int | None:
+    """Return the start of this process by the ledger's clock; None where it cannot be read, or is an hour ago.
+
+    It includes what ran in the process before ``exec``. A process that has run for an hour before it imports monitel is
+    a notebook or a server, whose past is not a start of this training.
+    """
+    try:
+        with open("/proc/self/stat", "rb") as file:  # noqa: PTH123  pathlib is not loaded for it
+            after_name = file.read().rpartition(b")")[2].split()
+        start_ns = int(after_name[19]) * 10**9 // os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError, AttributeError):
+        return None
+    return start_ns if 0 <= _activities.now() - start_ns < _HOUR_NS else None
+
+
+def _begin(start_ns: int | None, origin: str) -> None:
+    global _start, stepping, _forked_ns
+    now_ns = _activities.now()
+    begin_ns = now_ns if start_ns is None else start_ns
+    _start = time.time_ns() - (now_ns - begin_ns), origin
+    stepping, _forked_ns = False, None
+    _activities.begin(begin_ns, "startup", "other")
+
+
+def _stop_in_child() -> None:
+    global stepping, _forked_ns
+    stepping, _forked_ns = False, _activities.now()
+    _activities.stop()
+
+
+def _open() -> None:
+    """Start the ledger of this process."""
+    global _activities, _activity
+    _activities = Activities(_new_name, _decorate)
+    _activity = _activities.activity
+    _own_names.clear()
+    start_ns = _process_start_ns()
+    _begin(start_ns, "import" if start_ns is None else "process")
+
+
+_own_names: set[str] = set()
+_activities: Activities
+_activity: Callable[[str], Activity]
+_start: tuple[int, str]
+_forked_ns: int | None
+_open()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_stop_in_child)
