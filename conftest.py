@@ -60,6 +60,7 @@ def _left_as_found(package: ModuleType) -> Iterator[None]:
     found_counters = [{*each} for each in counted]
     window.set_step(None)  # there is no public way to forget the step
     package.activities._open()
+    package.training_time._forget()
     yield
     for handle in {*handlers._handlers} - found[0]:
         package.unregister_event_handler(handle)

@@ -43,6 +43,7 @@ OUR_NAMES = {
     *("HISTOGRAM", "STDDEV", "Histogram"),
     *("WaitCounter", "WaitMaxima", "WaitReading", "wait_counters"),
     *("Counter", "CounterReading", "counter", "counters"),
+    *("Activity", "Ledger", "activity", "ledger"),
     *("profiler", "testing"),
 }
 TORCHS_PROFILER_NAMES = {
@@ -58,6 +59,7 @@ TORCH_BRIDGE_NAMES = {"Instrumentation", "Replacement", "instrument", "replace"}
 PUBLIC_MODULES = {
     *("monitel", "monitel.testing", "monitel.attributes", "monitel.bounded_queue", "monitel.exit", "monitel.sigterm"),
     *("monitel.before_flush", "monitel.readings", "monitel.run_events", "monitel.variables"),
+    *("monitel.activities", "monitel.training_time"),
     *("monitel.profiler", "monitel.profiler.ranges", "monitel.torch"),
 }
 
@@ -68,6 +70,7 @@ LAYERS = [
     *("logged_numbers", "run_config"),
     *("pending", "timer", "stat_arguments", "stats", "before_flush", "registry"),
     *("counter", "training_counters"),
+    *("_activities_py", "_activities", "decoration", "activities", "training_time"),
     *("step", "wait_counter", "readings", "tensorboard", "exit", "sigterm", "testing"),
     *("masking", "variables", "run_description", "exit_code", "run_events"),
     *("profiler", "__init__", "torch", "integrations"),

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from monitel import exit as _exit  # noqa: F401  flushes at exit
 from monitel import testing
+from monitel import training_time as _training_time  # noqa: F401  counts the time of each activity
+from monitel.activities import Activity, Ledger, activity, ledger
 from monitel.aggregation import COUNT, HISTOGRAM, MAX, MEAN, MIN, STDDEV, SUM, VALUE, Aggregation
 from monitel.counter import Counter, CounterReading, counter, counters
 from monitel.event import STAT_EVENT, Event, Severity, data_value_t
@@ -18,7 +20,6 @@ from monitel.handlers import (
     unregister_event_handler,
 )
 from monitel.histogram import Histogram
-from monitel.activities import Activity, Ledger, activity, ledger
 from monitel.logged_numbers import LoggedNumbers, log
 from monitel.registry import close_expired_windows, flush, stat
 from monitel.run_config import RunConfig, config

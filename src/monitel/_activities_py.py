@@ -36,9 +36,7 @@ class _State(NamedTuple):
     def current(self) -> str:
         return self.stack[-1][1] if self.stack else self.between
 
-    def after(
-        self, now_ns: int, between: str, after_startup: str | None, stack: tuple[tuple[int, str], ...]
-    ) -> _State:
+    def after(self, now_ns: int, between: str, after_startup: str | None, stack: tuple[tuple[int, str], ...]) -> _State:
         """Return the state after a change: the time up to now belongs to the current activity."""
         start_ns, since_ns, totals, *_ = self
         if now_ns > since_ns:
@@ -65,9 +63,9 @@ class Activity:
         return self
 
     def __exit__(self, *_exception: object) -> None:
-        if self._ignored and not self._activities._is_owner():
-            self._ignored -= 1
-        elif not self._activities._leave(self) and self._ignored:
+        if (self._ignored and not self._activities._is_owner()) or (
+            not self._activities._leave(self) and self._ignored
+        ):
             self._ignored -= 1
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -265,8 +265,7 @@ class Accumulator:
         """Close the window of the interval that has ended, and start the interval of ``tick``."""
         if not self._window:
             raise RuntimeError(
-                "Stat.__init__() was not called: a subclass must call "
-                "super().__init__(name, aggregations, window_size)"
+                "Stat.__init__() was not called: a subclass must call super().__init__(name, aggregations, window_size)"
             )
         closed = self._close_window()
         self._start_interval(tick)

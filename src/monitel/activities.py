@@ -15,7 +15,7 @@ from monitel.decoration import decorated
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["ACTIVITIES", "Activity", "Ledger", "activity", "begin_steps", "ledger", "stepping"]
+__all__ = ["ACTIVITIES", "Activity", "Ledger", "activity", "begin_shutdown", "begin_steps", "ledger", "stepping"]
 
 _Function = TypeVar("_Function", bound="Callable[..., Any]")
 
@@ -136,6 +136,18 @@ def begin_steps() -> None:
     _activities.end_startup("step")
 
 
+def begin_shutdown() -> None:
+    """Count all time from now on as ``shutdown``, at the end of the process; the calling thread is the owner.
+
+    Exporters that end the run's telemetry call it: at the exit of the interpreter, or when SIGTERM has arrived.
+    """
+    global _shutdown
+    if _forked_ns is None and _shutdown is None:
+        _activities.end_startup("shutdown")
+        _shutdown = _activity("shutdown")
+        _shutdown.__enter__()  # inside activities that the exit has interrupted
+
+
 def _new_name(name: object) -> tuple[str, bool]:
     """Return the name under which a new name counts, and whether it ends startup."""
     checked = checked_text("activity name", name)
@@ -168,11 +180,11 @@ def _process_start_ns() -> int | None:
 
 
 def _begin(start_ns: int | None, origin: str) -> None:
-    global _start, stepping, _forked_ns
+    global _start, stepping, _forked_ns, _shutdown
     now_ns = _activities.now()
     begin_ns = now_ns if start_ns is None else start_ns
     _start = time.time_ns() - (now_ns - begin_ns), origin
-    stepping, _forked_ns = False, None
+    stepping, _forked_ns, _shutdown = False, None, None
     _activities.begin(begin_ns, "startup", "other")
 
 
@@ -196,6 +208,7 @@ _own_names: set[str] = set()
 _activities: Activities
 _activity: Callable[[str], Activity]
 _start: tuple[int, str]
+_shutdown: Activity | None
 _forked_ns: int | None
 _open()
 if hasattr(os, "register_at_fork"):

@@ -13,13 +13,14 @@ from monitel import clock
 from monitel.attributes import INT64_MAX, checked_attributes, checked_text, typed_items
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping
+    from collections.abc import Callable, Hashable, Mapping
 
     from monitel.attributes import AttributeValue
 
 _lock = RLock()
 _counters: dict[Hashable, Counter] = {}
 _first_of_name: dict[str, Counter] = {}
+_followers: list[Callable[[], None]] = []
 
 
 class CounterReading(NamedTuple):
@@ -113,6 +114,11 @@ class Counter:
         with self._lock:
             self._total += amount  # no call in between, so no signal handler either
 
+    def _follow(self, total: float, start_ns: int) -> None:
+        """Set the total to that of a source, unless it would fall, and the time at which it was zero."""
+        with self._lock:
+            self._total, self._start_ns = max(self._total, total), start_ns
+
     def reading(self) -> CounterReading:
         """Return the total and its start. Takes no lock, so that a signal handler may call it."""
         return CounterReading(self, self.total, self._start_ns)
@@ -185,7 +191,38 @@ def counters() -> list[CounterReading]:
         >>> [reading.total for reading in monitel.counters() if reading.counter.name == "example.batches"]
         [3]
     """
+    for follow in _followers:
+        follow()
     return [each.reading() for each in _counters.copy().values()]
+
+
+def before_reading(follow: Callable[[], None]) -> None:
+    """Call a function at the beginning of each :func:`counters`. It sets totals of counters.
+
+    Args:
+        follow: Fast, takes no lock that is held for long, and never raises.
+
+    Example:
+        >>> from monitel.counter import before_reading
+        >>> before_reading(lambda: None)
+    """
+    _followers.append(follow)
+
+
+def forget(name: str) -> None:
+    """Remove all counters with this name. Their objects stay, but are no longer exported.
+
+    Example:
+        >>> from monitel.counter import counter, find, forget
+        >>> shelves = counter("example.shelves")
+        >>> forget("example.shelves")
+        >>> find("example.shelves") is None
+        True
+    """
+    with _lock:
+        _first_of_name.pop(name, None)
+        for identity in [known for known, each in _counters.items() if each.name == name]:
+            del _counters[identity]
 
 
 def find(name: str) -> Counter | None:

@@ -11,6 +11,7 @@ from threading import RLock
 from typing import Any
 
 from monitel._window import get_step
+from monitel.activities import begin_shutdown
 from monitel.exit import finalize
 from monitel.exit_code import ExitCode
 from monitel.handlers import emit
@@ -44,6 +45,8 @@ def enter(exporter: object, *, enabled: bool | None = None, ends_run: bool = Fal
             an exporter, the run ends in the main thread when the process ends.
     """
     global _began, _due
+    atexit.unregister(begin_shutdown)
+    atexit.register(begin_shutdown)  # before the functions of this exporter, as below
     if enabled is None:
         enabled = bool(read_variables(_CHOICES, {"run_events": True}).get("run_events", True))
     if not enabled or _is_data_loader_worker():
@@ -76,9 +79,10 @@ def leave(exporter: object, error: BaseException | None) -> None:
 
 
 def preempt() -> None:
-    """Record that SIGTERM has arrived: the run is to end as preempted. Takes no lock."""
+    """Record that SIGTERM has arrived: the run is to end as preempted. Waits for no lock that another thread holds."""
     global _due
     _due = _PREEMPTED
+    begin_shutdown()
 
 
 def end_if_due() -> None:

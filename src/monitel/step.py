@@ -11,8 +11,8 @@ from monitel.attributes import INT64_MAX
 def set_step(n: int) -> None:
     """Set the training step of this process.
 
-    The first call ends ``startup`` in :func:`monitel.ledger`. Windows record it at their first and last sample, exporters add it to events as ``training.step``. It may go
-    back, as it does when a run resumes from a checkpoint.
+    Windows record it at their first and last sample, exporters add it to events as ``training.step``. It may go back,
+    as it does when a run resumes from a checkpoint. The first call ends ``startup`` in :func:`monitel.ledger`.
 
     Args:
         n: At least 0; an int, or an object that converts to one, such as a NumPy integer.

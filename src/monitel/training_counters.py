@@ -1,24 +1,30 @@
-"""Counters of a training loop: steps, samples and tokens. Sources and adapters share them."""
+"""Counters of a training loop: steps, samples, tokens and time. Sources and adapters share them."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from monitel.counter import Counter, counter
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _COUNTERS = {
     "training.steps": ("{step}", "Applied optimizer steps"),
     "training.steps.skipped": ("{step}", "Optimizer steps skipped by gradient scaling"),
     "training.samples": ("{sample}", "Samples in training"),
     "training.tokens": ("{token}", "Tokens in training"),
+    "training.time": ("s", "Wall-clock time by activity"),
 }
 
 
-def training_counter(name: str) -> Counter:
-    """Return one of these counters by its name, with its unit and description.
+def training_counter(name: str, attributes: Mapping[str, str] | None = None) -> Counter:
+    """Return one of these counters by its name and attributes, with its unit and description.
 
     If the user has created it with another unit or description, theirs stay.
     """
     unit, description = _COUNTERS[name]
     try:
-        return counter(name, unit=unit, description=description)
+        return counter(name, unit=unit, description=description, attributes=attributes)
     except ValueError:
-        return counter(name)
+        return counter(name, attributes=attributes)

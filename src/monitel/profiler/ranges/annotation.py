@@ -5,9 +5,9 @@ from __future__ import annotations
 from sys import modules
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from monitel.decoration import decorated
 from monitel.failures import error_type
 from monitel.profiler.ranges import _ranges, listeners
-from monitel.decoration import decorated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from monitel import clock
+from monitel import activities, clock
 from monitel._window import get_step, own_add, set_step
 from monitel.failures import call_each
 from monitel.torch._compat import compile_only_below, untraced
@@ -160,6 +160,8 @@ class Steps:
                     record_step(since_ns, now_ns)  # before the step changes, so it has the step of the ranges within
                 step = (get_step() or 0) + 1
                 set_step(step)
+                if not activities.stepping:
+                    activities.begin_steps()
                 if not undecided:
                     self._applied._total += 1  # as add() does
         if undecided:
