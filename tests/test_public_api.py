@@ -59,7 +59,7 @@ TORCH_BRIDGE_NAMES = {"Instrumentation", "Replacement", "instrument", "replace"}
 PUBLIC_MODULES = {
     *("monitel", "monitel.testing", "monitel.attributes", "monitel.bounded_queue", "monitel.exit", "monitel.sigterm"),
     *("monitel.before_flush", "monitel.readings", "monitel.run_events", "monitel.variables"),
-    *("monitel.activities", "monitel.training_time"),
+    *("monitel.activities", "monitel.step", "monitel.training_time"),
     *("monitel.profiler", "monitel.profiler.ranges", "monitel.torch"),
 }
 
@@ -72,7 +72,7 @@ LAYERS = [
     *("counter", "training_counters"),
     *("_activities_py", "_activities", "decoration", "activities", "training_time"),
     *("step", "wait_counter", "readings", "tensorboard", "exit", "sigterm", "testing"),
-    *("masking", "variables", "run_description", "exit_code", "run_events"),
+    *("masking", "variables", "run_description", "exit_code", "run_events", "checkpoints"),
     *("profiler", "__init__", "torch", "integrations"),
 ]
 

@@ -23,7 +23,7 @@
 #endif
 
 enum {
-    NAMES = 128, /* ledger.py gives fewer */
+    NAMES = 128, /* activities.py gives fewer */
     DEPTH = 256, /* of nested activities; deeper ones are ignored */
 };
 
@@ -36,22 +36,17 @@ typedef struct {
 } Slot;
 
 typedef struct {
-    const Activity *activity; /* not owned: an activity leaves when it is deallocated */
-    int slot;
-} Entry;
-
-typedef struct {
     PyObject_HEAD
     PyObject *slot_of_name; /* dict: name to index */
     PyObject *new_name, *decorate, *clock; /* clock is NULL: the system's */
     Slot slots[NAMES];
-    Entry stack[DEPTH];
+    Activity *stack[DEPTH]; /* entered; not owned: an activity leaves when it is deallocated */
     int names, depth;
     int between; /* slot of the time without an activity */
     int after_startup; /* slot that replaces it after startup; -1 when startup is over */
     bool runs;
     unsigned long owner;
-    int64_t start_ns, since_ns, ignored;
+    int64_t start_ns, since_ns, changed_ns, ignored;
 #ifdef Py_GIL_DISABLED
     PyMutex mutex;
 #endif
@@ -84,15 +79,39 @@ reading(Activities *self)
     return now;
 }
 
+/* In a step: the current activity. */
+static int
+current_slot(const Activities *self)
+{
+    return self->depth > 0 ? self->stack[self->depth - 1]->slot : self->between;
+}
+
 /* In a step: give the time up to now to the current activity. */
 static void
 advance(Activities *self, int64_t now_ns)
 {
     if (self->runs && now_ns > self->since_ns) {
-        int slot = self->depth > 0 ? self->stack[self->depth - 1].slot : self->between;
-        self->slots[slot].total_ns += now_ns - self->since_ns;
+        self->slots[current_slot(self)].total_ns += now_ns - self->since_ns;
         self->since_ns = now_ns;
     }
+}
+
+/* In a step: let the owner enter an activity; false if it has no effect. */
+static bool
+entered(Activities *self, Activity *activity, int64_t now_ns)
+{
+    if (!self->runs || self->depth == DEPTH) {
+        self->ignored += self->runs;
+        return false;
+    }
+    advance(self, now_ns);
+    if (self->after_startup >= 0 && self->slots[activity->slot].ends_startup) {
+        self->between = self->after_startup;
+        self->after_startup = -1;
+    }
+    self->stack[self->depth++] = activity;
+    self->changed_ns = self->since_ns;
+    return true;
 }
 
 /* In a step: remove the innermost entry of an activity; false if there is none. */
@@ -100,11 +119,12 @@ static bool
 removed(Activities *self, const Activity *activity)
 {
     for (int i = self->depth - 1; i >= 0; i--) {
-        if (self->stack[i].activity == activity) {
+        if (self->stack[i] == activity) {
             for (int above = i + 1; above < self->depth; above++) {
                 self->stack[above - 1] = self->stack[above];
             }
             self->depth--;
+            self->changed_ns = self->since_ns;
             return true;
         }
     }
@@ -120,18 +140,11 @@ activity_enter(Activity *self, PyObject *Py_UNUSED(arguments))
         return NULL;
     }
     LOCK(activities);
-    if (!activities->runs || activities->owner != PyThread_get_thread_ident() || activities->depth == DEPTH) {
-        self->ignored++;
+    bool owns = activities->owner == PyThread_get_thread_ident();
+    if (!owns) {
         activities->ignored += activities->runs;
     }
-    else {
-        advance(activities, now_ns);
-        if (activities->after_startup >= 0 && activities->slots[self->slot].ends_startup) {
-            activities->between = activities->after_startup;
-            activities->after_startup = -1;
-        }
-        activities->stack[activities->depth++] = (Entry){self, self->slot};
-    }
+    self->ignored += !(owns && entered(activities, self, now_ns));
     UNLOCK(activities);
     return Py_NewRef((PyObject *)self);
 }
@@ -205,45 +218,45 @@ activity_dealloc(Activity *self)
     Py_DECREF(activities);
 }
 
+/* The slot of a known name; -1: it is not known, or an exception is set. */
+static int
+known_slot(Activities *self, PyObject *name)
+{
+    PyObject *slot = PyDict_GetItemWithError(self->slot_of_name, name);
+    return slot == NULL ? -1 : (int)PyLong_AsLong(slot);
+}
+
 /* The slot of a name; -1: an exception is set. The first time a hook decides under which name it counts. */
 static int
 slot_of(Activities *self, PyObject *name)
 {
-    if (PyUnicode_CheckExact(name)) {
-        PyObject *known = PyDict_GetItemWithError(self->slot_of_name, name);
-        if (known != NULL) {
-            return (int)PyLong_AsLong(known);
-        }
-        if (PyErr_Occurred()) {
-            return -1;
-        }
+    int slot = PyUnicode_CheckExact(name) ? known_slot(self, name) : -1;
+    if (slot >= 0 || PyErr_Occurred()) {
+        return slot;
     }
     PyObject *answer = PyObject_CallOneArg(self->new_name, name);
-    if (answer == NULL) {
-        return -1;
-    }
     PyObject *counted;
     int ends_startup;
-    int slot = -1;
-    if (PyArg_ParseTuple(answer, "Up", &counted, &ends_startup)) {
-        PyObject *known = PyDict_GetItemWithError(self->slot_of_name, counted);
-        if (known != NULL) {
-            slot = (int)PyLong_AsLong(known);
-        }
-        else if (self->names == NAMES) {
-            PyErr_Format(PyExc_RuntimeError, "there is no room for more than %d names", NAMES);
-        }
-        else if (!PyErr_Occurred()) {
-            PyObject *index = PyLong_FromLong(self->names);
-            if (index != NULL && PyDict_SetItem(self->slot_of_name, counted, index) == 0) {
-                slot = self->names;
-                self->slots[slot] = (Slot){Py_NewRef(counted), 0, ends_startup != 0};
-                self->names++;
-            }
-            Py_XDECREF(index);
-        }
+    if (answer == NULL || !PyArg_ParseTuple(answer, "Up", &counted, &ends_startup)) {
+        Py_XDECREF(answer);
+        return -1;
     }
+    LOCK(self); /* a small int and a dict of str call no Python */
+    slot = known_slot(self, counted);
+    if (slot < 0 && self->names < NAMES) {
+        PyObject *index = PyLong_FromLong(self->names);
+        if (index != NULL && PyDict_SetItem(self->slot_of_name, counted, index) == 0) {
+            slot = self->names;
+            self->slots[slot] = (Slot){Py_NewRef(counted), 0, ends_startup != 0};
+            self->names++;
+        }
+        Py_XDECREF(index);
+    }
+    UNLOCK(self);
     Py_DECREF(answer);
+    if (slot < 0 && !PyErr_Occurred()) {
+        PyErr_Format(PyExc_RuntimeError, "there is no room for more than %d names", NAMES);
+    }
     return slot;
 }
 
@@ -261,6 +274,43 @@ activities_activity(Activities *self, PyObject *name)
         made->ignored = 0;
     }
     return (PyObject *)made;
+}
+
+static PyObject *
+activities_enter_for_owner(Activities *self, PyObject *arguments)
+{
+    PyObject *name, *changed = Py_None;
+    if (!PyArg_ParseTuple(arguments, "O|O", &name, &changed)) {
+        return NULL;
+    }
+    int64_t changed_ns = changed == Py_None ? 0 : PyLong_AsLongLong(changed);
+    PyObject *made = PyErr_Occurred() ? NULL : activities_activity(self, name);
+    int64_t now_ns = made == NULL ? -1 : reading(self);
+    if (PyErr_Occurred()) {
+        Py_XDECREF(made);
+        return NULL;
+    }
+    LOCK(self);
+    bool unchanged = changed == Py_None || changed_ns == self->changed_ns;
+    bool enters = unchanged && entered(self, (Activity *)made, now_ns);
+    UNLOCK(self);
+    if (enters) {
+        return made;
+    }
+    Py_DECREF(made);
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+activities_position(Activities *self, PyObject *Py_UNUSED(arguments))
+{
+    LOCK(self);
+    bool runs = self->runs;
+    unsigned long owner = self->owner;
+    int64_t changed_ns = self->changed_ns;
+    PyObject *name = runs ? self->slots[current_slot(self)].name : NULL; /* it lives as long as self */
+    UNLOCK(self);
+    return runs ? Py_BuildValue("(kOL)", owner, name, (long long)changed_ns) : Py_BuildValue("(isi)", 0, "", 0);
 }
 
 static PyObject *
@@ -287,7 +337,7 @@ activities_begin(Activities *self, PyObject *arguments)
     self->ignored = 0;
     self->runs = true;
     self->owner = PyThread_get_thread_ident();
-    self->start_ns = self->since_ns = start_ns < now_ns ? start_ns : now_ns;
+    self->start_ns = self->since_ns = self->changed_ns = start_ns < now_ns ? start_ns : now_ns;
     UNLOCK(self);
     Py_RETURN_NONE;
 }
@@ -295,10 +345,11 @@ activities_begin(Activities *self, PyObject *arguments)
 static PyObject *
 activities_stop(Activities *self, PyObject *Py_UNUSED(arguments))
 {
-    LOCK(self);
+#ifdef Py_GIL_DISABLED
+    self->mutex = (PyMutex){0}; /* in a forked child, where nothing releases a lock that another thread had */
+#endif
     self->runs = false;
     self->depth = 0;
-    UNLOCK(self);
     Py_RETURN_NONE;
 }
 
@@ -316,8 +367,11 @@ activities_end_startup(Activities *self, PyObject *name)
     self->after_startup = -1;
     if (self->owner != PyThread_get_thread_ident()) {
         self->owner = PyThread_get_thread_ident();
-        self->depth = 0; /* those of the previous owner are now activities of another thread */
+        while (self->depth > 0) {
+            self->stack[--self->depth]->ignored++; /* now it is an activity of another thread */
+        }
     }
+    self->changed_ns = self->since_ns;
     UNLOCK(self);
     Py_RETURN_NONE;
 }
@@ -337,7 +391,7 @@ activities_read(Activities *self, PyObject *Py_UNUSED(arguments))
     for (int i = 0; i < names; i++) {
         found[i] = self->slots[i]; /* a name lives as long as self */
     }
-    int current = self->depth > 0 ? self->stack[self->depth - 1].slot : self->between;
+    int current = current_slot(self);
     int64_t elapsed_ns = self->since_ns - self->start_ns, ignored = self->ignored;
     UNLOCK(self);
     if (!runs) {
@@ -357,13 +411,6 @@ activities_read(Activities *self, PyObject *Py_UNUSED(arguments))
         return NULL;
     }
     return Py_BuildValue("(LNOL)", (long long)elapsed_ns, totals, found[current].name, (long long)ignored);
-}
-
-static PyObject *
-activities_now(Activities *self, PyObject *Py_UNUSED(arguments))
-{
-    int64_t now_ns = reading(self);
-    return now_ns < 0 && PyErr_Occurred() ? NULL : PyLong_FromLongLong(now_ns);
 }
 
 static PyObject *
@@ -452,6 +499,10 @@ static PyType_Spec activity_spec = {
 
 static PyMethodDef activities_methods[] = {
     {"activity", (PyCFunction)activities_activity, METH_O, PyDoc_STR("Return an activity with this name.")},
+    {"enter_for_owner", (PyCFunction)activities_enter_for_owner, METH_VARARGS,
+     PyDoc_STR("Enter an activity for the owner; None if it has changed since the time that position() has returned.")},
+    {"position", (PyCFunction)activities_position, METH_NOARGS,
+     PyDoc_STR("Return the owner, its current activity, and when that began; zeros after stop().")},
     {"begin", (PyCFunction)activities_begin, METH_VARARGS,
      PyDoc_STR("Start at a time, with names for the time without an activity: one during startup, and one after it.")},
     {"stop", (PyCFunction)activities_stop, METH_NOARGS, PyDoc_STR("Ignore all activities until begin().")},
@@ -459,7 +510,6 @@ static PyMethodDef activities_methods[] = {
      PyDoc_STR("From now on time without an activity counts under this name, and the calling thread is the owner.")},
     {"read", (PyCFunction)activities_read, METH_NOARGS,
      PyDoc_STR("Return elapsed ns, ns by name, the current name and the number of ignored entries; None after stop().")},
-    {"now", (PyCFunction)activities_now, METH_NOARGS, PyDoc_STR("Return the clock's reading in ns.")},
     {NULL, NULL, 0, NULL},
 };
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from threading import RLock, get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,37 +14,41 @@ if TYPE_CHECKING:
 
 _DEPTH = 256  # of nested activities; deeper ones are ignored
 _CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
+_gil_enabled: Callable[[], bool] = getattr(sys, "_is_gil_enabled", lambda: True)
 
 
-def _system_now() -> int:
+def system_now() -> int:
+    """Return nanoseconds since the system was started, suspended time included where the system has such a clock."""
     return time.monotonic_ns() if _CLOCK is None else time.clock_gettime_ns(_CLOCK)
 
 
 class _State(NamedTuple):
-    """Everything that a reader needs, replaced at once: the totals always add up to ``since_ns - start_ns``.
+    """Everything that changes, replaced at once: the totals always add up to ``since_ns - start_ns``."""
 
-    A signal handler that interrupts a change finds the state before it, and what it enters and leaves counts as the
-    activity that it interrupted.
-    """
-
+    owner: int  # identity of the thread
     start_ns: int
     since_ns: int
+    changed_ns: int  # when an activity was entered or left
     totals: dict[str, int]  # never changed
     between: str  # name of the time without an activity
     after_startup: str | None  # name that replaces it after startup; None when startup is over
-    stack: tuple[tuple[int, str], ...]  # identities and names of the entered activities
+    stack: tuple[tuple[list[int], str], ...]  # the count of each entered activity, which identifies it, and its name
 
     def current(self) -> str:
         return self.stack[-1][1] if self.stack else self.between
 
-    def after(self, now_ns: int, between: str, after_startup: str | None, stack: tuple[tuple[int, str], ...]) -> _State:
-        """Return the state after a change: the time up to now belongs to the current activity."""
-        start_ns, since_ns, totals, *_ = self
-        if now_ns > since_ns:
-            name = self.current()
-            totals = {**totals, name: totals.get(name, 0) + now_ns - since_ns}
-            since_ns = now_ns
-        return _State(start_ns, since_ns, totals, between, after_startup, stack)
+    def spent(self, now_ns: int) -> tuple[int, dict[str, int]]:
+        """Return time and totals later: the time up to now belongs to the current activity."""
+        _, _, since_ns, _, totals, between, _, stack = self
+        if now_ns <= since_ns:
+            return since_ns, totals
+        name = stack[-1][1] if stack else between
+        return now_ns, {**totals, name: totals.get(name, 0) + now_ns - since_ns}
+
+
+def _new(*fields: Any) -> _State:
+    """Return a state, in half the time of its constructor."""
+    return tuple.__new__(_State, fields)
 
 
 class Activity:
@@ -51,29 +56,37 @@ class Activity:
 
     __slots__ = ("_activities", "_ends_startup", "_ignored", "name")
 
-    def __init__(self, activities: Activities, name: str, *, ends_startup: bool) -> None:
+    _activities: Activities
+    _ends_startup: bool
+    _ignored: list[int]  # how often it was entered without effect, and not left yet
+    name: str
+
+    def __new__(cls, activities: Activities, name: str, ends_startup: bool) -> Activity:  # noqa: PYI034
+        """Create one. Not __init__(), so that a wrong call leaves no object for __del__()."""
+        self = object.__new__(cls)
         self._activities = activities
         self._ends_startup = ends_startup
-        self._ignored = 0  # entered without effect, and not left yet
+        self._ignored = [0]
         self.name = name
+        return self
 
     def __enter__(self) -> Activity:  # noqa: PYI034  typing.Self is 3.11's
-        if not self._activities._enter(self):
-            self._ignored += 1
+        if not self._activities._enter(self, get_ident()):
+            self._ignored[0] += 1
         return self
 
     def __exit__(self, *_exception: object) -> None:
-        if (self._ignored and not self._activities._is_owner()) or (
-            not self._activities._leave(self) and self._ignored
-        ):
-            self._ignored -= 1
+        ignored = self._ignored
+        if (ignored[0] and not self._activities._is_owner()) or (not self._activities._leave(self) and ignored[0]):
+            ignored[0] -= 1
 
-    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def __call__(self, function: Callable[..., Any], /) -> Callable[..., Any]:
         decorated: Callable[..., Any] = self._activities._decorate(function, self.name)
         return decorated
 
-    def __del__(self) -> None:  # garbage-collected while it was entered: it is over
-        while self._activities._leave(self):
+    def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        """Leave: it was garbage-collected while it was entered. At the end of the interpreter, globals are None."""
+        while not is_ending() and self._activities._leave(self):
             pass
 
     def __repr__(self) -> str:
@@ -82,6 +95,9 @@ class Activity:
 
 class Activities:
     """The activities of one thread, whose durations add up to the elapsed time.
+
+    A change replaces the state that it has read; if a signal handler or another thread has replaced it meanwhile, the
+    change starts again. With the GIL that needs no lock.
 
     Args:
         new_name: Called with a name that is new: returns the name under which it counts, and whether it ends startup.
@@ -97,50 +113,57 @@ class Activities:
     ) -> None:
         self._new_name = new_name
         self._decorate = decorate
-        self.now = clock or _system_now
+        self._now = clock or system_now
         self._names: dict[str, bool] = {}  # with True if the name ends startup
-        self._lock = RLock()
-        self._owner = 0
         self._ignored = 0
         self._state: _State | None = None
+        self.stop()
 
     def activity(self, name: str) -> Activity:
         """Return an activity with this name."""
-        counted, ends_startup = self._counted(name)
-        return Activity(self, counted, ends_startup=ends_startup)
+        return Activity(self, *self._counted(name))
 
     def begin(self, start_ns: int, first: str, later: str) -> None:
         """Start at a time, with names for the time without an activity: one during startup, and one after it."""
         first, later = self._counted(first)[0], self._counted(later)[0]
-        with self._lock:
-            start_ns = min(start_ns, self.now())
-            self._owner = get_ident()
-            self._ignored = 0
-            self._state = _State(start_ns, start_ns, {}, first, later, ())
+        start_ns = min(start_ns, self._now())
+        self._ignored = 0
+        self._state = _State(get_ident(), start_ns, start_ns, start_ns, {}, first, later, ())
 
     def stop(self) -> None:
         """Ignore all activities until begin(). A forked child calls it, so it takes no lock."""
-        self._lock = RLock()
+        self._lock = None if _gil_enabled() else RLock()
         self._state = None
 
     def end_startup(self, name: str) -> None:
         """From now on time without an activity counts under this name, and the calling thread is the owner."""
-        name = self._counted(name)[0]
-        with self._lock:
-            state = self._state
-            owner, self._owner = self._owner, get_ident()
-            if state is not None:  # the activities of a previous owner are now those of another thread
-                self._state = state.after(self.now(), name, None, state.stack if owner == self._owner else ())
+        name, owner = self._counted(name)[0], get_ident()
+        while (state := self._state) is not None:
+            kept = state.stack if state.owner == owner else ()
+            since_ns, totals = state.spent(self._now())
+            if self._replaced(state, _new(owner, state.start_ns, since_ns, since_ns, totals, name, None, kept)):
+                for ignored, _ in state.stack[len(kept) :]:  # now they are activities of another thread
+                    ignored[0] += 1
+                break
+
+    def enter_for_owner(self, name: str, changed_ns: int | None = None) -> Activity | None:
+        """Enter an activity for the owner; None if it has changed since the time that position() has returned."""
+        activity = self.activity(name)
+        return activity if self._enter(activity, None, changed_ns) else None
+
+    def position(self) -> tuple[int, str, int]:
+        """Return the owner, its current activity, and when that began; zeros after stop()."""
+        state = self._state
+        return (0, "", 0) if state is None else (state.owner, state.current(), state.changed_ns)
 
     def read(self) -> Read | None:
         """Return elapsed ns, ns by name, the current name and the number of ignored entries; None after stop()."""
-        now_ns = self.now()
-        state = self._state
-        if state is None:
-            return None
-        name = state.current()
-        _, since_ns, totals, *_ = state.after(now_ns, name, None, ())
-        return since_ns - state.start_ns, totals if name in totals else {**totals, name: 0}, name, self._ignored
+        while (state := self._state) is not None:
+            since_ns, totals = state.spent(self._now())
+            if self._replaced(state, state._replace(since_ns=since_ns, totals=totals)):  # no later read returns less
+                name = state.current()
+                return since_ns - state.start_ns, {**totals, name: totals.get(name, 0)}, name, self._ignored
+        return None
 
     def _counted(self, name: str) -> tuple[str, bool]:
         if type(name) is str and name in self._names:
@@ -148,37 +171,51 @@ class Activities:
         counted, ends_startup = self._new_name(name)
         return counted, self._names.setdefault(counted, ends_startup)
 
-    def _is_owner(self) -> bool:
-        return self._owner == get_ident()
-
-    def _enter(self, activity: Activity) -> bool:
+    def _replaced(self, state: _State, new: _State) -> bool:
+        """Replace the state by a new one, and return True; False if it has changed since it was read."""
+        if self._lock is None:
+            if self._state is state:
+                self._state = new  # no call since the comparison, so nothing comes in between
+                return True
+            return False
         with self._lock:
-            state = self._state
-            if state is None:
+            unchanged = self._state is state
+            if unchanged:
+                self._state = new
+            return unchanged
+
+    def _is_owner(self) -> bool:
+        state = self._state
+        return state is not None and state.owner == get_ident()
+
+    def _enter(self, activity: Activity, thread: int | None, changed_ns: int | None = None) -> bool:
+        """Enter an activity, and return True; False if the thread is not the owner. None is the owner."""
+        while (state := self._state) is not None:
+            if changed_ns is not None and changed_ns != state.changed_ns:
                 return False
-            if not self._is_owner() or len(state.stack) == _DEPTH:
+            if (thread is not None and thread != state.owner) or len(state.stack) == _DEPTH:
                 self._ignored += 1
                 return False
-            between, after_startup = state.between, state.after_startup
+            owner, start_ns, _, _, _, between, after_startup, stack = state
             if after_startup is not None and activity._ends_startup:
                 between, after_startup = after_startup, None
-            stack = (*state.stack, (id(activity), activity.name))
-            self._state = state.after(self.now(), between, after_startup, stack)
-            return True
+            since_ns, totals = state.spent(self._now())
+            stack = (*stack, (activity._ignored, activity.name))
+            if self._replaced(state, _new(owner, start_ns, since_ns, since_ns, totals, between, after_startup, stack)):
+                return True
+        return False
 
     def _leave(self, activity: Activity) -> bool:
         """Remove the innermost entry of an activity, and return True; False if there is none."""
-        state = self._state
-        if state is None or not state.stack:
-            return False
-        with self._lock:
-            state = self._state
-            if state is None:
-                return False
-            stack, identity = state.stack, id(activity)
+        while (state := self._state) is not None:
+            owner, start_ns, _, _, _, between, after_startup, stack = state
             for index in range(len(stack) - 1, -1, -1):
-                if stack[index][0] == identity:
-                    remaining = stack[:index] + stack[index + 1 :]
-                    self._state = state.after(self.now(), state.between, state.after_startup, remaining)
-                    return True
-            return False
+                if stack[index][0] is activity._ignored:
+                    break
+            else:
+                return False
+            since_ns, totals = state.spent(self._now())
+            stack = stack[:index] + stack[index + 1 :]
+            if self._replaced(state, _new(owner, start_ns, since_ns, since_ns, totals, between, after_startup, stack)):
+                return True
+        return False

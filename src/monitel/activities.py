@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import os
 import time
 from dataclasses import dataclass
@@ -9,13 +10,26 @@ from sys import modules
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from monitel._activities import Activities, Activity
+from monitel._activities_py import system_now
 from monitel.attributes import checked_text
 from monitel.decoration import decorated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["ACTIVITIES", "Activity", "Ledger", "activity", "begin_shutdown", "begin_steps", "ledger", "stepping"]
+__all__ = [
+    "ACTIVITIES",
+    "Activity",
+    "Ledger",
+    "activity",
+    "begin_shutdown",
+    "begin_steps",
+    "enter_for_owner",
+    "ledger",
+    "position",
+    "stepping",
+    "total_ns",
+]
 
 _Function = TypeVar("_Function", bound="Callable[..., Any]")
 
@@ -24,7 +38,8 @@ ACTIVITIES = (
     *("startup", "init", "compile", "data", "step", "checkpoint.save", "checkpoint.load", "evaluation", "stuck"),
     *("other", "shutdown"),
 )
-_OF_STARTUP = {"startup", "init", "compile", "data", "checkpoint.load"}  # the first other activity ends startup
+#: The first other activity ends startup. A pipeline may shut down before the training begins.
+_OF_STARTUP = {"startup", "init", "compile", "data", "checkpoint.load", "stuck", "shutdown"}
 _NAMES = 64  # metrics have one series for each
 _HOUR_NS = 3600 * 10**9
 
@@ -41,10 +56,10 @@ class Ledger:
         activities: Nanoseconds of each activity so far, by name.
         current: Name of the activity at that moment.
         start_ns: The start, in nanoseconds since the Unix epoch.
-        origin: What the start is: ``"process"``, ``"import"`` of monitel where the start of the process is not known, or
+        origin: The start: ``"process"``, ``"import"`` of monitel if the start of the process is not known, or
             ``"fork"``.
-        ignored: Number of activities that other threads than the training thread have entered, or that were nested too
-            deeply.
+        ignored: Number of activities without effect: those of other threads than the training thread, and those
+            nested more deeply than 256.
     """
 
     elapsed_ns: int
@@ -88,11 +103,11 @@ def activity(name: str) -> Activity:
     first step on.
 
     Args:
-        name: Any name; monitel itself uses those of ``monitel.activities.ACTIVITIES``. Beyond 64 names, further ones count
-            as ``other``.
+        name: Any name; monitel itself uses those of ``monitel.activities.ACTIVITIES``. Beyond 64 names, further
+            ones count as ``other``.
 
     Raises:
-        TypeError: Not a str.
+        TypeError: Not a str, or a str that UTF-8 cannot hold.
         ValueError: An empty name.
 
     Example:
@@ -136,16 +151,73 @@ def begin_steps() -> None:
     _activities.end_startup("step")
 
 
-def begin_shutdown() -> None:
-    """Count all time from now on as ``shutdown``, at the end of the process; the calling thread is the owner.
+def begin_shutdown(*, take_over: bool = True) -> None:
+    """Count the time from now on as ``shutdown``, inside the activities that the end has interrupted. Idempotent.
 
-    Exporters that end the run's telemetry call it: at the exit of the interpreter, or when SIGTERM has arrived.
+    Exporters that end the run's telemetry call it: at the exit of the interpreter, or when SIGTERM has arrived. An
+    activity that begins later, such as a last checkpoint, counts as usual. No effect in a forked child without steps.
+
+    Args:
+        take_over: Make the calling thread the training thread. False while the training thread may still run.
     """
     global _shutdown
-    if _forked_ns is None and _shutdown is None:
+    if _forked_ns is not None:
+        return
+    if take_over:
         _activities.end_startup("shutdown")
-        _shutdown = _activity("shutdown")
-        _shutdown.__enter__()  # inside activities that the exit has interrupted
+    if _shutdown is None:
+        _shutdown = enter_for_owner("shutdown")
+
+
+def enter_for_owner(name: str, changed_ns: int | None = None) -> Activity | None:
+    """Enter an activity for the training thread, from any thread. It ends with ``__exit__()``, called by any thread.
+
+    Args:
+        name: As for :func:`activity`.
+        changed_ns: The last item of :func:`position`: enter only if nothing has changed since then.
+
+    Returns:
+        The activity; None if something has changed, if activities are nested too deeply, or without a ledger.
+
+    Raises:
+        TypeError: The name is not a str.
+        ValueError: An empty name.
+
+    Example:
+        >>> from monitel import activities
+        >>> stuck = activities.enter_for_owner("stuck", activities.position()[2])
+        >>> activities.position()[1]
+        'stuck'
+        >>> stuck.__exit__(None, None, None)
+    """
+    return _activities.enter_for_owner(name, changed_ns)
+
+
+def total_ns(name: str) -> int:
+    """Return the nanoseconds of one activity so far; 0 if there was none. It is faster than :func:`ledger`.
+
+    Example:
+        >>> from monitel import activities
+        >>> activities.total_ns("no such activity")
+        0
+    """
+    found = _activities.read()
+    return 0 if found is None else found[1].get(name, 0)
+
+
+def position() -> tuple[int, str, int]:
+    """Return the training thread's identity, its current activity, and when that became the current one.
+
+    The time is in nanoseconds of the ledger's clock. It is the same in two calls if no activity was entered or left
+    between them. In a forked child without steps: ``(0, "", 0)``. Any thread may call it.
+
+    Example:
+        >>> import threading
+        >>> from monitel import activities
+        >>> activities.position()[0] == threading.main_thread().ident
+        True
+    """
+    return _activities.position()
 
 
 def _new_name(name: object) -> tuple[str, bool]:
@@ -161,6 +233,9 @@ def _new_name(name: object) -> tuple[str, bool]:
 
 
 def _decorate(function: _Function, name: str) -> _Function:
+    if not callable(function) or isinstance(function, (type, staticmethod, classmethod)):
+        kind = type(function).__qualname__
+        raise TypeError(f"activity({name!r}) decorates a function, got {kind}: {function!r:.80}")
     return decorated(function, lambda: activity(name))
 
 
@@ -176,12 +251,12 @@ def _process_start_ns() -> int | None:
         start_ns = int(after_name[19]) * 10**9 // os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError, AttributeError):
         return None
-    return start_ns if 0 <= _activities.now() - start_ns < _HOUR_NS else None
+    return start_ns if 0 <= system_now() - start_ns < _HOUR_NS else None
 
 
 def _begin(start_ns: int | None, origin: str) -> None:
     global _start, stepping, _forked_ns, _shutdown
-    now_ns = _activities.now()
+    now_ns = system_now()
     begin_ns = now_ns if start_ns is None else start_ns
     _start = time.time_ns() - (now_ns - begin_ns), origin
     stepping, _forked_ns, _shutdown = False, None, None
@@ -190,7 +265,7 @@ def _begin(start_ns: int | None, origin: str) -> None:
 
 def _stop_in_child() -> None:
     global stepping, _forked_ns
-    stepping, _forked_ns = False, _activities.now()
+    stepping, _forked_ns = False, system_now()
     _activities.stop()
 
 
@@ -204,6 +279,11 @@ def _open() -> None:
     _begin(start_ns, "import" if start_ns is None else "process")
 
 
+def _reduced(made: Activity) -> tuple[Callable[[str], Activity], tuple[str]]:
+    """Return what copies and pickles an activity: a new one with the same name, which is not entered."""
+    return activity, (made.name,)
+
+
 _own_names: set[str] = set()
 _activities: Activities
 _activity: Callable[[str], Activity]
@@ -211,5 +291,6 @@ _start: tuple[int, str]
 _shutdown: Activity | None
 _forked_ns: int | None
 _open()
+copyreg.pickle(Activity, _reduced)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_stop_in_child)

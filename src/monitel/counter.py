@@ -13,14 +13,14 @@ from monitel import clock
 from monitel.attributes import INT64_MAX, checked_attributes, checked_text, typed_items
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping
+    from collections.abc import Callable, Hashable, Iterable, Mapping
 
     from monitel.attributes import AttributeValue
 
 _lock = RLock()
 _counters: dict[Hashable, Counter] = {}
 _first_of_name: dict[str, Counter] = {}
-_followers: list[Callable[[], None]] = []
+_followers: list[Callable[[], Iterable[CounterReading]]] = []
 
 
 class CounterReading(NamedTuple):
@@ -114,17 +114,20 @@ class Counter:
         with self._lock:
             self._total += amount  # no call in between, so no signal handler either
 
-    def _follow(self, total: float, start_ns: int) -> None:
-        """Set the total to that of a source, unless it would fall, and the time at which it was zero."""
-        with self._lock:
-            self._total, self._start_ns = max(self._total, total), start_ns
+    def _follow(self, total: float, start_ns: int) -> CounterReading:
+        """Set the total to that of a source, unless it would fall, and the time at which it was zero. Takes no lock."""
+        self._start_ns = start_ns
+        if total > self._total:
+            self._total = total
+        return CounterReading(self, total, start_ns)
 
     def reading(self) -> CounterReading:
         """Return the total and its start. Takes no lock, so that a signal handler may call it."""
         return CounterReading(self, self.total, self._start_ns)
 
     def __repr__(self) -> str:
-        return f"<Counter {self._name!r}: {self.total}>"
+        attributes = "".join(f" {name}={value!r}" for name, value in self._attributes.items())
+        return f"<Counter {self._name!r}{attributes}: {self.total}>"
 
 
 def counter(
@@ -191,26 +194,25 @@ def counters() -> list[CounterReading]:
         >>> [reading.total for reading in monitel.counters() if reading.counter.name == "example.batches"]
         [3]
     """
-    for follow in _followers:
-        follow()
-    return [each.reading() for each in _counters.copy().values()]
+    followed = {reading.counter: reading for follow in _followers for reading in follow()}
+    return [followed.get(each) or each.reading() for each in _counters.copy().values()]
 
 
-def before_reading(follow: Callable[[], None]) -> None:
-    """Call a function at the beginning of each :func:`counters`. It sets totals of counters.
+def before_reading(follow: Callable[[], Iterable[CounterReading]]) -> None:
+    """Call a function at the beginning of each :func:`counters`, for totals that are read together from a source.
 
     Args:
-        follow: Fast, takes no lock that is held for long, and never raises.
+        follow: Sets the totals of its counters, and returns their readings. Fast, takes no lock, and never raises.
 
     Example:
         >>> from monitel.counter import before_reading
-        >>> before_reading(lambda: None)
+        >>> before_reading(lambda: ())
     """
     _followers.append(follow)
 
 
 def forget(name: str) -> None:
-    """Remove all counters with this name. Their objects stay, but are no longer exported.
+    """Remove all counters with this name. Their objects stay, but are no longer exported. The name keeps its unit.
 
     Example:
         >>> from monitel.counter import counter, find, forget
@@ -220,7 +222,6 @@ def forget(name: str) -> None:
         True
     """
     with _lock:
-        _first_of_name.pop(name, None)
         for identity in [known for known, each in _counters.items() if each.name == name]:
             del _counters[identity]
 

@@ -82,7 +82,7 @@ def preempt() -> None:
     """Record that SIGTERM has arrived: the run is to end as preempted. Waits for no lock that another thread holds."""
     global _due
     _due = _PREEMPTED
-    begin_shutdown()
+    begin_shutdown(take_over=False)  # a handler of the application may let the training go on
 
 
 def end_if_due() -> None:

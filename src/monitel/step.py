@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from operator import index
+from typing import TYPE_CHECKING
 
 from monitel import _window, activities
 from monitel.attributes import INT64_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_first: int | None = None
+_watcher: Callable[[int], object] | None = None
 
 
 def set_step(n: int) -> None:
@@ -33,11 +41,56 @@ def set_step(n: int) -> None:
         raise TypeError(f"set_step() takes an int, got {type(n).__qualname__}: {n!r:.80}") from None
     if not 0 <= step <= INT64_MAX:
         raise ValueError(f"set_step() takes a step from 0 to 2**63 - 1, got {step}")
+    global _first
+    if _first is None:
+        _first = step
+    advance(step)
+
+
+def first_step() -> int | None:
+    """Return the step of the first :func:`set_step` of this process, at which it begins; None without a call.
+
+    Example:
+        >>> from monitel.step import first_step, set_step
+        >>> set_step(1200)
+        >>> first_step() <= 1200
+        True
+    """
+    return _first
+
+
+def advance(step: int) -> None:
+    """Set the step to one that a source has counted. Unlike :func:`set_step`, it does not change the first step."""
     _window.set_step(step)
     if not activities.stepping:
         activities.begin_steps()
+    if _watcher is not None:
+        _watcher(step)
+
+
+def watch(watcher: Callable[[int], object]) -> None:
+    """Call a function with each new step, in the thread that sets it. It replaces the previous function."""
+    global _watcher
+    _watcher = watcher
+
+
+def unwatch(watcher: Callable[[int], object]) -> None:
+    """Do not call a function any more. Idempotent."""
+    global _watcher
+    if _watcher == watcher:
+        _watcher = None
 
 
 def get_step() -> int | None:
     """Return the step that was last set with :func:`monitel.set_step`; None if there is none."""
     return _window.get_step()
+
+
+def _forget() -> None:
+    """Leave the steps of the parent to it, in a forked child."""
+    global _first, _watcher
+    _first = _watcher = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

@@ -9,7 +9,8 @@ from monitel.counter import Counter, counter
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_COUNTERS = {
+#: Unit and description of each of these counters.
+COUNTERS = {
     "training.steps": ("{step}", "Applied optimizer steps"),
     "training.steps.skipped": ("{step}", "Optimizer steps skipped by gradient scaling"),
     "training.samples": ("{sample}", "Samples in training"),
@@ -23,7 +24,7 @@ def training_counter(name: str, attributes: Mapping[str, str] | None = None) -> 
 
     If the user has created it with another unit or description, theirs stay.
     """
-    unit, description = _COUNTERS[name]
+    unit, description = COUNTERS[name]
     try:
         return counter(name, unit=unit, description=description, attributes=attributes)
     except ValueError:

@@ -6,16 +6,18 @@ A run may have several attempts: processes of one rank, one after the other. Who
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import NamedTuple
 
 from monitel import activities
-from monitel.counter import before_reading, forget
-from monitel.training_counters import training_counter
+from monitel.counter import CounterReading, before_reading, forget
+from monitel.training_counters import COUNTERS, training_counter
 
-__all__ = ["DOWN", "LOST", "NAME", "Past", "continue_run", "goodput", "repeat"]
+__all__ = ["DESCRIPTION", "DOWN", "LOST", "NAME", "UNIT", "Past", "continue_run", "goodput", "repeat"]
 
 NAME = "training.time"
+UNIT, DESCRIPTION = COUNTERS[NAME]
 DOWN, LOST = "down", "lost"
 
 
@@ -33,9 +35,20 @@ class Past(NamedTuple):
     down_ns: int
 
 
+class _Shown(NamedTuple):
+    """The last reading of the counters: the time in ``step``, and the part of it that they showed as lost."""
+
+    step_ns: int
+    lost_ns: int
+
+
 _NO_PAST = Past(0, 0, 0)
+_NOTHING_SHOWN = _Shown(0, 0)
+_log = logging.getLogger("monitel")
 _past = _NO_PAST
-_repeated_ns = 0
+_lost_ns = 0
+_shown = _NOTHING_SHOWN
+_warned = False
 
 
 def continue_run(past: Past) -> None:
@@ -52,18 +65,18 @@ def continue_run(past: Past) -> None:
 def repeat(lost_ns: int) -> None:
     """Count time of earlier attempts as lost, because this process makes their last steps again.
 
-    A counter cannot fall, so ``training.time`` shows it as ``lost`` while the steps are made again: the first
-    ``lost_ns`` nanoseconds in ``step`` count as ``lost``. The goodput falls immediately.
+    The goodput falls immediately. A counter cannot fall, so ``training.time`` shows the time as ``lost`` while the
+    steps are made again: time in ``step`` that no reading has shown yet counts as ``lost`` until it is this long.
 
     Args:
-        lost_ns: The time that the steps took.
+        lost_ns: The time that the steps took. A later call gives the new sum.
 
     Example:
         >>> from monitel import training_time
         >>> training_time.repeat(0)
     """
-    global _repeated_ns
-    _repeated_ns = lost_ns
+    global _lost_ns
+    _lost_ns = lost_ns
 
 
 def goodput() -> float | None:
@@ -77,37 +90,61 @@ def goodput() -> float | None:
     book = activities.ledger()
     if book is None or not activities.stepping:
         return None
-    productive_ns = _past.productive_ns + book.activities.get("step", 0) - _repeated_ns
-    return max(productive_ns, 0) / max(_past.elapsed_ns + book.elapsed_ns, 1)
+    productive_ns = _past.productive_ns + book.activities.get("step", 0) - _lost_ns
+    return max(productive_ns, 0) / max(_past.elapsed_ns + book.elapsed_ns, productive_ns, 1)
 
 
-def _seconds_by_activity(book: activities.Ledger) -> dict[str, float]:
-    """Return the totals of the counters."""
-    found = dict(book.activities)
-    if _repeated_ns and "step" in found:
-        found[LOST] = min(_repeated_ns, found["step"])
-        found["step"] -= found[LOST]
-    if _past.down_ns:
-        found[DOWN] = _past.down_ns
-    return {name: total_ns / 1e9 for name, total_ns in found.items()}
+def _read() -> tuple[activities.Ledger | None, int]:
+    """Return the ledger, and the part of the time in ``step`` that the counters show as lost."""
+    global _shown
+    while True:
+        shown = _shown
+        book = activities.ledger()
+        step_ns = 0 if book is None else book.activities.get("step", 0)
+        lost_ns = shown.lost_ns + max(0, min(_lost_ns - shown.lost_ns, step_ns - shown.step_ns))
+        new = _Shown(step_ns, lost_ns)
+        if _shown is shown:  # otherwise another thread has read, and perhaps shown more as lost
+            _shown = new
+            return book, lost_ns
 
 
-def _set_counters() -> None:
+def _follow_ledger() -> list[CounterReading]:
     """Set the counters to the ledger's totals, if there has been an activity or a step."""
-    book = activities.ledger()
+    book, lost_ns = _read()
     if book is None or not {*book.activities} - {"startup", "shutdown"}:
-        return
-    for name, seconds in _seconds_by_activity(book).items():
-        training_counter(NAME, {"training.activity": name})._follow(seconds, book.start_ns)
+        return []
+    totals = dict(book.activities)
+    if lost_ns:
+        totals["step"] -= lost_ns
+        totals[LOST] = lost_ns
+    if _past.down_ns:
+        totals[DOWN] = _past.down_ns
+    found = []
+    for name, total_ns in totals.items():
+        made = training_counter(NAME, {"training.activity": name})
+        if made.unit != UNIT:
+            _warn_of(made.unit)
+            return []
+        found.append(made._follow(total_ns / 1e9, book.start_ns))
+    return found
+
+
+def _warn_of(unit: str) -> None:
+    global _warned
+    if not _warned:
+        _warned = True
+        _log.warning("a counter %r with the unit %r exists: the ledger is not exported; rename it", NAME, unit)
 
 
 def _forget() -> None:
     """Start without a past and without counters, in a forked child."""
+    global _shown
     continue_run(_NO_PAST)
     repeat(0)
+    _shown = _NOTHING_SHOWN
     forget(NAME)
 
 
-before_reading(_set_counters)
+before_reading(_follow_ledger)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)

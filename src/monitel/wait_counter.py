@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, replace
-from threading import RLock
+from threading import RLock, get_ident
 from typing import TYPE_CHECKING
 from weakref import ref
 
@@ -42,11 +42,12 @@ _NEVER = WaitReading(0, 0.0, 0.0, 0)
 
 
 class _Waits:
-    __slots__ = ("active", "count", "key", "max_ns", "start_ns", "total_ns")
+    __slots__ = ("active", "count", "in_flight", "key", "max_ns", "start_ns", "total_ns")
 
     def __init__(self, key: str) -> None:
         self.key = key
         self.count = self.total_ns = self.max_ns = self.active = 0
+        self.in_flight: dict[int, tuple[int, int]] = {}  # id of the tracker: thread, start
         self.start_ns = clock.time_ns()
 
     def reading(self) -> WaitReading:
@@ -126,7 +127,8 @@ class _WaitCounterTracker:
             self._end()
         with _lock:
             self._waits.active += 1
-            self._start_ns = clock.monotonic_ns()
+            self._start_ns = start_ns = clock.monotonic_ns()
+            self._waits.in_flight[id(self)] = get_ident(), start_ns
 
     def __exit__(self, *_exception: object) -> None:
         if not compiling():
@@ -143,6 +145,7 @@ class _WaitCounterTracker:
                 return
             waits, elapsed_ns = self._waits, clock.monotonic_ns() - start_ns
             waits.active -= 1
+            waits.in_flight.pop(id(self), None)
             waits.count += 1
             waits.total_ns += elapsed_ns
             if elapsed_ns > waits.max_ns:
@@ -169,6 +172,23 @@ def wait_counters() -> dict[str, WaitReading]:
         for key, waits in _waits.items():
             readings[key] = waits.reading()
     return readings
+
+
+def waits_of(thread: int) -> dict[str, int | None]:
+    """Return the waits in progress that a thread of this process has begun.
+
+    Args:
+        thread: As :func:`threading.get_ident` returns it.
+
+    Returns:
+        For each key that monitel counts itself the start of the earliest wait, by :func:`monitel.clock.monotonic_ns`;
+        None if this thread is in no wait of the key.
+    """
+    with _lock:
+        return {
+            key: min((start_ns for ident, start_ns in waits.in_flight.values() if ident == thread), default=None)
+            for key, waits in _waits.items()
+        }
 
 
 def add_source(source: Source) -> None:

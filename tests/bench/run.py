@@ -20,11 +20,23 @@ from row import HEADER, Row
 _HERE = Path(__file__).parent
 _SWITCH = "MONITEL_NO_EXTENSIONS"
 _SUBJECTS = (
-    *("adding", "distributions", "threads", "events", "queueing", "waits", "counting", "ranges", "memory", "importing"),
+    *(
+        "adding",
+        "distributions",
+        "threads",
+        "events",
+        "queueing",
+        "waits",
+        "counting",
+        "ledger",
+        "ranges",
+        "memory",
+        "importing",
+    ),
     *("torch_steps", "torch_tensors", "pipeline", "encoding", "exporting", "yielding", "spans"),
     *("expiry", "flushing", "ending", "writer", "ranks", "collector"),
 )
-_BOTH_TWINS = {"adding", "threads", "distributions", "queueing"}
+_BOTH_TWINS = {"adding", "threads", "distributions", "queueing", "ledger"}
 
 
 def main() -> int:

@@ -59,7 +59,7 @@ def test_reading_has_total_and_start(name: str, clock: ManualClock) -> None:
         *(samples.name, samples.unit, samples.description),
         *(samples.attributes, samples.total),
     )
-    assert f"<Counter {name!r}: 61>" == repr(samples)
+    assert f"<Counter {name!r} split='train': 61>" == repr(samples)
 
 
 def test_name_and_attributes_identify_a_counter(name: str) -> None:

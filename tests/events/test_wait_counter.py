@@ -6,7 +6,7 @@ import gc
 import sys
 import time
 import weakref
-from threading import Event, Thread
+from threading import Event, Thread, get_ident
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -170,6 +170,28 @@ def test_left_by_another_thread(key: str, clock: ManualClock, run_threads: Calla
     clock.advance(2)
     run_threads(lambda: guard.__exit__(None, None, None))
     assert WaitReading(1, 2.0, 2.0, 0) == wait_counters()[key]
+
+
+def test_waits_of_a_thread(key: str, clock: ManualClock, run_threads: Callable[..., None]) -> None:
+    """The earliest start of a thread's waits that are in progress; None if it is in no wait of the key."""
+    counter, threads = WaitCounter(key), (get_ident(), -1)
+
+    def waits() -> list[int | None]:
+        return [wait_counter.waits_of(thread)[key] for thread in threads]
+
+    assert [None, None] == waits()
+    clock.advance(1)
+    with counter.guard():
+        began_ns = monitel.clock.monotonic_ns()
+        clock.advance(1)
+        lost = counter.guard()
+        lost.__enter__()
+        assert [began_ns, None] == waits()
+        run_threads(lambda: lost.__exit__(None, None, None), lambda: counter.guard().__enter__())
+    assert [None, None] == waits()
+    with pytest.raises(KeyError), counter.guard():
+        wait_counter.waits_of(get_ident())[f"{key}, unknown"]
+    assert [None, None] == waits()
 
 
 def test_threads(key: str, run_threads: Callable[..., None]) -> None:

@@ -2,67 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-import gc
-import signal
+import copy
+import pickle
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import pairwise
-from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.ledger.books import Book
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
     from types import ModuleType
 
-
-class Time:
-    """A clock that stands still until a test moves it."""
-
-    def __init__(self) -> None:
-        self.now_ns = 1000
-
-    def __call__(self) -> int:
-        return self.now_ns
-
-
-class Book:
-    """The activities of a package that begin at 1,000 ns, with a clock of the test."""
-
-    def __init__(self, monitel: ModuleType) -> None:
-        self.time = Time()
-        module = monitel.activities
-        self.made = module.Activities(module._new_name, module._decorate, self.time)
-        self.made.begin(1000, "startup", "other")
-        self.activity = self.made.activity
-
-    def wait(self, ns: int) -> None:
-        """Let time pass."""
-        self.time.now_ns += ns
-
-    @property
-    def totals(self) -> dict[str, int]:
-        """Nanoseconds by name; they add up."""
-        elapsed_ns, totals, current, _ = self.made.read()
-        assert self.time.now_ns - 1000 == elapsed_ns == sum(totals.values())
-        assert current in totals
-        return {name: total for name, total in totals.items() if total}
-
-    @property
-    def ignored(self) -> int:
-        """Number of entries without effect."""
-        return int(self.made.read()[3])
-
-
-@pytest.fixture
-def book(monitel: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Book:
-    """Activities with a clock of the test; those of decorated functions count there too."""
-    book = Book(monitel)
-    monkeypatch.setattr(monitel.activities, "_activity", book.activity)
-    return book
+NAMES = ["evaluation", "data", "a", "a", "step"]
 
 
 def test_nested_activities_belong_to_the_innermost(book: Book) -> None:
@@ -78,8 +33,8 @@ def test_nested_activities_belong_to_the_innermost(book: Book) -> None:
 
 
 def test_startup_lasts_until_the_first_step(book: Book) -> None:
-    """What belongs to a start does not end it."""
-    for name in ("init", "compile", "data", "checkpoint.load"):
+    """An activity that belongs to a start does not end it."""
+    for name in ("init", "compile", "data", "checkpoint.load", "stuck"):
         with book.activity(name):
             book.wait(1)
         book.wait(10)
@@ -87,8 +42,8 @@ def test_startup_lasts_until_the_first_step(book: Book) -> None:
     book.wait(500)
     with book.activity("data"):
         book.wait(1000)
-    expected = {"startup": 40, "init": 1, "compile": 1, "data": 1001, "checkpoint.load": 1, "step": 500}
-    assert expected == book.totals
+    of_start = {"startup": 50, "init": 1, "compile": 1, "data": 1001, "checkpoint.load": 1, "stuck": 1}
+    assert {**of_start, "step": 500} == book.totals
 
 
 def test_without_steps_the_rest_is_other(book: Book) -> None:
@@ -102,59 +57,92 @@ def test_without_steps_the_rest_is_other(book: Book) -> None:
     assert {"startup": 1, "rollout": 2, "other": 4, "step": 8} == book.totals
 
 
+class Model:
+    """The rules of the ledger, as simply as possible. Objects are numbers, threads too."""
+
+    def __init__(self) -> None:
+        self.expected: dict[str, int] = {}
+        self.stack: list[int] = []
+        self.without_effect = [0] * len(NAMES)
+        self.ignored = self.owner = 0
+        self.between, self.is_starting = "startup", True
+
+    def wait(self, ns: int) -> None:
+        """Let time pass."""
+        current = NAMES[self.stack[-1]] if self.stack else self.between
+        self.expected[current] = self.expected.get(current, 0) + ns
+
+    def enter(self, number: int, thread: int) -> None:
+        """Enter an activity in a thread."""
+        if thread != self.owner:
+            self.without_effect[number] += 1
+            self.ignored += 1
+            return
+        self.stack.append(number)
+        if self.is_starting and NAMES[number] != "data":
+            self.between, self.is_starting = "other", False
+
+    def leave(self, number: int, thread: int) -> None:
+        """Leave an activity in a thread."""
+        has_entry = number in self.stack
+        if self.without_effect[number] and (thread != self.owner or not has_entry):
+            self.without_effect[number] -= 1
+        elif has_entry:
+            del self.stack[len(self.stack) - 1 - self.stack[::-1].index(number)]
+
+    def step(self, thread: int) -> None:
+        """Set a step in a thread."""
+        self.between, self.is_starting = "step", False
+        if thread != self.owner:
+            for number in self.stack:
+                self.without_effect[number] += 1
+            self.owner, self.stack = thread, []
+
+    def abandon(self, number: int) -> None:
+        """Drop an activity, whether it is entered or not."""
+        self.stack = [each for each in self.stack if each != number]
+        self.without_effect[number] = 0
+
+
+ACTIONS = ("enter", "leave", "step", "abandon", "read")
+STEPS = st.tuples(
+    st.sampled_from(ACTIONS), st.integers(0, len(NAMES) - 1), st.integers(0, 10**12), st.sampled_from([0, 0, 0, 1])
+)
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(actions=st.lists(st.tuples(st.integers(0, 11), st.integers(0, 10**12)), max_size=60))
-def test_any_nesting_adds_up(monitel: ModuleType, actions: list[tuple[int, int]]) -> None:
-    """Activities that enter and leave in any order, several times: the durations are those of a simple model."""
-    book = Book(monitel)
-    names = ["evaluation", "data", "a", "a", "step"]
-    made = [book.activity(name) for name in names]
-    expected: dict[str, int] = {}
-    stack: list[int] = []
-    between, starting = "startup", True
-    for action, ns in actions:
-        book.wait(ns)
-        current = names[stack[-1]] if stack else between
-        expected[current] = expected.get(current, 0) + ns
-        if action < 5:
-            made[action].__enter__()
-            stack.append(action)
-            if starting and names[action] != "data":
-                between, starting = "other", False
-        elif action < 10:
-            made[action - 5].__exit__(None, None, None)
-            if action - 5 in stack:
-                del stack[len(stack) - 1 - stack[::-1].index(action - 5)]
-        elif action == 10:
-            book.made.end_startup("step")
-            between, starting = "step", False
-        else:
-            assert {name: total for name, total in expected.items() if total} == book.totals
-    assert {name: total for name, total in expected.items() if total} == book.totals
-
-
-def test_reads_add_up_while_activities_change(monitel: ModuleType) -> None:
-    """A reader in another thread finds sums that add up, and time and totals that only rise."""
-    found, done = [], Event()
-
-    def read() -> None:
-        while not done.is_set():
-            found.append(monitel.ledger())
-
-    reader = Thread(target=read)
-    reader.start()
-    try:
-        while len(found) < 2000:
-            with monitel.activity("evaluation"), monitel.activity("data"):
-                pass
-    finally:
-        done.set()
-        reader.join()
-    for each in found:
-        assert each.elapsed_ns == sum(each.activities.values())
-    for one, other in pairwise(found):
-        assert one.elapsed_ns <= other.elapsed_ns
-        assert all(total <= other.activities[name] for name, total in one.activities.items() if total)
+@given(steps=st.lists(STEPS, max_size=60))
+def test_any_nesting_adds_up(monitel: ModuleType, steps: list[tuple[str, int, int, int]]) -> None:
+    """Activities enter and leave in any order, several times, in two threads: the durations are those of a model."""
+    with ThreadPoolExecutor(1) as other_thread:
+        book, model = Book(monitel), Model()
+        made = [book.activity(name) for name in NAMES]
+        reads = []
+        for action, number, ns, thread in steps:
+            book.wait(ns)
+            model.wait(ns)
+            calls: dict[str, Any] = {
+                "enter": made[number].__enter__,
+                "leave": made[number].__exit__,
+                "step": lambda: book.made.end_startup("step"),
+            }
+            if action in calls:
+                call = calls[action]
+                other_thread.submit(call).result() if thread else call()
+                del call
+                getattr(model, action)(*([] if action == "step" else [number]), thread)
+                calls.clear()
+            else:
+                reads.append(book.totals)
+                if action == "abandon":
+                    calls.clear()
+                    made[number] = book.activity(NAMES[number])
+                    model.abandon(number)
+        reads.append(book.totals)
+    assert {name: total for name, total in model.expected.items() if total} == reads[-1]
+    assert model.ignored == book.ignored
+    for one, other in pairwise(reads):
+        assert all(total <= other[name] for name, total in one.items())
 
 
 def test_exceptions_leave_activities(book: Book) -> None:
@@ -165,156 +153,6 @@ def test_exceptions_leave_activities(book: Book) -> None:
             raise error
         book.wait(10)
     assert {"evaluation": 3, "other": 30} == book.totals
-
-
-def test_suspended_generators_remove_their_own_entry(book: Book) -> None:
-    """A generator that ends while something else is innermost does not end that."""
-
-    def batches() -> Iterator[int]:
-        with book.activity("data"):
-            yield 1
-
-    generator = batches()
-    next(generator)
-    book.wait(1)
-    with book.activity("evaluation"):
-        book.wait(10)
-        generator.close()
-        book.wait(100)
-    book.wait(1000)
-    assert {"data": 1, "evaluation": 110, "other": 1000} == book.totals
-
-
-def test_a_lost_activity_is_over(book: Book) -> None:
-    """An activity that is garbage-collected between its ends stops counting."""
-    lost = book.activity("data")
-    lost.__enter__()
-    book.wait(1)
-    with book.activity("evaluation"):
-        del lost
-        gc.collect()
-        book.wait(10)
-    book.wait(100)
-    totals = book.totals
-    assert {"evaluation": 10, "other": 100} == {name: totals[name] for name in ("evaluation", "other")}
-
-
-def test_tasks_leave_in_any_order(book: Book) -> None:
-    """Tasks that interleave do not nest: each removes its own entry, and the one that entered last counts."""
-
-    async def main() -> None:
-        entered, left = asyncio.Event(), asyncio.Event()
-
-        async def first() -> None:
-            with book.activity("a"):
-                book.wait(1)
-                entered.set()
-                await left.wait()
-                book.wait(10)
-
-        async def second() -> None:
-            await entered.wait()
-            with book.activity("b"):
-                book.wait(100)
-                left.set()
-                await asyncio.sleep(0)
-                book.wait(1000)
-            book.wait(10000)
-
-        await asyncio.gather(first(), second())
-
-    asyncio.run(main())
-    totals = book.totals
-    assert 1 == totals["a"]
-    assert 1110 == totals["b"]
-    assert 10000 == totals["other"]
-
-
-def test_functions_of_all_kinds_are_decorated(monitel: ModuleType, book: Book) -> None:
-    """A generator counts while it runs, and not while its consumer does; a function may call itself."""
-
-    @monitel.activity("evaluation")
-    def factorial(n: int) -> int:
-        book.wait(1)
-        return n * factorial(n - 1) if n else 1
-
-    @monitel.activity("data")
-    def batches() -> Iterator[int]:
-        for batch in range(2):
-            book.wait(10)
-            yield batch
-
-    @monitel.activity("a")
-    async def load() -> int:
-        await asyncio.sleep(0)
-        book.wait(100)
-        return 7
-
-    @monitel.activity("b")
-    async def stream() -> AsyncIterator[int]:
-        book.wait(1000)
-        yield 1
-
-    async def consume() -> list[int]:
-        return [each async for each in stream()]
-
-    assert 6 == factorial(3)
-    for _batch in batches():
-        book.wait(10**6)
-    assert (7, [1]) == (asyncio.run(load()), asyncio.run(consume()))
-    assert {"evaluation": 4, "data": 20, "other": 2 * 10**6, "a": 100, "b": 1000} == book.totals
-
-
-def in_thread(function: Any) -> None:
-    """Run a function in another thread, to its end."""
-    thread = Thread(target=function)
-    thread.start()
-    thread.join()
-
-
-def test_other_threads_are_ignored_and_counted(book: Book) -> None:
-    """One object may be entered by several threads at once; each leaves what it has entered."""
-    shared = book.activity("data")
-
-    def other() -> None:
-        with shared, book.activity("evaluation"):
-            book.wait(1)
-
-    in_thread(other)
-    assert 2 == book.ignored
-    with shared:
-        in_thread(other)
-        book.wait(10)
-    assert {"startup": 1, "data": 11} == book.totals
-    assert 4 == book.ignored
-
-
-def test_an_activity_may_be_left_by_another_thread(book: Book) -> None:
-    """As a generator is that the garbage collector closes there."""
-    activity = book.activity("evaluation")
-    activity.__enter__()
-    book.wait(1)
-    in_thread(lambda: activity.__exit__(None, None, None))
-    book.wait(10)
-    assert {"evaluation": 1, "other": 10} == book.totals
-
-
-def test_the_first_thread_with_a_step_is_the_owner(book: Book) -> None:
-    """What the main thread was in does not count any longer."""
-
-    def train() -> None:
-        book.made.end_startup("step")
-        book.wait(10)
-        with book.activity("data"):
-            book.wait(100)
-
-    with book.activity("init"):
-        book.wait(1)
-        in_thread(train)
-        with book.activity("evaluation"):
-            book.wait(1000)
-    assert {"init": 1, "step": 1010, "data": 100} == book.totals
-    assert 1 == book.ignored
 
 
 def test_depth_is_limited(book: Book) -> None:
@@ -340,42 +178,105 @@ def test_a_clock_that_goes_back_takes_nothing(book: Book) -> None:
     assert (100, {"startup": 100, "other": 0}) == book.made.read()[:2]
 
 
-def test_signal_handlers_may_enter_and_read(monitel: ModuleType) -> None:
-    """A handler that interrupts a change finds, and leaves, sums that add up."""
-    found = []
+class Text(str):
+    """A str that pretends to be another one."""
 
-    def handle(*_signal: object) -> None:
-        with monitel.activity("stuck"):
-            book = monitel.ledger()
-            found.append(book.elapsed_ns - sum(book.activities.values()))
+    __slots__ = ()
 
-    before = signal.signal(signal.SIGALRM, handle)
-    signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
-    try:
-        while len(found) < 100:
-            with monitel.activity("evaluation"):
-                pass
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-    assert {0} == {*found}
-    book = monitel.ledger()
-    assert book.elapsed_ns == sum(book.activities.values())
-    assert book.current in {"startup", "other"}
+    def __eq__(self, other: object) -> bool:
+        """Return True."""
+        return True
+
+    def __hash__(self) -> int:
+        """Return the hash of another str."""
+        return hash("data")
+
+    def __str__(self) -> str:
+        """Return another str."""
+        return "data"
 
 
-def test_names_are_checked_and_bounded(monitel: ModuleType) -> None:
-    """A wrong name is refused; beyond 64 names further ones count as other."""
-    with pytest.raises(TypeError, match="activity name must be a str"):
-        monitel.activity(3)
-    with pytest.raises(ValueError, match="must not be empty"):
-        monitel.activity("")
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        (3, TypeError, "activity name must be a str, got int: 3"),
+        (None, TypeError, "activity name must be a str, got NoneType"),
+        (len, TypeError, "activity name must be a str, got builtin_function_or_method"),
+        (["data"], TypeError, "activity name must be a str, got list"),
+        ("\ud800", TypeError, "text that UTF-8 can hold"),
+        (b"\xff", UnicodeDecodeError, "invalid start byte"),
+        ("", ValueError, "must not be empty"),
+    ],
+)
+def test_wrong_names_are_refused(monitel: ModuleType, name: Any, error: type[Exception], message: str) -> None:
+    """The message shows what was given; the ledger has no such name afterwards."""
+    for enter in (monitel.activity, monitel.activities.enter_for_owner):
+        with pytest.raises(error, match=message):
+            enter(name)
+    assert ["startup"] == [*monitel.ledger().activities]
+
+
+@pytest.mark.parametrize("name", ["é", "two words", "a\n\0b", "\U0001f600", "x" * 10_000, Text("mine"), b"bytes"])
+def test_any_text_is_a_name(monitel: ModuleType, name: Any) -> None:
+    """An object of a subclass counts under its text, whatever its methods return."""
+    text = name.decode() if isinstance(name, bytes) else str.__str__(name)
+    for _ in range(2):
+        with monitel.activity(name) as entered:
+            assert text == entered.name == monitel.ledger().current
+            assert type(entered.name) is str
+            assert f"activity({text!r})" == repr(entered)
+    assert {"startup", "other", text} >= {*monitel.ledger().activities} >= {"startup", text}
+
+
+def test_names_are_bounded(monitel: ModuleType) -> None:
+    """Beyond 64 names further ones count as other; those of monitel always have room."""
     for number in range(100):
         with monitel.activity(f"activity {number}"):
             pass
     assert "other" == monitel.activity("one more").name
-    assert "evaluation" == monitel.activity("evaluation").name
+    assert "activity 1" == monitel.activity("activity 1").name
+    for name in monitel.activities.ACTIVITIES:
+        assert name == monitel.activity(name).name
     assert 64 >= len(monitel.ledger().activities)
+    with monitel.activity("one more"):
+        assert "other" == monitel.ledger().current
+
+
+def test_wrong_calls_are_refused(monitel: ModuleType) -> None:
+    """An activity decorates one function, and is made by activity() alone."""
+    made = monitel.activity("data")
+    for call in (made, lambda: made(len, len), lambda: made(function=len), type(made), lambda: made(3)):
+        with pytest.raises(TypeError):
+            call()
+    with pytest.raises(AttributeError):
+        made.name_ = "x"
+
+    async def enter() -> None:
+        async with made:
+            pass
+
+    with pytest.raises((TypeError, AttributeError), match=r"__aenter__|asynchronous context manager"):
+        enter().send(None)
+    assert "startup" == monitel.ledger().current
+
+
+def test_copies_are_not_entered(monitel: ModuleType) -> None:
+    """A copy, and an activity that was pickled, have the name alone."""
+    with monitel.activity("data") as made:
+        for other in (copy.copy(made), copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
+            assert other is not made
+            assert "data" == other.name
+            other.__exit__(None, None, None)
+            assert "data" == monitel.ledger().current
+    assert "startup" == monitel.ledger().current
+
+
+def test_a_ledger_is_a_value(monitel: ModuleType) -> None:
+    """A ledger can be compared, copied and pickled, and not changed."""
+    book = monitel.ledger()
+    assert book == copy.deepcopy(book) == pickle.loads(pickle.dumps(book))
+    with pytest.raises(AttributeError):
+        book.elapsed_ns = 0
 
 
 def test_a_ledger_has_goodput_from_the_first_step_on(monitel: ModuleType) -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 #: The profiler's modules, each of which imports only modules listed before it, in ``if TYPE_CHECKING`` too.
 LAYERS = [
-    *("ranges.tracks", "ranges.decoration", "ranges._ranges_py", "ranges._ranges", "ranges.listeners"),
+    *("ranges.tracks", "ranges._ranges_py", "ranges._ranges", "ranges.listeners"),
     *("ranges.annotation", "ranges.gc_pauses", "ranges"),
     *("trace.json_text", "trace.atomic_file", "trace.progress", "trace.recording", "trace.lanes"),
     *("trace.chrome_trace", "trace"),

@@ -1,0 +1,41 @@
+"""The ledger: what an activity costs, and what the ledger takes of a training step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from race import race, timed, twin
+from row import report
+
+import monitel
+
+_PAIR_NS = 400.0  # entering and leaving at most 200 ns each
+_STEP_NS = 0.0001 * 100e6  # 0.01 % of a step of 100 ms
+_STEP = """\
+with activity("data"):
+    pass
+set_step(7)
+"""
+
+
+def main() -> None:
+    """Measure activities of the training thread, and a read with as many as a training has."""
+    in_c = twin() == "C"
+    names: dict[str, Any] = {"activity": monitel.activity, "set_step": monitel.set_step, "ledger": monitel.ledger}
+    monitel.set_step(1)
+    for name in ("init", "compile", "data", "checkpoint.save", "evaluation"):
+        with monitel.activity(name):
+            pass
+    entered = monitel.activity("data")
+    for what, code, most in (
+        ("enter and leave an activity", 'with activity("data"): pass', _PAIR_NS),
+        ("the same object again", "with entered: pass", _PAIR_NS),
+        ("a step and its data in the ledger", _STEP, _STEP_NS),
+        ("monitel.ledger()", "ledger()", None),
+    ):
+        cost = race({"monitel": timed(code, lambda: {**names, "entered": entered})}, 201)
+        report(f"{what}, {twin()}", cost, {}, most if in_c else None)
+
+
+if __name__ == "__main__":
+    main()
