@@ -61,6 +61,8 @@ def state_of_torch() -> tuple[Any, ...]:
     return (
         *(hooked, listening, threads, _compat.loader_iterator().__next__, torch.autograd.backward),
         *(sys.excepthook, threading.excepthook, value_hook(), torch.amp.GradScaler.step),
+        *(torch.save, torch.load, torch.serialization.save, torch.utils.data.DataLoader.__iter__),
+        *(_compat.group_timers()._WaitCounter, torch.distributed.init_device_mesh),
     )
 
 
@@ -110,7 +112,11 @@ def test_with_block_ends_the_instrumentation() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["steps", "loading", "waits", "monitor", "compilation", "failures", "tensors", "compiled_adds"]
+    "name",
+    [
+        *("steps", "loading", "waits", "monitor", "compilation", "failures", "checkpoints", "process_groups"),
+        *("tensors", "compiled_adds"),
+    ],
 )
 def test_each_source_can_be_switched_off(name: str) -> None:
     """The other sources run."""

@@ -14,10 +14,18 @@ if TYPE_CHECKING:
 
 #: The modules of monitel.torch, each of which imports only modules listed before it, in ``if TYPE_CHECKING`` too.
 LAYERS = [
-    *("_compat", "context", "guarded_stat", "import_hook", "notebook", "poller", "rates", "training_ranges"),
+    *("_compat", "context", "function_wrapper", "guarded_stat", "import_hook", "notebook", "poller", "rates"),
+    *("thread_activity", "training_ranges"),
     *("sources.gradient_scaling", "sources.steps", "sources.data_loading", "sources.forward", "sources.phases"),
-    *("sources.wait_counters", "sources.stuck_waits", "sources.torch_monitor"),
-    *("sources.compilation_range", "sources.compilation", "sources.out_of_memory", "sources.failures", "sources"),
+    *(
+        "sources.waits.wait_counters",
+        "sources.waits.stuck_activity",
+        "sources.waits.stuck_waits",
+        "sources.waits",
+        "sources.torch_monitor",
+    ),
+    *("sources.compilation_activity", "sources.compilation_range", "sources.compilation"),
+    *("sources.checkpoints", "sources.process_groups", "sources.out_of_memory", "sources.failures", "sources"),
     *("scalars.graph_capture", "scalars.staging_ring", "scalars.fetcher", "scalars.pending_event", "scalars.hooks"),
     *("scalars.compiled_adds", "scalars"),
     *("options", "instrumentation", "monkeypatch", "__init__"),

@@ -159,6 +159,24 @@ def compilation_callbacks() -> tuple[list[Callable[..., None]], list[Callable[..
         raise Missing(f"{COMPILER}.callback: {error}") from error
 
 
+def compilation_scopes() -> Any:
+    """Return the object whose ``install_callbacks()`` returns a context manager around each compilation."""
+    handler = _find(f"{COMPILER}.callback", "callback_handler")
+    if not hasattr(handler, "install_callbacks"):
+        raise Missing(f"{COMPILER}.callback.callback_handler.install_callbacks does not exist")
+    return handler
+
+
+def group_timers() -> Any:
+    """Return the module whose ``_WaitCounter`` torch.distributed uses around each set-up of a process group.
+
+    Its key ends with the name of the function (torch/distributed/c10d_logger.py).
+    """
+    module = "torch.distributed.c10d_logger"
+    _find(module, "_WaitCounter")
+    return import_module(module)
+
+
 def when_cuda_is_initialized(function: Callable[[], None]) -> None:
     """Call a function when the job initializes CUDA, in the initializing thread; now if that has happened already."""
     _find("torch.cuda", "_lazy_call")(function)

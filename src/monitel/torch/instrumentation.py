@@ -18,14 +18,16 @@ from monitel.torch.rates import Rates
 from monitel.torch.scalars.compiled_adds import CompiledAdds
 from monitel.torch.scalars.fetcher import Fetcher
 from monitel.torch.scalars.hooks import ScalarHooks
+from monitel.torch.sources.checkpoints import Checkpoints
 from monitel.torch.sources.compilation import Compilation
 from monitel.torch.sources.data_loading import DataLoading
 from monitel.torch.sources.failures import Failures
 from monitel.torch.sources.phases import Phases
+from monitel.torch.sources.process_groups import ProcessGroups
 from monitel.torch.sources.steps import Steps
-from monitel.torch.sources.stuck_waits import StuckWaits
 from monitel.torch.sources.torch_monitor import TorchMonitor
-from monitel.torch.sources.wait_counters import WaitCounters
+from monitel.torch.sources.waits.stuck_waits import StuckWaits
+from monitel.torch.sources.waits.wait_counters import WaitCounters
 from monitel.variables import reads_variables
 
 if TYPE_CHECKING:
@@ -130,9 +132,9 @@ def instrument(**options: Any) -> Instrumentation:
 
     Example:
         >>> import monitel.torch
-        >>> with monitel.torch.instrument(failures=False, compilation=False) as instrumentation:
-        ...     instrumentation.sources
-        ('steps', 'loading', 'waits', 'stuck_after', 'monitor', 'tensors', 'compiled_adds')
+        >>> with monitel.torch.instrument(failures=False, compilation=False, checkpoints=False) as running:
+        ...     running.sources
+        ('steps', 'loading', 'waits', 'stuck_after', 'monitor', 'process_groups', 'tensors', 'compiled_adds')
     """
     global _running
     try:
@@ -174,6 +176,8 @@ def _create_sources(options: InstrumentOptions) -> dict[str, Source]:
         "monitor": TorchMonitor if options.monitor else None,
         "compilation": Compilation if options.compilation else None,
         "failures": Failures if options.failures else None,
+        "checkpoints": Checkpoints if options.checkpoints else None,
+        "process_groups": ProcessGroups if options.process_groups else None,
         "tensors": (lambda: ScalarHooks(fetcher)) if options.tensors else None,
         "compiled_adds": CompiledAdds if options.compiled_adds else None,
     }

@@ -27,13 +27,16 @@ class InstrumentOptions:
     Attributes:
         steps: Optimizer steps: ``training.steps``, ``training.steps.skipped``, ``training.step.duration``, the
             process's step, and the rates of ``training.samples`` and ``training.tokens``.
-        loading: Time that the loop waits for batches of a DataLoader: ``training.data.duration``.
+        loading: Time that the loop waits for batches of a DataLoader: ``training.data.duration``, activity ``data``.
         waits: torch's wait counters, in :func:`monitel.wait_counters` and in all exporters.
-        stuck_after: Seconds after which a wait in flight, torch's or monitel's, is logged as a ``wait.stuck`` event;
-            None for never.
+        stuck_after: Seconds after which a wait in flight, torch's or monitel's, is logged as a ``wait.stuck`` event,
+            and counts as the activity ``stuck``; None for never.
         monitor: Events and Stats that torch code logs through torch.monitor, forwarded to monitel's handlers.
-        compilation: A range and events for compilations by torch.compile, with the reasons for recompilations.
+        compilation: A range, events and the activity ``compile`` for compilations by torch.compile, with the reasons
+            for recompilations.
         failures: Events for uncaught exceptions, GPU memory errors and failed collectives.
+        checkpoints: Activities and events of checkpoints by torch.save, torch.load and torch.distributed.checkpoint.
+        process_groups: The activity ``init``: set-up of process groups of torch.distributed.
         tensors: ``Stat.add(tensor)`` and ``emit(..., loss=tensor)`` without waiting for the device.
         compiled_adds: ``Stat.add`` in code that torch.compile compiles, without a graph break.
         phases: Durations of backward and of the optimizer, and of the forward of ``model``.
@@ -59,6 +62,8 @@ class InstrumentOptions:
     monitor: bool = True
     compilation: bool = True
     failures: bool = True
+    checkpoints: bool = True
+    process_groups: bool = True
     tensors: bool = True
     compiled_adds: bool = True
     phases: bool = False

@@ -38,11 +38,11 @@ def windows(clock: ManualClock) -> Iterator[Callable[..., Callable[[], dict[str,
 
 @pytest.fixture
 def totals() -> Callable[[], dict[str, float]]:
-    """Provide a function that returns the totals of the counters of training, by the rest of their names."""
+    """Provide a function that returns the totals of the counters of work, by the rest of their names."""
     prefix = "training."
 
     def totals() -> dict[str, float]:
-        found = {reading.counter.name: reading.total for reading in monitel.counters()}
+        found = {each.counter.name: each.total for each in monitel.counters() if each.counter.name != "training.time"}
         return {name.removeprefix(prefix): total for name, total in found.items() if name.startswith(prefix)}
 
     return totals

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 pytest.importorskip("torch", reason="instruments torch: torch is not installed")
 
 import monitel.torch
-from monitel.torch.sources.stuck_waits import StuckWaits
+from monitel.torch.sources.waits.stuck_waits import StuckWaits
 
 pytestmark = pytest.mark.torch
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from monitel.event import Severity
 from monitel.torch._compat import compilations
 from monitel.torch.context import emit_at
+from monitel.torch.sources.compilation_activity import CompilationActivity
 from monitel.torch.sources.compilation_range import CompilationRange
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ _FIELDS = {
 class Compilation:
     """Logs an event for each compilation at most a second after its end. :class:`CompilationRange` reports the start.
 
+    :class:`CompilationActivity` counts the time in the ledger.
+
     The event is ``torch.compile`` (INFO), or ``torch.recompile`` (WARN) with the failed guard if the same code was
     compiled before; ERROR if the compilation failed. torch keeps the latest 64 compilations, which are polled each
     second: nothing is added to the compiler, and torch.compile is not loaded if the job does not use it.
@@ -40,9 +43,12 @@ class Compilation:
         self._last = self._latest()[-1:]
         self._range = CompilationRange()
         self._range.install()
+        self._activity = CompilationActivity()
+        self._activity.install()
 
     def remove(self) -> None:
-        """Stop reporting starts of compilations."""
+        """Stop reporting starts of compilations, and counting their time."""
+        self._activity.remove()
         self._range.remove()
 
     def poll(self) -> None:

@@ -9,9 +9,10 @@ from weakref import WeakValueDictionary
 
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from monitel import activities, clock
-from monitel._window import get_step, own_add, set_step
+from monitel import clock
+from monitel._window import get_step, own_add
 from monitel.failures import call_each
+from monitel.step import advance
 from monitel.torch._compat import compile_only_below, untraced
 from monitel.torch.guarded_stat import DURATIONS, GuardedStat
 from monitel.torch.sources.gradient_scaling import GradientScaling, StepOutcome
@@ -159,9 +160,7 @@ class Steps:
                 if since_ns is not None:
                     record_step(since_ns, now_ns)  # before the step changes, so it has the step of the ranges within
                 step = (get_step() or 0) + 1
-                set_step(step)
-                if not activities.stepping:
-                    activities.begin_steps()
+                advance(step)
                 if not undecided:
                     self._applied._total += 1  # as add() does
         if undecided:

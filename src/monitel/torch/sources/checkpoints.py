@@ -1,0 +1,136 @@
+"""Checkpoints that torch.save, torch.load and torch.distributed.checkpoint save and load."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from concurrent.futures import CancelledError
+from contextlib import AbstractContextManager, nullcontext, suppress
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
+
+from monitel import activities
+from monitel.checkpoints import LOAD, SAVE, Checkpoint
+from monitel.torch._compat import Missing
+from monitel.torch.function_wrapper import FunctionWrapper
+from monitel.torch.import_hook import AfterImport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+_DISTRIBUTED = "torch.distributed.checkpoint"
+_INCLUDE_FILES = frozenset(("data", "compile"))  # activities: files that are read or written there are not checkpoints
+
+
+class Checkpoints:
+    """Counts the time in which the training thread saves and loads checkpoints, and emits an event for each one.
+
+    Functions: ``torch.save``, ``torch.load``, and of torch.distributed.checkpoint ``save``, ``async_save``, ``load``,
+    ``save_state_dict`` and ``load_state_dict``, which is not imported if the job does not use it. A checkpoint within
+    another one is part of it. Activities and events: :class:`monitel.checkpoints.Checkpoint`.
+
+    * Of an asynchronous save only the time in ``async_save()`` counts. The event is emitted when its future ends.
+    * A save in another thread has an event and no activity. A load in another thread has neither: it reads data.
+    * Within ``data`` and ``compile`` nothing is counted: these files are not checkpoints. The same holds in a forked
+      child before its first step, such as a worker of a DataLoader.
+    * ``torch.save`` and ``torch.load`` of a buffer in memory, or of any object but a file, have no event.
+    """
+
+    def install(self) -> None:
+        """Wrap the functions; those of torch.distributed.checkpoint once it is imported."""
+        self._wrappers = [FunctionWrapper("torch", "save", _save), FunctionWrapper("torch", "load", _load)]
+        self._import = AfterImport(_DISTRIBUTED, self._wrap_distributed)
+
+    def remove(self) -> None:
+        """Restore the functions. If somebody else has wrapped one since, it stays and only passes calls on."""
+        self._import.cancel()
+        for each in self._wrappers:
+            each.remove()
+
+    def _wrap_distributed(self) -> None:
+        calls = {
+            **dict.fromkeys(("save", "save_state_dict"), _save_distributed),
+            **dict.fromkeys(("load", "load_state_dict"), _load_distributed),
+            "async_save": _save_asynchronously,
+        }
+        for name, call in calls.items():
+            with suppress(Missing):  # a deprecated function that this version of torch lacks
+                self._wrappers.append(FunctionWrapper(_DISTRIBUTED, name, call))
+
+
+def _save(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    with _checkpoint(SAVE, _file(args[1] if len(args) > 1 else kwargs.get("f"))):
+        return original(*args, **kwargs)
+
+
+def _load(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    with _checkpoint(LOAD, _file(args[0] if args else kwargs.get("f"))):
+        return original(*args, **kwargs)
+
+
+def _save_distributed(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    with _checkpoint(SAVE, _folder(args, kwargs)):
+        return original(*args, **kwargs)
+
+
+def _load_distributed(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    with _checkpoint(LOAD, _folder(args, kwargs)):
+        return original(*args, **kwargs)
+
+
+def _save_asynchronously(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    end = None
+    with _checkpoint(SAVE, _folder(args, kwargs)) as checkpoint:
+        result = original(*args, **kwargs)
+        future = getattr(result, "upload_completion", result)
+        if checkpoint is not None and hasattr(future, "add_done_callback"):
+            end = checkpoint.defer()
+    if end is not None:  # after the block, whose duration is known now: the future may have ended
+        ended = end
+        future.add_done_callback(lambda done: ended(CancelledError() if done.cancelled() else done.exception()))
+    return result
+
+
+def _checkpoint(activity: str, path: object) -> AbstractContextManager[Checkpoint | None]:
+    """Return the context manager of a checkpoint; one that does nothing if this is not a checkpoint."""
+    thread, current, _ = activities.position()
+    if thread == get_ident():
+        is_checkpoint = current not in _INCLUDE_FILES
+    else:
+        is_checkpoint = bool(thread) and activity == SAVE and not _is_part_of_another()
+    return Checkpoint(activity, path) if is_checkpoint else nullcontext()
+
+
+def _is_part_of_another() -> bool:
+    """Return whether torch.distributed.checkpoint has called the wrapper: in its threads, where it writes files."""
+    caller = sys._getframe(3).f_back  # behind this function, _checkpoint(), the call and the wrapper
+    return caller is not None and f"{caller.f_globals.get('__name__')}.".startswith(f"{_DISTRIBUTED}.")
+
+
+def _file(file: Any) -> object:
+    """Return a path or an open file; None for any other object, such as a buffer or a compressed file."""
+    if isinstance(file, (str, os.PathLike)):
+        return file
+    with suppress(Exception):  # of another class's attributes
+        inner = getattr(file, "file", file)  # that of a tempfile.NamedTemporaryFile
+        if isinstance(getattr(inner, "raw", inner), io.FileIO):
+            return inner
+    return None
+
+
+def _folder(args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+    """Return the path of a checkpoint of torch.distributed.checkpoint, or None if it is unknown."""
+    storages = (kwargs.get("storage_writer"), kwargs.get("storage_reader"), *args[1:2])
+    for found in (kwargs.get("checkpoint_id"), *storages, *(_path_of(each) for each in storages)):
+        if isinstance(found, (str, os.PathLike)):
+            return found
+    return None
+
+
+def _path_of(storage: object) -> object:
+    with suppress(Exception):  # of another class's attributes
+        return getattr(storage, "checkpoint_id", None) or getattr(storage, "path", None)
+    return None
