@@ -261,7 +261,8 @@ def test_failures_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     model = Model()
     monitel.register_event_handler(broken)
     with caplog.at_level(logging.WARNING, "monitel"):
-        trainer = Trainer(**QUIET, logger=MonitelLogger(), callbacks=[MonitelCallback(samples=broken)])
+        options = {"logger": MonitelLogger(), "callbacks": [MonitelCallback(samples=broken)]}
+        trainer = Trainer(**QUIET, **options, enable_checkpointing=False)
         trainer.fit(model, batches(Rows()), batches(Rows()))
     assert 14 == trainer.global_step == monitel.counter("training.steps").total
     assert 0 == monitel.counter("training.samples").total

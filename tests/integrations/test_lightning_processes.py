@@ -41,7 +41,7 @@ def work(printed: dict[str, int], steps: int) -> dict[str, float]:
 
 @pytest.mark.parametrize("launcher", [TORCHRUN, ()], ids=["torchrun", "lightning"])
 def test_two_ranks(receiver: Receiver, run: Run, launcher: tuple[str, ...]) -> None:
-    """Each rank counts its work, and rank zero logs the numbers."""
+    """Each rank counts its work, and rank zero logs the numbers and the checkpoints."""
     options = {"trainer_options": {"strategy": "ddp", "devices": 2}}
     printed = lines(run(*launcher, JOB, receiver.url, json.dumps(options)).stdout)
     assert [(0, 8, ROWS), (1, 8, ROWS)] == [(each["rank"], each["step"], each["samples"]) for each in printed]
@@ -50,6 +50,10 @@ def test_two_ranks(receiver: Receiver, run: Run, launcher: tuple[str, ...]) -> N
     (config,) = receiver.records("run.config")
     process = config.resource["service.instance.id"]
     assert {process} == {record.resource["service.instance.id"] for record in receiver.records("run.log")}
+    saved = receiver.records("checkpoint.saved")
+    assert [(process, step) for step in (4, 8)] == [
+        (record.resource["service.instance.id"], record.attributes["training.step"]) for record in saved
+    ]
     assert ["completed"] * 2 == status(receiver)
 
 

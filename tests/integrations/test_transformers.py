@@ -165,14 +165,17 @@ def test_numbers_configuration_and_work(receiver: Receiver, run: Run, tmp_path: 
 RANKS = """
 import monitel.torch
 monitel.torch.instrument()
-trainer = create(num_train_epochs=2)
+trainer = create(num_train_epochs=2, save_strategy="steps", save_steps=3)
 trainer.train()
 save(os.environ["RANK"])
 """
 
 
 def test_two_ranks(receiver: Receiver, run: Run, tmp_path: Path) -> None:
-    """Each rank counts its work, ``instrument()`` beside it counts no step twice, and rank 0 logs for the job."""
+    """Each rank counts its work, ``instrument()`` beside it counts no step twice, and rank 0 logs for the job.
+
+    A checkpoint is one event, although both ranks write files of it.
+    """
     script = write_script(tmp_path, TRAINER + RANKS)
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     run(*launcher, script, receiver.url)
@@ -183,6 +186,9 @@ def test_two_ranks(receiver: Receiver, run: Run, tmp_path: Path) -> None:
     assert expected(truth(tmp_path, "0")["logs"]) == numbers(receiver)
     assert {0} == {point.resource["training.rank"] for point in receiver.points("train.loss")}
     assert [0] == [record.resource["training.rank"] for record in receiver.records("run.config")]
+    saved = receiver.records("checkpoint.saved")
+    assert [(0, 3), (0, 6)] == [(each.resource["training.rank"], each.attributes["training.step"]) for each in saved]
+    assert len(list((tmp_path / "out" / "checkpoint-3").glob("rng_state_*.pth"))) == 2
     assert ["completed"] * 2 == status(receiver)
 
 

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from accelerate import Accelerator
 from accelerate.tracking import GeneralTracker, on_main_process
 
 import monitel
+from monitel.checkpoints import LOAD, SAVE, Checkpoint
 from monitel.integrations.guarded import guarded
 from monitel.integrations.hyperparameters import as_dict
+from monitel.integrations.wrapping import wrap_class
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from types import ModuleType
+    from types import ModuleType, TracebackType
 
 
 class MonitelTracker(GeneralTracker):  # type: ignore[misc]  # Any where accelerate is missing
-    """Records the numbers and the configuration that a script passes to accelerate's trackers.
+    """Records what a script passes to accelerate's trackers, and the checkpoints that accelerate saves and loads.
 
     ``accelerator.log()`` calls :func:`monitel.log`, and the ``config`` of ``accelerator.init_trackers()`` is recorded
     by :func:`monitel.config`, with what looks like a secret masked. Both do so in the main process only.
+    ``save_state()``, ``save_model()`` and ``load_state()`` of the Accelerators that have this tracker are the
+    activities ``checkpoint.save`` and ``checkpoint.load`` of :func:`monitel.ledger` in each process, and the main
+    process logs the events ``checkpoint.saved``, ``checkpoint.loaded`` and ``checkpoint.failed``.
     ``accelerator.end_training()`` leaves exporters running. Exceptions are never raised into the script: the first of
     each method is logged.
 
@@ -33,6 +39,12 @@ class MonitelTracker(GeneralTracker):  # type: ignore[misc]  # Any where acceler
 
     name = "monitel"
     requires_logging_directory = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        wrap_class(Accelerator, "save_state", _saving_state)
+        wrap_class(Accelerator, "save_model", _saving_model)
+        wrap_class(Accelerator, "load_state", _loading_state)
 
     @property
     def tracker(self) -> ModuleType:
@@ -56,3 +68,40 @@ class MonitelTracker(GeneralTracker):  # type: ignore[misc]  # Any where acceler
             **kwargs: Attributes of the numbers: str, int, float or bool.
         """
         monitel.log(values, step=step, **kwargs)
+
+
+class _State(Checkpoint):
+    """A checkpoint whose folder accelerate may choose: its hooks are called with the folder."""
+
+    __slots__ = ("_hook",)
+
+    def __init__(self, activity: str, path: object, accelerator: Any) -> None:
+        super().__init__(activity, path, logs=accelerator.is_main_process)
+        saves = activity == SAVE
+        register = accelerator.register_save_state_pre_hook if saves else accelerator.register_load_state_pre_hook
+        self._hook = register(self._set_folder)
+
+    def _set_folder(self, *arguments: Any) -> None:
+        self.path = arguments[-1]
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._hook.remove()
+        super().__exit__(kind, error, traceback)
+
+
+def _is_observed(accelerator: Any) -> bool:
+    return any(isinstance(each, MonitelTracker) for each in (*accelerator.trackers, *accelerator.log_with))
+
+
+def _saving_state(accelerator: Any, output_dir: Any = None, *_: Any, **__: Any) -> Checkpoint | None:
+    return _State(SAVE, output_dir, accelerator) if _is_observed(accelerator) else None
+
+
+def _loading_state(accelerator: Any, input_dir: Any = None, *_: Any, **__: Any) -> Checkpoint | None:
+    return _State(LOAD, input_dir, accelerator) if _is_observed(accelerator) else None
+
+
+def _saving_model(accelerator: Any, _model: Any, save_directory: Any, *_: Any, **__: Any) -> Checkpoint | None:
+    return Checkpoint(SAVE, save_directory, logs=accelerator.is_main_process) if _is_observed(accelerator) else None

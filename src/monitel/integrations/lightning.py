@@ -9,17 +9,21 @@ import sys
 from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
-from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 import monitel
 from monitel import clock
+from monitel.checkpoints import LOAD, SAVE, Checkpoint
 from monitel.integrations import progress
 from monitel.integrations.guarded import guarded
 from monitel.integrations.hyperparameters import as_dict
+from monitel.integrations.wrapping import wrap_object
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import TracebackType
+
+    from monitel._activities import Activity
 
     Measure = Callable[[Any], int]
 
@@ -69,6 +73,9 @@ class MonitelCallback(_Callback):  # type: ignore[misc]
       :func:`monitel.torch.instrument` counts them, ``training.steps``. Validation, test and prediction do not count.
     * **Stats**, in seconds: ``training.evaluation.duration`` of each validation except sanity checks, and
       ``training.checkpoint.duration``, the time for which training waits for a checkpoint.
+    * **Activities** of :func:`monitel.ledger`: ``evaluation`` (validation, sanity check, test and prediction),
+      ``checkpoint.save`` and ``checkpoint.load``.
+    * **Events** of rank zero: ``checkpoint.saved``, ``checkpoint.loaded`` and ``checkpoint.failed``.
 
     Exceptions of telemetry are logged once, and never raised.
 
@@ -90,10 +97,16 @@ class MonitelCallback(_Callback):  # type: ignore[misc]
         self._validates_since: int | None = None
 
     @guarded
-    def setup(self, trainer: Any, _module: Any, stage: str) -> None:
-        """Time the checkpoints of a training. Lightning has no hook after a checkpoint."""
-        if stage == "fit" and "save_checkpoint" not in vars(trainer):
-            trainer.save_checkpoint = MethodType(save_checkpoint, trainer)  # bound, so that a copy saves its own state
+    def setup(self, trainer: Any, *_: Any, **__: Any) -> None:
+        """Observe the trainer's evaluations and checkpoints. Lightning's hooks miss how they end."""
+        wrap_object(trainer, "save_checkpoint", _saving)
+        wrap_object(trainer._checkpoint_connector, "_restore_modules_and_callbacks", _loading)
+        wrap_object(trainer._checkpoint_connector, "restore_training_state", _restoring)
+        validation = trainer.fit_loop.epoch_loop.val_loop
+        for loop in (validation, trainer.validate_loop, trainer.test_loop, trainer.predict_loop):
+            wrap_object(loop, "run", _evaluating)
+        if _is_asynchronous(trainer.strategy.checkpoint_io):
+            wrap_object(trainer.strategy.checkpoint_io.checkpoint_io, "save_checkpoint", _writing)
 
     @guarded
     def on_train_start(self, trainer: Any, _module: Any) -> None:
@@ -129,21 +142,80 @@ class MonitelCallback(_Callback):  # type: ignore[misc]
     def on_validation_end(self, _trainer: Any, _module: Any) -> None:
         """Record the duration of a validation."""
         if self._validates_since is not None:
-            _record("training.evaluation.duration", self._validates_since)
+            _record("training.evaluation.duration", (clock.monotonic_ns() - self._validates_since) / 1e9)
 
 
 def _input_ids(batch: Any) -> int:
     return int(batch["input_ids"].numel()) if isinstance(batch, Mapping) and "input_ids" in batch else 0
 
 
-def save_checkpoint(trainer: Any, *args: Any, **kwargs: Any) -> None:
-    """Save a checkpoint as the class of the Trainer does, and record the duration."""
-    since = clock.monotonic_ns()
-    type(trainer).save_checkpoint(trainer, *args, **kwargs)
-    _record("training.checkpoint.duration", since)
+class _Save(Checkpoint):
+    """A checkpoint that also records its duration."""
+
+    __slots__ = ()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, traceback)
+        if kind is None:
+            _record("training.checkpoint.duration", self.seconds)
+
+
+class _Write(Checkpoint):
+    """The part of a checkpoint that AsyncCheckpointIO writes in a thread: its end is that of the checkpoint."""
+
+    __slots__ = ("pending",)
+    pending: list[tuple[str, Callable[[BaseException | None], bool]]]  # paths, and functions that end checkpoints
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, traceback)
+        for each in [each for each in self.pending if each[0] == str(self.path)]:
+            self.pending.remove(each)
+            if each[1](error):  # else it has failed before it could be written
+                break
+
+
+def _is_asynchronous(plugin: object) -> bool:
+    return any(each.__name__ == "AsyncCheckpointIO" for each in type(plugin).__mro__)  # that of either package
+
+
+def _saving(trainer: Any, filepath: Any, *_args: Any, **_kwargs: Any) -> Checkpoint:
+    save = _Save(SAVE, filepath, logs=trainer.is_global_zero, step=trainer.global_step)
+    if trainer.is_global_zero and _is_asynchronous(trainer.strategy.checkpoint_io):
+        writer = trainer.strategy.checkpoint_io.checkpoint_io
+        vars(writer).setdefault("_monitel_pending", []).append((str(filepath), save.defer()))
+    return save
+
+
+def _writing(writer: Any, _checkpoint: Any, path: Any, *_args: Any, **_kwargs: Any) -> Checkpoint:
+    write = _Write(SAVE, path, logs=False)
+    write.pending = vars(writer).get("_monitel_pending", [])
+    return write
+
+
+def _loading(connector: Any, checkpoint_path: Any = None, *_args: Any, **_kwargs: Any) -> Checkpoint | None:
+    """Observe the first part of a restore: reading the file, and the state of the model."""
+    connector._monitel_load = Checkpoint(LOAD, checkpoint_path, logs=False) if checkpoint_path else None
+    return connector._monitel_load  # type: ignore[no-any-return]
+
+
+def _restoring(connector: Any) -> Checkpoint | None:
+    """Observe the last part of a restore: the state of loops and optimizers."""
+    load: Checkpoint | None = vars(connector).pop("_monitel_load", None)
+    if load is not None:
+        load.logs, load.step = connector.trainer.is_global_zero, connector._loaded_checkpoint.get("global_step")
+    return load
+
+
+def _evaluating(_loop: Any) -> Activity:
+    """Observe an evaluation."""
+    return monitel.activity("evaluation")
 
 
 @guarded
-def _record(name: str, since_ns: int) -> None:
+def _record(name: str, seconds: float) -> None:
     asked = [monitel.MEAN, monitel.COUNT, monitel.SUM, monitel.MAX, monitel.MIN]
-    monitel.stat(name, asked, unit="s", monotonic=True).add((clock.monotonic_ns() - since_ns) / 1e9)
+    monitel.stat(name, asked, unit="s", monotonic=True).add(seconds)

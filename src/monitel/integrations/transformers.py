@@ -10,12 +10,14 @@ import torch
 from transformers import TrainerCallback
 
 import monitel
-from monitel.integrations import progress
+from monitel.integrations import progress, transformers_trainer
 from monitel.integrations.guarded import guarded
 from monitel.integrations.hyperparameters import as_dict
 
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
+
+    from monitel.checkpoints import Checkpoint
 
 _PREFIXES = ("eval", "test")  # of the Trainer's names; all other numbers are of the training
 
@@ -30,6 +32,10 @@ class MonitelCallback(TrainerCallback):  # type: ignore[misc]  # Any where trans
     * **Step** of each process (:func:`monitel.set_step`): ``state.global_step``, including after a resume.
     * **Work** of each process: the counters ``training.samples`` and ``training.tokens``, and, unless
       :func:`monitel.torch.instrument` counts them, ``training.steps`` and ``training.steps.skipped``.
+    * **Activities** of each process (:func:`monitel.ledger`): ``evaluation`` (``evaluate()`` and ``predict()``, in and
+      outside of ``train()``), ``checkpoint.save`` and ``checkpoint.load``.
+    * **Checkpoints**, once for the job: the events ``checkpoint.saved``, ``checkpoint.loaded`` and
+      ``checkpoint.failed``.
 
     Samples are rows of the model's input, and tokens are elements of ``input_ids``, padding included. A call of
     the model counts in training mode, with gradients, when its forward and backward have ended. Exceptions of telemetry
@@ -42,6 +48,8 @@ class MonitelCallback(TrainerCallback):  # type: ignore[misc]  # Any where trans
     """
 
     def __init__(self) -> None:
+        transformers_trainer.observe(MonitelCallback)
+        self._load: Checkpoint | None = None  # in progress
         self._config: dict[str, Any] | None = None  # as it was recorded
         self._hook: RemovableHandle | None = None
         self._samples = self._tokens = 0  # of the batch in progress
@@ -50,6 +58,7 @@ class MonitelCallback(TrainerCallback):  # type: ignore[misc]  # Any where trans
     def on_train_begin(self, args: Any, state: Any, *_: Any, model: Any = None, **__: Any) -> None:
         """Record the configuration and the first step, and begin to count."""
         monitel.set_step(state.global_step)
+        transformers_trainer.end_load(self, state)
         progress.begin(tokens=_main_input(model) == "input_ids")
         self._remove_hook()  # of a training that an exception has ended
         self._hook = model.register_forward_pre_hook(self._add_batch, with_kwargs=True)
