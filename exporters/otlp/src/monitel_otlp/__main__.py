@@ -1,4 +1,4 @@
-"""Commands of monitel-otlp: print or deliver spooled telemetry, check the endpoints, simulate a training job."""
+"""Commands of monitel-otlp: deliver or print spooled telemetry, show a run's time, check endpoints, simulate a job."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from monitel.variables import read_variables
 from monitel_otlp.choices import CHOICES
 from monitel_otlp.commands.cat import cat
 from monitel_otlp.commands.doctor import examine
+from monitel_otlp.commands.ledger import show_ledger
 from monitel_otlp.commands.replay import replay_all
 from monitel_otlp.commands.simulate import simulate
 from monitel_otlp.commands.simulation import NAMED_STATS, SLOWDOWN, Report, Simulation
 from monitel_otlp.config.environment import GRPC, HTTP
-from monitel_otlp.config.settings import DISTRIBUTIONS, resolve
+from monitel_otlp.config.settings import DISTRIBUTIONS, default_roots, resolve
 from monitel_otlp.spool.spool import SpoolError
 from monitel_otlp.transport.factory import make_transports
 
@@ -44,6 +45,15 @@ def main(arguments: list[str] | None = None) -> int:
     command = commands.add_parser("cat", help="print spooled telemetry as OTLP JSON lines")
     _add_source(command)
     command.set_defaults(run=_cat, interrupted="interrupted")
+    command = commands.add_parser("ledger", help="show where the time of a run went, over all its attempts")
+    command.add_argument("name", nargs="?", metavar="RUN", help="the training.run.id of a run; default: the latest run")
+    command.add_argument(
+        "--spool-dir",
+        type=Path,
+        metavar="DIR",
+        help="the spool_dir of the job; default: MONITEL_SPOOL_DIR, or the folders that jobs use by default",
+    )
+    command.set_defaults(run=_ledger, interrupted="interrupted")
     command = commands.add_parser("doctor", help="show the configuration, and send an empty request to each endpoint")
     _add_destination(command)
     command.set_defaults(run=_doctor, interrupted="interrupted before every endpoint had answered")
@@ -130,6 +140,11 @@ def _header(given: str) -> tuple[str, str]:
 
 def _cat(arguments: argparse.Namespace) -> int:
     return cat(arguments.dir, foreign=arguments.foreign)
+
+
+def _ledger(arguments: argparse.Namespace) -> int:
+    folder = arguments.spool_dir or read_variables(CHOICES, {"spool_dir": None}).get("spool_dir")
+    return show_ledger(arguments.name, [folder] if folder else default_roots())
 
 
 def _at_least(minimum: Number) -> Callable[[str], Number]:

@@ -29,6 +29,7 @@ from monitel_otlp._compat import LogRecordExporter, LogRecordExportResult, get_l
 from monitel_otlp.choices import CHOICES, check_bools, check_ranks, check_series_limit
 from monitel_otlp.config.launcher import is_rank_zero, launch_attributes
 from monitel_otlp.config.settings import resolve
+from monitel_otlp.ledger.run_ledger import RunLedger
 from monitel_otlp.metrics.series import SERIES_LIMIT
 from monitel_otlp.pipeline import EXIT_TIMEOUT, Pipeline
 from monitel_otlp.sdk.preferences import reader_preferences
@@ -96,14 +97,17 @@ def _attach(
             settings = resolve(endpoint, headers, export_interval, spool_dir, protocol, distributions=distributions)
             launch = launch_attributes()
             silent = ranks == "zero" and not is_rank_zero(launch)
+            resource = Resource.create(launch)
+            kept = not silent and not is_launcher(sys.orig_argv)
             _attached = Pipeline(
                 settings,
-                Resource.create(launch),
+                resource,
                 point_attributes={name: launch[name] for name in (_RANK,) if rank_attribute and name in launch},
                 workers=workers,
                 attached=True,
                 silent=silent,
                 series_limit=series_limit,
+                run_ledger=RunLedger(settings.spool_root, resource.attributes) if kept else None,
             )
             if not silent:
                 atexit.unregister(_attached.shutdown)  # it would run before the shutdown of an earlier provider

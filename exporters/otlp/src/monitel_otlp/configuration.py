@@ -21,6 +21,7 @@ from monitel_otlp.choices import CHOICES, check_bools, check_logging_level, chec
 from monitel_otlp.config.host import host_attributes
 from monitel_otlp.config.launcher import is_rank_zero, launch_attributes
 from monitel_otlp.config.settings import resolve
+from monitel_otlp.ledger.run_ledger import RunLedger
 from monitel_otlp.log_handler import LogHandler
 from monitel_otlp.metrics.series import SERIES_LIMIT
 from monitel_otlp.pipeline import Pipeline
@@ -163,6 +164,9 @@ def configure(
         workers=workers,
         silent=silent,
         series_limit=series_limit,
+        run_ledger=None
+        if silent or is_launcher(sys.orig_argv)
+        else RunLedger(settings.spool_root, resource.attributes),
     )
     if not silent:
         _set_globals(_current)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from opentelemetry import metrics, trace
 
 import monitel
+from monitel.activities import activity
 from monitel.before_flush import register as call_before_flush
 from monitel.before_flush import unregister as stop_before_flush
 from monitel.exit import finalize
@@ -25,6 +26,7 @@ from monitel_otlp.config.rank_check import RankCheck
 from monitel_otlp.engine.engine import LIMIT, LIMIT_BYTES, Engine
 from monitel_otlp.exit_summary import print_exit_summary
 from monitel_otlp.forked_child import child_resource, is_data_loader_worker, register_fork_hooks
+from monitel_otlp.ledger.last_line import print_last_line
 from monitel_otlp.metrics.series import SERIES_LIMIT
 from monitel_otlp.threads.pacing import low_latency
 
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 
     from monitel_otlp._compat import APILoggerProvider
     from monitel_otlp.config.settings import Settings
+    from monitel_otlp.ledger.run_ledger import RunLedger
     from monitel_otlp.traces.span_queue import QueuedSpans, SpanSettings
 
 _log = logging.getLogger("monitel.otlp")
@@ -46,6 +49,8 @@ EXIT_TIMEOUT = 2.0
 _BEFORE_QUEUES = 50  # priority of the finalizer: after the flush of monitel (100), before Queues are closed (10)
 _LEAST_SHARE = 0.4  # share of the shutdown that is reserved for delivery, however long the flush of Stats takes
 _LEAST_FLUSH = 0.2  # seconds for the flush of Stats, even if there is no time to shut down
+_LEDGER_SHARE = 0.1  # share of the shutdown for the last heartbeat of the run's ledger
+_LEAST_LEDGER = 0.05  # seconds for it, even if there is no time to shut down
 _FORK_PATIENCE = 1.0  # seconds that a fork waits for the SDK
 _WORKER = "worker"
 _DAY = 86_400.0  # seconds; the system does not accept an infinite timeout
@@ -87,6 +92,7 @@ class Pipeline:
         attached: bool = False,
         silent: bool = False,
         series_limit: int = SERIES_LIMIT,
+        run_ledger: RunLedger | None = None,
     ) -> None:
         self._settings = settings
         self._resource = resource
@@ -105,6 +111,7 @@ class Pipeline:
         self._held = False
         self.at_end: list[Callable[[], object]] = []
         self.ended: bool | None = True if silent else None
+        self._run_ledger = run_ledger
         if silent:
             return
         self._ranges = self._queue_ranges()
@@ -117,6 +124,8 @@ class Pipeline:
         if self._ranges is not None:
             self._ranges.listen()
         self._register_end()
+        if run_ledger is not None:
+            run_ledger.start()
 
     @property
     def engine(self) -> Engine | None:
@@ -181,7 +190,7 @@ class Pipeline:
     def shutdown(self, timeout: float = EXIT_TIMEOUT) -> bool:
         """Flush every live Stat, deliver all items or write them to the spool, and stop.
 
-        Called automatically at exit. Idempotent. Never raises.
+        Called automatically at exit. Idempotent. Never raises. In the ledger the time is ``shutdown``.
 
         Args:
             timeout: Seconds at most, whatever the backend does.
@@ -190,7 +199,10 @@ class Pipeline:
             True if all items were acknowledged, or are on disk because no endpoint is set, and if the pipeline has lost
             no item.
         """
-        return self._shut_down(_bounded(timeout))
+        if self.ended is not None:
+            return self.ended
+        with activity("shutdown"):
+            return self._shut_down(_bounded(timeout))
 
     def terminate(self, timeout: float) -> bool:
         """Shut down from a signal handler: everything that may need a lock runs in other threads.
@@ -251,6 +263,8 @@ class Pipeline:
         engine = self._engine
         complete = engine is None or engine.shutdown(timeout, in_signal_handler=in_signal_handler)
         monitel.unregister_event_handler(self._handle)
+        if self._run_ledger is not None:
+            self._run_ledger.finish(max(_LEDGER_SHARE * timeout, _LEAST_LEDGER))
         if engine is not None:
             self._print_summary(engine)
         for action in self.at_end:  # after a SIGTERM the last one does not return
@@ -263,6 +277,8 @@ class Pipeline:
             return  # attached, in a launcher or another program with the same environment variables
         offline, stored = not self._settings.endpoints, engine.delivery.stored
         print_exit_summary(accounts, self._settings.spool_dir, offline=offline, stored=stored)
+        if self._run_ledger is not None:
+            print_last_line(self._run_ledger.run_time)
 
     def engine_for(self, signal: str) -> Engine | None:
         """Return the engine for an item of this signal; None if the item is dropped, which is counted here."""
@@ -345,17 +361,24 @@ class Pipeline:
     def _before_fork(self) -> None:
         """Wait until the SDK does not collect, so that the child inherits no held lock."""
         self._held = self._engine is not None and self._engine.collecting.acquire(timeout=_FORK_PATIENCE)
+        if self._run_ledger is not None:
+            self._run_ledger.before_fork()
 
     def _after_fork(self) -> None:
         """Let the SDK collect again, in the parent."""
         if self._held and self._engine is not None:
             self._engine.collecting.release()
+        if self._run_ledger is not None:
+            self._run_ledger.after_fork()
 
     def _in_child(self) -> None:
         """Leave everything inherited to the parent, and start with empty accounts."""
         if self._engine is not None:
             self._engine.abandon()
             self._engine = None
+        if self._run_ledger is not None:
+            self._run_ledger.abandon()
+            self._run_ledger = None
         self._accounting = Accounting()
         self._ending, self._over, self._starting = Lock(), Event(), RLock()
         if self.ended is None:

@@ -179,7 +179,7 @@ def _train(simulation: Simulation, rank: int, clock: _SimulatedTime) -> None:
             break
         step += 1
         monitel.set_step(step)
-        with loading.guard():
+        with loading.guard(), monitel.activity("data"):
             clock.advance(_LOADING_SHARE * length)
         with step_time.time():
             clock.advance((1 - _LOADING_SHARE) * length)

@@ -94,7 +94,7 @@ def resolve(
         if (found := _endpoint(environment, signal, base, own_headers, protocol)) is not None:
             endpoints[signal] = found
     if root is None:
-        root = (_state_folder() if endpoints else None) or Path("monitel-runs")
+        root = default_roots()[0 if endpoints else -1]
     interval = _interval(export_interval, environment)
     chosen = _distributions(distributions)
     return Settings(endpoints, interval, root, _own_folder(root, endpoints), chosen, tuple(environment.problems))
@@ -125,6 +125,12 @@ def spool_folder(spool_dir: object) -> Path:
         if os.path.isfile(part):  # noqa: PTH113  Path's own raises where it may not look
             raise ValueError(f"spool_dir must be a folder, or a new path, got {str(path)!r}: {str(part)!r} is a file")
     return path
+
+
+def default_roots() -> list[Path]:
+    """Return the folders that hold the spools without a ``spool_dir``: with endpoints the first, without the last."""
+    state, offline = _state_folder(), Path("monitel-runs")
+    return [offline] if state is None else [state, offline]
 
 
 def _state_folder() -> Path | None:

@@ -1,0 +1,165 @@
+"""The folder of a run below the spool root, with its file and a lock.
+
+The file is replaced as a whole, so a reader always finds a complete one. Only the process with the lock writes.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING
+
+from monitel_otlp.ledger.run_identity import FOLDERS
+from monitel_otlp.ledger.stored import LIMIT_BYTES, StoredError, decode, encode
+from monitel_otlp.spool.folder import Folder, SpoolError, make_folder
+from monitel_otlp.spool.lock import acquire
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from monitel_otlp.ledger.history import History
+    from monitel_otlp.ledger.run_identity import RunIdentity
+    from monitel_otlp.spool.lock import FolderLock
+
+_log = logging.getLogger("monitel.otlp")
+
+LEDGERS = "ledgers"
+FILE = "ledger.json"
+RUNS = 100  # runs that are kept
+
+_NEW = "ledger.json.new"
+
+
+class RunFolder:
+    """The locked folder of a run. A forked child must call :meth:`abandon`.
+
+    Args:
+        ledgers: The folder of all runs, which this object closes.
+        name: Name of the folder of the run.
+
+    Raises:
+        SpoolError: Another process uses the folder, or it is unsafe.
+        OSError: The folder cannot be made, or the lock cannot be written.
+    """
+
+    def __init__(self, ledgers: Folder, name: str) -> None:
+        self._ledgers = ledgers
+        self._folder = folder = ledgers.subfolder(name, create=True)
+        try:
+            self._lock: FolderLock = acquire(folder)
+        except BaseException:
+            folder.close()
+            raise
+        self.name = name
+        self.path = folder.path
+
+    def load(self, run: str) -> History | None:
+        """Return the stored history; None if there is none. A file that cannot be used is kept under another name.
+
+        Raises:
+            OSError: The file cannot be read now.
+        """
+        try:
+            history = decode(self._folder.read(FILE, LIMIT_BYTES + 1))
+        except FileNotFoundError:
+            return None
+        except StoredError as error:
+            reason = str(error)
+        except PermissionError as error:  # a link, a device, or a file of another user
+            reason = f"cannot be used: {error.strerror}"
+        else:
+            if history.run == run:
+                return history
+            reason = "belongs to another run"
+        aside = f"unusable-{time.time_ns()}.json"
+        self._folder.rename(FILE, aside)
+        _log.warning("%s %s; it is now %s, and the ledger of the run starts anew", self.path / FILE, reason, aside)
+        return None
+
+    def store(self, history: History) -> None:
+        """Replace the file.
+
+        Raises:
+            OSError: The write failed, and the previous file is still there.
+        """
+        content = encode(history)
+        try:
+            self._folder.write_new(_NEW, content)
+        except FileExistsError:  # from a process that was killed
+            self._folder.unlink(_NEW)
+            self._folder.write_new(_NEW, content)
+        self._folder.rename(_NEW, FILE)
+
+    def remove(self) -> None:
+        """Remove the file, the lock and the folder. Files under other names stay."""
+        self._folder.unlink(FILE)
+        self._folder.unlink(_NEW)
+        self._lock.release(remove=True)
+        self._folder.close()
+        self._ledgers.remove_subfolder(self.name)
+        self._ledgers.close()
+
+    def close(self) -> None:
+        """Release the folder. Idempotent."""
+        self._lock.release(remove=False)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Close the files without unlocking. For a forked child, whose parent keeps the lock."""
+        self._lock.abandon()
+        self._folder.close()
+        self._ledgers.close()
+
+
+def open_run(root: Path, identity: RunIdentity) -> RunFolder:
+    """Open and lock the folder of a run, and make it if it is missing. If it is new, the oldest runs are removed.
+
+    Args:
+        root: The folder that holds the spool folders.
+        identity: The run.
+
+    Raises:
+        SpoolError: Another process uses the folder, or it is unsafe.
+        OSError: The folder cannot be made, or the lock cannot be written.
+    """
+    make_folder(root / LEDGERS)
+    ledgers = Folder.open(root / LEDGERS)
+    try:
+        existing = ledgers.names()
+        name = identity.folder(existing)
+        opened = RunFolder(ledgers, name)
+    except BaseException:
+        ledgers.close()
+        raise
+    if name not in existing:
+        _prune(root, existing)
+    return opened
+
+
+def read_history(ledgers: Folder, name: str) -> History:
+    """Read the file of a run, which another process may be writing.
+
+    Raises:
+        StoredError: The file is damaged, or has another version.
+        SpoolError: The folder is unsafe.
+        OSError: The file cannot be read.
+    """
+    with closing(ledgers.subfolder(name, create=False)) as folder:
+        return decode(folder.read(FILE, LIMIT_BYTES + 1))
+
+
+def _prune(root: Path, existing: list[str]) -> None:
+    """Remove the runs whose last heartbeats are the oldest. A run that is in use stays."""
+    made = [name for name in existing if name.startswith(FOLDERS)]
+    surplus = len(made) + 1 - RUNS
+    if surplus <= 0:
+        return
+    with suppress(OSError, SpoolError), closing(Folder.open(root / LEDGERS)) as ledgers:
+        made.sort(key=lambda name: ledgers.status(name).st_mtime_ns)  # each heartbeat renames a file in it
+        for name in made:
+            with suppress(OSError, SpoolError):
+                RunFolder(Folder.open(root / LEDGERS), name).remove()
+                surplus -= 1
+            if not surplus:
+                break

@@ -1,0 +1,138 @@
+"""The stored form of a run's history: JSON, with a version."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from monitel_otlp.ledger.history import MARKS, Attempt, Earlier, History
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+VERSION = 1
+LIMIT_BYTES = 1 << 20
+
+_NAME_LIMIT = 200  # characters of the name of an activity
+_NAMES = 256  # activities in a file, at most
+_LIMIT = 2**64  # nanoseconds, and steps
+
+
+class StoredError(ValueError):
+    """Raised for content that is not a history of this version."""
+
+
+def encode(history: History) -> bytes:
+    """Return the content of the file of a run."""
+    earlier, attempt = history.earlier, history.attempt
+    stored = {
+        "version": VERSION,
+        "run": history.run,
+        "earlier": {
+            "attempts": earlier.attempts,
+            "activities": _shortened(earlier.activities),
+            "line": earlier.line,
+        },
+        "attempt": {
+            "name": attempt.name,
+            "activities": _shortened(attempt.activities),
+            "last_ns": attempt.last_ns,
+            "boot": attempt.boot,
+            "boot_ns": attempt.boot_ns,
+            "ended": attempt.ended,
+            "begin": attempt.begin,
+            "marks": attempt.marks,
+            "down_ns": attempt.down_ns,
+            "overlap_ns": attempt.overlap_ns,
+        },
+    }
+    return json.dumps(stored, separators=(",", ":")).encode()
+
+
+def decode(content: bytes) -> History:
+    """Return the history in a file.
+
+    Raises:
+        StoredError: The content is damaged, or has another version.
+    """
+    if len(content) > LIMIT_BYTES:
+        raise StoredError(f"has more than {LIMIT_BYTES} bytes")
+    try:
+        stored = json.loads(content)
+    except (ValueError, RecursionError):
+        raise StoredError("is not JSON") from None
+    try:
+        version = stored["version"]
+        if type(version) is int and version > VERSION:
+            raise StoredError(f"has version {version}, which a newer monitel has written")
+        if type(version) is not int or version != VERSION:
+            raise StoredError("has an unknown version")
+        return History(_text(stored["run"]), _earlier(stored["earlier"]), _attempt(stored["attempt"]))
+    except StoredError:
+        raise
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError):
+        raise StoredError("is not a ledger") from None
+
+
+def _earlier(stored: Any) -> Earlier:
+    found = Earlier(_whole(stored["attempts"]), _durations(stored["activities"]), _marks(stored["line"]))
+    if found.line and not 0 <= found.line[-1][1] <= found.activities.get("step", 0):
+        raise StoredError("is not a ledger")
+    return found
+
+
+def _attempt(stored: Any) -> Attempt:
+    begin, ended = stored["begin"], stored["ended"]
+    if not isinstance(ended, bool):
+        raise StoredError("is not a ledger")
+    found = Attempt(
+        name=_text(stored["name"]),
+        activities=_durations(stored["activities"]),
+        last_ns=_whole(stored["last_ns"]),
+        boot=_text(stored["boot"]),
+        boot_ns=_whole(stored["boot_ns"]),
+        ended=ended,
+        begin=None if begin is None else _whole(begin),
+        marks=_marks(stored["marks"]),
+        down_ns=_whole(stored["down_ns"]),
+        overlap_ns=_whole(stored["overlap_ns"]),
+    )
+    if found.overlap_ns > sum(found.activities.values()):
+        raise StoredError("is not a ledger")
+    return found
+
+
+def _durations(stored: Any) -> dict[str, int]:
+    if len(stored) > _NAMES:
+        raise StoredError("is not a ledger")
+    return {_text(name): _whole(duration_ns) for name, duration_ns in stored.items()}
+
+
+def _marks(stored: Any) -> tuple[tuple[int, int], ...]:
+    found = tuple((_whole(step), _whole(before_ns)) for step, before_ns in stored)
+    rises = all(low[0] < high[0] and low[1] <= high[1] for low, high in pairwise(found))
+    if len(found) > MARKS or not rises:
+        raise StoredError("is not a ledger")
+    return found
+
+
+def _whole(stored: Any) -> int:
+    if type(stored) is not int or not 0 <= stored <= _LIMIT:
+        raise StoredError("is not a ledger")
+    return stored
+
+
+def _text(stored: Any) -> str:
+    if not isinstance(stored, str):
+        raise StoredError("is not a ledger")
+    return stored
+
+
+def _shortened(activities: Mapping[str, int]) -> dict[str, int]:
+    """Return activities with names of limited length."""
+    found: dict[str, int] = {}
+    for name, duration_ns in activities.items():
+        short = name[:_NAME_LIMIT]
+        found[short] = found.get(short, 0) + duration_ns
+    return found

@@ -1,0 +1,88 @@
+"""Marks of steps: exact, bounded, and in ascending order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+import monitel
+from monitel.step import advance, first_step
+from monitel_otlp.ledger import step_marks
+from monitel_otlp.ledger.history import MARKS, at
+from monitel_otlp.ledger.step_marks import StepMarks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@pytest.fixture
+def spend(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Return a function that lets nanoseconds in steps pass."""
+    monkeypatch.setattr("monitel.step._first", None)
+    spent = 0
+    monkeypatch.setattr(step_marks, "total_ns", lambda _: spent)
+
+    def spend(nanoseconds: int) -> None:
+        nonlocal spent
+        spent += nanoseconds
+
+    monkeypatch.setattr("monitel.step._watcher", None)
+    return spend
+
+
+def test_each_step_is_marked_when_it_is_set(spend: Callable[[int], None]) -> None:
+    """A mark has the time in steps before it; a step that is set again keeps its time."""
+    marks = StepMarks()
+    marks.install()
+    for step in (5, 5, 6, 9, 9):
+        monitel.set_step(step)
+        spend(10)
+    assert ((5, 0), (6, 20), (9, 30)) == marks.snapshot()
+
+
+def test_very_many_steps_are_thinned_out(spend: Callable[[int], None]) -> None:
+    """The number of marks is bounded; the first and the last step are exact, and those between almost."""
+    marks = StepMarks()
+    for step in range(100_000):
+        marks.record(step)
+        spend(10)
+    line = marks.snapshot()
+    assert len(line) <= MARKS
+    assert ((0, 0), (99_999, 999_990)) == (line[0], line[-1])
+    assert [10 * step for step in range(0, 100_000, 777)] == [at(line, step) for step in range(0, 100_000, 777)]
+
+
+def test_step_that_falls_replaces_later_marks(spend: Callable[[int], None]) -> None:
+    """A process that goes back has the time of its last pass through each step."""
+    marks = StepMarks()
+    for step in (5, 6, 7, 6, 7):
+        marks.record(step)
+        spend(10)
+    assert ((5, 0), (6, 30), (7, 40)) == marks.snapshot()
+
+
+def test_only_the_users_step_begins_an_attempt(spend: Callable[[int], None]) -> None:
+    """Steps that a source has counted are forgotten when the user sets the step at which the run resumes."""
+    begun: list[int | None] = []
+    marks = StepMarks(lambda: begun.append(first_step()))
+    marks.install()
+    advance(1)
+    spend(10)
+    assert ([], None) == (begun, first_step())
+    monitel.set_step(700)
+    monitel.set_step(701)
+    assert [700] == begun
+    assert ((700, 10), (701, 10)) == marks.snapshot()
+    marks.uninstall()
+    advance(900)
+    assert 701 == marks.snapshot()[-1][0]
+
+
+def test_step_before_the_pipeline_is_known(spend: Callable[[int], None]) -> None:
+    """A step that was set before the marks exist is the first mark."""
+    monitel.set_step(40)
+    spend(10)
+    marks = StepMarks()
+    marks.record(41)
+    assert ((40, 0), (41, 10)) == marks.snapshot()
