@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "src/monitel_otlp"
 OTLP_LAYERS = [
     *("_compat", "messages", "accounting", "threads", "config"),
     *("metrics", "traces", "logs", "sdk", "raw"),
-    *("transport", "spool", "delivery", "engine", "system"),
+    *("transport", "spool", "ledger", "delivery", "engine", "system"),
     *("exit_summary", "forked_child", "pipeline", "log_handler", "sigterm", "choices", "attach", "configuration"),
     *("__init__", "commands", "__main__"),
 ]
@@ -52,13 +52,17 @@ ROOM_LAYERS = {
         *("folder", "lock", "position", "rejected", "discovery"),
         *("request_segment", "raw_segment", "segment_writer", "segments", "spool"),
     ],
+    "ledger": [
+        *("run_time", "screen", "shares", "wording", "last_line"),
+        *("history", "stored", "step_marks", "run_identity", "run_folder", "reading", "run_ledger"),
+    ],
     "delivery": [
         *("request_splitting", "disk", "retry_queue", "sender"),
         *("delivery", "replay", "leftovers"),
     ],
     "engine": ["encoder", "metric_round", "exit_phases", "engine"],
     "system": ["gpus", "metrics"],
-    "commands": ["doctor", "replay", "cat", "simulation", "simulated_rank", "simulate"],
+    "commands": ["doctor", "replay", "cat", "ledger", "simulation", "simulated_rank", "simulate"],
 }
 
 MODULES = sorted(PACKAGE.rglob("*.py"))

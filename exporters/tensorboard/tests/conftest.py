@@ -19,12 +19,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+_LEDGER = ("training.time/", "training.goodput")
+
 
 @pytest.fixture
-def read() -> Callable[[Path], dict[str, list[tuple[int, float | str]]]]:
-    """Return a function that reads all (step, value) pairs of a folder by tag, with TensorBoard's reader."""
+def read() -> Callable[..., dict[str, list[tuple[int, float | str]]]]:
+    """Return a function that reads the (step, value) pairs of a folder by tag, with TensorBoard's reader.
 
-    def read(log_dir: Path) -> dict[str, list[tuple[int, float | str]]]:
+    Those of the ledger, whose values depend on the time, are returned instead of all others with ``ledger=True``.
+    """
+
+    def read(log_dir: Path, *, ledger: bool = False) -> dict[str, list[tuple[int, float | str]]]:
         reader = EventAccumulator(str(log_dir), size_guidance={"scalars": 0, "tensors": 0})
         reader.Reload()
         scalars = {
@@ -34,7 +39,8 @@ def read() -> Callable[[Path], dict[str, list[tuple[int, float | str]]]]:
             tag: [(point.step, point.tensor_proto.string_val[0].decode()) for point in reader.Tensors(tag)]
             for tag in reader.Tags()["tensors"]
         }
-        return scalars | texts
+        found = scalars | texts
+        return {tag: points for tag, points in found.items() if ledger == tag.startswith(_LEDGER)}
 
     return read
 

@@ -1,4 +1,4 @@
-"""Conversion of counters, and of the process's step, to OpenTelemetry instruments."""
+"""Conversion of counters, and of the process's step and goodput, to OpenTelemetry instruments."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from opentelemetry.metrics import Observation
 
 import monitel
+from monitel.readings import counter_names
+from monitel.training_time import DESCRIPTION, NAME, UNIT, goodput
 from monitel_otel.names import NAMES
 
 if TYPE_CHECKING:
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class CounterInstruments:
-    """Observes every counter of the process, with its bare name, and its step as ``training.step``.
+    """Observes every counter of the process, with its bare name, and its step and goodput.
 
     Args:
         meter: Creates the instruments.
@@ -25,17 +27,27 @@ class CounterInstruments:
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
         self._known: set[str] = set()  # names of counters
-        meter.create_observable_gauge("training.step", [_observe_step], "{step}", "Step of the process")
+        meter.create_observable_gauge("training.step", [_gauge(monitel.get_step)], "{step}", "Step of the process")
+        meter.create_observable_gauge(
+            "training.goodput", [_gauge(goodput)], "1", "Share of productive steps in the time of the run"
+        )
         self.refresh()
+        # A job that only sets steps and enters activities logs no event after which the instrument could be created.
+        if NAME not in self._known:
+            self._create(NAME, UNIT, DESCRIPTION)
 
     def refresh(self) -> None:
         """Create the instruments of new names. Not while a reader collects, because the SDK holds its lock then."""
+        if counter_names() <= self._known:
+            return
         for counter, *_ in monitel.counters():
             if counter.name not in self._known:
-                self._known.add(counter.name)
-                metric = NAMES.of_counter(counter.name)
-                description = counter_description(counter, metric)
-                self._meter.create_observable_counter(metric, [_observe(counter.name)], counter.unit, description)
+                description = counter_description(counter, NAMES.of_counter(counter.name))
+                self._create(counter.name, counter.unit, description)
+
+    def _create(self, name: str, unit: str, description: str) -> None:
+        self._known.add(name)
+        self._meter.create_observable_counter(NAMES.of_counter(name), [_observe(name)], unit, description)
 
 
 def _observe(name: str) -> Callable[[CallbackOptions], list[Observation]]:
@@ -51,9 +63,14 @@ def _observe(name: str) -> Callable[[CallbackOptions], list[Observation]]:
     return observe
 
 
-def _observe_step(_options: CallbackOptions) -> list[Observation]:
-    step = monitel.get_step()
-    return [] if step is None else [Observation(step)]
+def _gauge(read: Callable[[], float | None]) -> Callable[[CallbackOptions], list[Observation]]:
+    """Return a callback that observes a value, if it is known."""
+
+    def observe(_options: CallbackOptions) -> list[Observation]:
+        value = read()
+        return [] if value is None else [Observation(value)]
+
+    return observe
 
 
 def counter_description(counter: monitel.Counter, metric: str) -> str:

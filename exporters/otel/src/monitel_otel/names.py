@@ -78,6 +78,7 @@ class MetricNames:
         self._known: dict[tuple[str, str, object], str] = {}
         self._used: dict[Source, tuple[str, ...]] = {}  # the names of a source, without suffixes
         self._owners: dict[str, Source] = {}
+        self._reserved: set[str] = set()
         self._numbers: dict[str, int] = {}
         self._warned: dict[Source, object] = {}
         self._counters = self._wait_counters = 0  # how many of them have names
@@ -120,15 +121,23 @@ class MetricNames:
         """Return the metric name of a wait counter, without the suffix, such as ``.wait.time``."""
         return self._of("wait counter", key)
 
-    def reserve(self, *metrics: str) -> None:
-        """Add the names of metrics of monitel itself, which no other source gets from now on."""
+    def reserve(self, *metrics: str, unit: str = "", monotonic: bool = True, kind: str = _OWN) -> None:
+        """Add the names of metrics of monitel itself, which no other source gets from now on.
+
+        Args:
+            *metrics: The names.
+            unit: Their unit.
+            monotonic: True for counters.
+            kind: ``"counter"`` if they are counters of the core, which get their names like those of the application.
+        """
         for metric in metrics:
-            for key in _keys(metric, {"": ("", True)}):
-                self._owners.setdefault(key, (_OWN, metric))
+            for key in _keys(metric, {"": (unit, monotonic)}):
+                self._owners.setdefault(key, (kind, metric))
+                self._reserved.add(key)
 
     def forget(self) -> None:
         """Forget all names but the reserved ones, for tests."""
-        for key in [key for key, (kind, _) in self._owners.items() if kind != _OWN]:
+        for key in self._owners.keys() - self._reserved:
             del self._owners[key]
         self._known.clear()
         self._used.clear()
@@ -225,6 +234,8 @@ def _keys(name: str, metrics: Metrics) -> list[str]:
 #: The metric names of this process, for all exporters: a source has the same name in each of them.
 NAMES = MetricNames()
 NAMES.reserve("training.step")
+NAMES.reserve("training.goodput", unit="1", monotonic=False)
+NAMES.reserve("training.time", unit="s", kind="counter")  # of each process with a ledger
 
 
 def describe(name: str, description: str, metric: str | None = None) -> str:

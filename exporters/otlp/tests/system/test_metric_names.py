@@ -33,7 +33,7 @@ _UNIT_IN_NAME = re.compile(
 _ANNOTATION = re.compile(r"\{[a-z]+\}")
 _UNITS = {"s", "By", "W", "Cel", "1"}
 _SECONDS = {"duration", "time"}
-_RATIOS = {"utilization", "mfu"}
+_RATIOS = {"utilization", "mfu", "goodput"}
 _RATES = {"rate"}  # amounts per second of wall time, logged as numbers without unit
 
 
@@ -59,7 +59,7 @@ def violations(name: str, kind: str, unit: str) -> list[str]:
 
 def documented() -> Iterator[tuple[str, str, str]]:
     """Yield name, kind and unit of each metric in the tables of monitel's metrics."""
-    text = PAGE.split("\n## torch sources")[1].split("\n## Resource attributes")[0]
+    text = PAGE.split("\n## Time and goodput")[1].split("\n## Resource attributes")[0]
     for table in re.split(r"\n\n+", text.strip()):
         header, *rows = table.splitlines()
         of_stats = header.startswith("| Stat | unit")
@@ -81,7 +81,10 @@ def test_documented_metric_follows_the_conventions(name: str, kind: str, unit: s
     assert [] == violations(name, kind, unit)
 
 
-@pytest.mark.parametrize("name", [name for name, *_ in DOCUMENTED if name.startswith("monitel.")] + ["training.step"])
+OWN = [name for name, *_ in DOCUMENTED if name.startswith(("monitel.", "training.goodput"))]
+
+
+@pytest.mark.parametrize("name", [*OWN, "training.step", "training.time"])
 def test_metric_of_monitel_keeps_its_name(name: str) -> None:
     """A number of the application with the same name is sent under another one."""
     assert f"{name}.number" == NAMES.of_number(name)
@@ -114,11 +117,12 @@ def test_page_has_the_metrics_of_the_sources() -> None:
     sources = [*(ROOT / "src/monitel").rglob("*.py"), ROOT / "exporters/otlp/src/monitel_otlp/metrics/readings.py"]
     named = {name for path in sources for name in re.findall(r'"(training\.[a-z_.]+)"', path.read_text("utf-8"))}
     ranges = {"training.data", "training.forward", "training.backward", "training.optimizer"}
-    private = {"training.flops", "training.rank", "training.step"}  # a total for training.mfu; attributes
+    private = {"training.flops"}  # a total for training.mfu
+    attributes = {"training.activity", "training.rank", "training.step"}
     adapters = {"training.evaluation.duration", "training.checkpoint.duration"}  # in the text below the tables
     rates = {"training.samples.rate", "training.tokens.rate"}  # built from the counters' names
     on_page = {name for name, *_ in documented() if name.startswith("training.")}
-    assert named - ranges - private - adapters == on_page - rates
+    assert named - ranges - private - attributes - adapters == on_page - rates
     assert all(f"`{name}`" in PAGE for name in adapters)
 
 

@@ -23,7 +23,7 @@ SPANS = BEGIN.format("spans=True")
 
 @pytest.mark.parametrize("leave", ["pass", "sys.exit()", "raise SystemExit"])
 def test_everything_is_delivered_at_exit(receiver: Receiver, train: Run, tmp_path: Path, leave: str) -> None:
-    """Ranges that an exception or the exit ends are complete, and the last line counts the spans."""
+    """Ranges that an exception or the exit ends are complete, and the summary counts the spans."""
     script = f"""\
 monitel.set_step(1)
 with record_function("step"), record_function("forward"):
@@ -32,7 +32,9 @@ with record_function("step"), record_function("forward"):
     ended = train(SPANS + script, receiver.url)
     assert {"step": "", "forward": "step"} == receiver.parents()
     assert not any("monitel.unfinished" in span.attributes for span in receiver.spans())
-    assert "monitel: exported 0 windows and numbers, 0 events, 2 spans\n" == ended.stderr
+    summary, ledger = ended.stderr.splitlines()
+    assert "monitel: exported 0 windows and numbers, 0 events, 2 spans" == summary
+    assert ledger.startswith("monitel ledger: ")
     assert [] == folders(tmp_path)
 
 

@@ -9,10 +9,12 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 import monitel
+from monitel.before_flush import register, unregister
 from monitel.run_events import end_if_due, enter, leave
 from monitel_tensorboard import arguments, process
 from monitel_tensorboard.chart import Logged
 from monitel_tensorboard.configuration import LoggedConfig
+from monitel_tensorboard.ledger import LedgerCharts
 from monitel_tensorboard.writer import SummaryWriter
 
 if TYPE_CHECKING:
@@ -34,8 +36,10 @@ class Installation:
         self.writer = writer
         self._expiry_secs = expiry_secs
         self._active = True
-        self._reset_thread()
-        process.after_fork(self._reset_thread)
+        self._ledger = LedgerCharts(writer.put)
+        self._start_empty()
+        process.after_fork(self._start_empty)
+        process.call_at_exit(self._write_last)
         self._start_thread()
         self._handle = monitel.register_event_handler(self._handle_event)
         enter(self)
@@ -50,7 +54,9 @@ class Installation:
             True if all points were written.
         """
         if self._active:
+            self._write_last()
             self._active = False
+            unregister(self._write_ledger)
             process.guarded(monitel.flush)
             leave(self, sys.exc_info()[1])
             end_if_due()
@@ -73,9 +79,20 @@ class Installation:
         if self._thread is None:  # the first event of a forked child
             self._start_thread()
 
-    def _reset_thread(self) -> None:
+    def _write_ledger(self) -> None:
+        process.guarded(self._ledger.write_if_due)
+
+    def _write_last(self) -> None:
+        if self._active:
+            process.guarded(self._ledger.write)
+
+    def _start_empty(self) -> None:
+        """Start without a thread, at construction and in a forked child, which forgets what runs before a flush."""
         self._stop = Signal()
         self._thread: Thread | None = None
+        self._ledger.start_again()
+        if self._active:
+            register(self._write_ledger)
 
     def _start_thread(self) -> None:
         thread = Thread(
@@ -108,6 +125,9 @@ def install(
     * Each number of :func:`monitel.log` gives one scalar at the step of the call, even if steps go back. The tag is the
       name, with the attributes of the call: ``accuracy{split=val}``.
     * The configuration of :func:`monitel.config` gives a table, the text ``run.config``, and hyperparameters.
+    * The seconds of each activity of :func:`monitel.ledger` so far give a scalar each, ``training.time/data``, and the
+      goodput gives ``training.goodput``: from the first step on, at first every few seconds and later every minute, and
+      at the end.
     * Any other event gives one point for each item of its data, at ``<event>/<key>``: numbers are scalars,
       bools are 0 and 1, strings are texts. An event without data gives no point.
     * The step is that of :func:`monitel.set_step`: the step of the window's last sample, or of the event. If no step

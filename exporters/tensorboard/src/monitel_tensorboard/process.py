@@ -33,6 +33,7 @@ class Closable(Protocol):
 
 
 _closables: weakref.WeakSet[Closable] = weakref.WeakSet()
+_last_calls: list[weakref.WeakMethod[Callable[[], object]]] = []
 
 
 def after_fork(method: Callable[[], None]) -> None:
@@ -51,6 +52,12 @@ def close_at_exit(closable: Closable) -> None:
     _closables.add(closable)
 
 
+def call_at_exit(method: Callable[[], object]) -> None:
+    """Call a bound method at exit, before the Stats are flushed, as long as its object is alive."""
+    _last_calls[:] = [each for each in _last_calls if each() is not None]
+    _last_calls.append(weakref.WeakMethod(method))
+
+
 def guarded(call: Callable[[], T]) -> T | None:
     """Call a function of monitel, and log an exception of an event handler, which no caller could catch."""
     try:
@@ -61,10 +68,13 @@ def guarded(call: Callable[[], T]) -> T | None:
 
 
 def _close_all() -> None:
-    """Flush the Stats and close all objects; monitel's flush at exit was registered earlier and runs later."""
+    """Flush the Stats, and close all objects; monitel's flush at exit was registered earlier and runs later."""
     if not _closables:
         return
     end_if_due()
+    for weak_method in _last_calls:
+        if (bound := weak_method()) is not None:
+            guarded(bound)
     guarded(monitel.flush)
     deadline = time.monotonic() + EXIT_TIMEOUT
     for closable in list(_closables):

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     from monitel_tensorboard.chart import Logged
     from monitel_tensorboard.configuration import LoggedConfig
+    from monitel_tensorboard.ledger import LoggedLedger
+
+    Entry = Point | Logged | LoggedConfig | LoggedLedger
 
 _SLICE = 32  # entries; converting and encoding them holds the GIL for one or two milliseconds
 _CONSEQUENCE = (
@@ -77,7 +80,7 @@ class SummaryWriter:
         """Start with an empty queue, at construction and in a forked child: the parent writes its own points."""
         self.dropped = self.failed = 0
         self._changed = Condition(RLock())  # re-entrant: signal handlers and finalizers may add points
-        self._queue: deque[Point | Logged | LoggedConfig] = deque()
+        self._queue: deque[Entry] = deque()
         self._batch: list[Point] = []  # taken from the queue, not yet written
         self._added = self._batch_end = self._written = 0  # positions in the sequence of all entries
         self._wanted = self._ended = False
@@ -116,7 +119,7 @@ class SummaryWriter:
         """
         self.put(Point.text(tag, text, global_step, walltime))
 
-    def put(self, entry: Point | Logged | LoggedConfig) -> None:
+    def put(self, entry: Entry) -> None:
         """Append a checked point or event to the queue, for ``add_*`` and :func:`install`."""
         with self._changed:
             if self._closed:

@@ -1,4 +1,4 @@
-"""Points of the process's counters, wait counters and step."""
+"""Points of the process's counters, wait counters, step and goodput."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ScopeMetrics
 
 import monitel
+from monitel.training_time import NAME, goodput
 from monitel_otlp.messages.scopes import write_scope
-from monitel_otlp.metrics.rising_sums import RisingSums, Total
+from monitel_otlp.metrics.rising_sums import RisingSums, Total, number_point
 from monitel_otlp.metrics.start_points import MILLISECOND_NS
 from monitel_otlp.metrics.wait_readings import WaitReadings
 from monitel_otlp.threads.pacing import Pace
@@ -25,14 +26,17 @@ _log = logging.getLogger("monitel.otlp")
 
 READINGS_PER_REQUEST = 500  # a wait counter takes 0.5 kB; a larger message would occupy the GIL for too long
 
-#: Name, unit and description of the gauge.
+#: Name, unit and description of the gauges.
 STEP = "training.step", "{step}", "Step of the process"
+GOODPUT = "training.goodput", "1", "Share of productive steps in the time of the run"
 
 
 class Readings:
-    """Writes the total of each counter, the wait counters, and the step of the process, in one or more requests.
+    """Writes the total of each counter, the wait counters, and step and goodput, in one or more requests.
 
-    A counter is a monotonic sum with its bare name. Use it in one thread at a time. Reading takes no lock.
+    A counter is a monotonic sum with its bare name. All totals of a round are read at once, and their points have the
+    same time, so that the activities of ``training.time`` add up. Use it in one thread at a time. Reading takes no
+    lock.
 
     Args:
         table: The series of counters.
@@ -46,6 +50,7 @@ class Readings:
 
     def __init__(self, table: SeriesTable, *, delta: bool, with_waits: bool) -> None:
         self._table = table
+        self._delta = delta
         self._pace = Pace()
         self._series: dict[monitel.Counter, Series] = {}
         self._sums = RisingSums(delta=delta)
@@ -54,8 +59,10 @@ class Readings:
         self._round: Iterator[bool] = iter(())
         self._scope: Any = None  # of the current request
         self._points: dict[str, Any] = {}  # of the counters in the current request, by metric name
-        self._now_ns = 0
-        self._last_step: tuple[int, int] = 0, -1  # time and value of its last point
+        self._now_ns = 0  # time of the current round
+        self._unseen_ns = 0  # time of the previous round
+        self._gauges_ns = 0  # time of the last points of the gauges
+        self._last_step: int | None = None
         self._failed = False
 
     def begin(self) -> None:
@@ -63,6 +70,7 @@ class Readings:
         waits = self.waits is not None and self.waits.any()
         self.due = waits or bool(monitel.counters()) or monitel.get_step() is not None
         self._round = self._write_round()
+        self._unseen_ns, self._now_ns = self._now_ns or self._unseen_ns, 0
 
     def write(self, resource_metrics: Any, now_ns: int) -> bool:
         """Add the next readings of the round to a ``ResourceMetrics`` message, as many as fit. Never raises.
@@ -70,7 +78,7 @@ class Readings:
         Returns:
             True if a reading differs from that of the last round.
         """
-        self._now_ns = now_ns
+        self._now_ns = self._now_ns or now_ns
         self._points = {}
         self._scope = scope = ScopeMetrics()
         write_scope(scope)
@@ -82,21 +90,28 @@ class Readings:
 
     def _write_round(self) -> Iterator[bool]:
         """Write one reading after the other into the current request, and yield True for each that differs."""
+        activities = 0  # whose time has changed
         for series, totals in self._by_series().items():
             self._pace.pause()
             try:
                 changed = self._sums.write(
-                    series, series.attributes, totals, self._now_ns, partial(self._points_of, series)
+                    *(series, series.attributes, totals, self._now_ns, partial(self._points_of, series)),
+                    unseen_ns=self._unseen_ns,
                 )
             except Exception:
                 self._warn(series.name)
             else:
-                yield changed
+                is_time = series.name == NAME
+                activities += changed and is_time
+                yield changed and not is_time
+        # Time that passes in one activity is stored with the next change, so that a process that hangs fills no disk. A
+        # delta has to be stored.
+        yield activities > (0 if self._delta else 1)
         if self.waits is not None:
             for key, reading in self.waits.readings():
                 self._pace.pause()
                 yield self.waits.write(self._scope.metrics, key, reading, self._now_ns)
-        yield self._write_step()
+        yield self._write_gauges()
 
     def _points_of(self, series: Series) -> Any:
         """Return the points of a counter's metric in the current request."""
@@ -122,17 +137,15 @@ class Readings:
             found.setdefault(series, []).append(Total(counter, total, start_ns))
         return found
 
-    def _write_step(self) -> bool:
-        step = monitel.get_step()
-        if step is None:
-            return False
-        last_ns, last = self._last_step
-        time_ns = max(self._now_ns, last_ns + MILLISECOND_NS)
-        name, unit, description = STEP
-        metric = self._scope.metrics.add(name=name, unit=unit, description=description)
-        metric.gauge.data_points.add(time_unix_nano=time_ns, as_int=step, attributes=self._table.attributes())
-        self._last_step = time_ns, step
-        return step != last
+    def _write_gauges(self) -> bool:
+        """Write step and goodput, each if it is known; return True if the step differs from that of the last round."""
+        self._gauges_ns = max(self._now_ns, self._gauges_ns + MILLISECOND_NS)
+        last, self._last_step = self._last_step, monitel.get_step()
+        for (name, unit, description), value in ((STEP, self._last_step), (GOODPUT, goodput())):
+            if value is not None:
+                metric = self._scope.metrics.add(name=name, unit=unit, description=description)
+                metric.gauge.data_points.append(number_point(self._table.attributes(), 0, self._gauges_ns, value))
+        return self._last_step not in {None, last}
 
     def _warn(self, name: str) -> None:
         if not self._failed:

@@ -48,8 +48,9 @@ class RisingSums:
     """Makes the points of sums. Use it in one thread at a time. Takes no lock.
 
     With cumulative temporality each total is a point, and a series begins with a point of value zero at the start of
-    the sum. With delta temporality a point is the difference from the previous one, and there is no point without a
-    difference. A total that has fallen begins at zero again, with another start.
+    the sum, or later if the series did not exist in the previous round. With delta temporality a point is the
+    difference from the previous one, and there is no point without a difference. A total that has fallen begins at zero
+    again, with another start.
 
     Args:
         delta: Use delta temporality.
@@ -68,6 +69,7 @@ class RisingSums:
         target: Callable[[], Any],
         *,
         restarted: bool = False,
+        unseen_ns: int = 0,
     ) -> bool:
         """Add the points of a series for its current total.
 
@@ -78,6 +80,7 @@ class RisingSums:
             now_ns: Current time, Unix ns.
             target: Returns the list of points to which they are added. It is not called without a point.
             restarted: The sum has begun at zero again since the last point.
+            unseen_ns: Time, Unix ns, at which a series without a point did not exist yet; 0 if unknown.
 
         Returns:
             True if the total differs from that of the last point.
@@ -88,7 +91,7 @@ class RisingSums:
             start_ns = min(part.start_ns for part in parts)
             if start_ns >= now_ns:  # the clock was set back
                 start_ns = now_ns - MILLISECOND_NS
-            points = self._first(attributes, total, start_ns, now_ns)
+            points = self._first(attributes, total, start_ns, now_ns, unseen_ns)
         elif restarted or total < sent.total:
             points = self._first(attributes, total, sent.time_ns + MILLISECOND_NS, now_ns)
         else:
@@ -112,15 +115,18 @@ class RisingSums:
         metric.sum.aggregation_temporality = _DELTA if self._delta else _CUMULATIVE
         return metric.sum.data_points
 
-    def _first(self, attributes: Sequence[KeyValue], total: float, start_ns: int, now_ns: int) -> list[Any]:
+    def _first(
+        self, attributes: Sequence[KeyValue], total: float, start_ns: int, now_ns: int, zero_ns: int = 0
+    ) -> list[Any]:
         """Return the first point of a series, after its start point unless it is zero itself."""
         time_ns = max(now_ns, start_ns + MILLISECOND_NS)
-        point = number_point(attributes, start_ns, time_ns, total)
+        zero_ns = min(max(start_ns, zero_ns), time_ns - MILLISECOND_NS)
         if self._delta:
-            return [point] if total else []
+            return [number_point(attributes, zero_ns, time_ns, total)] if total else []
+        point = number_point(attributes, start_ns, time_ns, total)
         if not total:
             return [point]
-        at_ns = start_point_ns(start_ns, start_ns, time_ns)
+        at_ns = start_point_ns(start_ns, zero_ns, time_ns)
         return [number_point(attributes, start_ns, at_ns, type(total)(0)), point]
 
     def _next(self, attributes: Sequence[KeyValue], total: float, sent: Sent, now_ns: int) -> list[Any]:

@@ -160,6 +160,14 @@ class Folder:
         finally:
             os.close(descriptor)
 
+    def rename(self, old: str, new: str) -> None:
+        """Rename an entry, which replaces a file of the new name. A symbolic link is renamed itself.
+
+        Raises:
+            OSError: There is no such entry, or the folder cannot be written.
+        """
+        os.rename(old, new, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
+
     def names(self) -> list[str]:
         """Return the names of all entries of the folder."""
         return os.listdir(self._descriptor)  # noqa: PTH208  a descriptor is not a path
