@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from grafana_foundation_sdk.builders import dashboard
-from grafana_foundation_sdk.models import dashboard as model
+from typing import TYPE_CHECKING
 
 from boards.panels import board, heat_map, lines, repeated, rows, tile
 from boards.queries import (
@@ -20,7 +19,10 @@ from boards.queries import (
     rate,
 )
 from boards.steps import OF_CURVE, by_step
-from boards.variables import NUMBERS, SELECTION, choice, metric, several
+from boards.variables import NUMBERS, OF_PROCESS, SELECTION, choice, metric, several, split_by
+
+if TYPE_CHECKING:
+    from grafana_foundation_sdk.builders import dashboard
 
 EVERY = "[$__rate_interval]"
 
@@ -50,14 +52,6 @@ def make() -> dashboard.Dashboard:
     rank = several(
         choice("rank", "Rank", "For the panels by rank.", metric=ALIVE, of="training_rank"),
     ).all_value(".*")
-    by = (
-        dashboard.CustomVariable("by")
-        .label("Split by")
-        .description("A curve for each value of this label: an attribute of your metrics, or a label of the process.")
-        .values("split,phase,layer,host_name,k8s_pod_name,training_node_rank,training_attempt")
-        .current(model.VariableOption(text="split", value="split"))
-        .allow_custom_value(True)
-    )
     histogram = choice(
         "histogram",
         "Histogram",
@@ -91,7 +85,7 @@ def make() -> dashboard.Dashboard:
             metric("gradient", "Gradient norm", ".*(grad|norm).*", "gradient_norm_mean", "The norm of the gradient."),
             histogram,
             NUMBERS,
-            by,
+            split_by("split", "phase", "layer", *OF_PROCESS),
             metric("metric", "Another metric", ".+", "loss_mean", "Any metric, for the panels at the bottom."),
         ],
         {

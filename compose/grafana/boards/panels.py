@@ -80,10 +80,29 @@ def repeated(panel: _Repeated, variable: str) -> _Repeated:
     return panel.repeat(variable).repeat_direction("h").max_per_row(2)
 
 
+def shares(title: str, description: str, each: Query) -> timeseries.Panel:
+    """Return shares over time, stacked to 100 % over the whole width; time in ``step`` is green."""
+    return (
+        lines(title, "percentunit", f"{description} The height is shared by all runs.", each)
+        .span(24)
+        .fill_opacity(70)
+        .stacking(common.StackingConfig().mode(looks.StackingMode.PERCENT))
+        .color_scheme(dashboard.FieldColor().mode(model.FieldColorModeId.PALETTE_CLASSIC_BY_NAME))
+        .override_by_regexp("/ step$/", [model.DynamicConfigValue("color", {"mode": "fixed", "fixedColor": GREEN})])
+    )
+
+
 def tile(
-    title: str, unit: str, description: str, expression: str, *, warn: float | None = None, alarm: float | None = None
+    title: str,
+    unit: str,
+    description: str,
+    expression: str,
+    legend: str = "",
+    *,
+    warn: float | None = None,
+    alarm: float | None = None,
 ) -> stat_builder.Panel:
-    """One number, coloured from ``warn`` and from ``alarm`` on."""
+    """One number, coloured from ``warn`` and from ``alarm`` on; with a legend, its name too."""
     return (
         stat_builder.Panel()
         .title(title)
@@ -96,7 +115,35 @@ def tile(
         .graph_mode(looks.BigValueGraphMode.NONE)
         .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
         .thresholds(thresholds(warn, alarm))
-        .with_target(now(expression))
+        .text_mode(looks.BigValueTextMode.VALUE_AND_NAME if legend else looks.BigValueTextMode.AUTO)
+        .with_target(now(expression, legend))
+    )
+
+
+def columns(title: str, description: str, sort: str, **of: tuple[str, str]) -> table.Panel:
+    """Return a table with a row for each set of labels, and a column for each expression.
+
+    Args:
+        title: The panel's title.
+        description: Shown beside the title.
+        sort: The column by which rows are sorted; with a minus the highest value is first.
+        **of: Unit and expression of each column, by its name. All expressions have the same labels.
+    """
+    panel = half_a_row(table.Panel(), title, "none", description).no_value("0")
+    values = {f"Value #{letter}": name for letter, name in zip(ascii_uppercase, of, strict=False)}
+    for (value, name), (unit, expression) in zip(values.items(), of.values(), strict=True):
+        letter = value[-1]
+        panel.with_target(now(expression).format(PromQueryFormat.TABLE).ref_id(letter))
+        panel.override_by_regexp(f"/^({name}|{value})$/", [model.DynamicConfigValue("unit", unit)])
+    by = {"field": sort.removeprefix("-"), "desc": sort.startswith("-")}
+    return panel.transformations(
+        [
+            model.DataTransformerConfig("merge", options={}),
+            model.DataTransformerConfig(
+                "organize", options={"excludeByName": {"Time": True, "instance": True}, "renameByName": values}
+            ),
+            model.DataTransformerConfig("sortBy", options={"sort": [by]}),
+        ]
     )
 
 
@@ -177,8 +224,11 @@ def half_a_row(panel: _Panel, title: str, unit: str, description: str) -> _Panel
 
 
 def thresholds(warn: float | None, alarm: float | None) -> dashboard.ThresholdsConfig:
-    """Green, yellow from ``warn`` on, red from ``alarm`` on."""
-    steps = [(None, GREEN), *((value, colour) for value, colour in ((warn, YELLOW), (alarm, RED)) if value is not None)]
+    """Green, yellow from ``warn`` on, red from ``alarm`` on; if ``alarm`` is lower, red and yellow are below them."""
+    limits = [(value, colour) for value, colour in ((warn, YELLOW), (alarm, RED)) if value is not None]
+    steps: list[tuple[float | None, str]] = [(None, GREEN), *limits]
+    if warn is not None and alarm is not None and alarm < warn:
+        steps = [(None, RED), (alarm, YELLOW), (warn, GREEN)]
     return (
         dashboard.ThresholdsConfig()
         .mode(model.ThresholdsMode.ABSOLUTE)

@@ -59,6 +59,22 @@ def metric(name: str, label: str, pattern: str, default: str, description: str) 
     )
 
 
+#: Labels of a process by which curves can be split.
+OF_PROCESS = ("host_name", "k8s_pod_name", "training_node_rank", "training_attempt")
+
+
+def split_by(*labels: str) -> dashboard.CustomVariable:
+    """Return the variable that chooses the label by which curves are split; at first the first of these."""
+    return (
+        dashboard.CustomVariable("by")
+        .label("Split by")
+        .description("A curve for each value of this label: an attribute of your metrics, or a label of the process.")
+        .values(",".join(labels))
+        .current(model.VariableOption(text=labels[0], value=labels[0]))
+        .allow_custom_value(True)
+    )
+
+
 #: Metrics of a Stat other than its mean, counters, and metrics that describe the telemetry.
 EXCLUDED = (
     r".*_(value|count|sum|max|min|stddev|p[0-9]+|histogram|total|bucket|wait_active)(_(seconds|bytes|ratio|per_second|total))*"

@@ -66,12 +66,14 @@ while not over.is_set():
         continue
     step += 1
     monitel.set_step(step)
-    with data_loading.guard():
-        over.wait(0.005)
+    with data_loading.guard(), monitel.activity("data"):
+        over.wait(0.15 if "starved" in faults else 0.005)
     with step_time.time():
         over.wait(0.09 if "slow" in faults else 0.03)
-    with all_reduce.guard():
+    with all_reduce.guard(), monitel.activity("stuck"):
         over.wait(0.002)
+    with monitel.activity("checkpoint.save"):
+        over.wait(0.001)
     loss = 2.0 / step + random.random()
     reported = float("nan") if "nan" in faults and triggered.is_set() else loss
     train_loss.add(reported)
@@ -141,8 +143,8 @@ class Store:
     def training(
         self, folder: Path, run: str, faults: Mapping[int, str], variables: Mapping[str, str] | None = None
     ) -> Iterator[Job]:
-        """Run a rank for each of ``faults``: words of ``slow nan hang event events``, parted by commas."""
-        folder.mkdir()
+        """Run a rank for each of ``faults``: words of ``slow starved nan hang event events``, parted by commas."""
+        folder.mkdir(exist_ok=True)
         script = folder / "rank.py"
         script.write_text(RANK)
         launcher = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ RUNS = {
     "nan": (["nan"], {"TrainingLossNotFinite", "TrainingStatNotFinite"}),
     "hang": (["hang"], {"TrainingWithoutSteps"}),
     "silent": (["", ""], {"TrainingRankSilent"}),
+    "starved": (["", "starved"], {"TrainingGoodputLow"}),
     "rejected": (["event"], {"TelemetryDropped"}),
     "offline": (["events"], {"TelemetryNotDelivered"}),
 }
@@ -56,10 +58,17 @@ def test_each_fault_fires_its_alert_and_no_other(backends: Path, tmp_path: Path,
         jobs["silent"].kill(1)
         expected = {run: alerts for run, (_, alerts) in RUNS.items()}
         eventually(lambda: all(expected[run] <= alerts for run, alerts in fired().items()), "not all alerts have fired")
+        summaries = {
+            each["labels"]["alertname"]: each["annotations"]["summary"] for each in prometheus.get("alerts")["alerts"]
+        }
         ranks.close()
         eventually(lambda: not prometheus.query("monitel_queue_size"), "the runs are still there")
         eventually(lambda: not prometheus.query("ALERTS"), "alerts do not end")
         assert expected == fired()
+        assert re.fullmatch(
+            r"vision/train starved: steps take \d+ % of the time of rank 1 on \S+, data takes \d+ %",
+            summaries["TrainingGoodputLow"],
+        )
         losses = prometheus.query('count_over_time(ALERTS{alertname="TrainingLossNotFinite"}[10m])')
         assert {"loss_mean", "train_loss"} == {each["metric"]["metric"] for each in losses}
         labels = [each["metric"] for each in prometheus.query('count_over_time(ALERTS{alertstate="firing"}[10m])')]

@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 
     from .filling import Store
 
-BOARDS = ("overview", "stragglers", "waits", "pipeline")
+BOARDS = ("overview", "time", "stragglers", "waits", "pipeline")
 DEMO = ROOT / "docs" / "examples" / "train_char_model.py"
 
 # Empty by right where all is well, and where nothing has ended.
 OF_FAULTS = {"Ranks whose loss is not finite", "Items dropped", "Dropped so far", "Firing"}
+OF_RESTARTS = {"Time lost by restarts"}
 OF_ENDS = {"Processes that have stopped in the time shown"}
 OF_GPUS = {"Tokens per second", "Share of steps that were skipped", "Model FLOPs utilization"}  # not of the demo
 
@@ -36,7 +37,8 @@ OF_GPUS = {"Tokens per second", "Share of steps that were skipped", "Model FLOPs
 def prometheus(backends: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     """A Prometheus that two services of one name fill: five ranks with faults in a namespace, and one rank without one.
 
-    The first job has a slow rank, one with a NaN, one that is killed, and one with events that are rejected.
+    The first job is at its second attempt, and has a slow rank, one with a NaN, one that is killed, and one with events
+    that are rejected.
     """
     folder = tmp_path_factory.mktemp("prometheus")
     with store(backends, folder) as found:
@@ -44,9 +46,12 @@ def prometheus(backends: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
             "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": f"{found.url}/api/v1/write",
             "OTEL_RESOURCE_ATTRIBUTES": "service.namespace=vision,k8s.pod.name=pod-1",
         }
+        lost = 'training_time_seconds_total{training_activity="step"} > 0.5'
+        with found.training(folder / "job", "run-7", {0: ""}, faulty):
+            eventually(lambda: found.query(lost), "the first attempt makes no steps")
         ranks = {0: "", 1: "events", 2: "slow", 3: "nan", 4: ""}
         with (
-            found.training(folder / "job", "run-7", ranks, faulty) as job,
+            found.training(folder / "job", "run-7", ranks, {**faulty, "TORCHELASTIC_RESTART_COUNT": "1"}) as job,
             found.training(folder / "other", "run-7", {0: ""}),
         ):
             begun = "step_time_mean_seconds"
@@ -196,6 +201,7 @@ def test_each_rank_run_and_metric_is_offered(prometheus: Store) -> None:
                 *means.values(),
                 "learning_rate",
                 "train_loss",
+                "training_goodput_ratio",
                 "training_mfu_ratio",
                 "training_samples_rate",
                 "training_step",
@@ -238,7 +244,7 @@ def test_the_demo_is_shown(backends: Path, tmp_path: Path) -> None:
         command = [sys.executable, str(DEMO), *choices]
         with telling(command, prometheus, tmp_path):
             for name in BOARDS:
-                settle(board(name, prometheus), OF_FAULTS | OF_ENDS | OF_GPUS)
+                settle(board(name, prometheus), OF_FAULTS | OF_RESTARTS | OF_ENDS | OF_GPUS)
 
 
 @pytest.mark.integration
@@ -249,4 +255,4 @@ def test_a_simulation_is_shown(backends: Path, tmp_path: Path) -> None:
         command = [sys.executable, "-m", "monitel_otlp", "simulate", *size, "--distributions=histogram"]
         with telling(command, prometheus, tmp_path):
             for name in BOARDS:
-                settle(board(name, prometheus), OF_FAULTS | OF_ENDS)
+                settle(board(name, prometheus), OF_FAULTS | OF_RESTARTS | OF_ENDS)

@@ -1,0 +1,205 @@
+"""The board "Where the time went" and the documented queries, compared with jobs of known times."""
+
+from __future__ import annotations
+
+import re
+from math import isclose
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.integration.conftest import ROOT
+from tests.integration.durations import sixty_times_faster
+
+from . import known_times
+from .boards import board
+from .filling import filled, store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from .boards import Board
+    from .filling import Store
+    from .known_times import Known
+
+pytestmark = pytest.mark.integration
+
+TOLERANCE = 0.01  # of the run
+DOCS = sorted((ROOT / "docs").rglob("*.md"))
+
+# Rank 2 waits for data, only rank 0 saves checkpoints, and the others are alike.
+USUAL = {"data": 0.02, "step": 0.2, "checkpoint.save": 0.0, "evaluation": 0.4}
+RANKS = [{**USUAL, "checkpoint.save": 0.3}, USUAL, {**USUAL, "data": 0.16, "step": 0.06}, USUAL]
+
+
+class Job:
+    """A finished job of four ranks, its board, and a job of one rank with two attempts, one before and one after it."""
+
+    def __init__(self, prometheus: Store, folder: Path) -> None:
+        self.store = prometheus
+        restarted = folder / "restarted"
+        restarted.mkdir()
+        (first,) = known_times.run(prometheus, restarted, "run-8", [USUAL])
+        self.ranks = known_times.run(prometheus, folder, "run-7", RANKS)
+        (second,) = known_times.run(prometheus, restarted, "run-8", [USUAL], attempt=1, first=11)
+        self.attempts = [first, second]
+        self.end = max(each.begin + each.elapsed for each in self.ranks)
+        self.board = board("time", prometheus, "vision")
+
+    def share(self, activity: str, ranks: list[Known] | None = None) -> float:
+        """Return the share of an activity over ranks by the clocks of the jobs and of the test."""
+        of = ranks or self.ranks
+        return sum(each.noted[activity] for each in of) / sum(each.elapsed for each in of)
+
+
+@pytest.fixture(scope="module")
+def job(backends: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
+    """Return a job of four ranks that has just ended."""
+    folder = tmp_path_factory.mktemp("ranks")
+    with store(backends, folder) as prometheus:
+        yield Job(prometheus, folder)
+
+
+def shown(opened: Board, title: str, run: str = "run-7") -> list[list[dict[str, Any]]]:
+    """Return the series of each query of a panel, with one run chosen."""
+    variables = {**opened.variables(), "run": run}
+    return [opened._ask(target, variables) for target in opened.targets(title)]
+
+
+def by(label: str, series: list[dict[str, Any]]) -> dict[str, float]:
+    """Return the values of an instant query by a label."""
+    return {each["metric"].get(label, ""): float(each["value"][1]) for each in series}
+
+
+def test_stored_time_is_the_ledger_of_each_process(job: Job) -> None:
+    """Activities that are over have the same seconds; those of a rank add up to its time."""
+    for rank, known in enumerate(job.ranks):
+        of = f'training_time_seconds_total{{training_run_id="run-7", training_rank="{rank}"}}[1m]'
+        stored = by("training_activity", job.store.query(f"max_over_time({of})"))
+        current = {"evaluation", "shutdown"}
+        over = {name: seconds for name, seconds in known.activities.items() if name not in current}
+        assert {"startup", "data", "step"} <= over.keys()
+        assert pytest.approx(over, rel=1e-12) == {name: stored[name] for name in stored if name not in current}
+        assert sum(stored.values()) == pytest.approx(known.elapsed, abs=TOLERANCE * known.elapsed + 0.1)
+
+
+def test_tables_show_seconds_and_shares(job: Job) -> None:
+    """The seconds of all ranks, and of rank zero, with shares that add up to 100 %."""
+    for title, ranks in (("Time of all ranks", job.ranks), ("Time of the run", job.ranks[:1])):
+        seconds, shares = (by("training_activity", each) for each in shown(job.board, title))
+        assert seconds.keys() == shares.keys() >= {"startup", "data", "step", "evaluation", "shutdown"}
+        assert sum(shares.values()) == pytest.approx(1, abs=1e-9)
+        for activity in ranks[0].noted:
+            assert seconds[activity] == pytest.approx(sum(each.noted[activity] for each in ranks), rel=0.02), activity
+            assert shares[activity] == pytest.approx(job.share(activity, ranks), abs=TOLERANCE), activity
+
+
+def test_shares_over_time_add_up_to_one(job: Job) -> None:
+    """At each time of the stacked panel, with one series for each activity."""
+    (series,) = shown(job.board, "Where the time of all ranks goes")
+    sums: dict[float, float] = {}
+    for each in series:
+        assert {"service_namespace": "vision", "training_run_id": "run-7"}.items() <= each["metric"].items()
+        for at, value in each["values"]:
+            sums[at] = sums.get(at, 0) + float(value)
+    assert {"startup", "data", "step", "checkpoint.save"} <= {each["metric"]["training_activity"] for each in series}
+    assert len(sums) > 4
+    assert all(isclose(1, total, abs_tol=1e-9) for total in sums.values())
+
+
+def test_job_shorter_than_the_windows_of_rates_is_shown_whole(job: Job) -> None:
+    """With rates over 4 minutes and a range of 6 hours, a job of some seconds has the same totals and shares."""
+    variables = {**job.board.variables(), "run": "run-7"}
+    for title in ("Time of all ranks", "Time of the run"):
+        for target, expected in zip(job.board.targets(title), shown(job.board, title), strict=True):
+            found = job.store.query(filled(target["expr"], variables))
+            assert by("training_activity", expected) == by("training_activity", found)
+    (target,) = job.board.targets("Where the time of all ranks goes")
+    shares = by("training_activity", job.store.query(filled(target["expr"], variables)))
+    assert sum(shares.values()) == pytest.approx(1, abs=1e-9)
+    for activity in ("data", "step", "checkpoint.save", "evaluation"):
+        assert shares[activity] == pytest.approx(job.share(activity), abs=TOLERANCE)
+
+
+def test_tiles_name_losses_and_the_rank(job: Job) -> None:
+    """The goodput and the largest loss are those of rank zero; the rank with the fewest steps is rank 2."""
+    (goodput,), (loss,), (rank,) = (
+        shown(job.board, title)[0] for title in ("Goodput", "Largest loss", "Rank with the fewest steps")
+    )
+    zero = job.ranks[0]
+    assert float(goodput["value"][1]) == pytest.approx(zero.noted["step"] / zero.elapsed, abs=TOLERANCE)
+    losses = {name: zero.activities[name] for name in zero.activities if name != "step"}
+    assert max(losses, key=losses.__getitem__) == loss["metric"]["training_activity"]
+    slow = job.ranks[2]
+    assert "2" == rank["metric"]["training_rank"]
+    assert float(rank["value"][1]) == pytest.approx(slow.noted["step"] / slow.elapsed, abs=TOLERANCE)
+
+
+def test_ranks_are_compared(job: Job) -> None:
+    """Each rank has its shares, zero for an activity that it never entered."""
+    title = "The 20 ranks with the lowest share of steps"
+    step, data, checkpoint, stuck, _ = (by("training_rank", each) for each in shown(job.board, title))
+    for shares, activity in ((step, "step"), (data, "data"), (checkpoint, "checkpoint.save")):
+        truth = {str(rank): each.noted[activity] / each.elapsed for rank, each in enumerate(job.ranks)}
+        assert truth == pytest.approx(shares, abs=TOLERANCE)
+    assert 0 == checkpoint["1"] < checkpoint["0"]
+    assert dict.fromkeys("0123", 0.0) == stuck
+
+
+def test_run_with_two_attempts_adds_up(job: Job) -> None:
+    """The time between the attempts is down, and the steps that were done again are lost, in the run but in no rank."""
+    first, second = job.attempts
+    down = second.begin - (first.begin + first.elapsed)
+    lost = first.noted["step"] / 2
+    total = first.elapsed + down + second.elapsed
+    truth = {
+        "down": down,
+        "lost": lost,
+        "step": first.noted["step"] + second.noted["step"] - lost,
+        "data": first.noted["data"] + second.noted["data"],
+    }
+    seconds, shares = (by("training_activity", each) for each in shown(job.board, "Time of the run", "run-8"))
+    assert truth == pytest.approx({name: seconds[name] for name in truth}, abs=TOLERANCE * total)
+    assert sum(seconds.values()) == pytest.approx(total, abs=TOLERANCE * total)
+    assert sum(shares.values()) == pytest.approx(1, abs=1e-9)
+    (bars,) = shown(job.board, "Time lost by restarts", "run-8")
+    assert {name: seconds[name] for name in ("down", "lost")} == by("training_activity", bars)
+    (loss,) = shown(job.board, "Largest loss", "run-8")[0]
+    assert "down" == loss["metric"]["training_activity"]
+    assert float(loss["value"][1]) == pytest.approx(down / total, abs=TOLERANCE)
+    ((goodput,),) = shown(job.board, "Goodput", "run-8")
+    assert float(goodput["value"][1]) == pytest.approx(truth["step"] / total, abs=TOLERANCE)
+    of_attempts = [by("training_attempt", each) for each in shown(job.board, "Attempts", "run-8")]
+    assert [down, *(each.elapsed for each in job.attempts)] == pytest.approx(
+        [of_attempts[0]["1"], of_attempts[-1]["0"], of_attempts[-1]["1"] - of_attempts[0]["1"]], abs=TOLERANCE * total
+    )
+    of_ranks, _ = (by("training_activity", each) for each in shown(job.board, "Time of all ranks", "run-8"))
+    assert "down" not in of_ranks
+    assert sum(of_ranks.values()) == pytest.approx(first.elapsed + second.elapsed, abs=TOLERANCE * total)
+
+
+def test_documented_queries_are_true(job: Job) -> None:
+    """Each documented query on the ledger finds something; over the whole job, shares are within 1 % of the truth."""
+    text = "".join(file.read_text() for file in DOCS)
+    found = dict.fromkeys(re.findall(r"`([^`\n]*training_(?:time_seconds_total|goodput_ratio)[^`\n]+)`", text))
+    over_all = "sum by (training_activity) (rate("
+    most = "topk(1, rate("
+    shares, rank, goodput = "", "", ""
+    for query in found:
+        of_run = query.replace("[5m]", "[1h]").replace("{", '{training_run_id="run-7", ')
+        answer = job.store.get("query", query=sixty_times_faster(of_run), time=str(job.end))["result"]
+        assert answer, query
+        if query.startswith(over_all):
+            shares = query
+            assert sum(by("training_activity", answer).values()) == pytest.approx(1, abs=1e-9)
+            for activity in ("data", "step", "checkpoint.save", "evaluation"):
+                assert by("training_activity", answer)[activity] == pytest.approx(job.share(activity), abs=TOLERANCE)
+        elif query.startswith(most) and '"data"' in query:
+            rank = query
+            assert ["2"] == list(by("training_rank", answer))
+        elif query.startswith("training_goodput_ratio"):
+            goodput = query
+            (value,) = by("training_rank", answer).values()
+            zero = job.ranks[0]
+            assert value == pytest.approx(zero.noted["step"] / zero.elapsed, abs=TOLERANCE)
+    assert all((shares, rank, goodput)), found
