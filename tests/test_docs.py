@@ -120,9 +120,14 @@ def modules() -> list[str]:
     return [name for name in names if not name.endswith(("__main__", "_window_c", "_ranges_c"))]
 
 
+def framework_of(name: str) -> str:
+    """Return the framework that a module adapts: the first word of its name, as in ``transformers_trainer``."""
+    return name.rpartition(".")[2].partition("_")[0]
+
+
 def marked_module(name: str) -> Any:
     """Return a module's name as a test parameter, with the mark of the package that it needs."""
-    if name.rpartition(".")[2] in FRAMEWORKS:
+    if framework_of(name) in FRAMEWORKS:
         return pytest.param(name, id=name, marks=[pytest.mark.frameworks])
     return marked(name, name, torch=name.startswith("monitel.torch"))
 
@@ -132,7 +137,7 @@ def test_docstring_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.M
     """The examples in the docstrings of a module run."""
     if name.startswith("monitel.torch"):
         pytest.importorskip("torch", reason="the module uses torch: torch is not installed")
-    if (framework := name.rpartition(".")[2]) in FRAMEWORKS:
+    if (framework := framework_of(name)) in FRAMEWORKS:
         pytest.importorskip(framework, reason=f"the module uses {framework}, which is not installed")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MONITEL_RUN_EVENTS", "1")  # as for readers

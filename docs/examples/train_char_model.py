@@ -1,9 +1,9 @@
 """Train a small character model on Python's own source text, and record the run. ``make demo`` starts it.
 
 The model and its data are in char_model.py; here are the training loop and its telemetry: Stats, numbers, counters,
-events and a wait counter. They go to TensorBoard files, and by OTLP to the Collector, or to a spool on disk while
-OTEL_EXPORTER_OTLP_ENDPOINT is not set. ``--profile 10`` adds a trace of ten steps around the end of the first epoch.
-Ctrl-C ends the run early, with everything written.
+activities, events and a wait counter. They go to TensorBoard files, and by OTLP to the Collector, or to a spool on disk
+while OTEL_EXPORTER_OTLP_ENDPOINT is not set. ``--profile 10`` adds a trace of ten steps around the end of the first
+epoch. Ctrl-C ends the run early, with everything written.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def train(model: CharModel, corpus: Corpus, arguments: argparse.Namespace, inter
             for _ in range(arguments.epoch_steps):
                 step += 1
                 monitel.set_step(step)
-                with data_loading.guard(), record_function("data"):
+                with data_loading.guard(), monitel.activity("data"), record_function("data"):
                     contexts, targets = draw_batch(corpus.train, model.context, arguments.batch_size, rng)
                 with step_time.time():
                     with record_function("gradients"):
@@ -94,10 +94,10 @@ def train(model: CharModel, corpus: Corpus, arguments: argparse.Namespace, inter
                 if over():
                     break
 
-            with record_function("validation"):
+            with monitel.activity("evaluation"), record_function("validation"):
                 validation = model.loss(*held_out)
             monitel.log({"loss": validation}, split="val")
-            with record_function("checkpoint", {"path": str(checkpoint)}):
+            with monitel.activity("checkpoint.save"), record_function("checkpoint", {"path": str(checkpoint)}):
                 model.save(checkpoint, step=step)
             monitel.emit("checkpoint", epoch=epoch, path=str(checkpoint), size=checkpoint.stat().st_size)
             waited = monitel.wait_counters()["data.loading"].total
@@ -124,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         ) as pipeline,
     ):
         monitel.config(vars(arguments))
-        with data_loading.guard():
+        with data_loading.guard(), monitel.activity("data"):
             corpus = Corpus.read(STDLIB)
         print(f"{len(corpus.train):,} characters of {STDLIB}/*.py, {len(corpus.vocabulary)} different ones")
         print(f"guessing by how frequent each is would be a loss of {corpus.unigram_entropy():.3f}")
@@ -183,7 +183,8 @@ def print_recorded(recorded: Sequence[monitel.Event]) -> None:
         samples = sum(window.count for window in windows)
         first, last = (f"{window.mean:,.4g}" for window in (windows[0], windows[-1]))
         print(row.format(label, len(windows), samples, first, last, windows[0].unit))
-    print(f"\n{'counters':<16}", ", ".join(f"{each.total:,} {each.counter.name}" for each in monitel.counters()))
+    counted = (steps_taken, samples_seen)
+    print(f"\n{'counters':<16}", ", ".join(f"{each.total:,} {each.name}" for each in counted))
     events = Counter(event.name for event in recorded if event.window is None)
     print(f"{'events':<16}", ", ".join(f"{count} {name}" for name, count in events.items()))
     for key, wait in monitel.wait_counters().items():
