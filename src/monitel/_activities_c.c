@@ -61,6 +61,15 @@ struct Activity {
 
 static PyTypeObject *activity_type;
 
+/* How often the main thread has executed a call that was scheduled for it. */
+static struct {
+    int64_t calls;
+    bool scheduled;
+#ifdef Py_GIL_DISABLED
+    PyMutex mutex;
+#endif
+} pulse;
+
 /* Nanoseconds of the clock; -1: an exception is set. */
 static int64_t
 reading(Activities *self)
@@ -354,8 +363,13 @@ activities_stop(Activities *self, PyObject *Py_UNUSED(arguments))
 }
 
 static PyObject *
-activities_end_startup(Activities *self, PyObject *name)
+activities_end_startup(Activities *self, PyObject *arguments)
 {
+    PyObject *name;
+    int takes_over = 1;
+    if (!PyArg_ParseTuple(arguments, "O|p", &name, &takes_over)) {
+        return NULL;
+    }
     int slot = slot_of(self, name);
     int64_t now_ns = slot < 0 ? -1 : reading(self);
     if (PyErr_Occurred()) {
@@ -365,7 +379,7 @@ activities_end_startup(Activities *self, PyObject *name)
     advance(self, now_ns);
     self->between = slot;
     self->after_startup = -1;
-    if (self->owner != PyThread_get_thread_ident()) {
+    if (takes_over && self->owner != PyThread_get_thread_ident()) {
         self->owner = PyThread_get_thread_ident();
         while (self->depth > 0) {
             self->stack[--self->depth]->ignored++; /* now it is an activity of another thread */
@@ -469,6 +483,39 @@ activities_dealloc(Activities *self)
     Py_DECREF(type);
 }
 
+/* Called in the main thread between two bytecodes. */
+static int
+count_call(void *Py_UNUSED(argument))
+{
+    LOCK(&pulse);
+    pulse.calls++;
+    pulse.scheduled = false;
+    UNLOCK(&pulse);
+    return 0;
+}
+
+static PyObject *
+main_thread_pulse(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(arguments))
+{
+    LOCK(&pulse);
+    int64_t calls = pulse.calls;
+    bool schedules = !pulse.scheduled;
+    pulse.scheduled = true;
+    UNLOCK(&pulse);
+    if (schedules && Py_AddPendingCall(count_call, NULL) != 0) { /* too many calls of others are pending */
+        LOCK(&pulse);
+        pulse.scheduled = false;
+        UNLOCK(&pulse);
+    }
+    return PyLong_FromLongLong((long long)calls);
+}
+
+static PyMethodDef module_methods[] = {
+    {"main_thread_pulse", main_thread_pulse, METH_NOARGS,
+     PyDoc_STR("Return a number that changes between two calls if the main thread executes Python code between them.")},
+    {NULL, NULL, 0, NULL},
+};
+
 static PyMethodDef activity_methods[] = {
     {"__enter__", (PyCFunction)activity_enter, METH_NOARGS, PyDoc_STR("Begin the activity.")},
     {"__exit__", (PyCFunction)(void (*)(void))activity_exit, METH_FASTCALL, PyDoc_STR("End the activity.")},
@@ -506,8 +553,8 @@ static PyMethodDef activities_methods[] = {
     {"begin", (PyCFunction)activities_begin, METH_VARARGS,
      PyDoc_STR("Start at a time, with names for the time without an activity: one during startup, and one after it.")},
     {"stop", (PyCFunction)activities_stop, METH_NOARGS, PyDoc_STR("Ignore all activities until begin().")},
-    {"end_startup", (PyCFunction)activities_end_startup, METH_O,
-     PyDoc_STR("From now on time without an activity counts under this name, and the calling thread is the owner.")},
+    {"end_startup", (PyCFunction)activities_end_startup, METH_VARARGS,
+     PyDoc_STR("From now on time without an activity counts under this name; the calling thread takes over.")},
     {"read", (PyCFunction)activities_read, METH_NOARGS,
      PyDoc_STR("Return elapsed ns, ns by name, the current name and the number of ignored entries; None after stop().")},
     {NULL, NULL, 0, NULL},
@@ -565,6 +612,7 @@ static struct PyModuleDef module_definition = {
     .m_base = PyModuleDef_HEAD_INIT,
     .m_name = "monitel._activities_c",
     .m_doc = PyDoc_STR("The activities of one thread, which divide its time."),
+    .m_methods = module_methods,
     .m_slots = module_slots,
 };
 

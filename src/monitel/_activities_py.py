@@ -22,6 +22,14 @@ def system_now() -> int:
     return time.monotonic_ns() if _CLOCK is None else time.clock_gettime_ns(_CLOCK)
 
 
+def main_thread_pulse() -> int:
+    """Return a number that changes between two calls if the main thread executes Python code between them.
+
+    Only the twin in C can tell; here the number never changes.
+    """
+    return 0
+
+
 class _State(NamedTuple):
     """Everything that changes, replaced at once: the totals always add up to ``since_ns - start_ns``."""
 
@@ -135,10 +143,11 @@ class Activities:
         self._lock = None if _gil_enabled() else RLock()
         self._state = None
 
-    def end_startup(self, name: str) -> None:
-        """From now on time without an activity counts under this name, and the calling thread is the owner."""
-        name, owner = self._counted(name)[0], get_ident()
+    def end_startup(self, name: str, take_over: bool = True) -> None:
+        """From now on time without an activity counts under this name; the calling thread takes over."""
+        name, thread = self._counted(name)[0], get_ident()
         while (state := self._state) is not None:
+            owner = thread if take_over else state.owner
             kept = state.stack if state.owner == owner else ()
             since_ns, totals = state.spent(self._now())
             if self._replaced(state, _new(owner, state.start_ns, since_ns, since_ns, totals, name, None, kept)):

@@ -7,6 +7,7 @@ import os
 import time
 from dataclasses import dataclass
 from sys import modules
+from threading import local
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from monitel._activities import Activities, Activity
@@ -45,6 +46,8 @@ _HOUR_NS = 3600 * 10**9
 
 #: True from the first step of this process on.
 stepping = False
+#: True if the next step makes its thread the training thread: until the first step, and after that thread has ended.
+vacant = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +99,11 @@ def activity(name: str) -> Activity:
     innermost one. Time without an activity is ``startup`` before the first step (:func:`monitel.set_step`) and ``step``
     after it; in a process without steps it is ``other`` once an activity has begun that is not part of a start.
 
-    The training thread is the main thread, or another thread that is the first to set a step. Activities of other
-    threads are ignored and counted. Each entry is a token, which is removed wherever it lies: asyncio tasks and
-    suspended generators may enter and leave in any order. A decorated generator counts while it runs, not while its
-    consumer does. While torch.compile traces the caller, it has no effect. A forked child has a ledger from its own
-    first step on.
+    The training thread is the main thread, or another thread that is the first to set a step, or the first to do so
+    after the previous one has ended. Activities of other threads are ignored and counted. Each entry is a token, which
+    is removed wherever it lies: asyncio tasks and suspended generators may enter and leave in any order. A decorated
+    generator counts while it runs, not while its consumer does. While torch.compile traces the caller, it has no
+    effect. A forked child has a ledger from its own first step on.
 
     Args:
         name: Any name; monitel itself uses those of ``monitel.activities.ACTIVITIES``. Beyond 64 names, further
@@ -142,13 +145,19 @@ def ledger() -> Ledger | None:
     return Ledger(elapsed_ns, shown | activities, current, *_start, ignored)
 
 
-def begin_steps() -> None:
-    """End ``startup``, at the first step of this process; the calling thread is the training thread."""
-    global stepping
+def begin_steps(*, take_over: bool = True) -> None:
+    """End ``startup``, at the first step of this process, or the first one after the training thread has ended.
+
+    Args:
+        take_over: Make the calling thread the training thread. False if another thread waits for the step.
+    """
+    global stepping, vacant
     if _forked_ns is not None:
         _begin(_forked_ns, "fork")
-    stepping = True
-    _activities.end_startup("step")
+    if take_over:
+        _thread.training = _Training()
+    stepping, vacant = True, False
+    _activities.end_startup("step", take_over)
 
 
 def begin_shutdown(*, take_over: bool = True) -> None:
@@ -254,18 +263,32 @@ def _process_start_ns() -> int | None:
     return start_ns if 0 <= system_now() - start_ns < _HOUR_NS else None
 
 
+class _Training:
+    """Lives as long as the training thread."""
+
+    __slots__ = ()
+
+    def __del__(self) -> None:
+        global vacant
+        vacant = True
+
+
+class _Thread(local):
+    training: _Training | None = None
+
+
 def _begin(start_ns: int | None, origin: str) -> None:
-    global _start, stepping, _forked_ns, _shutdown
+    global _start, stepping, vacant, _forked_ns, _shutdown
     now_ns = system_now()
     begin_ns = now_ns if start_ns is None else start_ns
     _start = time.time_ns() - (now_ns - begin_ns), origin
-    stepping, _forked_ns, _shutdown = False, None, None
+    stepping, vacant, _forked_ns, _shutdown = False, True, None, None
     _activities.begin(begin_ns, "startup", "other")
 
 
 def _stop_in_child() -> None:
-    global stepping, _forked_ns
-    stepping, _forked_ns = False, system_now()
+    global stepping, vacant, _forked_ns
+    stepping, vacant, _forked_ns = False, True, system_now()
     _activities.stop()
 
 
@@ -285,6 +308,7 @@ def _reduced(made: Activity) -> tuple[Callable[[str], Activity], tuple[str]]:
 
 
 _own_names: set[str] = set()
+_thread = _Thread()
 _activities: Activities
 _activity: Callable[[str], Activity]
 _start: tuple[int, str]

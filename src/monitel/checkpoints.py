@@ -177,7 +177,7 @@ class Checkpoint:
 
 
 def _failure(kind: type[BaseException]) -> str | None:
-    """Return the name of an exception's type; None if somebody has ended the program or the block on purpose."""
+    """Return the name of an exception's type; None if the program or the block was ended on purpose."""
     if kind.__name__ == "CheckpointException":  # torch.distributed.checkpoint's, which is not an Exception
         return f"{kind.__module__}.{kind.__qualname__}"
     return error_type(kind)

@@ -6,19 +6,22 @@ import atexit
 import logging
 import os
 import sys
+import threading
 import time
+from contextlib import suppress
 from threading import RLock
 from typing import Any
 
+from monitel import activities
 from monitel._window import get_step
-from monitel.activities import begin_shutdown
+from monitel.activities import begin_shutdown, position
 from monitel.exit import finalize
 from monitel.exit_code import ExitCode
 from monitel.handlers import emit
 from monitel.run_description import describe_run
 from monitel.variables import BOOLEAN, read_variables
 
-__all__ = ["end_if_due", "enter", "leave", "preempt"]
+__all__ = ["end_if_due", "enter", "failed", "leave", "preempt"]
 
 _log = logging.getLogger("monitel")
 
@@ -31,6 +34,7 @@ _exporters: list[tuple[object, bool]] = []  # each with the argument ``ends_run`
 _began: float | None = None  # monotonic seconds; None if there is no run
 _due: str | None = None  # status of a run that is to end
 _exit_code = ExitCode()
+_watching = _preempted = False
 
 
 def enter(exporter: object, *, enabled: bool | None = None, ends_run: bool = False) -> None:
@@ -47,6 +51,7 @@ def enter(exporter: object, *, enabled: bool | None = None, ends_run: bool = Fal
     global _began, _due
     atexit.unregister(begin_shutdown)
     atexit.register(begin_shutdown)  # before the functions of this exporter, as below
+    _watch_main_thread()
     if enabled is None:
         enabled = bool(read_variables(_CHOICES, {"run_events": True}).get("run_events", True))
     if not enabled or _is_data_loader_worker():
@@ -80,9 +85,17 @@ def leave(exporter: object, error: BaseException | None) -> None:
 
 def preempt() -> None:
     """Record that SIGTERM has arrived: the run is to end as preempted. Waits for no lock that another thread holds."""
-    global _due
-    _due = _PREEMPTED
+    global _due, _preempted
+    _due, _preempted = _PREEMPTED, True
     begin_shutdown(take_over=False)  # a handler of the application may let the training go on
+
+
+def failed() -> bool:
+    """Return True if this process ends, and not well: by an exception, an exit code or SIGTERM.
+
+    It is for the thread that ends the process. Exit codes are known only with run events.
+    """
+    return _preempted or sys.exc_info()[1] is not None or _status_at_exit() != _COMPLETED
 
 
 def end_if_due() -> None:
@@ -98,6 +111,25 @@ def end_if_due() -> None:
     if (step := get_step()) is not None:
         details["run.step"] = step
     _emit("run.ended", details)
+
+
+def _watch_main_thread() -> None:
+    """Begin ``shutdown`` when the main thread ends, before the exit functions of the application."""
+    global _watching
+    if not _watching and hasattr(threading, "_register_atexit"):  # private, and in each CPython that is supported
+        _watching = True
+        with suppress(RuntimeError):  # the process ends already
+            threading._register_atexit(_begin_shutdown_of_main_thread)
+
+
+def _begin_shutdown_of_main_thread() -> None:
+    others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
+    if activities.stepping:
+        trains = position()[0] in {thread.ident for thread in others}
+    else:
+        trains = not all(thread.daemon for thread in others)  # perhaps later
+    if not trains:
+        begin_shutdown()
 
 
 def _end_at_exit() -> None:

@@ -59,11 +59,16 @@ def first_step() -> int | None:
     return _first
 
 
-def advance(step: int) -> None:
-    """Set the step to one that a source has counted. Unlike :func:`set_step`, it does not change the first step."""
+def advance(step: int, *, take_over: bool = True) -> None:
+    """Set the step to one that a source has counted. Unlike :func:`set_step`, it does not change the first step.
+
+    Args:
+        step: The step.
+        take_over: If there is no training thread yet, or it has ended, make the calling thread the training thread.
+    """
     _window.set_step(step)
-    if not activities.stepping:
-        activities.begin_steps()
+    if activities.vacant:
+        activities.begin_steps(take_over=take_over)
     if _watcher is not None:
         _watcher(step)
 

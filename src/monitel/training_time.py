@@ -1,7 +1,7 @@
 """The time of the run, as exporters send it: the counter ``training.time`` for each activity, and the goodput.
 
-A run may have several attempts: processes of one rank, one after the other. Who stores a run's ledger calls
-:func:`continue_run` and :func:`repeat`; without it, this process is the run.
+A run may have several attempts: processes of one rank, one after the other. An exporter that stores the
+ledger of a run calls :func:`continue_run` and :func:`repeat`; without these calls, this process is the run.
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ from monitel import activities
 from monitel.counter import CounterReading, before_reading, forget
 from monitel.training_counters import COUNTERS, training_counter
 
-__all__ = ["DESCRIPTION", "DOWN", "LOST", "NAME", "UNIT", "Past", "continue_run", "goodput", "repeat"]
+__all__ = ["DESCRIPTION", "DOWN", "GOODPUT", "LOST", "NAME", "UNIT", "Past", "continue_run", "goodput", "repeat"]
 
 NAME = "training.time"
 UNIT, DESCRIPTION = COUNTERS[NAME]
 DOWN, LOST = "down", "lost"
+
+#: Name, unit and description of the gauge.
+GOODPUT = "training.goodput", "1", "Share of productive steps in the time of the run"
 
 
 class Past(NamedTuple):
@@ -27,12 +30,14 @@ class Past(NamedTuple):
     Attributes:
         elapsed_ns: From the start of the first attempt to the start of this process.
         productive_ns: Time in ``step``, without what is lost.
-        down_ns: From the end of the last attempt to the start of this process.
+        down_ns: From the end of the last attempt to the start of this process, without ``startup_ns``.
+        startup_ns: Time of processes in between that ended in their start, and exported nothing.
     """
 
     elapsed_ns: int
     productive_ns: int
     down_ns: int
+    startup_ns: int = 0
 
 
 class _Shown(NamedTuple):
@@ -88,9 +93,9 @@ def goodput() -> float | None:
         True
     """
     book = activities.ledger()
-    if book is None or not activities.stepping:
+    if book is None or "step" not in book.activities:
         return None
-    productive_ns = _past.productive_ns + book.activities.get("step", 0) - _lost_ns
+    productive_ns = _past.productive_ns + book.activities["step"] - _lost_ns
     return max(productive_ns, 0) / max(_past.elapsed_ns + book.elapsed_ns, productive_ns, 1)
 
 
@@ -116,9 +121,9 @@ def _follow_ledger() -> list[CounterReading]:
     totals = dict(book.activities)
     if lost_ns:
         totals["step"] -= lost_ns
-        totals[LOST] = lost_ns
-    if _past.down_ns:
-        totals[DOWN] = _past.down_ns
+    for name, past_ns in ((LOST, lost_ns), (DOWN, _past.down_ns), ("startup", _past.startup_ns)):
+        if past_ns:
+            totals[name] = totals.get(name, 0) + past_ns  # a program may use the name itself
     found = []
     for name, total_ns in totals.items():
         made = training_counter(NAME, {"training.activity": name})

@@ -42,16 +42,17 @@ _NEVER = WaitReading(0, 0.0, 0.0, 0)
 
 
 class _Waits:
-    __slots__ = ("active", "count", "in_flight", "key", "max_ns", "start_ns", "total_ns")
+    __slots__ = ("count", "in_flight", "key", "max_ns", "start_ns", "total_ns")
 
     def __init__(self, key: str) -> None:
         self.key = key
-        self.count = self.total_ns = self.max_ns = self.active = 0
+        self.count = self.total_ns = self.max_ns = 0
         self.in_flight: dict[int, tuple[int, int]] = {}  # id of the tracker: thread, start
         self.start_ns = clock.time_ns()
 
     def reading(self) -> WaitReading:
-        return WaitReading(self.count, self.total_ns / 1e9, self.max_ns / 1e9, self.active, self.start_ns)
+        active = len(self.in_flight)
+        return WaitReading(self.count, self.total_ns / 1e9, self.max_ns / 1e9, active, self.start_ns)
 
 
 _lock = RLock()
@@ -126,9 +127,9 @@ class _WaitCounterTracker:
         if self._start_ns is not None:
             self._end()
         with _lock:
-            self._waits.active += 1
-            self._start_ns = start_ns = clock.monotonic_ns()
-            self._waits.in_flight[id(self)] = get_ident(), start_ns
+            key, thread, start_ns = id(self), get_ident(), clock.monotonic_ns()
+            self._start_ns = start_ns  # from here on there is no call: an exception of a signal handler comes before
+            self._waits.in_flight[key] = thread, start_ns
 
     def __exit__(self, *_exception: object) -> None:
         if not compiling():
@@ -140,12 +141,12 @@ class _WaitCounterTracker:
 
     def _end(self) -> None:
         with _lock:
-            start_ns, self._start_ns = self._start_ns, None
-            if start_ns is None:
-                return
-            waits, elapsed_ns = self._waits, clock.monotonic_ns() - start_ns
-            waits.active -= 1
-            waits.in_flight.pop(id(self), None)
+            key, now_ns = id(self), clock.monotonic_ns()
+            waits, start_ns, self._start_ns = self._waits, self._start_ns, None  # from here on no call, as above
+            if start_ns is None or key not in waits.in_flight:
+                return  # it has ended, or it is that of another thread of the parent process
+            del waits.in_flight[key]
+            elapsed_ns = now_ns - start_ns
             waits.count += 1
             waits.total_ns += elapsed_ns
             if elapsed_ns > waits.max_ns:
@@ -280,13 +281,14 @@ class WaitMaxima:
 
 
 def _start_at_zero() -> None:
-    """Reset all totals in a forked child; a wait in progress in the forking thread continues."""
+    """Reset all totals in a forked child; a wait in progress in the forking thread continues, others do not exist."""
     global _lock, _sources, _ended, _began_ns
     _lock = RLock()
     _sources, _ended = (), {}
     _began_ns = clock.time_ns()
     for waits in _waits.values():
         waits.start_ns = _began_ns
+        waits.in_flight = {key: wait for key, wait in waits.in_flight.items() if wait[0] == get_ident()}
         waits.count = waits.total_ns = waits.max_ns = 0
     for reference in _maxima:
         if (maxima := reference()) is not None:

@@ -108,6 +108,30 @@ def test_exception_passes(key: str, clock: ManualClock) -> None:
     assert WaitReading(1, 0.0, 0.0, 0) == wait_counters()[key]
 
 
+@pytest.mark.parametrize("readings", [0, 1])
+def test_interrupted_guard_leaves_no_wait_in_flight(
+    key: str, readings: int, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl+C while a wait begins or ends: a wait that is in flight forever would be reported as stuck."""
+    left = [readings]
+
+    def interrupt_once() -> int:
+        left[0] -= 1
+        if left[0] == -1:
+            raise KeyboardInterrupt
+        return clock.monotonic_ns()
+
+    def wait() -> None:
+        with WaitCounter(key).guard():
+            pass
+
+    monkeypatch.setattr("monitel.clock.monotonic_ns", interrupt_once)
+    with pytest.raises(KeyboardInterrupt):
+        wait()
+    gc.collect()
+    assert 0 == wait_counters()[key].active
+
+
 def test_left_without_entering(key: str) -> None:
     """Leaving a guard that was not entered, or twice, counts nothing."""
     guard = WaitCounter(key).guard()
@@ -374,3 +398,36 @@ say("parent", *monitel.wait_counters())
 """
     )
     assert ["child", "parent gone elsewhere"] == ended.lines
+
+
+def test_forked_child_continues_only_the_waits_of_the_forking_thread(run_script: RunScript) -> None:
+    """The other threads do not exist there: nothing would end their waits."""
+    ended = run_script(
+        """
+from threading import Event, Thread
+
+entered, done = Event(), Event()
+counter = monitel.WaitCounter("wait")
+
+def wait():
+    with counter.guard():
+        entered.set()
+        done.wait()
+
+thread = Thread(target=wait)
+thread.start()
+entered.wait()
+with counter.guard():
+    if os.fork() == 0:
+        say("child", monitel.wait_counters()["wait"].active)
+    else:
+        os.wait()
+        say("parent", monitel.wait_counters()["wait"].active)
+        done.set()
+        thread.join()
+reading = monitel.wait_counters()["wait"]
+say(reading.count, reading.active)
+os._exit(0)
+"""
+    )
+    assert ["child 1", "1 0", "parent 2", "2 0"] == ended.lines

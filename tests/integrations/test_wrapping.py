@@ -33,7 +33,7 @@ class Loop:
 
 @contextmanager
 def around(loop: Loop, value: int) -> Iterator[None]:
-    """Note the begin and the end."""
+    """Note that the block begins, and that it ends."""
     calls.append(f"begin {loop.name} {value}")
     try:
         yield

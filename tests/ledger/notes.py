@@ -30,7 +30,7 @@ class Span(NamedTuple):
 
     @property
     def ns(self) -> int:
-        """Its length."""
+        """Nanoseconds from the begin to the end."""
         return self.end_ns - self.begin_ns
 
 

@@ -222,7 +222,7 @@ def test_methods_are_decorated(monitel: ModuleType, book: Book) -> None:
 
 
 def test_a_cancelled_task_has_left(monitel: ModuleType, book: Book) -> None:
-    """As one that fails."""
+    """A cancelled task leaves its activities, like a task that fails."""
 
     @decorator(monitel, "evaluation")
     async def evaluate() -> None:

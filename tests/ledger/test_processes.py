@@ -49,7 +49,7 @@ def test_startup_includes_what_ran_before_exec(twin: str) -> None:
     assert elapsed_ns >= 300_000_000
 
 
-def test_without_proc_it_begins_at_the_import(monitel: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_proc_the_ledger_begins_at_the_import(monitel: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """A start that cannot be read, or is an hour ago, is not guessed."""
     now_ns = monitel.activities.system_now()
     monkeypatch.setattr(monitel.activities, "_HOUR_NS", 0)
@@ -189,7 +189,7 @@ say("end")
 
 
 @pytest.mark.torch
-def test_it_has_no_effect_while_torch_traces(monitel: ModuleType) -> None:
+def test_activities_have_no_effect_while_torch_traces(monitel: ModuleType) -> None:
     """A compiled function with an activity has one graph, and runs as without."""
     torch = pytest.importorskip("torch")
     monitel.set_step(1)

@@ -1,4 +1,4 @@
-"""Activities and threads: who owns the ledger, what others see of it, and what interrupts it."""
+"""Activities and threads: the owner of the ledger, reads by other threads, and interruptions."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_other_threads_are_ignored_and_counted(book: Book) -> None:
 
 
 def test_an_activity_may_be_left_by_another_thread(book: Book) -> None:
-    """As a generator is that the garbage collector closes there."""
+    """The garbage collector may close a generator in any thread, and with it the activity inside."""
     activity = book.activity("evaluation")
     activity.__enter__()
     book.wait(1)
@@ -94,6 +94,18 @@ def test_the_first_thread_with_a_step_is_the_owner(book: Book) -> None:
             book.wait(1000)
     assert {"init": 1, "step": 1010, "data": 100} == book.totals
     assert 1 == book.ignored
+
+
+def test_a_step_in_another_thread_need_not_take_over(book: Book) -> None:
+    """Startup ends, and the activities of the owner go on."""
+    with book.activity("init"):
+        in_thread(lambda: book.made.end_startup("step", False))
+        book.wait(1)
+        with book.activity("evaluation"):
+            book.wait(10)
+    book.wait(100)
+    assert {"init": 1, "evaluation": 10, "step": 100} == book.totals
+    assert 0 == book.ignored
 
 
 def test_signal_handlers_may_enter_and_read(monitel: ModuleType) -> None:
@@ -121,7 +133,7 @@ def test_signal_handlers_may_enter_and_read(monitel: ModuleType) -> None:
 
 
 def test_the_previous_owner_leaves_what_it_has_entered(book: Book) -> None:
-    """And not the entry of the new owner, which has entered the same object."""
+    """If both threads have entered one object, the previous owner removes its own entry, not that of the new owner."""
     shared = book.activity("data")
     shared.__enter__()
     entered, left = Event(), Event()
@@ -161,7 +173,7 @@ def test_another_thread_enters_for_the_owner(book: Book) -> None:
     assert 0 == book.ignored
 
 
-def test_it_does_not_enter_if_the_owner_has_gone_on(book: Book) -> None:
+def test_owner_that_has_gone_on_is_left_alone(book: Book) -> None:
     """The time of the last change shows that."""
     with book.activity("data"):
         _, _, changed_ns = book.made.position()
@@ -180,14 +192,14 @@ def test_it_does_not_enter_if_the_owner_has_gone_on(book: Book) -> None:
     assert "startup" == book.made.position()[1]
 
 
-def test_what_it_has_entered_ends_with_the_object(book: Book) -> None:
+def test_an_entry_by_another_thread_ends_with_its_object(book: Book) -> None:
     """A poller that is stopped and forgotten leaves nothing behind."""
     book.made.enter_for_owner("stuck")
     assert "startup" == book.made.position()[1]
 
 
-def test_it_does_not_enter_beyond_the_depth(book: Book) -> None:
-    """As the owner's are, it is ignored and counted."""
+def test_an_entry_by_another_thread_has_the_same_depth_limit(book: Book) -> None:
+    """Beyond the limit the entry is ignored and counted, like one of the owner itself."""
     kept = [book.made.enter_for_owner("a") for _ in range(256)]
     assert None not in kept
     assert book.made.enter_for_owner("stuck") is None
@@ -206,6 +218,28 @@ def test_position_follows_the_owner(monitel: ModuleType) -> None:
     in_thread(train)
     [(thread, owner, current, _)] = found
     assert (thread, "step") == (owner, current)
+
+
+def test_next_training_thread_takes_over_when_the_first_one_has_ended(monitel: ModuleType) -> None:
+    """As in a process that trains several times; while the first one lives, other threads change nothing."""
+    found: list[Any] = []
+    first, second = Event(), Event()
+
+    def train(begins: Event) -> None:
+        assert begins.wait(30)
+        monitel.set_step(1)
+        in_thread(lambda: monitel.set_step(2))
+        with monitel.activity("data"):
+            found.append((get_ident(), *monitel.activities.position()))
+
+    threads = [(Thread(target=train, args=(begins,)), begins) for begins in (first, second)]
+    for thread, _ in threads:
+        thread.start()  # both at once, so that they have different identities
+    for thread, begins in threads:
+        begins.set()
+        thread.join()
+    assert [(thread, "data") for thread, *_ in found] == [(owner, current) for _, owner, current, _ in found]
+    assert (2, 0) == (len({thread for thread, *_ in found}), monitel.ledger().ignored)
 
 
 @pytest.mark.parametrize("take_over", [False, True])

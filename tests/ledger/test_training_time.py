@@ -39,6 +39,7 @@ class Ledger:
         patch.setattr(module, "_activities", made)
         patch.setattr(module, "_activity", made.activity)
         patch.setattr(module, "stepping", False)
+        patch.setattr(module, "vacant", True)
         made.begin(0, "startup", "other")
 
     def wait(self, seconds: float) -> None:
@@ -103,11 +104,35 @@ def test_the_time_between_attempts_is_down(monitel: ModuleType, ledger: Ledger) 
     assert 40 / 110 == time.goodput()
 
 
+def test_activities_of_the_user_add_to_those_of_the_run(monitel: ModuleType, ledger: Ledger) -> None:
+    """The totals add up, and do not fall, if a program uses the names ``down`` and ``lost`` itself."""
+    monitel.set_step(1)
+    for name, duration in (("down", 5), ("lost", 3)):
+        with monitel.activity(name):
+            ledger.wait(duration)
+    ledger.wait(4)
+    assert {"step": 4, "down": 5, "lost": 3} == seconds(monitel)
+    time = monitel.training_time
+    time.continue_run(time.Past(elapsed_ns=9 * SECOND, productive_ns=2 * SECOND, down_ns=1 * SECOND))
+    time.repeat(2 * SECOND)
+    ledger.wait(10)
+    assert {"step": 12, "down": 6, "lost": 5} == seconds(monitel)
+
+
+def test_steps_that_are_marked_as_an_activity_have_a_goodput(monitel: ModuleType, ledger: Ledger) -> None:
+    """A program may enter the activity ``step`` and never set a step: the goodput is that of its ledger."""
+    ledger.wait(6)
+    assert monitel.ledger().goodput is None is monitel.training_time.goodput()
+    with monitel.activity("step"):
+        ledger.wait(2)
+    assert 0.25 == monitel.ledger().goodput == monitel.training_time.goodput()
+
+
 @pytest.mark.parametrize(("past", "lost", "expected"), [((0, 0, 0), 50, 0.0), ((5, 40, 0), 0, 1.0)])
 def test_goodput_stays_a_share(
     monitel: ModuleType, ledger: Ledger, past: tuple[int, int, int], lost: int, expected: float
 ) -> None:
-    """Even if the stored past contradicts the clock."""
+    """The goodput is between 0 and 1, even if the stored past contradicts the clock."""
     time = monitel.training_time
     time.continue_run(time.Past(*(each * SECOND for each in past)))
     time.repeat(lost * SECOND)

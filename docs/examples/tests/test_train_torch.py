@@ -52,8 +52,7 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 def spooled(folder: Path) -> Counter[str]:
     """Return the number of points of each metric, and of records of each event, in the spool."""
-    (spool,) = (folder / "monitel-runs").iterdir()
-    command = [sys.executable, "-m", "monitel_otlp", "cat", str(spool)]
+    command = [sys.executable, "-m", "monitel_otlp", "cat", str(folder / "monitel-runs")]
     lines = subprocess.run(command, stdout=subprocess.PIPE, timeout=TIMEOUT, check=True).stdout.splitlines()
     found: Counter[str] = Counter()
     for request in map(json.loads, lines):

@@ -54,7 +54,7 @@ ROOM_LAYERS = {
     ],
     "ledger": [
         *("run_time", "screen", "shares", "wording", "last_line"),
-        *("history", "stored", "step_marks", "run_identity", "run_folder", "reading", "run_ledger"),
+        *("history", "stored", "step_marks", "run_identity", "starts", "run_folder", "reading", "run_ledger"),
     ],
     "delivery": [
         *("request_splitting", "disk", "retry_queue", "sender"),

@@ -141,7 +141,7 @@ def test_last_point_at_exit_has_the_shutdown(tmp_path: Path, read: Any, run_scri
 def test_forked_child_has_charts_from_its_first_step_on(
     tmp_path: Path, read: Any, run_script: Run, *, steps: bool
 ) -> None:
-    """Nothing of the parent is in them."""
+    """The scalars of a child have no time of its parent."""
     run_script(
         "import multiprocessing, sys\n"
         "import monitel, monitel_tensorboard\n"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any
 
-from race import race, timed, twin
+from race import optional, race, timed, twin
 from row import report
 
 import monitel
@@ -14,14 +15,17 @@ _STEP_NS = 0.0001 * 100e6  # 0.01 % of a step of 100 ms
 _STEP = """\
 with activity("data"):
     pass
-set_step(7)
+set_step(next(steps))
 """
+
+_step_marks: Any = optional("monitel_otlp.ledger.step_marks")
 
 
 def main() -> None:
     """Measure activities of the training thread, and a read with as many as a training has."""
     in_c = twin() == "C"
     names: dict[str, Any] = {"activity": monitel.activity, "set_step": monitel.set_step, "ledger": monitel.ledger}
+    names["steps"] = count(2)
     monitel.set_step(1)
     for name in ("init", "compile", "data", "checkpoint.save", "evaluation"):
         with monitel.activity(name):
@@ -35,6 +39,10 @@ def main() -> None:
     ):
         cost = race({"monitel": timed(code, lambda: {**names, "entered": entered})}, 201)
         report(f"{what}, {twin()}", cost, {}, most if in_c else None)
+    if _step_marks:
+        _step_marks.StepMarks().install()
+        cost = race({"monitel": timed(_STEP, lambda: names)}, 201)
+        report(f"the same step in rank zero of an OTLP pipeline, {twin()}", cost, {}, _STEP_NS if in_c else None)
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ def source() -> Iterator[DataLoading]:
 
 
 def test_waiting_for_a_batch_is_data(book: Book) -> None:
-    """During startup too, which it does not end. The time between two batches is not included."""
+    """A wait during startup counts too, and does not end startup. The time between two batches is not included."""
     for _ in DataLoader(Items(book)):
         book.wait(100)
         break
@@ -85,7 +85,7 @@ def test_opening_a_loader_is_data(book: Book) -> None:
 
 
 def test_evaluation_and_checkpoints_include_their_data(book: Book) -> None:
-    """Any other activity does not: there the innermost counts."""
+    """In any other activity the innermost one counts: a wait for a batch there is ``data``."""
     loader = DataLoader(Items(book))
     monitel.set_step(1)
     for name in ("evaluation", "checkpoint.save", "checkpoint.load", "rollout"):

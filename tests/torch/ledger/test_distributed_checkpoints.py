@@ -1,4 +1,4 @@
-"""Checkpoints by torch.distributed.checkpoint, also asynchronous ones: activities and events."""
+"""Checkpoints by torch.distributed.checkpoint, including asynchronous ones: activities and events."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_asynchronous_save_counts_what_blocks(book: Book, events: list[monitel.E
 
 
 def wait_for(events: list[monitel.Event]) -> list[monitel.Event]:
-    """Wait for an event: callbacks of a future run after those who wait for it have been woken."""
+    """Wait for an event: a future wakes waiting threads before it runs its callbacks."""
     for _ in range(_DEADLINE * 100):
         if events:
             break

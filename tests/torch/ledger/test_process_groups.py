@@ -75,7 +75,7 @@ def test_failed_set_up_is_init(book: Book, rendezvous: list[Exception]) -> None:
 
 @pytest.mark.usefixtures("rendezvous")
 def test_further_groups_are_init(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the middle of the training too."""
+    """A group may be made in the middle of the training."""
     init_process_group("gloo", init_method="slow://")
     monitel.set_step(1)
     module: Any = dist.distributed_c10d

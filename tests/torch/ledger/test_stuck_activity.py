@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import monitel
-from monitel import activities
+from monitel import _activities, _activities_py, activities
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,6 +38,7 @@ class Watch:
         self._book = book
         self._clock = clock
         self._waits = threading.Event()
+        self._pauses = 0
 
     def train(self, guard: Callable[[], Any], *, enters: str = "step") -> None:
         """Start the training thread, which makes a step, enters an activity, and waits."""
@@ -61,6 +62,12 @@ class Watch:
             self._clock.advance(part)
             seconds -= part
             self.source.poll()
+
+    def is_within_deadline(self) -> bool:
+        """Pause, and return whether there is time left."""
+        self._pauses += 1
+        threading.Event().wait(0.01)
+        return self._pauses < _DEADLINE * 100
 
     def await_activity(self, name: str) -> None:
         """Wait, without a poll, until the training thread is in an activity."""
@@ -115,7 +122,7 @@ def test_wait_over_the_limit_is_stuck(watch: Watch, book: Book, guard: Callable[
 
 @pytest.mark.parametrize("name", ["data", "compile", "checkpoint.save", "checkpoint.load", "evaluation", "rollout"])
 def test_waits_of_other_activities_belong_to_them(watch: Watch, book: Book, name: str) -> None:
-    """For instance a collective during a checkpoint."""
+    """A collective during a checkpoint, for instance, is part of the checkpoint."""
     watch.train(own, enters=name)
     watch.wait(LIMIT * 3)
     assert {name: LIMIT * 3} == book.seconds
@@ -194,7 +201,7 @@ def test_training_that_goes_on_is_not_stuck(watch: Watch, book: Book, change: st
 
 
 def test_step_ends_stuck(watch: Watch, book: Book) -> None:
-    """Even if the wait goes on: a callback within it may train."""
+    """A step ends ``stuck`` even if the wait goes on, because a callback within the wait may train."""
     watch.train(own)
     watch.source.poll()
     watch.wait(LIMIT)
@@ -245,7 +252,7 @@ def test_thread_that_polls_is_not_stuck(book: Book, clock: ManualClock) -> None:
 
 
 def test_without_more_threads_there_is_no_stuck(watch: Watch, book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing could end it for certain."""
+    """Without a thread that ends ``stuck`` for certain, it is not entered."""
     watch.train(own)
     watch.source.poll()
 
@@ -256,3 +263,44 @@ def test_without_more_threads_there_is_no_stuck(watch: Watch, book: Book, monkey
     watch.wait(LIMIT)
     book.wait(100)
     assert {"step": LIMIT + 100} == book.seconds
+
+
+def test_main_thread_in_a_wait_of_torch_is_stuck(watch: Watch) -> None:
+    """The thread executes nothing as long as the wait lasts."""
+    found: list[str] = []
+
+    def poll() -> None:
+        while not found and watch.is_within_deadline():
+            watch.wait(60)
+            found.extend(name for name in (activities.position()[1],) if name == "stuck")
+
+    poller = threading.Thread(target=poll)
+    monitel.set_step(1)
+    with torchs():
+        poller.start()
+        poller.join(_DEADLINE)
+    assert ["stuck"] == found
+    watch.await_activity("step")
+
+
+@pytest.mark.skipif(_activities.main_thread_pulse is _activities_py.main_thread_pulse, reason="without the extension")
+def test_main_thread_that_repeats_a_call_is_not_stuck(watch: Watch, book: Book) -> None:
+    """Another thread waits meanwhile. Each poll finds the main thread at the same instructions."""
+    turn = threading.Lock()
+    turn.acquire()
+
+    def poll() -> None:
+        for _ in range(20):
+            watch.wait(60)
+            turn.release()
+            while not turn.locked() and watch.is_within_deadline():
+                pass
+
+    monitel.set_step(1)
+    poller = threading.Thread(target=poll, daemon=True)
+    with torchs():
+        poller.start()
+        for _ in range(20):
+            turn.acquire(timeout=_DEADLINE)
+    poller.join(_DEADLINE)
+    assert {"step": 1200} == book.seconds

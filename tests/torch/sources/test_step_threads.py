@@ -49,6 +49,38 @@ def in_foreign_thread(action: Callable[[], object]) -> None:
     assert ended.wait(_DEADLINE)
 
 
+@pytest.mark.parametrize("is_foreign", [True, False])
+def test_foreign_thread_does_not_become_the_training_thread(run_script: Any, is_foreign: bool) -> None:
+    """An optimizer within backward on a GPU steps in autograd's thread, while the training thread waits for it."""
+    ended = run_script(
+        f"""
+import _thread, threading
+import torch
+import monitel, monitel.torch
+from monitel import activities
+
+monitel.torch.instrument()
+parameter = torch.nn.Parameter(torch.ones(1))
+parameter.grad = torch.ones(1)
+ended = threading.Event()
+
+def run():
+    torch.optim.SGD([parameter], lr=0.1).step()
+    ended.set()
+
+if {is_foreign}:
+    _thread.start_new_thread(run, ())
+else:
+    threading.Thread(target=run).start()
+assert ended.wait(60)
+with monitel.activity("evaluation"):
+    owner, current, _ = activities.position()
+print(owner == threading.get_ident(), current, monitel.ledger().current, monitel.ledger().ignored)
+"""
+    )
+    assert ["True evaluation step 0" if is_foreign else "False step step 1"] == ended.lines
+
+
 def test_two_optimizers_in_two_threads_count_all_steps(windows: Any, totals: Any) -> None:
     """Each thread has its own steps, even if the threads take turns exactly."""
     end = windows()

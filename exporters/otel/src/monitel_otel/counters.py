@@ -8,7 +8,7 @@ from opentelemetry.metrics import Observation
 
 import monitel
 from monitel.readings import counter_names
-from monitel.training_time import DESCRIPTION, NAME, UNIT, goodput
+from monitel.training_time import DESCRIPTION, GOODPUT, NAME, UNIT, goodput
 from monitel_otel.names import NAMES
 
 if TYPE_CHECKING:
@@ -28,9 +28,8 @@ class CounterInstruments:
         self._meter = meter
         self._known: set[str] = set()  # names of counters
         meter.create_observable_gauge("training.step", [_gauge(monitel.get_step)], "{step}", "Step of the process")
-        meter.create_observable_gauge(
-            "training.goodput", [_gauge(goodput)], "1", "Share of productive steps in the time of the run"
-        )
+        name, unit, description = GOODPUT
+        meter.create_observable_gauge(name, [_gauge(goodput)], unit, description)
         self.refresh()
         # A job that only sets steps and enters activities logs no event after which the instrument could be created.
         if NAME not in self._known:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitel_otlp.ledger.history import MARKS, Attempt, Earlier, History, run_time
+from monitel_otlp.ledger.history import MARKS, Attempt, Earlier, History, fold, run_time
 from monitel_otlp.ledger.stored import LIMIT_BYTES, StoredError, decode, encode
 
 HISTORY = History(
@@ -49,6 +49,20 @@ def test_largest_history_fits() -> None:
     content = encode(history)
     assert len(content) < LIMIT_BYTES
     assert run_time(history).elapsed_ns == run_time(decode(content)).elapsed_ns
+
+
+def test_names_of_many_attempts_are_limited() -> None:
+    """Attempts that all have new names, such as the number of an epoch, do not make the file unusable."""
+    earlier = Earlier(1, {"step": 1}, ((0, 0), (1, 1)))
+    for attempt in range(20):
+        own = {"startup": 1, "step": 1, **{f"epoch {attempt}.{number}": 5 + number for number in range(53)}}
+        history = decode(encode(History("run", earlier, Attempt(str(attempt), own, 10**9, down_ns=1))))
+        assert sum(history.earlier.activities.values()) == sum(earlier.activities.values())
+        assert fold(history).activities["step"] == 2 + attempt
+        earlier = fold(history)
+    assert earlier.activities["other"] > 0
+    assert 20 == earlier.activities["down"]
+    assert "epoch 19.52" in earlier.activities
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ class Slow:
     """An object that is slow to save and to load."""
 
     def __reduce__(self) -> tuple[Callable[[], object], tuple[()]]:
-        """Wait, and let the one who loads it wait."""
+        """Wait now, and again when the object is loaded."""
         notes.sleep("checkpoint.save", 0.4)
         return load_slowly, ()
 

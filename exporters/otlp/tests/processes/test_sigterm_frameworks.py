@@ -118,7 +118,8 @@ def run(
             os.killpg(process.pid, signal.SIGKILL)
     found = (folder / "stderr").read_text()
     assert workers == lines.count("ready"), found
-    files = [str(each.relative_to(folder)) for each in folder.rglob("*") if each.is_file()]
+    paths = [each.relative_to(folder) for each in folder.rglob("*") if each.is_file()]
+    files = [str(each) for each in paths if "ledgers" not in each.parts]  # a run keeps its ledger
     files = sorted(re.sub(r"checkpoint-\d+", "checkpoint", each) for each in files)  # the step varies
     words = [line for line in [*lines, *stdout.splitlines()] if line.isalpha()]  # without the losses of a trainer
     return Ended(process.returncode, words, found, files, seconds)

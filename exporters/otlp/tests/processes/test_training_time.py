@@ -130,7 +130,7 @@ def test_reader_of_an_application_exports_the_ledger(receiver: Receiver, train: 
 
 
 def test_replay_has_all_time_of_a_process_without_a_backend(receiver: Receiver, train: Run, run: Run) -> None:
-    """As stored, with the start of the process."""
+    """The points are sent as they were stored, with the start of the process."""
     ended = train(
         'pipeline = monitel_otlp.configure(spool_dir="spool", export_interval=3600.0)\n'
         f"{WORK}elapsed()\nprint(pipeline.spool_dir)\n"

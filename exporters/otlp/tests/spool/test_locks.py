@@ -48,9 +48,9 @@ def test_spool_works_without_flock(without_flock: None, tmp_path: Path) -> None:
     assert lock.lock_support(tmp_path) == "lock files (this file system does not support flock)"
 
 
-def owner_of(pid: int) -> lock._Owner:
+def owner_of(pid: int) -> lock.Owner:
     """Return a process of this machine."""
-    return lock._this_process()._replace(pid=str(pid), start=lock._start_time(str(pid)) or "0")
+    return lock.this_process()._replace(pid=str(pid), start=lock._start_time(str(pid)) or "0")
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_ended_owner_is_recognized(*, without_flock: None, tmp_path: Path, chang
 
 def test_owner_is_recognized_by_its_process_id_without_proc() -> None:
     """Without /proc the process id decides if the host is the same."""
-    own = lock._Owner("host", "", "", "1", "0")
+    own = lock.Owner("host", "", "", "1", "0")
     alive = own._replace(pid=str(os.getpid()))
     assert not alive.has_ended(own)
     assert own._replace(pid="4194305").has_ended(own)

@@ -6,13 +6,12 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 import monitel
-from monitel.training_time import NAME, goodput
+from monitel.training_time import GOODPUT, NAME, goodput
 from monitel_tensorboard.point import Point
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_GOODPUT = "training.goodput"
 _ACTIVITY = "training.activity"
 _MINUTE_NS = 60 * 10**9
 _SHARE = 20  # the first points are closer than a minute: each after a twentieth of the elapsed time
@@ -66,7 +65,7 @@ class LedgerCharts:
             if counter.name == NAME and _ACTIVITY in counter.attributes
         }
         if (share := goodput()) is not None:
-            values[_GOODPUT] = share
+            values[GOODPUT[0]] = share
         if values:
             points = (Point(tag, value, step, walltime, rising=True) for tag, value in values.items())
             self._put(LoggedLedger(tuple(points)))

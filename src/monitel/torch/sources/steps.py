@@ -41,7 +41,8 @@ class Steps:
     is not recorded as a duration.
 
     Each thread has its own training steps. Threads that Python did not start, such as those in which autograd runs an
-    optimizer within backward, share those of the first thread that steps.
+    optimizer within backward, share those of the first thread that steps, and never become the training thread of
+    :func:`monitel.ledger`.
 
     If a ``step()`` calls another ``step()``, as in a subclass or a wrapper, torch runs its hooks for both, and only the
     innermost call is counted. A call of ``GradScaler.step()`` is one step of the optimizer, even if it is skipped.
@@ -160,7 +161,7 @@ class Steps:
                 if since_ns is not None:
                     record_step(since_ns, now_ns)  # before the step changes, so it has the step of the ranges within
                 step = (get_step() or 0) + 1
-                advance(step)
+                advance(step, take_over=thread.trains)
                 if not undecided:
                     self._applied._total += 1  # as add() does
         if undecided:
@@ -201,7 +202,8 @@ class Steps:
         """Return the turns of this thread at its first step."""
         thread = current_thread()
         turns = self._shared
-        if not isinstance(thread, _DummyThread):
+        self._thread.trains = not isinstance(thread, _DummyThread)
+        if self._thread.trains:
             if self._owner is not None and self._owner.is_alive():
                 turns = _Turns()
             else:
@@ -257,6 +259,7 @@ class _Turns:
 
 class _Thread(local):
     turns: _Turns | None = None
+    trains: bool = True  # whether Python has started it; autograd's threads have a training thread that waits for them
     entered: int | None = None  # id of the optimizer whose step() was entered last
     scaled: list[Tensor | None] | None = None  # found_inf of the optimizers in the GradScaler.step() in progress
 

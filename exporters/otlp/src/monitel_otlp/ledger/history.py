@@ -14,7 +14,7 @@ at step *n* makes all later steps again. So
 
 Only an attempt that sets its step itself begins at a known step. Its time in ``step`` before that, and that of other
 attempts, belongs to no step: nothing of it is ever lost, and it makes nothing lost. The first attempt begins at the
-step that it counts first.
+step that it counts first, even after attempts without a step.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ def _continued(earlier: Earlier, attempt: Attempt, productive_ns: int) -> tuple[
     """Return the line after an attempt."""
     begin, marks = attempt.begin, attempt.marks
     if begin is None:
-        if not marks or earlier.attempts:
+        if not marks or STEP in earlier.activities:
             return earlier.line
         begin = marks[0][0]
     marks = marks or ((begin, productive_ns),)

@@ -11,6 +11,7 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 from monitel_otlp.ledger.run_identity import FOLDERS
+from monitel_otlp.ledger.starts import read_starts, remove_starts
 from monitel_otlp.ledger.stored import LIMIT_BYTES, StoredError, decode, encode
 from monitel_otlp.spool.folder import Folder, SpoolError, make_folder
 from monitel_otlp.spool.lock import acquire
@@ -18,7 +19,7 @@ from monitel_otlp.spool.lock import acquire
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from monitel_otlp.ledger.history import History
+    from monitel_otlp.ledger.history import Attempt, History
     from monitel_otlp.ledger.run_identity import RunIdentity
     from monitel_otlp.spool.lock import FolderLock
 
@@ -51,6 +52,7 @@ class RunFolder:
         except BaseException:
             folder.close()
             raise
+        self._has_starts = False
         self.name = name
         self.path = folder.path
 
@@ -90,9 +92,26 @@ class RunFolder:
             self._folder.unlink(_NEW)
             self._folder.write_new(_NEW, content)
         self._folder.rename(_NEW, FILE)
+        if self._has_starts:
+            remove_starts(self._folder)
+            self._has_starts = False
+
+    def is_new(self) -> bool:
+        """Return True if there is no file yet."""
+        try:
+            self._folder.status(FILE)
+        except FileNotFoundError:
+            return True
+        return False
+
+    def starts(self, run: str) -> list[Attempt]:
+        """Return the starts of the processes that have not begun. The next :meth:`store` removes them."""
+        self._has_starts = True
+        return read_starts(self._folder, run)
 
     def remove(self) -> None:
-        """Remove the file, the lock and the folder. Files under other names stay."""
+        """Remove the file, the starts, the lock and the folder. Files under other names stay."""
+        remove_starts(self._folder)
         self._folder.unlink(FILE)
         self._folder.unlink(_NEW)
         self._lock.release(remove=True)
@@ -132,8 +151,8 @@ def open_run(root: Path, identity: RunIdentity) -> RunFolder:
     except BaseException:
         ledgers.close()
         raise
-    if name not in existing:
-        _prune(root, existing)
+    if opened.is_new():
+        _prune(root, [each for each in existing if each != name])
     return opened
 
 

@@ -6,17 +6,20 @@ import logging
 import os
 import re
 import time
+from dataclasses import replace
 from secrets import token_hex
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel.activities import ledger
+from monitel.run_events import failed
 from monitel.step import first_step, get_step
 from monitel.training_time import Past, continue_run, repeat
 from monitel_otlp.config.launcher import distributed_rank, is_rank_zero, launch_attributes
-from monitel_otlp.ledger.history import Attempt, Earlier, History, ascending, fold, gap, lost_by, past_of, run_time
-from monitel_otlp.ledger.run_folder import open_run
+from monitel_otlp.ledger.history import Attempt, Earlier, History, ascending, lost_by, past_of, run_time
+from monitel_otlp.ledger.run_folder import LEDGERS, open_run
 from monitel_otlp.ledger.run_identity import boot_id, identify
+from monitel_otlp.ledger.starts import Start, fold_starts, gap_after
 from monitel_otlp.ledger.step_marks import StepMarks
 from monitel_otlp.spool.folder import SpoolError
 from monitel_otlp.threads.worker import Worker
@@ -25,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from monitel.activities import Ledger
     from monitel_otlp.ledger.history import Mark
     from monitel_otlp.ledger.run_folder import RunFolder
     from monitel_otlp.ledger.run_time import RunTime
@@ -47,7 +49,7 @@ _DIGITS = re.compile(r"[0-9]{1,18}")
 _process = token_hex(8)
 
 
-class _Start(NamedTuple):
+class _Own(NamedTuple):
     """The time before this process.
 
     Attributes:
@@ -66,8 +68,9 @@ class _Start(NamedTuple):
 class RunLedger:
     """Stores the ledger of a run, and continues that of earlier attempts, in rank zero.
 
-    Nothing is stored before the first activity or step, and nothing by a process whose rank is not zero. If the disk
-    fails or hangs, the ledger of this process is still complete in memory. A forked child must call :meth:`abandon`.
+    Before the first activity or step only the start of this process is stored, and nothing by a process whose rank is
+    not zero. If the disk fails or hangs, the ledger of this process is still complete in memory. A forked child must
+    call :meth:`abandon`.
 
     Args:
         root: The folder that holds the spool folders.
@@ -83,9 +86,11 @@ class RunLedger:
         self._boot = boot_id()
         self._worker = Worker("monitel-otlp-ledger", self._beat, first=HEARTBEAT, ended=self._end)
         self._marks = StepMarks(self._worker.wake)
+        self._own_start = Start(self._root / LEDGERS, self._identity)
+        self._failed = False
         self._folder: RunFolder | None = None
         self._found: History | None = None  # what the file held before this process
-        self._start: _Start | None = None
+        self._start: _Own | None = None
         self._resumed = False
         self._refused_since: float | None = None
         self._given_up = self._ending = False
@@ -107,14 +112,14 @@ class RunLedger:
         """
         if not self._is_rank_zero():
             return None
-        history = self._history(self._start or _Start(), ended=self._ending)
+        history = self._history(self._start or _Own(), ended=self._ending)
         if history is None or not {*history.attempt.activities} - {"startup", "shutdown"}:
             return None
         return run_time(history)
 
     def finish(self, timeout: float) -> None:
         """Store the end of this process; wait for that at most ``timeout`` seconds, and not for a disk that hangs."""
-        self._ending = True
+        self._ending, self._failed = True, failed()
         if not self._worker.started:
             return
         self._worker.stop()
@@ -167,6 +172,7 @@ class RunLedger:
     def _store(self, *, ended: bool) -> None:
         try:
             if self._folder is None and not self._open():
+                self._store_start(ended=ended)
                 return
             assert self._folder is not None  # because it is open
             assert self._start is not None
@@ -184,10 +190,20 @@ class RunLedger:
         except (OSError, SpoolError) as error:
             self._warn_once(error)
 
+    def _store_start(self, *, ended: bool) -> None:
+        """Store the start of this process until it has begun. A process that ends well without that was a helper."""
+        if self._given_up or self._has_begun() or (ended and not self._failed):
+            self._own_start.remove()
+        elif self._is_rank_zero() and (history := self._history(_Own(), ended=ended)) is not None:
+            self._own_start.store(history.attempt)
+
+    def _has_begun(self) -> bool:
+        book = ledger()
+        return book is not None and bool({*book.activities} - _NOT_YET)
+
     def _open(self) -> bool:
         """Open the folder of the run, and read the earlier attempts; return False if that is not due."""
-        book = ledger()
-        if book is None or not {*book.activities} - _NOT_YET:
+        if not self._has_begun():
             return False
         if not self._is_rank_zero():
             self._give_up()
@@ -200,30 +216,25 @@ class RunLedger:
                 return False
             try:
                 found = folder.load(self._identity.run)
-                start = self._after(found, book) if found is not None or self._start is None else self._start
+                start = self._start if self._start is not None and found is None else self._after(found, folder)
             except BaseException:
                 folder.close()
                 raise
             self._folder, self._found, self._start = folder, found, start
-        if (history := self._history(start, ended=False)) is not None:
-            continue_run(past_of(history))
         return True
 
-    def _after(self, found: History | None, book: Ledger) -> _Start:
-        """Return the start of this process after the stored history."""
-        if found is None:
-            return _Start()
-        stored = found.attempt
-        if stored.name == self._name:  # an earlier pipeline of this process
-            return _Start(found.earlier, stored.down_ns, stored.overlap_ns, stored.marks)
-        down_ns, overlap_ns = gap(
-            stored,
-            start_ns=book.start_ns,
-            boot=self._boot,
-            boot_start_ns=time.clock_gettime_ns(_CLOCK) - book.elapsed_ns,
-            elapsed_ns=book.elapsed_ns,
-        )
-        return _Start(fold(found), down_ns, overlap_ns)
+    def _after(self, found: History | None, folder: RunFolder) -> _Own:
+        """Return the place of this process in the run, for the counters as well."""
+        if found is not None and found.attempt.name == self._name:  # an earlier pipeline of this process
+            return _Own(found.earlier, found.attempt.down_ns, found.attempt.overlap_ns, found.attempt.marks)
+        history = self._history(_Own(), ended=False)
+        assert history is not None  # because it has begun
+        before = fold_starts(found, folder.starts(self._identity.run), history.attempt)
+        down_ns, overlap_ns = (0, 0) if before.last is None else gap_after(before.last, history.attempt)
+        attempt = replace(history.attempt, down_ns=down_ns, overlap_ns=overlap_ns)
+        past = past_of(History(history.run, before.earlier, attempt))
+        continue_run(past._replace(down_ns=down_ns + before.down_ns, startup_ns=before.unseen_ns))
+        return _Own(before.earlier, down_ns, overlap_ns)
 
     def _resume(self, earlier: Earlier) -> None:
         """Count the steps that are done again as lost, once this process has set its first step."""
@@ -231,7 +242,7 @@ class RunLedger:
             self._resumed = True
             repeat(lost_by(earlier, begin))
 
-    def _history(self, start: _Start, *, ended: bool) -> History | None:
+    def _history(self, start: _Own, *, ended: bool) -> History | None:
         """Return the history of the run up to now."""
         step = get_step()
         if step is not None:

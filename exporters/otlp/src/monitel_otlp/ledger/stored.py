@@ -6,6 +6,8 @@ import json
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from monitel.activities import ACTIVITIES
+from monitel.training_time import DOWN, LOST
 from monitel_otlp.ledger.history import MARKS, Attempt, Earlier, History
 
 if TYPE_CHECKING:
@@ -15,7 +17,8 @@ VERSION = 1
 LIMIT_BYTES = 1 << 20
 
 _NAME_LIMIT = 200  # characters of the name of an activity
-_NAMES = 256  # activities in a file, at most
+_NAMES = 256  # activities of a run, at most: attempts may have different ones
+_KEPT = {*ACTIVITIES, DOWN, LOST}
 _LIMIT = 2**64  # nanoseconds, and steps
 
 
@@ -130,9 +133,14 @@ def _text(stored: Any) -> str:
 
 
 def _shortened(activities: Mapping[str, int]) -> dict[str, int]:
-    """Return activities with names of limited length."""
+    """Return activities with names of limited length and number. Beyond that, the shortest ones count as ``other``."""
     found: dict[str, int] = {}
     for name, duration_ns in activities.items():
         short = name[:_NAME_LIMIT]
         found[short] = found.get(short, 0) + duration_ns
+    if len(found) > _NAMES:
+        found["other"] = found.get("other", 0)
+        own = sorted(found.keys() - _KEPT, key=lambda name: found[name])
+        for name in own[: len(found) - _NAMES]:
+            found["other"] += found.pop(name)
     return found

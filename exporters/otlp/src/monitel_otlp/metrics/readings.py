@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ScopeMetrics
 
 import monitel
-from monitel.training_time import NAME, goodput
+from monitel.training_time import GOODPUT, NAME, goodput
 from monitel_otlp.messages.scopes import write_scope
 from monitel_otlp.metrics.rising_sums import RisingSums, Total, number_point
 from monitel_otlp.metrics.start_points import MILLISECOND_NS
@@ -26,9 +26,8 @@ _log = logging.getLogger("monitel.otlp")
 
 READINGS_PER_REQUEST = 500  # a wait counter takes 0.5 kB; a larger message would occupy the GIL for too long
 
-#: Name, unit and description of the gauges.
+#: Name, unit and description of the gauge.
 STEP = "training.step", "{step}", "Step of the process"
-GOODPUT = "training.goodput", "1", "Share of productive steps in the time of the run"
 
 
 class Readings:

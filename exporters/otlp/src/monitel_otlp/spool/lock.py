@@ -20,8 +20,8 @@ _WITHOUT_FLOCK = {errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK}
 _ATTEMPTS = 10  # another process may remove the file between open() and flock()
 
 
-class _Owner(NamedTuple):
-    """The identity of a process, unique among all machines, as the name of a file.
+class Owner(NamedTuple):
+    """The identity of a process, unique among all machines.
 
     Attributes:
         host: Host name.
@@ -39,9 +39,15 @@ class _Owner(NamedTuple):
 
     @property
     def file_name(self) -> str:
+        """The name of the file by which the process locks a folder."""
         return "-".join((_NAME, *self))
 
-    def has_ended(self, viewer: _Owner) -> bool:
+    def is_running(self, viewer: Owner) -> bool:
+        """Return True if the process certainly runs, from the view of another process."""
+        same = self.boot == viewer.boot and self.namespace == viewer.namespace
+        return same and bool(self.boot) and _start_time(self.pid) == self.start
+
+    def has_ended(self, viewer: Owner) -> bool:
         """Return True if the process has certainly ended, from the view of another process."""
         if self.boot != viewer.boot:
             return self.host == viewer.host  # the machine has been restarted
@@ -129,7 +135,7 @@ def _acquire_by_name(folder: Folder) -> FolderLock:
 
     A process that finds the file of another live process does not get the lock.
     """
-    own = _this_process()
+    own = this_process()
     try:
         folder.write_new(own.file_name, b"")
     except FileExistsError:
@@ -151,20 +157,21 @@ def _acquire_by_name(folder: Folder) -> FolderLock:
     return lock
 
 
-def _owners(folder: Folder) -> Iterator[_Owner]:
+def _owners(folder: Folder) -> Iterator[Owner]:
     for name in folder.names():
         parts = name.split("-")
-        if parts[0] == _NAME and len(parts) == 1 + len(_Owner._fields) and parts[4].isdecimal():
-            yield _Owner(*parts[1:])
+        if parts[0] == _NAME and len(parts) == 1 + len(Owner._fields) and parts[4].isdecimal():
+            yield Owner(*parts[1:])
 
 
-def _this_process() -> _Owner:
+def this_process() -> Owner:
+    """Return the identity of this process."""
     namespace = boot = ""
     with suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
         namespace = str(Path("/proc/self/ns/pid").readlink())
     pid = str(os.getpid())
-    return _Owner(
+    return Owner(
         re.sub(r"[^A-Za-z0-9.]", "_", os.uname().nodename),
         re.sub(r"\W", "", boot),
         re.sub(r"\D", "", namespace),

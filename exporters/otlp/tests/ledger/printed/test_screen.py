@@ -17,11 +17,16 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 
-@pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[TextIO]:
-    """A terminal of 100 columns, and no variables."""
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program that runs the tests may have set them."""
     for name in ("NO_COLOR", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[TextIO]:
+    """A terminal of 100 columns."""
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setattr(os, "get_terminal_size", lambda _descriptor: os.terminal_size((100, 24)))
     other, descriptor = os.openpty()
@@ -96,6 +101,6 @@ def test_padded_text_has_the_columns_it_should(text: str, columns: int) -> None:
 
 
 def test_columns_of_characters() -> None:
-    """Known widths."""
+    """ASCII, wide and combining characters have their known widths."""
     assert [1, 2, 1, 6] == [columns_of(each) for each in ("a", "日", "e\u0301", "日本語")]
     assert "日本.. " == pad("日本語語", 7)

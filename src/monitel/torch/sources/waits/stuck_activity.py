@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from threading import Event, Thread, get_ident
+from threading import Event, Thread, get_ident, main_thread
 from typing import TYPE_CHECKING
 
 from monitel import activities
+from monitel._activities import main_thread_pulse
 from monitel.step import get_step
 from monitel.wait_counter import waits_of
 
@@ -28,7 +29,8 @@ class StuckActivity:
 
     * it is of monitel's own counters and was begun by this thread, or
     * it is of another source, whose waits have no thread, and this thread has not left its call of a function: at each
-      poll since the first one that found the wait, all of its frames were at the same instructions.
+      poll since the first one that found the wait, all of its frames were at the same instructions. The main thread
+      has also executed nothing in between: another thread may wait while it repeats a long call.
 
     In addition the thread has made no step since then, and entered and left no activity. What was counted before is not
     changed. ``stuck`` ends, at most a quarter of a second later, when any of this changes. A separate thread checks it
@@ -132,7 +134,8 @@ def _evidence(thread: int, key: str, ended: object) -> Evidence | None:
     """Return values that change when a thread goes on; None if a wait is not that of this thread."""
     waits = waits_of(thread)
     if key not in waits:
-        return get_step(), _instructions(thread), ended
+        executed = main_thread_pulse() if thread == main_thread().ident else None
+        return get_step(), _instructions(thread), executed, ended
     return None if waits[key] is None else (get_step(), waits[key], None)
 
 
