@@ -230,7 +230,6 @@ def test_forked_child_does_not_keep_the_run(tmp_path: Path) -> None:
         with started(tmp_path, path, 3, 4, 3, env=RUN) as second:
             finish(second)
         assert 2 == the_run(tmp_path).attempts
-        first.stdin.write("\n")  # type: ignore[union-attr]  # it is a pipe
 
 
 FULL = """\
