@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from exporters.otlp.tests.scripts import make_run, make_terminate
 
+import monitel
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -27,6 +29,13 @@ def environment_of_a_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     variables = {"MONITEL_RUN_EVENTS": "1", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     for name, value in {**variables, "XDG_STATE_HOME": str(tmp_path / "state")}.items():
         monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def events() -> Iterator[list[monitel.Event]]:
+    """Collect the events of the test."""
+    with monitel.testing.capture_events() as events:
+        yield events
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -18,9 +18,6 @@ from accelerate.utils import ProjectConfiguration
 from tests.integrations.stopwatch import Stopwatch, checkpoints
 
 from monitel.integrations.accelerate import MonitelTracker
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
 
@@ -37,13 +34,6 @@ def stopwatch(monkeypatch: pytest.MonkeyPatch) -> Stopwatch:
     found.measure("checkpoint.save", Accelerator, "save_state", "save_model")
     found.measure("checkpoint.load", Accelerator, "load_state")
     return found
-
-
-@pytest.fixture
-def events() -> Iterator[list[monitel.Event]]:
-    """Collect events."""
-    with monitel.testing.capture_events() as found:
-        yield found
 
 
 def prepare(*trackers: MonitelTracker, **options: Any) -> tuple[Accelerator, torch.nn.Module]:

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from copy import deepcopy
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -26,9 +26,6 @@ from tests.integrations.stopwatch import Stopwatch, checkpoints
 
 from monitel.integrations.lightning import MonitelCallback
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
 
 
@@ -46,13 +43,6 @@ def stopwatch(monkeypatch: pytest.MonkeyPatch) -> Stopwatch:
     found.measure("checkpoint.save", Trainer, "save_checkpoint")
     found.measure("checkpoint.load", _CheckpointConnector, "resume_start", "restore_model", "restore_training_state")
     return found
-
-
-@pytest.fixture
-def events() -> Iterator[list[monitel.Event]]:
-    """Collect events."""
-    with monitel.testing.capture_events() as found:
-        yield found
 
 
 class Slow(Callback):  # type: ignore[misc]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -18,9 +18,6 @@ from tests.integrations.stopwatch import Stopwatch, checkpoints
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
 from monitel.integrations.transformers import MonitelCallback
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
 
@@ -39,13 +36,6 @@ def stopwatch(monkeypatch: pytest.MonkeyPatch) -> Stopwatch:
     found.measure("checkpoint.load", Trainer, "_load_from_checkpoint", "_load_optimizer_and_scheduler")
     found.measure("checkpoint.load", Trainer, "_load_scaler", "_load_rng_state", "_load_best_model")
     return found
-
-
-@pytest.fixture
-def events() -> Iterator[list[monitel.Event]]:
-    """Collect events."""
-    with monitel.testing.capture_events() as found:
-        yield found
 
 
 class Slow(TrainerCallback):  # type: ignore[misc]

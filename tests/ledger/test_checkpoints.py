@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
     from types import ModuleType
 
@@ -24,13 +23,6 @@ def checkpoints(monitel: ModuleType) -> ModuleType:
     """Return the module under test."""
     assert monitel
     return import_module("monitel.checkpoints")
-
-
-@pytest.fixture
-def events(monitel: ModuleType) -> Iterator[list[Any]]:
-    """Collect events."""
-    with monitel.testing.capture_events() as found:
-        yield found
 
 
 def total(monitel: ModuleType, name: str) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from boards.panels import bars, board, columns, lines, shares, tile
-from boards.queries import OF_RUN, RUN, WHO, outstanding, query, rate
+from boards.queries import OF_RUN, RUN, WHO, outstanding, query, rate, spread
 from boards.steps import OF_CURVE, by_step
 from boards.variables import OF_PROCESS, SELECTION, choice, split_by
 
@@ -156,9 +156,7 @@ def make() -> dashboard.Dashboard:
                     "Share of steps",
                     "percentunit",
                     "At each time, over the ranks. An alert fires if the lowest rank stays below a half.",
-                    rate(f"quantile by ({OF_RUN}) (0.5, {steps_of_rank})", f"{WHO} median"),
-                    rate(f"max by ({OF_RUN}) ({steps_of_rank})", f"{WHO} highest"),
-                    rate(f"min by ({OF_RUN}) ({steps_of_rank})", f"{WHO} lowest"),
+                    *spread(steps_of_rank),
                 ),
             ],
             "Ranks": [
@@ -176,9 +174,7 @@ def make() -> dashboard.Dashboard:
                     "$activity over the ranks",
                     "percentunit",
                     "All alike: the job. One much higher: this rank, or its host.",
-                    rate(f"quantile by ({OF_RUN}) (0.5, {now_of_rank})", f"{WHO} median"),
-                    rate(f"max by ({OF_RUN}) ({now_of_rank})", f"{WHO} highest"),
-                    rate(f"min by ({OF_RUN}) ({now_of_rank})", f"{WHO} lowest"),
+                    *spread(now_of_rank),
                 ),
                 lines(
                     "$activity, the ten highest ranks",

@@ -49,6 +49,15 @@ def rate(expression: str, legend: str) -> Query:
     return query(expression, legend, every="1m")
 
 
+def spread(of_rank: str) -> list[Query]:
+    """Return median, highest and lowest of a rate over the ranks of a run."""
+    return [
+        rate(f"quantile by ({OF_RUN}) (0.5, {of_rank})", f"{WHO} median"),
+        rate(f"max by ({OF_RUN}) ({of_rank})", f"{WHO} highest"),
+        rate(f"min by ({OF_RUN}) ({of_rank})", f"{WHO} lowest"),
+    ]
+
+
 def outstanding(
     expression: str, legend: str = f"{RANK_OF} {{{{$by}}}}", *, most: str = "topk", every: str = "1s"
 ) -> Query:

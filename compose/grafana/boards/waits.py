@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from boards.panels import Repeated, bars, board, lines
-from boards.queries import OF_RUN, OF_SERVICE, RANK_OF, RUN, SERVICE, WHO, query, rate
+from boards.queries import OF_RUN, OF_SERVICE, RANK_OF, RUN, SERVICE, WHO, query, rate, spread
 from boards.variables import SELECTION, choice, several
 
 if TYPE_CHECKING:
@@ -52,9 +52,7 @@ def make() -> dashboard.Dashboard:
                     "Share of the time",
                     "percentunit",
                     "1: a rank, or one thread of it, does nothing else. Data loading above a tenth: more workers.",
-                    rate(f"quantile by ({OF_RUN}) (0.5, {waiting})", f"{WHO} median"),
-                    rate(f"max by ({OF_RUN}) ({waiting})", f"{WHO} highest"),
-                    rate(f"min by ({OF_RUN}) ({waiting})", f"{WHO} lowest"),
+                    *spread(waiting),
                 ),
                 lines(
                     "Who waits least",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import monitel
 from monitel import _activities, activities
 
 if TYPE_CHECKING:
@@ -64,6 +65,13 @@ def book(monkeypatch: pytest.MonkeyPatch) -> Book:
     monkeypatch.setattr(activities, "_activities", book.made)
     monkeypatch.setattr(activities, "_activity", book.made.activity)
     return book
+
+
+@pytest.fixture
+def events() -> Iterator[list[monitel.Event]]:
+    """Collect the events of the test."""
+    with monitel.testing.capture_events() as events:
+        yield events
 
 
 class Other:

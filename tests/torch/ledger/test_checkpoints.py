@@ -38,13 +38,6 @@ def source() -> Iterator[Checkpoints]:
     source.remove()
 
 
-@pytest.fixture
-def events() -> Iterator[list[monitel.Event]]:
-    """Collect the events of the test."""
-    with monitel.testing.capture_events() as events:
-        yield events
-
-
 class Waiting:
     """An object whose loading takes 3 s of a book."""
 

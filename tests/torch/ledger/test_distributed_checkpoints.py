@@ -40,13 +40,6 @@ def source() -> Iterator[Checkpoints]:
     source.remove()
 
 
-@pytest.fixture
-def events() -> Iterator[list[monitel.Event]]:
-    """Collect the events of the test."""
-    with monitel.testing.capture_events() as events:
-        yield events
-
-
 class State:
     """A state that takes 2 s to collect, and 3 s to load."""
 
