@@ -55,7 +55,7 @@ RANGES_NAMES = {
     *("Listening", "Range", "Track", "current_range", "listen", "now"),
     *("record_function", "record_past", "synchronize"),
 }
-TORCH_BRIDGE_NAMES = {"Instrumentation", "Replacement", "instrument", "replace"}
+TORCH_BRIDGE_NAMES = {"Batches", "Instrumentation", "Replacement", "batches", "instrument", "replace"}
 PUBLIC_MODULES = {
     *("monitel", "monitel.testing", "monitel.attributes", "monitel.bounded_queue", "monitel.exit", "monitel.sigterm"),
     *("monitel.before_flush", "monitel.readings", "monitel.run_events", "monitel.variables"),

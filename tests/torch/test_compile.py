@@ -1,4 +1,4 @@
-"""torch.compile with monitel.torch.instrument(): the graphs stay the same, and steps and phases are recorded."""
+"""torch.compile with monitel.torch.instrument(): the graphs stay the same, and steps and stages are recorded."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ def captured(function: Callable[..., Any], *arguments: Any, calls: int = 1, full
 
 
 def instrumented(**choices: Any) -> monitel.torch.Instrumentation:
-    """Instrument with phases."""
-    return monitel.torch.instrument(phases=True, window_size=float("inf"), **choices)
+    """Instrument with one window."""
+    return monitel.torch.instrument(window_size=float("inf"), **choices)
 
 
-def test_measured_model_is_captured_as_one_graph() -> None:
-    """Measuring its forward does not break the graph."""
+def test_model_is_captured_as_one_graph() -> None:
+    """The stages need nothing of the model."""
     model, x = Model(), torch.ones(2, 3)
     before = captured(model, x, fullgraph=True)
-    with instrumented(model=model):
+    with instrumented():
         assert before == captured(model, x, fullgraph=True)
     assert [4] == [len(ops) for ops in before]
 
@@ -101,9 +101,10 @@ def test_training_loop_with_a_compiled_model() -> None:
             compiled(x).backward()
             optimizer.step()
             optimizer.zero_grad()
-    counts = {event.window.name: event.window.count for event in events if event.window}
-    durations = "step.duration", "backward.duration", "optimizer.duration"
-    assert (2, 3, 3) == tuple(counts[f"training.{name}"] for name in durations)
+    windows = [event.window for event in events if event.window]
+    stages = {each.attributes.get("training.stage", each.name): each.count for each in windows}
+    expected = dict.fromkeys(("training.step.duration", "optimizer", "other", "data", "forward", "backward"), 2)
+    assert expected == {name: count for name, count in stages.items() if name in expected}
     assert 3 == monitel.counter("training.steps").total
     names = [event.name for event in events if event.name.startswith("torch.") and not event.window]
     assert ["torch.compile.started", "torch.compile"] == names
@@ -134,6 +135,38 @@ def test_compiled_step_with_gradient_scaling() -> None:
         found = train(torch.compile(backend="eager"))
     assert (2, 2) == tuple(monitel.counter(f"training.steps{rest}").total for rest in ("", ".skipped"))
     assert [1.0, 0.5, 0.5, -0.5] == found == train(lambda step: step)
+
+
+@pytest.mark.parametrize("option", ["steps", "stages"])
+def test_compiled_optimizer_step_compiles_without_failure(option: str) -> None:
+    """The compiler skips torch's wrapper of step(), which calls the hooks."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+    optimizer.param_groups[0]["params"][0].grad = torch.ones(1)
+    alone = {each: each == option for each in ("steps", "stages")}
+    with monitel.testing.capture_events() as events:
+        with instrumented(**alone):
+            torch.compile(optimizer.step, backend="eager")()
+        compiled = [event for event in events if event.name == "torch.compile"]
+    assert [("step", monitel.Severity.INFO)] == [(each.data["compile.function"], each.severity) for each in compiled]
+
+
+def test_backward_in_a_compiled_function_is_a_stage() -> None:
+    """Backward breaks the graph, with or without monitel. Nothing else is compiled: no hook of monitel."""
+    weight = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+
+    def step() -> None:
+        (weight * 2).sum().backward()
+        optimizer.step()
+
+    before = captured(step, calls=4)
+    with monitel.testing.capture_events() as events:
+        with instrumented():
+            assert before == captured(step, calls=4)
+        compiled = [str(event.data["compile.function"]) for event in events if event.name == "torch.compile"]
+        stages = [event.window for event in events if event.window and "training.stage" in event.window.attributes]
+    assert [] == [name for name in compiled if name != "step" and "_resume_in_step_at_" not in name]
+    assert [3] * 5 == [each.count for each in stages]
 
 
 def test_instrument_does_not_cause_recompilation() -> None:

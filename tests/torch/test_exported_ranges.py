@@ -27,8 +27,8 @@ pytestmark = [
 ]
 
 SECOND = 1_000_000_000
-PHASES = ("training.data", "training.forward", "training.backward", "training.optimizer")
-OPTIONS: dict[str, Any] = {"phases": True, "waits": False, "compilation": False}
+STAGES = ("training.data", "training.forward", "training.backward", "training.optimizer")
+OPTIONS: dict[str, Any] = {"waits": False, "compilation": False}
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def train(clock: ManualClock) -> Any:
     model.weight.register_hook(lambda _gradient: clock.advance(7))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     optimizer.register_step_pre_hook(lambda *_: clock.advance(11))
-    with monitel.torch.instrument(**OPTIONS, model=model):
+    with monitel.torch.instrument(**OPTIONS):
         for x in torch.utils.data.DataLoader(Samples(clock)):
             model(x).sum().backward()
             optimizer.step()
@@ -77,8 +77,8 @@ def export(receiver: Receiver, folder: Path, action: Any, **options: Any) -> lis
     return receiver.spans()
 
 
-def test_spans_have_the_durations_of_the_phases(receiver: Receiver, tmp_path: Path, clock: ManualClock) -> None:
-    """The phases of a step follow each other and add up to the step."""
+def test_spans_have_the_durations_of_the_stages(receiver: Receiver, tmp_path: Path, clock: ManualClock) -> None:
+    """The stages of a step follow each other and add up to the step."""
     begin_ns = clock.time_ns()
     spans = export(receiver, tmp_path, lambda: list(train(clock)))
     seconds = {
@@ -87,11 +87,11 @@ def test_spans_have_the_durations_of_the_phases(receiver: Receiver, tmp_path: Pa
             for each in spans
             if each.name == name
         ]
-        for name in (*PHASES, "training.step")
+        for name in (*STAGES, "training.step")
     }
     assert {
         "training.data": [(0, 3), (26, 29), (52, 55), (78, 78)],  # the last call ends the epoch
-        "training.forward": [(3, 8), (29, 34), (55, 60)],
+        "training.forward": [(29, 34), (55, 60)],  # the first one is not known
         "training.backward": [(8, 15), (34, 41), (60, 67)],
         "training.optimizer": [(15, 26), (41, 52), (67, 78)],
         "training.step": [(26, 52), (52, 78)],
@@ -109,16 +109,16 @@ def test_spans_are_children_of_the_range_around_the_loop(
 
     spans = export(receiver, tmp_path, run)
     (epoch,) = [each for each in spans if each.name == "epoch"]
-    assert 16 == len(spans)
+    assert 15 == len(spans)
     assert {(epoch.trace_id, epoch.span_id)} == {(each.trace_id, each.parent_id) for each in spans if each is not epoch}
 
 
-def test_trace_of_a_step_has_its_phases(receiver: Receiver, tmp_path: Path, clock: ManualClock) -> None:
-    """With ``step_traces=True`` the span of the rank lasts as long as the step, and has the phases as children."""
+def test_trace_of_a_step_has_its_stages(receiver: Receiver, tmp_path: Path, clock: ManualClock) -> None:
+    """With ``step_traces=True`` the span of the rank lasts as long as the step, and has the stages as children."""
     spans = export(receiver, tmp_path, lambda: list(train(clock)), step_traces=True)
     by_step = {step: [each for each in spans if each.attributes.get("training.step") == step] for step in (1, 2)}
     for found in by_step.values():
         (rank,) = [each for each in found if each.name == "training.rank"]
         assert 1 == len({each.trace_id for each in found})
-        assert {*PHASES, "training.step"} == {each.name for each in found if each.parent_id == rank.span_id}
+        assert {*STAGES, "training.step"} == {each.name for each in found if each.parent_id == rank.span_id}
         assert 26 * SECOND == rank.end_ns - rank.start_ns

@@ -63,6 +63,7 @@ def state_of_torch() -> tuple[Any, ...]:
         *(sys.excepthook, threading.excepthook, value_hook(), torch.amp.GradScaler.step),
         *(torch.save, torch.load, torch.serialization.save, torch.utils.data.DataLoader.__iter__),
         *(_compat.group_timers()._WaitCounter, torch.distributed.init_device_mesh),
+        *(torch.distributed.Work.wait, torch.distributed._broadcast_coalesced),
     )
 
 
@@ -76,7 +77,7 @@ def test_import_monitel_does_not_import_torch() -> None:
 def test_uninstrument_restores_torch() -> None:
     """A second call has no effect."""
     before = state_of_torch()
-    running = monitel.torch.instrument(phases=True)
+    running = monitel.torch.instrument()
     assert all(was != now for was, now in zip(before, state_of_torch(), strict=True))
     running.uninstrument()
     running.uninstrument()
@@ -94,9 +95,9 @@ def test_second_call_with_the_same_options_changes_nothing() -> None:
 
 def test_second_call_with_other_options_ends_the_first() -> None:
     """Steps are counted once, and uninstrument() of the first result has no effect."""
-    first = monitel.torch.instrument(phases=True)
+    first = monitel.torch.instrument()
     second = monitel.torch.instrument(loading=False)
-    assert ((), ("steps",)) == (first.sources, second.sources[:1])
+    assert ((), ("stages", "steps")) == (first.sources, second.sources[:2])
     first.uninstrument()
     sgd().step()
     assert 1 == monitel.get_step()
@@ -114,7 +115,7 @@ def test_with_block_ends_the_instrumentation() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("steps", "loading", "waits", "monitor", "compilation", "failures", "checkpoints", "process_groups"),
+        *("stages", "steps", "loading", "waits", "monitor", "compilation", "failures", "checkpoints", "process_groups"),
         *("tensors", "compiled_adds"),
     ],
 )
@@ -135,7 +136,8 @@ def test_each_source_can_be_switched_off(name: str) -> None:
         ({"stuck_after": 0}, "stuck_after must be None or a positive number of seconds, got 0"),
         ({"stuck_after": -1.0}, "stuck_after must be None or a positive number of seconds, got -1.0"),
         ({"stuck_after": float("nan")}, "stuck_after must be None or a positive number of seconds, got nan"),
-        ({"model": torch.nn.Linear(1, 1)}, "model requires phases=True"),
+        ({"rank_group": "encoder", "stages": False}, "rank_group requires stages=True"),
+        ({"rank_group": ""}, "rank_group must be None or a name, got an empty str"),
         ({"window_size": 0.0}, "window_size must be at least 1 ms"),
     ],
 )
@@ -154,11 +156,12 @@ def test_invalid_values_raise_and_change_nothing(options: dict[str, Any], messag
     [
         ({"stepz": True}, r"instrument\(\) got an unexpected keyword argument 'stepz'"),
         ({"steps": "no"}, "steps must be True or False, got 'no'"),
-        ({"phases": None}, "phases must be True or False, got None"),
+        ({"stages": None}, "stages must be True or False, got None"),
         ({"stuck_after": "5"}, "stuck_after must be None or a positive number of seconds, got '5'"),
         ({"peak_flops": True}, "peak_flops must be a positive and finite number, got True"),
         ({"samples_per_step": "8"}, "samples_per_step must be a positive and finite number, or callable, got '8'"),
-        ({"model": torch.nn.Linear, "phases": True}, "model must be a torch.nn.Module, got type"),
+        ({"rank_group": 1}, "rank_group must be None or a str, got 1"),
+        ({"model": torch.nn.Linear(1, 1)}, r"instrument\(\) got an unexpected keyword argument 'model'"),
         ({"window_size": 60}, "window_size must be a timedelta, or seconds as a float"),
     ],
 )
@@ -181,16 +184,20 @@ def test_missing_torch_feature_is_logged_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The source is not installed, the others run, and uninstrument() works."""
-    monkeypatch.delattr("torch.utils.data.dataloader._BaseDataLoaderIter")
+    before = state_of_torch()
+    name, iterator = "torch.utils.data.dataloader._BaseDataLoaderIter", _compat.loader_iterator()
+    monkeypatch.delattr(name)
     with caplog.at_level(logging.WARNING, "monitel.torch"):
         for _ in range(2):
             with monitel.torch.instrument() as running:
-                assert ["loading"] == list(running.missing)
-                assert "torch.utils.data.dataloader._BaseDataLoaderIter does not exist" in running.missing["loading"]
-                assert "loading" not in running.sources
+                assert ["stages", "loading"] == list(running.missing)
+                assert all(f"{name} does not exist" in text for text in running.missing.values())
+                assert {"stages", "loading"}.isdisjoint(running.sources)
                 assert "steps" in running.sources
-    assert 1 == len(caplog.records)
-    assert "instrument(loading=...) has no effect with this torch version" in caplog.text
+    assert 2 == len(caplog.records)
+    assert "instrument(loading=...) has no effect here" in caplog.text
+    monkeypatch.setattr(name, iterator, raising=False)
+    assert before == state_of_torch()  # the stages have left no hook
 
 
 def test_polling_continues_after_a_failure(caplog: pytest.LogCaptureFixture) -> None:
@@ -229,9 +236,11 @@ def test_handler_that_raises_does_not_affect_torch(
         raise OSError("no route")
 
     with monitel.testing.ManualClock() as clock, monitel.register_event_handler(fail):
-        running = monitel.torch.instrument(phases=True)
-        optimizer = sgd()
+        running = monitel.torch.instrument()
+        weight = torch.nn.Parameter(torch.ones(1))
+        optimizer = torch.optim.SGD([weight], lr=0.1)
         for _ in range(3):
+            weight.sum().backward()
             clock.advance(61)
             optimizer.step()
         assert "training.step.duration" in received
@@ -239,4 +248,4 @@ def test_handler_that_raises_does_not_affect_torch(
         running.uninstrument()
     assert 1 == len(caplog.records)
     assert before == state_of_torch()
-    assert ["training.optimizer.duration", "training.step.duration"] == sorted(received)
+    assert ["training.stage.duration"] * 5 + ["training.step.duration"] == sorted(received)

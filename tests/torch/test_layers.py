@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 LAYERS = [
     *("_compat", "context", "function_wrapper", "guarded_stat", "import_hook", "notebook", "poller", "rates"),
     *("thread_activity", "training_ranges"),
-    *("sources.gradient_scaling", "sources.steps", "sources.data_loading", "sources.forward", "sources.phases"),
+    *("boundaries.shared_hooks", "boundaries.batch_loading", "boundaries.gradient_scaling"),
+    *("boundaries.optimizer_steps", "boundaries.backward", "boundaries.waits_for_ranks", "boundaries"),
+    *("sources.step_outcome", "sources.steps", "sources.data_activity"),
     *(
         "sources.waits.wait_counters",
         "sources.waits.stuck_activity",
@@ -28,6 +30,7 @@ LAYERS = [
     *("sources.checkpoints", "sources.process_groups", "sources.out_of_memory", "sources.failures", "sources"),
     *("scalars.graph_capture", "scalars.staging_ring", "scalars.fetcher", "scalars.pending_event", "scalars.hooks"),
     *("scalars.compiled_adds", "scalars"),
+    *("stages.cycle", "stages.device_clock", "stages.device_stages", "stages.stages", "stages"),
     *("options", "instrumentation", "monkeypatch", "__init__"),
 ]
 TORCH = CORE / "torch"

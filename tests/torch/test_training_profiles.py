@@ -1,4 +1,4 @@
-"""Training steps and their phases in profiles: parents, self times, and the lines of the trace file."""
+"""Training steps and their stages in profiles: parents, self times, and the lines of the trace file."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def test_profile_shows_steps_on_a_separate_line(clock: ManualClock, tmp_path: Pa
     """Parents, self times and the lines of the trace file are consistent, though steps overlap iterations."""
     model = Net(clock)
     optimizer = Optimizer(clock, model.parameters())
-    with monitel.torch.instrument(phases=True, model=model), profile() as prof:
-        for _ in range(3):
+    with monitel.torch.instrument(), profile() as prof:
+        for x in monitel.torch.batches([torch.ones(1)] * 3):
             with record_function("iteration"):
-                model(torch.ones(1)).backward()
+                model(x).backward()
                 optimizer.step()
                 clock.advance(1)
     events = [(event.name, event.cpu_parent and event.cpu_parent.name) for event in prof.events()]
@@ -39,13 +39,14 @@ def test_profile_shows_steps_on_a_separate_line(clock: ManualClock, tmp_path: Pa
     assert 2 == events.count(("training.step", None))
     averages = {each.key: (each.count, each.cpu_time_total, each.self_cpu_time_total) for each in prof.key_averages()}
     assert {
-        "iteration": (3, 45e6, 3e6),
-        "training.forward": (3, 6e6, 6e6),
+        "iteration": (3, 45e6, 5e6),
+        "training.data": (4, 0.0, 0.0),
+        "training.forward": (2, 4e6, 4e6),  # the first one is not known
         "training.backward": (3, 12e6, 12e6),
         "training.optimizer": (3, 24e6, 24e6),
         "training.step": (2, 30e6, 30e6),
     } == averages
-    assert {"MainThread": 12, "steps (MainThread)": 2} == {
+    assert {"MainThread": 15, "steps (MainThread)": 2} == {
         name: len(found) for name, found in lines(exported(prof, tmp_path)).items()
     }
 
@@ -76,11 +77,14 @@ def test_ranges_inside_an_optimizer_are_its_children_in_a_profile(clock: ManualC
                 self.clock.advance(5)
             self.clock.advance(8)
 
-    optimizer = Nested(clock, Net(clock).parameters())
-    with monitel.torch.instrument(phases=True), profile() as prof, record_function("user"):
+    model = Net(clock)
+    optimizer = Nested(clock, model.parameters())
+    with monitel.torch.instrument(), profile() as prof, record_function("user"):
+        model(torch.ones(1)).backward()
         optimizer.step()
     assert {
-        "user": (None, 0.0),
+        "user": (None, 2e6),
+        "training.backward": ("user", 4e6),
         "training.optimizer": ("user", 9e6),
         "clip": ("training.optimizer", 5e6),
     } == {each.name: (each.cpu_parent and each.cpu_parent.name, each.self_cpu_time_total) for each in prof.events()}

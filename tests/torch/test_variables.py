@@ -41,9 +41,9 @@ def used(**given: Any) -> dict[str, Any]:
 
 
 def test_each_option_has_a_variable() -> None:
-    """Only the model, which is an object, has none."""
+    """No option lacks one."""
     assert set(DEFAULTS) == set(CHOICES)
-    assert {"model"} == {name for name, variable in CHOICES.items() if not isinstance(variable, Variable)}
+    assert set() == {name for name, variable in CHOICES.items() if not isinstance(variable, Variable)}
 
 
 @pytest.mark.parametrize("name", SWITCHES)
@@ -61,6 +61,7 @@ def test_variable_switches_a_source(monkeypatch: pytest.MonkeyPatch, name: str) 
     [
         ({"STUCK_AFTER": "5"}, {"stuck_after": 5.0}),
         ({"STUCK_AFTER": "None"}, {"stuck_after": None}),
+        ({"RANK_GROUP": "encoder"}, {"rank_group": "encoder"}),
         ({"WINDOW_SIZE": "1"}, {"window_size": 1.0}),
         ({"WINDOW_SIZE": "0.5"}, {"window_size": 0.5}),
         ({"SAMPLES_PER_STEP": "32", "TOKENS_PER_STEP": "6.5e4"}, {"samples_per_step": 32, "tokens_per_step": 65_000.0}),
@@ -109,12 +110,11 @@ def test_argument_decides_a_contradiction(monkeypatch: pytest.MonkeyPatch, caplo
 
 
 def test_variable_makes_an_argument_valid(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model as an argument requires phases, which may come from the variable."""
-    model = torch.nn.Linear(1, 1)
-    with pytest.raises(ValueError, match="model requires phases=True"):
-        monitel.torch.instrument(model=model)
-    monkeypatch.setenv("MONITEL_PHASES", "1")
-    assert {"phases": True, "model": model} == used(model=model)
+    """The operations of a step as an argument require the peak of the device, which may come from the variable."""
+    with pytest.raises(ValueError, match="flops_per_step and peak_flops must be given together"):
+        monitel.torch.instrument(flops_per_step=1e12)
+    monkeypatch.setenv("MONITEL_PEAK_FLOPS", "1e15")
+    assert {"flops_per_step": 1e12, "peak_flops": 1e15} == used(flops_per_step=1e12)
 
 
 def test_changed_variable_is_another_set_of_options(monkeypatch: pytest.MonkeyPatch) -> None:

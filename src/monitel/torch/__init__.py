@@ -1,9 +1,10 @@
-"""Instrumentation of PyTorch jobs: steps, data loading, waits, compilations and failures as Stats and events.
+"""Instrumentation of PyTorch jobs: steps and their stages, waits, compilations and failures as Stats and events.
 
 ``import monitel`` does not import torch; this package does. It requires torch 2.10 or later.
 """
 
+from monitel.torch.boundaries.batch_loading import Batches, batches
 from monitel.torch.instrumentation import Instrumentation, instrument
 from monitel.torch.monkeypatch import Replacement, replace
 
-__all__ = ["Instrumentation", "Replacement", "instrument", "replace"]
+__all__ = ["Batches", "Instrumentation", "Replacement", "batches", "instrument", "replace"]

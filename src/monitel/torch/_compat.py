@@ -47,10 +47,23 @@ def compile_only_below(function: Callable[..., Any]) -> None:
     Inside code that is compiled already, the function is compiled with that code. A version of torch without this
     feature compiles the function in any case.
     """
+    _set_compilation(function, below="DEFAULT")
+
+
+def never_compile(function: Callable[..., Any]) -> None:
+    """Have torch.compile skip the frame of a function and those of the functions it calls.
+
+    Otherwise a hook that runs between two graphs would be compiled, frame by frame. A version of torch without this
+    feature does that.
+    """
+    _set_compilation(function, below="SKIP")
+
+
+def _set_compilation(function: Callable[..., Any], below: str) -> None:
     module = "torch._C._dynamo.eval_frame"
     with suppress(Missing):
         action: Any = _find(module, "_FrameAction")
-        strategy = _find(module, "_FrameExecStrategy")(action.SKIP, action.DEFAULT)
+        strategy = _find(module, "_FrameExecStrategy")(action.SKIP, getattr(action, below))
         _find(module, "set_code_exec_strategy")(function.__code__, strategy)
 
 
@@ -63,6 +76,37 @@ def backward_under_way() -> Callable[[], bool]:
     """Return a function that returns whether this thread is running a backward pass."""
     graph: Callable[[], int] = _find("torch._C", "_current_graph_task_id")
     return lambda: graph() != -1
+
+
+def backward_is_compiled() -> bool:
+    """Return whether torch compiles backward, and with it all hooks (compiled autograd)."""
+    compiled = sys.modules.get(f"{COMPILER}.compiled_autograd")
+    return compiled is not None and bool(getattr(compiled, "compiled_autograd_enabled", False))
+
+
+def backward_callbacks() -> Callable[[Callable[[], None]], None]:
+    """Return the function that has the autograd engine call a function at the end of the backward pass under way."""
+    engine = _find("torch.autograd.variable", "Variable")._execution_engine
+    queue: Callable[[Callable[[], None]], None] = engine.queue_callback
+    return queue
+
+
+def places_that_wait() -> list[tuple[Any, str]]:
+    """Return the objects, with the names of their attributes, through which Python waits for other ranks.
+
+    ``_op`` of an operator is the function that runs it. Compiled code, too, calls an operator that waits through this
+    attribute, and the compiler does not look at it.
+    """
+    work, store = (_find("torch.distributed", name) for name in ("Work", "Store"))
+    packet = _find("torch.ops", "_c10d_functional").wait_tensor
+    return [
+        (work, "wait"),
+        (_find("torch._C", "Future"), "wait"),
+        (store, "get"),
+        (store, "wait"),
+        (packet, "_op"),
+        (packet.default, "_op"),
+    ]
 
 
 def collective_logger() -> logging.Logger:

@@ -44,6 +44,17 @@ class GuardedStat(Stat):
         super()._log_window(window)
 
 
-def duration_stat(name: str, description: str, window_size: float) -> GuardedStat:
-    """Return a Stat of durations in seconds."""
-    return GuardedStat(name, DURATIONS, window_size, unit="s", description=description, monotonic=True)
+def stage_stat(name: str, stage: str, group: str | None, window_size: float) -> GuardedStat:
+    """Return the Stat of the durations of one stage of a training step, in seconds.
+
+    Args:
+        name: Its name.
+        stage: The attribute ``training.stage``.
+        group: The attribute ``training.group``; None for no group.
+        window_size: Window size in seconds.
+    """
+    attributes = {"training.stage": stage} | ({} if group is None else {"training.group": group})
+    description = "One stage of a training step"
+    return GuardedStat(
+        name, [MEAN], window_size, unit="s", description=description, attributes=attributes, monotonic=True
+    )

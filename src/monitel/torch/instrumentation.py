@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from monitel.failures import call_each
 from monitel.torch._compat import Missing
+from monitel.torch.boundaries.batch_loading import BatchLoading
+from monitel.torch.boundaries.optimizer_steps import OptimizerSteps
 from monitel.torch.options import CHOICES, InstrumentOptions, takes_options
 from monitel.torch.poller import Poller
 from monitel.torch.rates import Rates
@@ -20,14 +22,15 @@ from monitel.torch.scalars.fetcher import Fetcher
 from monitel.torch.scalars.hooks import ScalarHooks
 from monitel.torch.sources.checkpoints import Checkpoints
 from monitel.torch.sources.compilation import Compilation
-from monitel.torch.sources.data_loading import DataLoading
+from monitel.torch.sources.data_activity import DataActivity
 from monitel.torch.sources.failures import Failures
-from monitel.torch.sources.phases import Phases
 from monitel.torch.sources.process_groups import ProcessGroups
 from monitel.torch.sources.steps import Steps
 from monitel.torch.sources.torch_monitor import TorchMonitor
 from monitel.torch.sources.waits.stuck_waits import StuckWaits
 from monitel.torch.sources.waits.wait_counters import WaitCounters
+from monitel.torch.stages.device_stages import DeviceStages
+from monitel.torch.stages.stages import Stages
 from monitel.variables import reads_variables
 
 if TYPE_CHECKING:
@@ -43,7 +46,7 @@ class Source(Protocol):
     """A source of telemetry in torch."""
 
     def install(self) -> None:
-        """Install hooks; raise Missing if this version of torch lacks them."""
+        """Install hooks; raise Missing if this version of torch or the machine lacks what they need."""
 
     def remove(self) -> None:
         """Remove the hooks and flush."""
@@ -62,7 +65,7 @@ class Instrumentation:
 
     Attributes:
         sources: The names of the installed sources, as in the arguments of ``instrument()``.
-        missing: The sources that this version of torch does not support, each with the name that torch lacks.
+        missing: The sources that this version of torch or the machine does not support, each with what is lacking.
     """
 
     def __init__(self, options: InstrumentOptions, sources: dict[str, Source]) -> None:
@@ -76,7 +79,7 @@ class Instrumentation:
                 self.missing[name] = str(missing)
                 if name not in _warned:
                     _warned.add(name)
-                    _log.warning("instrument(%s=...) has no effect with this torch version: %s", name, missing)
+                    _log.warning("instrument(%s=...) has no effect here: %s", name, missing)
             else:
                 self._sources[name] = source
         self._poller = Poller([each.poll for each in self._sources.values() if isinstance(each, PolledSource)])
@@ -119,7 +122,7 @@ def instrument(**options: Any) -> Instrumentation:
 
     Args:
         **options: The fields of :class:`monitel.torch.options.InstrumentOptions`, which has their types, defaults and
-            documentation. Each source can be switched on and off. Except for ``model``, an omitted option is read from
+            documentation. Each source can be switched on and off. An omitted option is read from
             an environment variable: MONITEL_ with its name in capitals, e.g. MONITEL_SAMPLES_PER_STEP. If a variable
             has a wrong value, a warning is logged, and the default is used.
 
@@ -134,7 +137,7 @@ def instrument(**options: Any) -> Instrumentation:
         >>> import monitel.torch
         >>> with monitel.torch.instrument(failures=False, compilation=False, checkpoints=False) as running:
         ...     running.sources
-        ('steps', 'loading', 'waits', 'stuck_after', 'monitor', 'process_groups', 'tensors', 'compiled_adds')
+        ('stages', 'steps', 'loading', 'waits', 'stuck_after', 'monitor', 'process_groups', 'tensors', 'compiled_adds')
     """
     global _running
     try:
@@ -165,12 +168,15 @@ def _create_sources(options: InstrumentOptions) -> dict[str, Source]:
         peak_flops=options.peak_flops,
     )
     fetcher = Fetcher(size)
-    stuck_after = options.stuck_after
+    optimizers, batches = OptimizerSteps(), BatchLoading()
+    stuck_after, group = options.stuck_after, options.rank_group
+    device = DeviceStages(size, group, fetcher) if options.stages_on_device else None
     factories: dict[str, Callable[[], Source] | None] = {
-        # Before the steps: torch calls hooks in this order, and the range of an optimizer has the step of its start.
-        "phases": (lambda: Phases(size, options.model)) if options.phases else None,
-        "steps": (lambda: Steps(size, rates, fetcher)) if options.steps else None,
-        "loading": (lambda: DataLoading(size)) if options.loading else None,
+        # Before the steps: listeners are called in this order, and the range of an optimizer has the step of its start.
+        "stages_on_device": (lambda: device) if device is not None else None,
+        "stages": (lambda: Stages(size, group, optimizers, batches, device)) if options.stages else None,
+        "steps": (lambda: Steps(size, rates, fetcher, optimizers)) if options.steps else None,
+        "loading": (lambda: DataActivity(batches)) if options.loading else None,
         "waits": WaitCounters if options.waits else None,
         "stuck_after": (lambda: StuckWaits(stuck_after)) if stuck_after is not None else None,
         "monitor": TorchMonitor if options.monitor else None,
@@ -196,7 +202,7 @@ def _end() -> None:
         for source in _running._sources.values():
             if isinstance(source, TorchMonitor):
                 source.detach()
-            elif isinstance(source, (Steps, ScalarHooks)):
+            elif isinstance(source, (DeviceStages, Steps, ScalarHooks)):
                 try:
                     source.remove()
                 except Exception:
@@ -214,7 +220,7 @@ def _reset_in_child() -> None:
         monitors = [each for each in _running._sources.values() if isinstance(each, TorchMonitor)]
         _running._poller = Poller([each.poll for each in monitors], math.inf)
         for source in _running._sources.values():
-            if isinstance(source, (Steps, ScalarHooks)):
+            if isinstance(source, (DeviceStages, Stages, Steps, ScalarHooks)):
                 source.reset()
 
 

@@ -8,8 +8,7 @@ from inspect import signature
 from numbers import Real
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from torch import nn
-
+from monitel.attributes import checked_text
 from monitel.stat_arguments import window_length_ns
 from monitel.variables import BOOLEAN, Variable
 
@@ -27,7 +26,8 @@ class InstrumentOptions:
     Attributes:
         steps: Optimizer steps: ``training.steps``, ``training.steps.skipped``, ``training.step.duration``, the
             process's step, and the rates of ``training.samples`` and ``training.tokens``.
-        loading: Time that the loop waits for batches of a DataLoader: ``training.data.duration``, activity ``data``.
+        stages: The stages of a training step: ``training.stage.duration``, which shows in which stage a rank is late.
+        loading: Time that the loop waits for batches: the activity ``data``.
         waits: torch's wait counters, in :func:`monitel.wait_counters` and in all exporters.
         stuck_after: Seconds after which a wait in flight, torch's or monitel's, is logged as a ``wait.stuck`` event,
             and counts as the activity ``stuck``; None for never.
@@ -39,8 +39,9 @@ class InstrumentOptions:
         process_groups: The activity ``init``: set-up of process groups of torch.distributed.
         tensors: ``Stat.add(tensor)`` and ``emit(..., loss=tensor)`` without waiting for the device.
         compiled_adds: ``Stat.add`` in code that torch.compile compiles, without a graph break.
-        phases: Durations of backward and of the optimizer, and of the forward of ``model``.
-        model: The module whose forward is measured. Requires ``phases``.
+        stages_on_device: The stages on the accelerator too: ``training.stage.device.duration``. Requires ``stages``.
+        rank_group: Name of the group of ranks with which this rank is compared, where ranks differ by design, as
+            pipeline stages do: the attribute ``training.group`` of the stages. None for all ranks. Requires ``stages``.
         samples_per_step: Samples per step of this process, for ``training.samples`` and its rate: a number, or a
             function without arguments that is called after each step. Requires ``steps``.
         tokens_per_step: Tokens per step of this process, for ``training.tokens`` and its rate, in the same form.
@@ -56,6 +57,7 @@ class InstrumentOptions:
     """
 
     steps: bool = True
+    stages: bool = True
     loading: bool = True
     waits: bool = True
     stuck_after: float | None = 300.0
@@ -66,8 +68,8 @@ class InstrumentOptions:
     process_groups: bool = True
     tensors: bool = True
     compiled_adds: bool = True
-    phases: bool = False
-    model: nn.Module | None = None
+    stages_on_device: bool = False
+    rank_group: str | None = None
     samples_per_step: float | Callable[[], float] | None = None
     tokens_per_step: float | Callable[[], float] | None = None
     flops_per_step: float | Callable[[], float] | None = None
@@ -84,10 +86,12 @@ class InstrumentOptions:
                 _check_positive(name, getattr(self, name), "a positive and finite number, or callable", below=math.inf)
         _check_positive("peak_flops", self.peak_flops, "a positive and finite number", below=math.inf)
         window_length_ns(self.window_size)
-        if self.model is not None and not isinstance(self.model, nn.Module):
-            raise TypeError(f"model must be a torch.nn.Module, got {type(self.model).__qualname__}")
-        if self.model is not None and not self.phases:
-            raise ValueError("model requires phases=True, which measures its forward")
+        if self.stages_on_device and not self.stages:
+            raise ValueError("stages_on_device requires stages=True, which has their boundaries")
+        if self.rank_group is not None:
+            _check_name("rank_group", self.rank_group)
+            if not self.stages:
+                raise ValueError("rank_group requires stages=True, whose attribute it is")
         if (self.flops_per_step is None) != (self.peak_flops is None):
             raise ValueError("flops_per_step and peak_flops must be given together (MFU is their ratio)")
         rates = (self.samples_per_step, self.tokens_per_step, self.flops_per_step)
@@ -98,6 +102,13 @@ class InstrumentOptions:
 def _check_bool(name: str, value: object) -> None:
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, got {value!r}")
+
+
+def _check_name(name: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be None or a str, got {value!r:.80}")
+    if not checked_text(name, value):
+        raise ValueError(f"{name} must be None or a name, got an empty str")
 
 
 def _check_positive(name: str, value: object, allowed: str, *, below: float | None = None) -> None:
@@ -136,7 +147,8 @@ def _amount_with(*requires: str) -> Variable:
 CHOICES: dict[str, Variable | str] = {
     **{field.name: BOOLEAN for field in fields(InstrumentOptions) if isinstance(field.default, bool)},
     "stuck_after": Variable(_stuck_after, "a positive number of seconds, or none"),
-    "model": "an object",
+    "stages_on_device": BOOLEAN._replace(requires=("stages",)),
+    "rank_group": Variable(str, "a name", ("stages",)),
     "samples_per_step": _amount_with("steps"),
     "tokens_per_step": _amount_with("steps"),
     "flops_per_step": _amount_with("steps", "peak_flops"),

@@ -1,4 +1,4 @@
-"""Ranges of a training step and its phases, for profiles and spans. Without listeners they cost next to nothing."""
+"""Ranges of a training step and its stages, for profiles and spans. Without listeners they cost next to nothing."""
 
 from __future__ import annotations
 

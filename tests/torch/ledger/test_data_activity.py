@@ -18,8 +18,10 @@ torch: Any = pytest.importorskip("torch", reason="instruments torch: torch is no
 
 from torch.utils.data import DataLoader, Dataset, IterableDataset  # noqa: E402  after the check for torch
 
+import monitel.torch  # noqa: E402
+from monitel.torch.boundaries.batch_loading import BatchLoading  # noqa: E402
 from monitel.torch.sources.checkpoints import Checkpoints  # noqa: E402
-from monitel.torch.sources.data_loading import DataLoading  # noqa: E402
+from monitel.torch.sources.data_activity import DataActivity  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -57,9 +59,9 @@ class Stream(IterableDataset):  # type: ignore[misc]
 
 
 @pytest.fixture(autouse=True)
-def source() -> Iterator[DataLoading]:
+def source() -> Iterator[DataActivity]:
     """Install the source."""
-    source = DataLoading(60.0)
+    source = DataActivity(BatchLoading())
     source.install()
     yield source
     source.remove()
@@ -82,6 +84,15 @@ def test_opening_a_loader_is_data(book: Book) -> None:
     monitel.set_step(1)
     assert 2 == len(list(DataLoader(Stream(book))))
     assert {"data": 12} == book.seconds
+
+
+@pytest.mark.parametrize("around", [DataLoader, lambda items: (items[index] for index in range(3))])
+def test_batches_of_any_iterator_are_data(book: Book, around: Any) -> None:
+    """A DataLoader inside is not counted twice."""
+    monitel.set_step(1)
+    for _ in monitel.torch.batches(around(Items(book))):
+        book.wait(100)
+    assert {"data": 3, "step": 300} == book.seconds
 
 
 def test_evaluation_and_checkpoints_include_their_data(book: Book) -> None:
@@ -111,7 +122,7 @@ def test_batches_of_other_threads_do_not_count(book: Book, other: Other) -> None
     assert {"step": 3} == book.seconds
 
 
-def test_removed_source_counts_nothing(book: Book, source: DataLoading) -> None:
+def test_removed_source_counts_nothing(book: Book, source: DataActivity) -> None:
     """If somebody else has wrapped a method since, the wrapper of the source passes calls on."""
     ours = DataLoader.__iter__
     calls = []

@@ -58,16 +58,25 @@ class Stream(torch.Stream):  # type: ignore[misc]  # torch is untyped for mypy
 
 
 class Event:
-    """A marker in a stream."""
+    """A marker in a stream, with the device's time at which the stream has reached it."""
 
-    def __init__(self) -> None:
+    def __init__(self, enable_timing: bool = False) -> None:
+        self.timing = enable_timing
         self.number = -1  # of the latest record()
-        self.reached = {-1}
+        self.reached = {-1: 0.0}  # the time of each recording
 
     def record(self, stream: Stream) -> None:
         """Put the marker at the end of a stream."""
+        if later.failure is not None:
+            raise later.failure
         number = self.number = next(_numbers)
-        stream.put(lambda: self.reached.add(number))
+        stream.put(lambda: self.reached.update({number: later.clock_ms}))
+
+    def elapsed_time(self, end: Event) -> float:
+        """Return the milliseconds between two recordings that were reached."""
+        if not (self.timing and end.timing and self.number in self.reached and end.number in end.reached):
+            raise RuntimeError("an event has not been reached, or has no time")
+        return end.reached[end.number] - self.reached[self.number]
 
     def query(self) -> bool:
         """Return whether the stream has reached the marker."""
@@ -94,6 +103,7 @@ class Later:
         self.capturing = False
         self.failure: Exception | None = None
         self.recorded: list[tuple[int, Any]] = []  # addresses of memory that a stream uses, with the stream
+        self.clock_ms = 0.0  # the device's time, which work() advances
         self.answers = False  # whether a query executes all operations first
         for stream in self.streams:
             stream.operations.clear()
@@ -110,6 +120,14 @@ class Later:
             raise self.failure
         self.launches += 1
         self.current.put(operation)
+
+    def work(self, milliseconds: float) -> None:
+        """Queue an operation in the current stream that takes so long."""
+
+        def take() -> None:
+            self.clock_ms += milliseconds
+
+        self.launch(take)
 
     @property
     def current(self) -> Any:
@@ -152,6 +170,10 @@ class Later:
 
     def _is_in_bad_fork(self) -> bool:
         return False
+
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        """Return nothing: the device has no mixed precision. torch calls this for activation checkpoints."""
+        return []
 
     def manual_seed_all(self, seed: int) -> None:
         """Do nothing: the device has no random numbers. torch calls this."""

@@ -25,7 +25,8 @@ def test_pages_are_reused_while_the_device_keeps_up(device: Scalars, events: lis
     """More samples than the ring holds are all recorded, though nobody polls, and no more memory is allocated."""
     stat = monitel.Stat("loss", ALL, math.inf)
     stat.add(on_later(0.0))
-    (ring,) = device.fetcher.rings()
+    (ring,) = device.fetcher._rings.values()
+    assert ring is not None
     device.answer()
     pages = {id(page) for page in (*ring._free, *ring._used)}
     for number in range(1, 3 * ROOM):
@@ -90,13 +91,14 @@ def test_pages_that_the_device_may_use_are_never_freed(device: Scalars) -> None:
     """Freeing memory after a CUDA failure, or in a forked child, would abort the process."""
     stat = monitel.Stat("loss", ALL, math.inf)
     stat.add(on_later(1.0))
-    (ring,) = device.fetcher.rings()
+    (ring,) = device.fetcher._rings.values()
+    assert ring is not None
     (page,) = ring._used
     later.failure = RuntimeError("device-side assert triggered")
     device.advance()
     assert page in staging_ring._abandoned_pages
     device.hooks.reset()
-    assert ring in fetcher._parent_rings[-1].values()
+    assert ring in fetcher._parent_rings[-1]
     assert [] == device.fetcher.rings()
 
 

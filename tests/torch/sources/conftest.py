@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def windows(clock: ManualClock) -> Iterator[Callable[..., Callable[[], dict[str, monitel.Window]]]]:
-    """Provide a function that instruments, and returns a function that ends it and returns the windows by name."""
+    """Provide a function that instruments. Its result ends this, and returns the windows by name or stage."""
     from monitel.torch import instrument  # late: it imports torch, which may be missing
 
     running = []
@@ -27,7 +27,8 @@ def windows(clock: ManualClock) -> Iterator[Callable[..., Callable[[], dict[str,
         def end() -> dict[str, monitel.Window]:
             with monitel.testing.capture_events() as events:
                 running[-1].uninstrument()
-            return {event.window.name: event.window for event in events if event.window}
+            found = [event.window for event in events if event.window]
+            return {str(each.attributes.get("training.stage", each.name)): each for each in found}
 
         return end
 

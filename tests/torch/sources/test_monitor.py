@@ -27,7 +27,9 @@ pytestmark = pytest.mark.torch
 HOURS = timedelta(hours=100)
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678901)  # noqa: DTZ001  torch's events are naive
 OTHERS: dict[str, Any] = {
-    **dict.fromkeys(("steps", "loading", "waits", "compilation", "failures", "tensors", "compiled_adds"), False),
+    **dict.fromkeys(
+        ("stages", "steps", "loading", "waits", "compilation", "failures", "tensors", "compiled_adds"), False
+    ),
     **dict.fromkeys(("checkpoints", "process_groups"), False),
     "stuck_after": None,
 }

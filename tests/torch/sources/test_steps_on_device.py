@@ -19,7 +19,7 @@ from tests.torch.scalars.later_device import later, on_later  # noqa: E402
 import monitel.torch  # noqa: E402
 from monitel.torch import instrumentation  # noqa: E402
 from monitel.torch.scalars import fetcher  # noqa: E402
-from monitel.torch.sources import gradient_scaling  # noqa: E402
+from monitel.torch.sources import step_outcome  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -117,7 +117,7 @@ def test_outcome_counts_once() -> None:
         ((1.0, 1.0), True, (3, 2)),
     ):
         numbers.pending = []
-        outcome = gradient_scaling.StepOutcome(applied, skipped, numbers, monitel.counter("x")._lock)
+        outcome = step_outcome.StepOutcome(applied, skipped, numbers, monitel.counter("x")._lock)
         for _ in values:
             outcome.add([torch.ones(())])
         if ends_first:

@@ -85,7 +85,7 @@ def test_torch_without_the_handler_is_reported(
         assert "waits" not in running.sources
         assert "torch._C._distributed_c10d._get_handler does not exist" in running.missing["waits"]
         assert theirs is torch.monitor._WaitCounter
-    assert "instrument(waits=...) has no effect with this torch version" in caplog.text
+    assert "instrument(waits=...) has no effect here" in caplog.text
 
 
 def test_changed_format_is_logged_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

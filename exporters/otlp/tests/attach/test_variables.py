@@ -41,6 +41,7 @@ for _ in range(10):
 for _ in range(3):
     model(torch.ones(32, 3))
 """
+STAGES = {"optimizer", "other", "data", "forward", "backward"}
 
 
 @pytest.fixture
@@ -135,23 +136,25 @@ def test_wrong_values_are_one_warning_each(receiver: Receiver, train: Instrument
 @needs_torch
 def test_samples_per_step_are_counted(receiver: Receiver, train: Instrument) -> None:
     """The instrumentor of torch reads its variables; a wrong value is one warning, and the job runs."""
-    chosen = {"MONITEL_SAMPLES_PER_STEP": "32", "MONITEL_PHASES": "maybe", "MONITEL_WINDOW_SIZE": "3600"}
+    chosen = {"MONITEL_SAMPLES_PER_STEP": "32", "MONITEL_STAGES": "maybe", "MONITEL_WINDOW_SIZE": "3600"}
     ended = train(TRAIN, env={"RANK": "0", **chosen}, timeout=120)
     assert 10 * 32 == receiver.values("training.samples")[-1]
     assert 10 == receiver.values("training.steps")[-1]
-    assert [] == receiver.points("training.backward.duration.count")
+    assert STAGES == {each.attributes["training.stage"] for each in receiver.points("training.stage.duration.mean")}
     lines = [line for line in ended.stderr.splitlines() if "MONITEL_" in line]
-    assert ["MONITEL_PHASES: expected true or false, got 'maybe'; using False"] == lines
+    assert ["MONITEL_STAGES: expected true or false, got 'maybe'; using True"] == lines
 
 
 @pytest.mark.torch
 @needs_torch
 def test_contradicting_variables_do_not_stop_the_job(receiver: Receiver, train: Instrument) -> None:
     """The amounts are not used without steps, and a number of operations not without its peak."""
-    chosen = {"STEPS": "false", "SAMPLES_PER_STEP": "32", "FLOPS_PER_STEP": "1e9", "PHASES": "true"}
+    chosen = {"STEPS": "false", "SAMPLES_PER_STEP": "32", "FLOPS_PER_STEP": "1e9", "RANK_GROUP": "head"}
     ended = train(TRAIN, env={"RANK": "0", **{f"MONITEL_{name}": value for name, value in chosen.items()}}, timeout=120)
     assert [] == receiver.points("training.samples") == receiver.points("training.steps")
-    assert 10 == receiver.values("training.backward.duration.count")[-1]
+    stages = [each.attributes for each in receiver.points("training.stage.duration.mean")]
+    assert STAGES == {each["training.stage"] for each in stages}
+    assert {"head"} == {each["training.group"] for each in stages}
     lines = [line for line in ended.stderr.splitlines() if "MONITEL_" in line]
     assert [
         "MONITEL_SAMPLES_PER_STEP: samples_per_step requires steps, which is False, got '32'; using the default",

@@ -23,6 +23,7 @@ pytestmark = [
 ]
 
 STEPS = 6
+STAGES = {"optimizer", "other", "data", "forward", "backward", "sync"}
 TRAIN = f"""\
 import zlib
 import torch
@@ -75,12 +76,16 @@ def by_rank(receiver: Receiver, name: str) -> dict[object, float]:
 
 
 def check(receiver: Receiver) -> None:
-    """Check that both ranks, and no other process, have reported their steps, batches and waits."""
+    """Check that both ranks, and no other process, have reported their steps, stages and waits."""
     assert {0: STEPS, 1: STEPS} == by_rank(receiver, "training.steps")
     assert {0: 0, 1: 0} == by_rank(receiver, "training.steps.skipped")
     assert {0: STEPS, 1: STEPS} == by_rank(receiver, "training.step")
     assert {0: STEPS - 1, 1: STEPS - 1} == by_rank(receiver, "training.step.duration.count")
-    assert {0: STEPS, 1: STEPS} == by_rank(receiver, "training.data.duration.count")
+    stages: dict[object, set[str]] = {0: set(), 1: set()}
+    for point in receiver.points("training.stage.duration.mean"):
+        stages[point.resource.get("training.rank")].add(point.attributes["training.stage"])
+        assert 0 <= point.value < 60
+    assert {0: STAGES, 1: STAGES} == stages
     durations = by_rank(receiver, "training.step.duration.sum")
     assert all(0 < seconds < 60 for seconds in durations.values())
     assert {0: 8 * STEPS, 1: 8 * STEPS} == by_rank(receiver, "training.samples")
@@ -159,7 +164,7 @@ def test_ranks_are_instrumented_without_code(receiver: Receiver, run: Run, tmp_p
     ended = run(instrument(), sys.executable, *TORCHRUN, path, env=variables(receiver), timeout=180)
     check(receiver)
     lines = [line for line in ended.stderr.splitlines() if line.startswith("monitel:")]
-    assert 2 * ["monitel: exported 3 windows and numbers, 1 events"] == lines
+    assert 2 * ["monitel: exported 8 windows and numbers, 1 events"] == lines
 
 
 BRIEF = """\

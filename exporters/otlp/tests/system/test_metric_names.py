@@ -118,7 +118,7 @@ def test_page_has_the_metrics_of_the_sources() -> None:
     named = {name for path in sources for name in re.findall(r'"(training\.[a-z_.]+)"', path.read_text("utf-8"))}
     ranges = {"training.data", "training.forward", "training.backward", "training.optimizer"}
     private = {"training.flops"}  # a total for training.mfu
-    attributes = {"training.activity", "training.rank", "training.step"}
+    attributes = {"training.activity", "training.group", "training.rank", "training.stage", "training.step"}
     adapters = {"training.evaluation.duration", "training.checkpoint.duration"}  # in the text below the tables
     rates = {"training.samples.rate", "training.tokens.rate"}  # built from the counters' names
     on_page = {name for name, *_ in documented() if name.startswith("training.")}

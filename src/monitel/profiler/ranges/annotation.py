@@ -94,7 +94,7 @@ def record_past(name: str, start_ns: int, end_ns: int, args: Arguments = None, t
 
     Args:
         name: As :class:`record_function`.
-        start_ns: Start, by :func:`monitel.profiler.ranges.now`. The parent is the innermost running range of this
+        start_ns: Start, by ``monitel.profiler.ranges.now()``. The parent is the innermost running range of this
             context that began at that time or before.
         end_ns: End, by the same clock.
         args: As :class:`record_function`.

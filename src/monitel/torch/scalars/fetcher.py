@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from threading import Event, Lock, RLock, Thread, current_thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
 
@@ -16,6 +16,8 @@ from monitel.torch.scalars.graph_capture import CaptureGuard
 from monitel.torch.scalars.staging_ring import StagingRing
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from monitel.torch.scalars.staging_ring import Pending
 
 _log = logging.getLogger("monitel.torch")
@@ -32,7 +34,28 @@ _REASONS = {
 }
 
 #: Rings of the parent process, in a forked child. They are never freed: freeing memory that CUDA uses would abort.
-_parent_rings: list[dict[torch.device, StagingRing | None]] = []
+_parent_rings: list[list[Ring]] = []
+
+_Ring = TypeVar("_Ring", bound="Ring")
+
+
+class Ring(Protocol):
+    """Pending numbers that the thread delivers: a :class:`StagingRing`, for example.
+
+    Attributes:
+        opened: Counts what becomes pending, in its order.
+    """
+
+    opened: int
+
+    def advance(self) -> bool:
+        """Deliver what has arrived; return whether anything has. For a single thread."""
+
+    def has_pending(self, up_to: int) -> bool:
+        """Return whether any of the first ``up_to`` is pending."""
+
+    def abandon(self) -> None:
+        """Give up all that is pending as lost, with the reason "exit"."""
 
 
 class Fetcher:
@@ -55,12 +78,13 @@ class Fetcher:
 
     def reset(self) -> None:
         """Drop all rings. For a forked child: the parent fetches the numbers in them."""
-        _parent_rings.append(self._rings)
+        _parent_rings.append(self.rings())
         self._captures.reset()
         self._start_empty()
 
     def _start_empty(self) -> None:
         self._rings: dict[torch.device, StagingRing | None] = {}
+        self._added: list[Ring] = []
         self._lock = RLock()
         self._advancing = Lock()
         self._thread: Thread | None = None
@@ -87,7 +111,7 @@ class Fetcher:
             self._thread.join(_WAIT_S)
         for ring in self.rings():
             ring.abandon()
-        self._rings = {}
+        self._rings, self._added = {}, []
         self._captures.remove()
         if self._lost is not None:
             self._lost.flush()
@@ -125,9 +149,17 @@ class Fetcher:
             return None
         return ring
 
-    def rings(self) -> list[StagingRing]:
-        """Return the rings of all devices that have one."""
-        return [ring for ring in list(self._rings.values()) if ring is not None]
+    def rings(self) -> list[Ring]:
+        """Return the rings of all devices that have one, and what was added."""
+        return [*(ring for ring in list(self._rings.values()) if ring is not None), *self._added]
+
+    def serve(self, create: Callable[[CaptureGuard, Callable[..., None]], _Ring]) -> _Ring:
+        """Create something that is served like a ring: called with the guard of captures and :meth:`count_lost`."""
+        created = create(self._captures, self.count_lost)
+        with self._lock:
+            self._added.append(created)
+            self._start()
+        return created
 
     def lost_to_capture(self, ring: StagingRing) -> bool:
         """Return whether the current stream is being captured, and if so count one lost tensor.
@@ -209,11 +241,17 @@ class Fetcher:
             if all(hasattr(module, name) for name in _REQUIRED):
                 created = StagingRing(device, self._captures, self.wake, self.count_lost)
         with self._lock:
-            if created is not None and self._thread is None:
-                thread = Thread(target=self._run, name="monitel-torch-devices", daemon=True)
-                try:
-                    thread.start()
-                except RuntimeError:  # the interpreter is shutting down and starts no more threads
-                    return None
-                self._thread = thread
+            if created is not None and not self._start():
+                return None
             return self._rings.setdefault(device, created)
+
+    def _start(self) -> bool:
+        """Start the thread, unless it runs; return False if the interpreter shuts down and starts no more threads."""
+        if self._thread is None:
+            thread = Thread(target=self._run, name="monitel-torch-devices", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                return False
+            self._thread = thread
+        return True

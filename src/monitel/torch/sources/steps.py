@@ -7,15 +7,11 @@ from threading import _DummyThread, current_thread, local
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-
-from monitel import clock
 from monitel._window import get_step, own_add
 from monitel.failures import call_each
 from monitel.step import advance
-from monitel.torch._compat import compile_only_below, untraced
 from monitel.torch.guarded_stat import DURATIONS, GuardedStat
-from monitel.torch.sources.gradient_scaling import GradientScaling, StepOutcome
+from monitel.torch.sources.step_outcome import StepOutcome
 from monitel.torch.training_ranges import record_step
 from monitel.training_counters import training_counter
 
@@ -23,16 +19,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from threading import Thread
 
-    from torch import Tensor
-    from torch.utils.hooks import RemovableHandle
-
+    from monitel.torch.boundaries.optimizer_steps import OptimizerSteps, Results
     from monitel.torch.rates import Rates
-    from monitel.torch.sources.gradient_scaling import Numbers, Results
+    from monitel.torch.sources.step_outcome import Numbers
     from monitel.window import Window
 
 
 class Steps:
-    """Counts training steps through torch's global hooks, which run around each ``optimizer.step()``.
+    """Counts training steps by the steps of optimizers.
 
     A training step starts with the first optimizer that steps, and the next one starts when an optimizer of the current
     step steps again. So two optimizers that take turns, or one optimizer per parameter, make one step; five steps of
@@ -44,9 +38,6 @@ class Steps:
     optimizer within backward, share those of the first thread that steps, and never become the training thread of
     :func:`monitel.ledger`.
 
-    If a ``step()`` calls another ``step()``, as in a subclass or a wrapper, torch runs its hooks for both, and only the
-    innermost call is counted. A call of ``GradScaler.step()`` is one step of the optimizer, even if it is skipped.
-
     Counters: ``training.steps``, applied steps; ``training.steps.skipped``. A step of several optimizers is skipped if
     all of them skip, so it is counted when the next one starts. Stat: ``training.step.duration`` in seconds, from one
     step to the next, so from the second step on. Each step increments the process's step (:func:`monitel.set_step`),
@@ -56,9 +47,10 @@ class Steps:
         window_size: Window size of the Stat in seconds.
         rates: Counts and logs the work of steps.
         numbers: Reads the numbers of gradient scaling.
+        optimizers: Reports the steps of optimizers.
     """
 
-    def __init__(self, window_size: float, rates: Rates, numbers: Numbers) -> None:
+    def __init__(self, window_size: float, rates: Rates, numbers: Numbers, optimizers: OptimizerSteps) -> None:
         self._applied = training_counter("training.steps")
         self._skipped = training_counter("training.steps.skipped")
         self._duration = StepDuration(
@@ -70,8 +62,7 @@ class Steps:
         self._duration.flushed = rates.flush
         self._rates = rates
         self._numbers = numbers
-        self._scaling = GradientScaling(self._observe_scaler)
-        self._now = clock.reading()
+        self._optimizers = optimizers
         self._known: WeakValueDictionary[int, Any] = WeakValueDictionary()  # optimizers that have stepped before
         self._start_empty()
 
@@ -83,16 +74,13 @@ class Steps:
         self._undecided: set[StepOutcome] = set()
 
     def install(self) -> None:
-        """Hook all optimizers and GradScalers, including those created later."""
+        """Listen to the steps of optimizers."""
         self._numbers.open()
-        self._hooks = hook_optimizers(self._before, self._after)
-        self._scaling.install()
+        self._optimizers.add(self)
 
     def remove(self) -> None:
-        """Remove the hooks, count the last step, log the last rates, and flush the Stat."""
-        for hook in self._hooks:
-            hook.remove()
-        self._scaling.remove()
+        """Stop listening, count the last step, log the last rates, and flush the Stat."""
+        self._optimizers.discard(self)
         for each in list(self._undecided):
             each.end()
         self._numbers.close()
@@ -108,43 +96,15 @@ class Steps:
         self._rates.reset()
         self._start_empty()
 
-    @untraced
-    def _before(self, optimizer: object, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
-        self._thread.entered = id(optimizer)
+    def optimizer_began(self, now_ns: int) -> None:
+        """Do nothing: a step counts when it has ended."""
 
-    @untraced
-    def _after(self, optimizer: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
-        thread = self._thread
-        if id(optimizer) != thread.entered:  # its step() has called that of another optimizer, which was counted
-            return
-        thread.entered = None
-        found_inf = optimizer.__dict__.get("found_inf")  # set by GradScaler during the step of a fused optimizer
-        if thread.scaled is not None:
-            thread.scaled.append(found_inf)
-        else:
-            self._count(thread, optimizer, None if found_inf is None else [found_inf])
+    def optimizer_ended(self, now_ns: int) -> None:
+        """Do nothing: nested calls are one step."""
 
-    def _observe_scaler(self, scaler: Any, optimizer: Any, step: Callable[[], Any]) -> Any:
-        thread = self._thread
-        if thread.scaled is not None:  # the step() of a subclass calls that of its base
-            return step()
-        results: list[Tensor | None] = []
-        thread.scaled = results
-        try:
-            returned = step()
-        finally:
-            thread.scaled = None
-        if results or (scaler.is_enabled() and self._is_observable(optimizer)):
-            found = [each for each in results if each is not None]
-            self._count(thread, optimizer, found if len(found) == len(results) else None)
-        return returned
-
-    def _is_observable(self, optimizer: Any) -> bool:
-        """Return whether torch's hooks run for an optimizer, so that it has skipped its step if they did not."""
-        return isinstance(optimizer, Optimizer) or self._known.get(id(optimizer)) is optimizer
-
-    def _count(self, thread: _Thread, optimizer: object, results: Results) -> None:
+    def optimizer_stepped(self, optimizer: object, results: Results, now_ns: int) -> None:
         """Count a step of an optimizer."""
+        thread = self._thread
         key = id(optimizer)
         with self._lock:
             turns = thread.turns or self._first_turns()
@@ -156,7 +116,6 @@ class Steps:
                 if other or len(turns.stepped) > 1:
                     turns.stepped = {key}
                 turns.is_first = new
-                now_ns = self._now()
                 since_ns, turns.since_ns = None if new else turns.since_ns, now_ns
                 if since_ns is not None:
                     record_step(since_ns, now_ns)  # before the step changes, so it has the step of the ranges within
@@ -260,19 +219,7 @@ class _Turns:
 class _Thread(local):
     turns: _Turns | None = None
     trains: bool = True  # whether Python has started it; autograd's threads have a training thread that waits for them
-    entered: int | None = None  # id of the optimizer whose step() was entered last
-    scaled: list[Tensor | None] | None = None  # found_inf of the optimizers in the GradScaler.step() in progress
 
 
 def _call(function: Callable[[], None]) -> None:
     function()
-
-
-def hook_optimizers(before: Callable[..., Any], after: Callable[..., None]) -> list[RemovableHandle]:
-    """Call ``before`` and ``after`` around each ``step()`` of all optimizers, including those created later.
-
-    torch's wrapper of ``step()`` calls the hooks. The compiler cannot trace them: it would fail at the wrapper, log
-    that, and continue with ``step()`` itself. So it is configured to start there, which cannot be undone.
-    """
-    compile_only_below(Optimizer.profile_hook_step(lambda: None))
-    return [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]

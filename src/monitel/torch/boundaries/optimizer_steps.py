@@ -1,0 +1,132 @@
+"""Calls of ``optimizer.step()``, including those by a GradScaler."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from threading import local
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from weakref import WeakValueDictionary
+
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from monitel import clock
+from monitel.torch._compat import compile_only_below, never_compile, untraced
+from monitel.torch.boundaries.gradient_scaling import GradientScaling
+from monitel.torch.boundaries.shared_hooks import SharedHooks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+#: Of an optimizer's step: None if it is applied, an empty list if it is skipped, else ``found_inf`` of a fused
+#: optimizer, which is not 0 if it is skipped.
+Results: TypeAlias = "list[Tensor] | None"
+
+
+class OptimizerListener(Protocol):
+    """Receives optimizer steps, in the thread of the step."""
+
+    def optimizer_began(self, now_ns: int) -> None:
+        """A call begins. Nested calls, as in wrappers and subclasses, begin too; a call that raises never ends."""
+
+    def optimizer_ended(self, now_ns: int) -> None:
+        """A call has ended."""
+
+    def optimizer_stepped(self, optimizer: object, results: Results, now_ns: int) -> None:
+        """An optimizer has made a step, or skipped it: once for all nested calls, after optimizer_ended()."""
+
+
+class OptimizerSteps(SharedHooks[OptimizerListener]):
+    """Reports to its listeners each ``optimizer.step()``, through torch's global hooks.
+
+    If a ``step()`` calls another ``step()``, as in a subclass or a wrapper, torch runs its hooks for both, and only the
+    innermost call is a step. A call of ``GradScaler.step()`` is one step of the optimizer, even if it is skipped.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._now = clock.reading()
+        self._thread = _Thread()
+        self._scaling = GradientScaling(self._around_scaler)
+        self._others: WeakValueDictionary[int, Any] = WeakValueDictionary()  # of another class, with torch's hooks
+
+    def _install(self) -> None:
+        """Hook all optimizers and GradScalers, including those created later.
+
+        torch's wrapper of ``step()`` calls the hooks. The compiler cannot trace them: it would fail at the wrapper, log
+        that, and continue with ``step()`` itself. So it is configured to start there, which cannot be undone.
+        """
+        compile_only_below(Optimizer.profile_hook_step(lambda: None))
+        for function in (self._before, self._after):
+            never_compile(function)
+        self._hooks = [
+            register_optimizer_step_pre_hook(self._before),
+            register_optimizer_step_post_hook(self._after),
+        ]
+        self._scaling.install()
+
+    def _remove(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._scaling.remove()
+
+    @untraced
+    def _before(self, optimizer: object, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
+        self._thread.entered = id(optimizer)
+        if self._thread.scaled is None:
+            self._begin()
+
+    @untraced
+    def _after(self, optimizer: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
+        thread = self._thread
+        innermost = id(optimizer) == thread.entered  # else it has called step() of another optimizer, which was counted
+        thread.entered = None
+        if not isinstance(optimizer, Optimizer):
+            with suppress(TypeError):  # not weakly referenceable
+                self._others[id(optimizer)] = optimizer
+        found_inf = optimizer.__dict__.get("found_inf")  # set by GradScaler during the step of a fused optimizer
+        if thread.scaled is not None:
+            if innermost:
+                thread.scaled.append(found_inf)
+            return
+        results = None if found_inf is None else [found_inf]
+        self._end(optimizer, results, stepped=innermost)
+
+    def _around_scaler(self, scaler: Any, optimizer: Any, step: Callable[[], Any]) -> Any:
+        thread = self._thread
+        if thread.scaled is not None:  # the step() of a subclass calls that of its base
+            return step()
+        found: list[Tensor | None] = []
+        thread.scaled = found
+        self._begin()
+        try:
+            returned = step()
+        finally:
+            thread.scaled = None
+        results = [each for each in found if each is not None]
+        stepped = bool(found) or (scaler.is_enabled() and self._is_observable(optimizer))
+        self._end(optimizer, results if len(results) == len(found) else None, stepped=stepped)
+        return returned
+
+    def _is_observable(self, optimizer: Any) -> bool:
+        """Return whether torch's hooks run for an optimizer, so that it has skipped its step if they did not."""
+        return isinstance(optimizer, Optimizer) or self._others.get(id(optimizer)) is optimizer
+
+    def _begin(self) -> None:
+        now_ns = self._now()
+        for each in self.listeners:
+            each.optimizer_began(now_ns)
+
+    def _end(self, optimizer: object, results: Results, *, stepped: bool) -> None:
+        now_ns = self._now()
+        for each in self.listeners:
+            each.optimizer_ended(now_ns)
+        if stepped:
+            for each in self.listeners:
+                each.optimizer_stepped(optimizer, results, now_ns)
+
+
+class _Thread(local):
+    entered: int | None = None  # id of the optimizer whose step() was entered last
+    scaled: list[Tensor | None] | None = None  # found_inf of the optimizers in the GradScaler.step() in progress

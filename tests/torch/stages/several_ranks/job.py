@@ -1,0 +1,121 @@
+"""A job of four ranks that runs kinds of jobs one after the other, with one late rank at a time.
+
+The arguments are a folder, ``yes`` or ``no`` for a comparison of the gradients with those of a job that is not
+instrumented, and the cases as ``KIND:PLACE``. Each rank writes ``FOLDER/<rank>.json``: for each kind its group, whether
+the gradients were the same, and for each place the typical duration of each stage.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Any
+
+import torch
+from tests.torch.stages.several_ranks.groups_of_ranks import group_of
+from tests.torch.stages.several_ranks.kinds_of_jobs import KINDS
+from tests.torch.stages.several_ranks.late_model import PLACES, Pauses
+from tests.torch.stages.several_ranks.ranks import join
+from torch import distributed
+from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+
+import monitel
+import monitel.testing
+import monitel.torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+WARM_UP, STEPS = 2, 6  # of each case
+COMPARED = 3  # steps
+_STAT = "training.stage.duration"
+
+
+def victim(kind: str, place: str) -> int:
+    """Return the rank that is late in a case: each one in turn."""
+    return (list(KINDS).index(kind) + list(PLACES).index(place)) % 4
+
+
+def gradients(kind: str, folder: Path, within: AbstractContextManager[Any]) -> list[list[float]]:
+    """Return all gradients with which a job without pauses calls its optimizers."""
+    found: list[list[float]] = []
+
+    def note(optimizer: Optimizer, *_: object) -> None:
+        for group in optimizer.param_groups:
+            for gradient in (each.grad for each in group["params"] if each.grad is not None):
+                local = gradient.to_local() if hasattr(gradient, "to_local") else gradient
+                found.append(local.flatten().tolist())
+
+    torch.manual_seed(2)
+    hook = register_optimizer_step_pre_hook(note)
+    with within:
+        step = KINDS[kind](Pauses(0), folder)
+        for _ in range(COMPARED):
+            step()
+    hook.remove()
+    return found
+
+
+def durations(kind: str, places: Iterable[str], rank: int, folder: Path) -> dict[str, dict[str, float]]:
+    """Return the typical duration of each stage of a step, by the place at which a rank is late."""
+    found: dict[str, dict[str, float]] = {}
+    with monitel.testing.capture_events() as events, instrumented(kind, rank):
+        pauses = Pauses()
+        step = KINDS[kind](pauses, folder)
+        for _ in range(WARM_UP):
+            step()
+        for pauses.place in places:
+            pauses.victim = victim(kind, pauses.place)
+            for _ in range(WARM_UP):
+                step()
+            monitel.flush()
+            events.clear()
+            for _ in range(STEPS):
+                step()
+            monitel.flush()
+            stages: dict[str, list[float]] = {}
+            for each in (each.window for each in events if each.window and each.window.name == _STAT):
+                assert 1 == each.count, "a window for each cycle"
+                stages.setdefault(str(each.attributes["training.stage"]), []).append(each.mean)
+            assert not stages or {STEPS} == {*map(len, stages.values())}, stages
+            found[pauses.place] = {stage: _typical(values) for stage, values in stages.items()}
+    return found
+
+
+def _typical(values: list[float]) -> float:
+    """Return the median of pairs of steps, because ranks may wait for each other in every second step only."""
+    return median(map(fmean, zip(values[::2], values[1::2], strict=True)))
+
+
+def instrumented(kind: str, rank: int) -> AbstractContextManager[Any]:
+    """Return a context with a window for each cycle."""
+    return monitel.torch.instrument(window_size=0.001, rank_group=group_of(kind, rank))
+
+
+def main() -> None:
+    """Run the cases; those of one kind follow each other in one job."""
+    folder, cases = Path(sys.argv[1]), [each.split(":") for each in sys.argv[3:]]
+    torch.set_num_threads(1)
+    rank = join(folder)
+    found: dict[str, Any] = {}
+    for kind in dict.fromkeys(each for each, _ in cases):
+        same = None
+        if sys.argv[2] == "yes":
+            expected = gradients(kind, folder, nullcontext())
+            same = expected == gradients(kind, folder, instrumented(kind, rank)) and bool(expected)
+        found[kind] = {
+            "group": group_of(kind, rank),
+            "same": same,
+            "stages": durations(kind, [place for each, place in cases if each == kind], rank, folder),
+        }
+        torch._dynamo.reset()
+    Path(folder, f"{rank}.json").write_text(json.dumps(found))
+    distributed.barrier()
+    distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

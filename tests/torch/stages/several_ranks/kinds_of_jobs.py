@@ -1,0 +1,312 @@
+"""Kinds of jobs of four ranks. Each function builds one, and returns the function that takes a step."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed._functional_collectives as functional
+from tests.torch.stages.several_ranks.late_model import BATCH, WIDTH, Model, Pauses, batches
+from torch import distributed, nn
+from torch.distributed import checkpoint
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.nn import functional as functions
+from torch.nn.parallel import DistributedDataParallel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Step = Callable[[], None]
+    Kind = Callable[[Pauses, Path], Step]
+
+KINDS: dict[str, Kind] = {}
+
+
+def kind(name: str) -> Callable[[Kind], Kind]:
+    """Add a function to the kinds of jobs."""
+
+    def add(build: Kind) -> Kind:
+        KINDS[name] = build
+        return build
+
+    return add
+
+
+def loop(
+    pauses: Pauses,
+    model: Any,
+    *,
+    reduce: Callable[[], None] = lambda: None,
+    rest: Callable[[int], None] = lambda _: None,
+    optimizer: Any = None,
+    micro: int = 1,
+    no_sync: Callable[[], Any] = nullcontext,
+) -> Step:
+    """Return a usual training step.
+
+    Args:
+        pauses: Spends the time of each place.
+        model: The model.
+        reduce: Called after backward.
+        rest: Called between two steps, with their number.
+        optimizer: The optimizer.
+        micro: Number of micro-batches.
+        no_sync: The context of all backwards but the last one.
+    """
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.01)
+    source = batches(pauses, 1 / micro)
+    number = 0
+
+    def step() -> None:
+        nonlocal number
+        for each in range(micro):
+            with no_sync() if each < micro - 1 else nullcontext():
+                model(next(source)).square().mean().backward()
+        reduce()
+        pauses.spend("optimizer")
+        optimizer.step()
+        optimizer.zero_grad()
+        number += 1
+        pauses.spend("other")
+        rest(number)
+
+    return step
+
+
+def _ddp(name: str, model: dict[str, Any] | None = None, **options: Any) -> None:
+    kind(name)(lambda pauses, _: loop(pauses, DistributedDataParallel(Model(pauses, **(model or {})), **options)))
+
+
+_ddp("DDP")
+_ddp("DDP, static graph", static_graph=True)
+_ddp("DDP, unused parameters", {"unused": True}, find_unused_parameters=True)
+_ddp("DDP, gradients as views of buckets", gradient_as_bucket_view=True)
+_ddp("DDP, checkpointed layers, reentrant", {"reentrant": True}, static_graph=True)
+_ddp("DDP, checkpointed layers", {"reentrant": False})
+
+
+@kind("DDP with buffers (BatchNorm)")
+def _buffers(pauses: Pauses, _: Path) -> Step:
+    return loop(pauses, DistributedDataParallel(Model(pauses, nn.BatchNorm1d(WIDTH))))
+
+
+class _NormOverRanks(nn.Module):  # type: ignore[misc]  # Any where torch is not installed
+    """The collectives of SyncBatchNorm, which refuses the CPU: inside forward and inside backward."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Subtract the mean of the batches of all ranks."""
+        return inputs - functions.all_reduce(inputs.mean(0)) / distributed.get_world_size()
+
+
+@kind("DDP, normalized over all ranks in forward")
+def _normalized(pauses: Pauses, _: Path) -> Step:
+    return loop(pauses, DistributedDataParallel(Model(pauses, _NormOverRanks())))
+
+
+@kind("DDP with a hook of fp16")
+def _fp16(pauses: Pauses, _: Path) -> Step:
+    model = DistributedDataParallel(Model(pauses))
+    model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    return loop(pauses, model)
+
+
+@kind("DDP with PowerSGD")
+def _power(pauses: Pauses, _: Path) -> Step:
+    model = DistributedDataParallel(Model(pauses))
+    state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
+    model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    return loop(pauses, model)
+
+
+@kind("DDP, accumulation with no_sync")
+def _accumulation(pauses: Pauses, _: Path) -> Step:
+    model = DistributedDataParallel(Model(pauses, share=1 / 3))
+    return loop(pauses, model, micro=3, no_sync=model.no_sync)
+
+
+@kind("DDP, accumulation without no_sync")
+def _accumulation_in_step(pauses: Pauses, _: Path) -> Step:
+    return loop(pauses, DistributedDataParallel(Model(pauses, share=1 / 3)), micro=3)
+
+
+@kind("DDP, two models")
+def _two_models(pauses: Pauses, _: Path) -> Step:
+    models = nn.ModuleList(DistributedDataParallel(Model(pauses, share=0.5)) for _ in range(2))
+    models.forward = lambda batch: models[0](batch) + models[1](batch)
+    return loop(pauses, models)
+
+
+@kind("DDP, compiled")
+def _compiled(pauses: Pauses, _: Path) -> Step:
+    return loop(pauses, torch.compile(DistributedDataParallel(Model(pauses)), backend="aot_eager"))
+
+
+@kind("DDP, ZeroRedundancyOptimizer")
+def _zero(pauses: Pauses, _: Path) -> Step:
+    model = DistributedDataParallel(Model(pauses))
+    optimizer = import_module("torch.distributed.optim").ZeroRedundancyOptimizer  # the import warns
+    return loop(pauses, model, optimizer=optimizer(model.parameters(), torch.optim.SGD, lr=0.01))
+
+
+@kind("DDP, barrier after each step")
+def _barrier(pauses: Pauses, _: Path) -> Step:
+    return loop(pauses, DistributedDataParallel(Model(pauses)), rest=lambda _: distributed.barrier())
+
+
+@kind("DDP, monitored_barrier after each step")
+def _monitored(pauses: Pauses, _: Path) -> Step:
+    return loop(pauses, DistributedDataParallel(Model(pauses)), rest=lambda _: distributed.monitored_barrier())
+
+
+@kind("DDP, loss averaged every third step")
+def _loss(pauses: Pauses, _: Path) -> Step:
+    def rest(number: int) -> None:
+        if number % 3 == 0:
+            distributed.all_reduce(torch.ones(1))
+
+    return loop(pauses, DistributedDataParallel(Model(pauses)), rest=rest)
+
+
+@kind("DDP, objects gathered after each step")
+def _objects(pauses: Pauses, _: Path) -> Step:
+    return loop(
+        pauses,
+        DistributedDataParallel(Model(pauses)),
+        rest=lambda number: distributed.all_gather_object([None] * distributed.get_world_size(), {"step": number}),
+    )
+
+
+@kind("DDP, checkpoint by rank 0, then a barrier")
+def _checkpoint(pauses: Pauses, folder: Path) -> Step:
+    model = DistributedDataParallel(Model(pauses))
+
+    def rest(number: int) -> None:
+        if number % 3 == 0:
+            if distributed.get_rank() == 0:
+                torch.save(model.state_dict(), folder / "checkpoint.pt")
+            distributed.barrier()
+
+    return loop(pauses, model, rest=rest)
+
+
+@kind("DDP, distributed checkpoint every third step")
+def _distributed_checkpoint(pauses: Pauses, folder: Path) -> Step:
+    model = DistributedDataParallel(Model(pauses))
+
+    def rest(number: int) -> None:
+        if number % 3 == 0:
+            checkpoint.save({"model": model.state_dict()}, checkpoint_id=folder / "checkpoint")
+
+    return loop(pauses, model, rest=rest)
+
+
+@kind("DDP, evaluation with collectives every third step")
+def _evaluation(pauses: Pauses, _: Path) -> Step:
+    model, source = DistributedDataParallel(Model(pauses)), batches(Pauses())
+
+    def rest(number: int) -> None:
+        if number % 3 == 0:
+            with torch.no_grad():
+                distributed.all_reduce(model.module.layers[0](next(source)).mean())
+
+    return loop(pauses, model, rest=rest)
+
+
+@kind("FSDP1")
+def _fsdp1(pauses: Pauses, _: Path) -> Step:
+    return loop(pauses, FullyShardedDataParallel(Model(pauses), device_id=torch.device("cpu"), use_orig_params=True))
+
+
+@kind("FSDP2 (fully_shard)")
+def _fsdp2(pauses: Pauses, _: Path) -> Step:
+    model = Model(pauses)
+    for each in model.layers:
+        fully_shard(each)
+    return loop(pauses, fully_shard(model))
+
+
+@kind("all-reduce of the gradients after backward")
+def _manual(pauses: Pauses, _: Path) -> Step:
+    model = Model(pauses)
+
+    def reduce() -> None:
+        for each in model.parameters():
+            distributed.all_reduce(each.grad)
+
+    return loop(pauses, model, reduce=reduce)
+
+
+@kind("the same, by futures")
+def _futures(pauses: Pauses, _: Path) -> Step:
+    model = Model(pauses)
+
+    def reduce() -> None:
+        for each in [distributed.all_reduce(each.grad, async_op=True) for each in model.parameters()]:
+            each.get_future().wait()
+
+    return loop(pauses, model, reduce=reduce)
+
+
+@kind("the same, by functional collectives")
+def _functional(pauses: Pauses, _: Path) -> Step:
+    model = Model(pauses)
+
+    def reduce() -> None:
+        for each in model.parameters():
+            each.grad = functional.all_reduce(each.grad, "sum", distributed.group.WORLD) / 4
+
+    return loop(pauses, model, reduce=reduce)
+
+
+@kind("the same, in a compiled graph")
+def _compiled_collectives(pauses: Pauses, _: Path) -> Step:
+    model = Model(pauses)
+
+    @torch.compile(backend="aot_eager", fullgraph=True)  # type: ignore[untyped-decorator]  # as above
+    def average(gradient: torch.Tensor) -> torch.Tensor:
+        return functional.all_reduce(gradient, "sum", distributed.group.WORLD) / 4
+
+    def reduce() -> None:
+        for each in model.parameters():
+            each.grad = average(each.grad)
+
+    return loop(pauses, model, reduce=reduce)
+
+
+@kind("averaged weights every second step (local SGD)")
+def _local(pauses: Pauses, _: Path) -> Step:
+    model = Model(pauses)
+
+    def rest(number: int) -> None:
+        if number % 2 == 0:
+            with torch.no_grad():
+                for each in model.parameters():
+                    distributed.all_reduce(each)
+                    each.div_(distributed.get_world_size())
+
+    return loop(pauses, model, rest=rest)
+
+
+@kind("independent trainings")
+def _independent(pauses: Pauses, _: Path) -> Step:
+    return loop(pauses, Model(pauses))
+
+
+@kind("autograd.grad instead of backward")
+def _grad(pauses: Pauses, _: Path) -> Step:
+    model = Model(pauses)
+    source, parameters = batches(pauses), list(model.parameters())
+
+    def step() -> None:
+        loss = model(next(source)).square().mean()
+        for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+            distributed.all_reduce(gradient)
+            parameter.data -= 0.01 * gradient / BATCH
+        pauses.spend("optimizer")
+        pauses.spend("other")
+
+    return step

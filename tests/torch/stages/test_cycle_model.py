@@ -1,0 +1,275 @@
+"""The partition of time against a slow reference that sees the whole list of boundaries."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytest.importorskip("torch", reason="instruments torch: torch is not installed")
+
+from monitel.torch.stages.cycle import STAGES, Cycle
+
+pytestmark = pytest.mark.torch
+
+_KINDS = ("optimizer_began", "optimizer_ended", "batch_began", "backward_began", "backward_ended")
+
+
+class Iterator:
+    """An iterator, which is only asked."""
+
+
+class Boundary(NamedTuple):
+    """A call of the Cycle: what happened, and when.
+
+    Attributes:
+        waited: What the thread had waited for other ranks until then.
+        iterator: Of the end of a request: the iterator, what was received, and whether gradients were enabled.
+    """
+
+    kind: str
+    ns: int
+    waited: int
+    iterator: tuple[object, int | None, bool] | None = None
+
+
+class Loop:
+    """Runs a program of a training loop on a Cycle, and remembers all boundaries."""
+
+    def __init__(self) -> None:
+        self.cycles: list[list[int]] = []
+        self.cycle = Cycle(lambda stages: None if stages is None else self.cycles.append(stages))
+        self.boundaries: list[Boundary] = []
+        self.ns = 1000
+        self.iterators = [Iterator() for _ in range(4)]
+
+    def call(self, kind: str, *iterator: Any) -> None:
+        """Pass a boundary."""
+        self.boundaries.append(Boundary(kind, self.ns, self.cycle.waited_ns, iterator or None))
+        if iterator:
+            self.cycle.batch_ended(self.ns, *iterator[:2], training=iterator[2])
+        else:
+            getattr(self.cycle, kind)(*(() if kind.endswith("in_backward") else (self.ns,)))
+
+    def run(self, program: list[Any]) -> None:
+        """Run statements, each a name with arguments."""
+        for name, *arguments in program:
+            getattr(self, name)(*arguments)
+
+    def work(self, ns: int) -> None:
+        """Let time pass."""
+        self.ns += ns
+
+    def wait(self, ns: int) -> None:
+        """Wait for other ranks."""
+        self.ns += ns
+        self.cycle.waited_ns += ns
+
+    def replace(self, index: int) -> None:
+        """Forget an iterator; the next one may have its id."""
+        self.iterators[index] = Iterator()
+
+    def batch(self, index: int, received: int | None, training: bool, inside: list[Any]) -> None:
+        """Ask an iterator."""
+        self.call("batch_began")
+        self.run(inside)
+        self.call("batch_ended", self.iterators[index], received, training)
+        if received is None:
+            self.iterators[index] = Iterator()
+
+    def backward(self, inside: list[Any], steps: bool) -> None:
+        """Run backward, in which an optimizer may step."""
+        self.call("backward_began")
+        self.run(inside)
+        if steps:
+            self.call("optimizer_began_in_backward")
+        self.call("backward_ended")
+
+    def optimizer(self, inside: list[Any], raises: bool) -> None:
+        """Make a step of an optimizer, which may raise, or call a closure."""
+        self.call("optimizer_began")
+        self.run(inside)
+        if not raises:
+            self.call("optimizer_ended")
+
+
+_TIME = st.one_of(st.tuples(st.just("work"), st.integers(1, 10**9)), st.tuples(st.just("wait"), st.integers(1, 10**9)))
+_TIMES = st.lists(_TIME, max_size=2)
+_BATCH = st.tuples(
+    *(st.just("batch"), st.integers(0, 3), st.sampled_from([1, 1, 1, 0, None])),
+    *(st.sampled_from([True, True, False]), _TIMES),
+)
+_BACKWARD = st.tuples(st.just("backward"), _TIMES, st.sampled_from([False, False, True]))
+_REPLACE = st.tuples(st.just("replace"), st.integers(0, 3))
+_CLOSURE = st.lists(st.one_of(_TIME, _BACKWARD, _BACKWARD), max_size=4)
+_STEP = st.tuples(st.just("optimizer"), st.one_of(_TIMES, _CLOSURE), st.sampled_from([False, False, False, True]))
+_PROGRAM = st.lists(st.one_of(_TIME, _BATCH, _BATCH, _BACKWARD, _STEP, _REPLACE), min_size=1, max_size=40)
+
+
+def reference(boundaries: list[Boundary]) -> list[list[int]]:
+    """Return the stages of each cycle, with all boundaries in view."""
+    cuts = [index for index in range(len(boundaries)) if _ends_cycle(boundaries, index)]
+    return [_stages(boundaries, begin, end) for begin, end in pairwise(cuts)]
+
+
+def _until(boundaries: list[Boundary], start: int, kind: str) -> int:
+    """Return the index of the next boundary of a kind, the number of boundaries if there is none."""
+    return next((at for at in range(start, len(boundaries)) if boundaries[at].kind == kind), len(boundaries))
+
+
+def _ends_cycle(boundaries: list[Boundary], index: int) -> bool:
+    """Return whether a boundary is the end of a backward after which, or in which, an optimizer steps."""
+    if boundaries[index].kind != "backward_ended":
+        return False
+    if boundaries[index - 1].kind == "optimizer_began_in_backward":
+        return True
+    after = boundaries[index + 1 : _until(boundaries, index, "backward_began")]
+    kinds = [each.kind for each in after]
+    if "optimizer_ended" in kinds:
+        return True
+    # One that has raised: then a batch is asked, which no closure does.
+    return "optimizer_began" in kinds and "batch_began" in kinds[kinds.index("optimizer_began") :]
+
+
+def _stages(boundaries: list[Boundary], begin: int, end: int) -> list[int]:
+    """Return the stages between two ends of backward."""
+    spent = dict.fromkeys(STAGES, 0)
+    for index in range(begin, end):
+        here, after = boundaries[index], boundaries[index + 1]
+        waited = after.waited - here.waited
+        spent["sync"] += waited
+        spent[_stage(boundaries, index)] += after.ns - here.ns - waited
+    return [spent[stage] for stage in STAGES]
+
+
+def _stage(boundaries: list[Boundary], index: int) -> str:
+    """Return the stage of the time after a boundary."""
+    start = next(at for at in range(index, -1, -1) if boundaries[at].kind.startswith("backward_"))
+    if boundaries[start].kind == "backward_began":
+        return "backward"
+    end = _until(boundaries, index + 1, "backward_began")
+    era = boundaries[start + 1 : end]  # between two backwards
+    at = index - start - 1  # of the boundary in it; -1 for the end of backward
+    requests = [position for position, each in enumerate(era) if each.kind == "batch_began"]
+    if not requests:
+        return "optimizer" if "optimizer_ended" in [each.kind for each in era[at + 1 :]] else "forward"
+    if at < requests[0]:
+        before = [each.kind for each in era[at + 1 : requests[0]]]
+        return "optimizer" if "optimizer_ended" in before else "other"
+    if era[at].kind == "batch_began":
+        return "data" if _trains(boundaries, start, end, start + 2 + at) else "other"
+    if _in_step(era, at):
+        return "optimizer"
+    return "forward" if at >= _last_end(era) and _trains(boundaries, start, end, None) else "other"
+
+
+def _in_step(era: list[Boundary], at: int) -> bool:
+    """Return whether a step of an optimizer that has ended is under way after a boundary."""
+    ends = [position for position in range(at + 1, len(era)) if era[position].kind == "optimizer_ended"]
+    if not ends:
+        return False
+    between = [each.kind for each in era[at + 1 : ends[0]]]
+    began = [position for position in range(at + 1) if era[position].kind == "optimizer_began"]
+    return bool(began) and "optimizer_began" not in between and "batch_began" not in between
+
+
+def _last_end(era: list[Boundary]) -> int:
+    return max(at for at, each in enumerate(era) if each.kind in {"batch_ended", "optimizer_ended"})
+
+
+def _trains(boundaries: list[Boundary], start: int, end: int, request: int | None) -> bool:
+    """Return whether a request was for training; None for the last one of the era."""
+    asked = [each.iterator for each in boundaries[start:end] if each.iterator is not None]
+    previous = _trained_before(boundaries, start)
+    last, batches = None, dict[object, int]()
+    for iterator, received, training in asked:
+        if received is None and not (training and iterator in previous):
+            batches.pop(iterator, None)
+            last = None
+        elif not training:
+            last = None
+        else:
+            batches[iterator] = batches.get(iterator, 0) + (received or 0)
+            last = iterator if received != 0 or last is None else last
+    chosen = {each for each, number in batches.items() if last is not None and number == batches[last]}
+    if request is None:
+        return last is not None
+    its = boundaries[request].iterator
+    assert its is not None
+    iterator, received, training = its
+    return iterator in chosen and training
+
+
+def _trained_before(boundaries: list[Boundary], start: int) -> set[object]:
+    """Return the iterators whose batches the last backward with any has used, before the end of a backward."""
+    end = next((at for at in range(start, -1, -1) if boundaries[at].kind == "backward_began"), None)
+    if end is None:
+        return set()
+    begin = max((at for at in range(end) if boundaries[at].kind == "backward_ended"), default=None)
+    if begin is None:
+        return set()
+    asked = [at for at in range(begin, end) if boundaries[at].iterator is not None]
+    chosen = {boundaries[at].iterator[0] for at in asked if _trains(boundaries, begin, end, at)}  # type: ignore[index]
+    return chosen or _trained_before(boundaries, begin)
+
+
+@settings(max_examples=300)
+@given(_PROGRAM)
+def test_cycles_are_those_of_the_reference(program: list[Any]) -> None:
+    """Any loop has the stages that follow from all its boundaries, to the nanosecond."""
+    loop = Loop()
+    loop.run([("backward", [], False), *program])
+    assert reference(loop.boundaries) == loop.cycles
+
+
+def _calls(*kinds: str) -> list[tuple[str, list[Any], int]]:
+    """Return calls with work before each."""
+    return [(kind, [("work", 1)], 0) for kind in kinds]
+
+
+@settings(max_examples=200)
+@given(st.lists(st.tuples(st.sampled_from([*_KINDS, "batch_ended", "in_backward"]), _TIMES, st.integers(0, 3))))
+@example(_calls("backward_ended", "optimizer_began", "batch_began", "backward_ended", "optimizer_ended"))
+@example(
+    _calls("backward_ended", "optimizer_began", "backward_began", "optimizer_ended", "in_backward", "backward_ended")
+)
+def test_stages_add_up_after_any_order_of_calls(calls: list[Any]) -> None:
+    """Nothing is lost or counted twice, even if exceptions and interrupts have left boundaries out."""
+    loop = Loop()
+    ends: list[int] = []
+    done: Callable[[list[int] | None], None] = loop.cycle._ended
+
+    def ended(stages: list[int] | None) -> None:
+        ends.append(loop.cycle._backward_end[0])
+        done(stages)
+
+    loop.cycle._ended = ended
+    for kind, times, index in calls:
+        loop.run(times)
+        if kind == "batch_ended":
+            loop.call(kind, loop.iterators[index], [1, 0, None, 1][index], index < 3)
+        else:
+            loop.call("optimizer_began_in_backward" if kind == "in_backward" else kind)
+    assert [end - begin for begin, end in pairwise(ends)] == [sum(stages) for stages in loop.cycles]
+    assert all(ns >= 0 for stages in loop.cycles for ns in stages)
+
+
+def test_memory_of_a_long_evaluation_is_constant() -> None:
+    """Requests without a backward are sums."""
+    loop = Loop()
+    loop.run([("backward", [], False), ("optimizer", [], False)])
+    kept = [Iterator() for _ in range(100)]
+    for each in kept * 10:
+        loop.iterators[0] = each
+        loop.run([("batch", 0, 1, True, [("work", 3)]), ("work", 2)])
+    assert 16 >= len(loop.cycle._asked)
+    loop.iterators[0] = Iterator()
+    loop.run([("batch", 0, 1, True, [("work", 5)]), ("backward", [], False), ("optimizer", [], False)])
+    # The last one was asked once, so were 15 others that are remembered: iterators of one pass, as far as is known.
+    assert [0, 1000 * 5 - 15 * 3, 5 + 15 * 3, 0, 0, 0] == loop.cycles[-1]

@@ -1,0 +1,217 @@
+"""The stages of loops whose backward is unusual: nested, repeated, of other roots, or without ``backward()``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import monitel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+torch: Any = pytest.importorskip("torch", reason="instruments torch: torch is not installed")
+
+from tests.torch.stages.known_work import STEP, step  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402  after the check for torch
+
+import monitel.torch  # noqa: E402
+from monitel.profiler import ranges  # noqa: E402
+
+if TYPE_CHECKING:
+    from tests.torch.stages.known_work import Cycles, Work
+
+    Run = Callable[..., Cycles]
+
+pytestmark = pytest.mark.torch
+
+
+def trained(work: Work, cycles: Run, backward: Callable[[], object], steps: int = 3) -> Cycles:
+    """Run a loop with a batch, a function for forward and backward, an optimizer and other work."""
+    optimizer = work.optimizer()
+
+    def train() -> None:
+        for _ in work.loader(steps):
+            backward()
+            optimizer.step()
+            work.takes(32)
+
+    return cycles(train)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_recomputed_activations_are_backward(reentrant: bool, work: Work, cycles: Run) -> None:
+    """Checkpointing runs forward again. A reentrant checkpoint runs a backward within backward."""
+
+    def backward() -> None:
+        x = work.parameter * 1
+        for _ in range(2):
+            x = checkpoint(work.forward, x, use_reentrant=reentrant)
+        x.backward()
+
+    assert [{**STEP, "forward": 4, "backward": 2 * (2 + 4)}] * 2 == trained(work, cycles, backward)
+
+
+def test_backward_within_backward_is_part_of_it(work: Work, cycles: Run) -> None:
+    """A function may train another model."""
+
+    def inner() -> None:
+        with torch.enable_grad():
+            work.forward(torch.ones(1, requires_grad=True), 0.25, 0.5).backward()
+
+    found = trained(work, cycles, lambda: work.forward(backward=inner).backward())
+    assert [{**STEP, "backward": 0.75}] * 2 == found
+
+
+def test_optimizer_within_a_backward_within_backward(work: Work, cycles: Run) -> None:
+    """The cycle ends with the outer backward."""
+    optimizer = work.optimizer()
+
+    def inner() -> None:
+        with torch.enable_grad():
+            work.forward(torch.ones(1, requires_grad=True), 0.25, optimizer.step).backward()
+
+    def train() -> None:
+        for _ in work.loader(3):
+            work.forward(backward=inner).backward()
+            work.takes(32)
+
+    assert [{"other": 32, "data": 1, "forward": 2, "backward": 8.25}] * 2 == cycles(train)
+
+
+def test_gradients_of_a_penalty_are_forward(work: Work, cycles: Run) -> None:
+    """``autograd.grad()`` is part of the loss."""
+
+    def backward() -> None:
+        loss = work.forward(work.parameter.square())
+        (gradient,) = torch.autograd.grad(loss, work.parameter, create_graph=True)
+        (loss + gradient.square().sum()).backward()
+
+    # The penalty's graph contains the backward of the loss, which is a constant for it.
+    assert [{**STEP, "forward": 2 + 4, "backward": 4}] * 2 == trained(work, cycles, backward)
+
+
+@pytest.mark.filterwarnings("ignore:Using backward.. with create_graph=True:UserWarning")
+def test_graph_of_gradients(work: Work, cycles: Run) -> None:
+    """``create_graph`` makes a backward of the backward possible; both are ``backward``."""
+
+    def backward() -> None:
+        work.forward(work.parameter.square()).backward(create_graph=True)
+        work.parameter.grad.sum().backward()
+        work.parameter.grad = None
+
+    assert [STEP] * 2 == trained(work, cycles, backward)
+
+
+def test_retained_graph(work: Work, cycles: Run) -> None:
+    """Two backwards of one graph are added."""
+
+    def backward() -> None:
+        loss = work.forward()
+        loss.backward(retain_graph=True)
+        loss.backward()
+
+    assert [{**STEP, "backward": 8}] * 2 == trained(work, cycles, backward)
+
+
+def test_two_losses_one_after_the_other(work: Work, cycles: Run) -> None:
+    """The time between two backwards without a batch is ``forward``."""
+
+    def backward() -> None:
+        work.forward().backward()
+        work.forward(seconds=0.5, backward=0.25).backward()
+
+    assert [{**STEP, "forward": 2.5, "backward": 4.25}] * 2 == trained(work, cycles, backward)
+
+
+class Wrapped(torch.Tensor):  # type: ignore[misc]
+    """A subclass, whose functions go through ``__torch_function__``."""
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+
+ROOTS: dict[str, Callable[[Work], Any]] = {
+    "leaf": lambda work: torch.autograd.backward([torch.ones((), requires_grad=True), work.forward()]),
+    "several": lambda work: torch.autograd.backward([work.forward(seconds=1, backward=2) for _ in range(2)]),
+    "iterator": lambda work: torch.autograd.backward(iter([work.forward(seconds=1, backward=2) for _ in range(2)])),
+    "keyword": lambda work: torch.autograd.backward(tensors=(work.forward(),), grad_tensors=[torch.ones(())]),
+    "edge": lambda work: torch.autograd.backward(
+        torch.autograd.graph.get_gradient_edge(work.forward()), torch.ones(())
+    ),
+    "inputs": lambda work: work.forward().backward(inputs=[work.parameter]),
+    "subclass": lambda work: work.forward().as_subclass(Wrapped).backward(),
+    "subclasses": lambda work: torch.autograd.backward([work.forward().as_subclass(Wrapped)]),
+}
+
+
+@pytest.mark.parametrize("root", ROOTS)
+def test_roots_of_all_kinds(root: str, work: Work, cycles: Run) -> None:
+    """The gradients are those of torch alone, and no range stays open."""
+    ROOTS[root](work)
+    expected, work.parameter.grad = work.parameter.grad, None
+    gradients = []
+
+    def backward() -> None:
+        ROOTS[root](work)
+        gradients.append(work.parameter.grad)
+        work.parameter.grad = None
+
+    ended: list[str] = []
+    with ranges.listen(ended=lambda each: ended.append(each.name)):
+        found = trained(work, cycles, backward)
+        assert ranges.current_range() is None
+    assert [STEP] * 2 == found
+    assert [expected] * 3 == gradients
+    assert 3 == ended.count("training.backward")
+
+
+def test_step_with_autograd_grad_alone_has_no_stages(work: Work, cycles: Run) -> None:
+    """Its backward cannot be seen, so nothing is reported."""
+
+    def backward() -> None:
+        (work.parameter.grad,) = torch.autograd.grad(work.forward(), work.parameter)
+
+    assert [] == trained(work, cycles, backward)
+
+
+def test_batch_that_is_asked_within_backward_is_backward(work: Work, cycles: Run) -> None:
+    """The boundaries of a stage are outside of backward."""
+    replay = iter(work.loader(seconds=16))
+    found = trained(work, cycles, lambda: work.forward(backward=lambda: next(replay)).backward())
+    assert [{**STEP, "backward": 16}] * 2 == found
+
+
+def test_backward_while_a_batch_is_made(work: Work, cycles: Run) -> None:
+    """Batches that are trained themselves, such as adversarial ones: the stages still add up to the cycle."""
+    optimizer = work.optimizer()
+
+    def hardened() -> Any:
+        for _ in range(3):
+            work.takes(1)
+            work.forward(torch.ones(1, requires_grad=True), 0.25, 0.5).backward()
+            work.takes(0.125)
+            yield
+
+    def train() -> None:
+        for _ in monitel.torch.batches(hardened()):
+            step(work, optimizer)
+
+    assert [{**STEP, "data": 1 + 0.25 + 0.125, "backward": 4.5}] * 2 == cycles(train)
+
+
+def test_backward_leaves_no_hooks_and_no_references(work: Work, cycles: Run) -> None:
+    """The graph is freed with its loss."""
+    kept = []
+
+    def backward() -> None:
+        loss = work.forward()
+        loss.backward()
+        assert not loss._backward_hooks
+        assert not work.parameter._backward_hooks
+        kept.append(torch.utils.weak.WeakTensorKeyDictionary({loss: None}))
+
+    assert [STEP] * 9 == trained(work, cycles, backward, 10)
+    assert [0] * 10 == [len(each) for each in kept]
