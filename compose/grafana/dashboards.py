@@ -11,7 +11,7 @@ from pathlib import Path
 
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
-from boards import activities, events, overview, pipeline, stragglers, waits
+from boards import activities, events, overview, pipeline, ranks, waits
 
 FOLDER = Path(__file__).parent / "dashboards"
 
@@ -19,7 +19,7 @@ FOLDER = Path(__file__).parent / "dashboards"
 def made() -> dict[str, str]:
     """The text of each dashboard's file, by its name."""
     texts = {}
-    for each in (overview, activities, stragglers, waits, pipeline, events):
+    for each in (overview, activities, ranks, waits, pipeline, events):
         built = each.make().build()
         for number, panel in enumerate(built.panels or [], start=1):
             panel.id_val = number

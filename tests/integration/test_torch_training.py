@@ -28,6 +28,7 @@ STEPS, PASSAGES, CONTEXT = 120, 32, 64
 ARGUMENTS = ("--steps", STEPS, "--batch-size", PASSAGES)
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2)
 ALONE, RANKS = {""}, {"0", "1"}  # labels
+STAGES = ("optimizer", "other", "data", "forward", "backward", "sync")
 JOINING = "pytorch_wait_counter_c10d_init_process_group_wait"
 
 
@@ -74,7 +75,11 @@ def check(prometheus: Prometheus, ranks: set[str]) -> None:
     """Check the metrics of every training: those of these ranks, and no others."""
     assert dict.fromkeys(ranks, STEPS) == latest(prometheus, "training_steps_total")
     assert dict.fromkeys(ranks, STEPS) == latest(prometheus, "training_step")
-    assert dict.fromkeys(ranks, STEPS) == latest(prometheus, "training_data_duration_count_total")
+    stages = STAGES if ranks == RANKS else STAGES[:-1]
+    for stage in STAGES:
+        means = latest(prometheus, f'training_stage_duration_mean_seconds{{training_stage="{stage}"}}')
+        assert means.keys() == (ranks if stage in stages else set())
+        assert all(0 <= seconds < DEADLINE for seconds in means.values())
     durations = windows(prometheus, "training_step_duration")
     assert ranks == durations.keys()
     for own in durations.values():

@@ -47,6 +47,11 @@ def per_second(counter: str) -> Query:
     return rate(f"sum by ({OF_RUN}) (rate({counter}{{{RUN}}}{EVERY}))", WHO)
 
 
+def recorded(aggregate: str, legend: str) -> Query:
+    """Return an aggregate over all ranks that compose/ranks.yml has recorded, of the chosen Stat."""
+    return query(f'training:ranks:{aggregate}{{stat="$recorded", {RUN}}}', f"{WHO} {{{{$by}}}} {legend}")
+
+
 def make() -> dashboard.Dashboard:
     """Return the board of a run's steps, loss and throughput."""
     rank = several(
@@ -84,6 +89,14 @@ def make() -> dashboard.Dashboard:
             ),
             metric("gradient", "Gradient norm", ".*(grad|norm).*", "gradient_norm_mean", "The norm of the gradient."),
             histogram,
+            choice(
+                "recorded",
+                "Recorded Stat",
+                "A Stat whose aggregates over the ranks are recorded: see compose/ranks.yml.",
+                metric=f"training:ranks:means_count{{{RUN}}}",
+                of="stat",
+                default="step_time",
+            ),
             NUMBERS,
             split_by("split", "phase", "layer", *OF_PROCESS),
             metric("metric", "Another metric", ".+", "loss_mean", "Any metric, for the panels at the bottom."),
@@ -162,7 +175,13 @@ def make() -> dashboard.Dashboard:
                     "gradient scaler finds no scale, and the training does not go forward.",
                     rate(f"{skipped} / ({skipped} + {applied})", WHO),
                 ),
-                lines("Step time", "s", "One rank far above the median holds up all: see Stragglers.", *spread(step)),
+                lines(
+                    "Step time",
+                    "s",
+                    "Ranks that wait for each other have the same step time, the late one too: see Who holds the job "
+                    "up.",
+                    *spread(step),
+                ),
                 lines(
                     "Model FLOPs utilization",
                     "percentunit",
@@ -171,6 +190,34 @@ def make() -> dashboard.Dashboard:
                 ),
                 lines("Gradient norm", "short", "It rises before a loss diverges.", *spread(gradient)),
                 lines("Step", "short", "The steps that the ranks have reached.", *spread(reached)),
+            ],
+            "Thousands of ranks: recorded": [
+                lines(
+                    "$recorded over the ranks",
+                    "short",
+                    "The means of the ranks in their last window, as one series for all ranks. The rules in "
+                    "compose/ranks.yml record them for losses, step times and stages. The panels above read a series "
+                    "of each rank, so that they can be split by host, and show Stats that are not recorded.",
+                    recorded("means_median", "median"),
+                    recorded("means_p99", "p99"),
+                    recorded("means_max", "highest"),
+                    recorded("means_min", "lowest"),
+                ),
+                lines(
+                    "$recorded, all samples",
+                    "short",
+                    "The mean of all samples of all ranks in the last minute, and the highest and the lowest sample of "
+                    "the last windows. Empty: the Stat needs the aggregations COUNT and SUM, MAX, MIN.",
+                    recorded("samples_mean", "mean"),
+                    recorded("samples_max", "highest"),
+                    recorded("samples_min", "lowest"),
+                ),
+                lines(
+                    "$recorded, ranks",
+                    "short",
+                    "Ranks with a window in the last five minutes. Fewer than the job has: see Who holds the job up.",
+                    recorded("means_count", "ranks"),
+                ),
             ],
             "All samples of all ranks": [
                 heat_map(

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 COMPOSE = ROOT / "compose"
+#: The names of the rule files that the Prometheus of the stack loads.
+RULE_FILES = re.findall(r"\w+\.yml", re.findall(r"(?m)^rule_files: (.*)", (COMPOSE / "prometheus.yml").read_text())[0])
 
 RATE = 1e-3  # by which the learning rate rises with each step
 
@@ -48,6 +50,16 @@ train_loss = stat("loss", attributes={"split": "train"})
 val_loss = stat("loss", attributes={"split": "val"})
 gradient_norm = stat("gradient.norm", max_samples=5)  # some are discarded, and counted
 step_time = stat("step.time", monitel.HISTOGRAM, unit="s")
+stages = {"optimizer": 0.002, "other": 0.001, "data": 0.005, "forward": 0.01, "backward": 0.015, "sync": 0.062}
+if "late" in faults:  # the others wait
+    stages.update(data=0.065, sync=0.002)
+stages = {
+    monitel.Stat(
+        "training.stage.duration", {monitel.MEAN}, 1.0, unit="s",
+        attributes={"training.stage": stage, "training.group": "all"},
+    ): seconds
+    for stage, seconds in stages.items()
+}
 steps, skipped, samples, tokens = map(
     monitel.counter, ("training.steps", "training.steps.skipped", "training.samples", "training.tokens")
 )
@@ -74,6 +86,8 @@ while not over.is_set():
         over.wait(0.002)
     with monitel.activity("checkpoint.save"):
         over.wait(0.001)
+    for stat, seconds in stages.items():
+        stat.add(seconds)
     loss = 2.0 / step + random.random()
     reported = float("nan") if "nan" in faults and triggered.is_set() else loss
     train_loss.add(reported)
@@ -143,7 +157,7 @@ class Store:
     def training(
         self, folder: Path, run: str, faults: Mapping[int, str], variables: Mapping[str, str] | None = None
     ) -> Iterator[Job]:
-        """Run a rank for each of ``faults``: words of ``slow starved nan hang event events``, parted by commas."""
+        """Run a rank for each of ``faults``: words of ``late slow starved nan hang event events``, parted by commas."""
         folder.mkdir(exist_ok=True)
         script = folder / "rank.py"
         script.write_text(RANK)
@@ -187,7 +201,7 @@ def _end(rank: subprocess.Popen[str]) -> None:
 def store(backends: Path, folder: Path) -> Iterator[Store]:
     """Run a Prometheus as compose/ configures it, with its alerts, all of it sixty times as fast."""
     url = f"http://127.0.0.1:{free_port()}"
-    for name in ("prometheus.yml", "alerts.yml"):
+    for name in ("prometheus.yml", *RULE_FILES):
         (folder / name).write_text(sixty_times_faster((COMPOSE / name).read_text()))
     command = [
         backends / "prometheus",

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.integration
 # that is there from then on, and never rises.
 RUNS = {
     "healthy": (["", "", ""], set()),
-    "slow": (["", "", "slow"], {"TrainingRankSlow"}),
+    "late": (["", "", "late"], {"TrainingRankLate"}),
     "nan": (["nan"], {"TrainingLossNotFinite", "TrainingStatNotFinite"}),
     "hang": (["hang"], {"TrainingWithoutSteps"}),
     "silent": (["", ""], {"TrainingRankSilent"}),
@@ -51,7 +51,7 @@ def test_each_fault_fires_its_alert_and_no_other(backends: Path, tmp_path: Path,
                 variables["OTEL_EXPORTER_OTLP_LOGS_ENDPOINT"] = logs
             job = prometheus.training(tmp_path / run, run, dict(enumerate(faults)), variables)
             jobs[run] = ranks.enter_context(job)
-        steps = "count by (training_run_id) (training:step_time:seconds)"
+        steps = "count by (training_run_id) (training_steps_total)"
         eventually(lambda: len(prometheus.query(steps)) == len(RUNS), "not all runs have begun")
         for run in ("nan", "hang"):
             jobs[run].trigger()
@@ -68,6 +68,10 @@ def test_each_fault_fires_its_alert_and_no_other(backends: Path, tmp_path: Path,
         assert re.fullmatch(
             r"vision/train starved: steps take \d+ % of the time of rank 1 on \S+, data takes \d+ %",
             summaries["TrainingGoodputLow"],
+        )
+        assert re.fullmatch(
+            r"vision/train late: rank 2 of group all on \S+ is late in data by 60.0 ms per step, 63 % of the step",
+            summaries["TrainingRankLate"],
         )
         losses = prometheus.query('count_over_time(ALERTS{alertname="TrainingLossNotFinite"}[10m])')
         assert {"loss_mean", "train_loss"} == {each["metric"]["metric"] for each in losses}

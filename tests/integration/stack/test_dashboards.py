@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from .filling import Store
 
-BOARDS = ("overview", "time", "stragglers", "waits", "pipeline")
+BOARDS = ("overview", "time", "ranks", "waits", "pipeline")
 DEMO = ROOT / "docs" / "examples" / "train_char_model.py"
 
 # Empty by right where all is well, and where nothing has ended.
@@ -49,7 +49,7 @@ def prometheus(backends: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
         lost = 'training_time_seconds_total{training_activity="step"} > 0.5'
         with found.training(folder / "job", "run-7", {0: ""}, faulty):
             eventually(lambda: found.query(lost), "the first attempt makes no steps")
-        ranks = {0: "", 1: "events", 2: "slow", 3: "nan", 4: ""}
+        ranks = {0: "", 1: "events", 2: "slow,late", 3: "nan", 4: ""}
         with (
             found.training(folder / "job", "run-7", ranks, {**faulty, "TORCHELASTIC_RESTART_COUNT": "1"}) as job,
             found.training(folder / "other", "run-7", {0: ""}),
@@ -124,6 +124,23 @@ def test_processes_are_counted_by_service(prometheus: Store) -> None:
 
 
 @pytest.mark.integration
+def test_stopped_processes_are_listed(prometheus: Store) -> None:
+    """The killed rank and the rank of the first attempt have stopped; the longest silence of the others is short."""
+    opened = board("ranks", prometheus, "vision")
+
+    def stopped() -> set[tuple[str, str]]:
+        """Return attempt and rank of each process that has stopped."""
+        (target,) = opened.targets("Processes that have stopped in the time shown")
+        found = [each["metric"] for each in opened._ask(target, opened.variables())]
+        return {(each["training_attempt"], each["training_rank"]) for each in found}
+
+    eventually(lambda: {("0", "0"), ("1", "4")} == stopped(), "not the processes that have stopped are listed")
+    (target,) = opened.targets("The longest silences")
+    silences = {each["metric"]["training_rank"]: each["values"] for each in opened._ask(target, opened.variables())}
+    assert all(0 <= float(silences[rank][-1][1]) < 5 for rank in "0123")
+
+
+@pytest.mark.integration
 def test_values_are_joined_with_their_steps(prometheus: Store) -> None:
     """In a panel by step, both queries return the same times and curves, and a value belongs to its step."""
     opened = board("overview", prometheus)
@@ -195,6 +212,7 @@ def test_each_rank_run_and_metric_is_offered(prometheus: Store) -> None:
         "step": ["step_time_mean_seconds"],
         "gradient": ["gradient_norm_mean"],
         "histogram": ["step_time_histogram_seconds"],
+        "recorded": ["loss", "step_time", "training_stage_duration"],
         "number": ["learning_rate", "train_loss"],
         "metric": sorted(
             [
@@ -204,6 +222,7 @@ def test_each_rank_run_and_metric_is_offered(prometheus: Store) -> None:
                 "training_goodput_ratio",
                 "training_mfu_ratio",
                 "training_samples_rate",
+                "training_stage_duration_mean_seconds",
                 "training_step",
             ]
         ),
@@ -238,21 +257,27 @@ def telling(command: Sequence[str], prometheus: Store, folder: Path) -> Iterator
 
 @pytest.mark.integration
 def test_the_demo_is_shown(backends: Path, tmp_path: Path) -> None:
-    """A process without a launcher, that says neither a run nor a rank: all that is there is on the boards."""
+    """A process without a launcher, a run, a rank and stages: all that is there is on the boards."""
     with store(backends, tmp_path) as prometheus:
+        ranks = board("ranks", prometheus)
+        of_stages = {each["title"] for each in ranks.content["panels"] if "training:" in json.dumps(each)}
         choices = ["--seconds=60", "--hidden=32", f"--run-dir={tmp_path / 'run'}", "--distributions=both"]
         command = [sys.executable, str(DEMO), *choices]
         with telling(command, prometheus, tmp_path):
             for name in BOARDS:
-                settle(board(name, prometheus), OF_FAULTS | OF_RESTARTS | OF_ENDS | OF_GPUS)
+                settle(board(name, prometheus), OF_FAULTS | OF_RESTARTS | OF_ENDS | OF_GPUS | of_stages)
 
 
 @pytest.mark.integration
 def test_a_simulation_is_shown(backends: Path, tmp_path: Path) -> None:
-    """With histograms of its step times nothing is empty but what is so where all is well."""
+    """With histograms of its step times nothing is empty but what is so where all is well; its late rank is found."""
     with store(backends, tmp_path) as prometheus:
         size = ("--ranks=4", "--stats=5", "--windows=1000", "--window=0.25")
-        command = [sys.executable, "-m", "monitel_otlp", "simulate", *size, "--distributions=histogram"]
+        options = ("--distributions=histogram", "--late=backward:2:10ms")
+        command = [sys.executable, "-m", "monitel_otlp", "simulate", *size, *options]
         with telling(command, prometheus, tmp_path):
             for name in BOARDS:
                 settle(board(name, prometheus), OF_FAULTS | OF_RESTARTS | OF_ENDS)
+            (suspect,) = prometheus.query("topk(1, avg_over_time(training:suspect:seconds[10s]))")
+    assert ("2", "backward") == (suspect["metric"]["training_rank"], suspect["metric"]["training_stage"])
+    assert pytest.approx(0.01, rel=0.1) == float(suspect["value"][1])

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from tests.integration.conftest import COMPOSE
 
+from .filling import RULE_FILES
+
 yaml = pytest.importorskip("yaml", reason="pip install pyyaml")
 
 SETTINGS = dict(re.findall(r"^([A-Z]\w*)=(.*)$", (COMPOSE / ".env").read_text(), re.MULTILINE))
@@ -45,6 +47,12 @@ def test_volumes_are_named_and_files_are_there(name: str) -> None:
             assert (COMPOSE / source).exists()
         else:
             assert source in FILE["volumes"]
+
+
+def test_prometheus_has_its_rule_files() -> None:
+    """Each rule file of the configuration, and no other one, is mounted beside it."""
+    mounted = {volume.split(":")[1] for volume in SERVICES["prometheus"]["volumes"] if ".yml:" in volume}
+    assert {f"/etc/prometheus/{name}" for name in ("prometheus.yml", *RULE_FILES)} == mounted
 
 
 def test_profiles() -> None:

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.integration.conftest import COMPOSE
 
+from .filling import RULE_FILES
+
 if TYPE_CHECKING:
     from pathlib import Path
 
 yaml = pytest.importorskip("yaml", reason="pip install pyyaml")
 
-ALERTS = COMPOSE / "alerts.yml"
+RULES = [COMPOSE / name for name in RULE_FILES]
 FILES = sorted((COMPOSE / "tests").glob("*.yml"))
 _FIRST_WITH_OTLP = (2, 55)  # the first promtool that accepts promoted attributes in a configuration
 
@@ -48,12 +50,16 @@ def test_every_alert_has_a_firing_and_a_silent_case() -> None:
     """An alert without tests is found here."""
     names = {
         rule["alert"]
-        for group in yaml.safe_load(ALERTS.read_text())["groups"]
+        for file in RULES
+        for group in yaml.safe_load(file.read_text())["groups"]
         for rule in group["rules"]
         if "alert" in rule
     }
     cases: list[dict[str, Any]] = [
-        case for file in FILES for test in yaml.safe_load(file.read_text())["tests"] for case in test["alert_rule_test"]
+        case
+        for file in FILES
+        for test in yaml.safe_load(file.read_text())["tests"]
+        for case in test.get("alert_rule_test", [])
     ]
     assert names == {case["alertname"] for case in cases if case.get("exp_alerts")}
     assert names == {case["alertname"] for case in cases if not case.get("exp_alerts")}
@@ -61,13 +67,14 @@ def test_every_alert_has_a_firing_and_a_silent_case() -> None:
 
 def test_rules_and_configuration_are_valid(promtool: str, tmp_path: Path) -> None:
     """A promtool that does not know the section ``otlp`` checks the rest: the stack's Prometheus reads all of it."""
-    run(promtool, "check", "rules", ALERTS)
+    run(promtool, "check", "rules", *RULES)
     content = yaml.safe_load((COMPOSE / "prometheus.yml").read_text())
     version = re.search(r"version (\d+)\.(\d+)", run(promtool, "--version"))
     assert version
     if (int(version[1]), int(version[2])) < _FIRST_WITH_OTLP:
         del content["otlp"]
-    shutil.copy(ALERTS, tmp_path)
+    for file in RULES:
+        shutil.copy(file, tmp_path)
     config = tmp_path / "prometheus.yml"
     config.write_text(yaml.safe_dump(content))
-    assert "1 rule files found" in run(promtool, "check", "config", config)
+    assert f"{len(RULES)} rule files found" in run(promtool, "check", "config", config)

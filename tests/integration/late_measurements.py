@@ -1,0 +1,132 @@
+"""Measurements of rows with hidden late ranks: the job that makes them, and Prometheus, to which they are sent."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from .conftest import ROOT
+from .late_rows import PAUSES, ROWS, Row
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from .stack.filling import Store
+    from .stack.lateness import Times
+
+TIMEOUT = 400  # seconds of the longest job, where each row is measured several times
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A row and what was measured in it.
+
+    Attributes:
+        row: The row.
+        times: Mean seconds of monitel's windows, by rank and stage.
+        counts: Numbers of samples of these windows.
+        sections: Seconds of each cycle by the job's own clock, by rank and section of the loop.
+        seconds: Mean seconds of a cycle by the job's own clock.
+        attempts: How often the row was measured.
+        quiet: Whether the machine made no rank late, by the job's own clock, when the row was measured last.
+    """
+
+    row: Row
+    times: Times
+    counts: frozenset[int]
+    sections: Mapping[int, Mapping[str, Sequence[float]]]
+    seconds: float
+    attempts: int
+    quiet: bool
+
+    @property
+    def clocked(self) -> Times:
+        """Mean seconds of the stages by the job's own clock, without the waits."""
+        return {rank: {stage: fmean(of[stage]) for stage in PAUSES} for rank, of in self.sections.items()}
+
+    @property
+    def run(self) -> str:
+        """The run id under which the row is stored."""
+        return f"{self.row.ranks} ranks: {self.row}"
+
+
+def measure(ranks: int, folder: Path, attempts: int = 4) -> list[Measured]:
+    """Run one job, which measures all rows of a number of ranks, each at most so often until the machine is quiet."""
+    folder.mkdir()
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks))
+    command = [*torchrun, "-m", "tests.integration.jobs.late_ranks_job", str(folder), str(attempts)]
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "MONITEL_"))}
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**variables, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+    assert 0 == done.returncode, done.stderr
+    written = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)]
+    return [
+        Measured(
+            row,
+            {rank: each["means"] for rank, each in enumerate(found)},
+            frozenset(count for each in found for count in each["counts"].values()),
+            {rank: each["sections"] for rank, each in enumerate(found)},
+            found[0]["seconds"],
+            found[0]["attempts"],
+            found[0]["quiet"],
+        )
+        for row, *found in zip((row for row in ROWS if row.ranks == ranks), *written, strict=True)
+    ]
+
+
+def send(store: Store, all_measured: Iterable[Measured]) -> None:
+    """Send the windows of all rows by OTLP, each row as a run, as the pipeline sends windows that end now."""
+    now = str(time.time_ns())
+    requests = [
+        {
+            "resource": {"attributes": _attributes(_identity(measured, rank))},
+            "scopeMetrics": [{"scope": {"name": "monitel"}, "metrics": [_metric(stages, now)]}],
+        }
+        for measured in all_measured
+        for rank, stages in measured.times.items()
+    ]
+    request = urllib.request.Request(
+        f"{store.url}/api/v1/otlp/v1/metrics",
+        json.dumps({"resourceMetrics": requests}).encode(),
+        {"Content-Type": "application/json"},
+    )
+    urllib.request.urlopen(request, timeout=30).close()
+
+
+def _identity(measured: Measured, rank: int) -> dict[str, str]:
+    return {
+        "service.namespace": "proof",
+        "service.name": "late-ranks",
+        "service.instance.id": f"{measured.run} {rank}",
+        "host.name": "localhost",
+        "training.run.id": measured.run,
+        "training.attempt": "0",
+        "training.rank": str(rank),
+    }
+
+
+def _metric(stages: Mapping[str, float], now: str) -> dict[str, Any]:
+    points = [
+        {"timeUnixNano": now, "asDouble": seconds, "attributes": _attributes({"training.stage": stage})}
+        for stage, seconds in stages.items()
+    ]
+    return {"name": "training.stage.duration.mean", "unit": "s", "gauge": {"dataPoints": points}}
+
+
+def _attributes(values: Mapping[str, str]) -> list[dict[str, Any]]:
+    return [{"key": key, "value": {"stringValue": value}} for key, value in values.items()]

@@ -1,0 +1,117 @@
+"""Four runs of known stage times, and what the rules must record of them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from . import lateness
+from .known_stages import KnownRank
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    Values = Mapping[Any, float]  # by labels
+    Times = dict[int, Mapping[str, float]]
+
+WORK = {"optimizer": 0.010, "other": 0.005, "data": 0.012, "forward": 0.030, "backward": 0.045}
+TIMES_THE_WORK = {"": 1, "first": 1, "second": 2}  # of each group
+
+
+def synchronous(ranks: Mapping[int, tuple[str, str]], late: Mapping[tuple[int, str], float]) -> list[KnownRank]:
+    """Return the ranks of a run in which all ranks wait for the last one in each step.
+
+    Args:
+        ranks: Host and group of each rank.
+        late: Seconds in addition to the work, by rank and stage.
+    """
+    random = Random(0)
+    work = {
+        rank: {
+            stage: TIMES_THE_WORK[group] * seconds * random.uniform(0.99, 1.01) + late.get((rank, stage), 0.0)
+            for stage, seconds in WORK.items()
+        }
+        for rank, (_, group) in ranks.items()
+    }
+    last = max(sum(stages.values()) for stages in work.values())
+    return [
+        KnownRank(
+            rank, *ranks[rank], {**stages, "sync": 0.004 * TIMES_THE_WORK[ranks[rank][1]] + last - sum(stages.values())}
+        )
+        for rank, stages in work.items()
+    ]
+
+
+RUNS = {
+    "late": synchronous(
+        {0: ("n0", ""), 1: ("n0", ""), 2: ("n1", ""), 3: ("n1", "")},
+        {(2, "data"): 0.030, (3, "backward"): 0.012},
+    ),
+    "pipeline": synchronous(
+        {0: ("n0", "first"), 1: ("n0", "first"), 2: ("n0", "first"), 3: ("n1", "second"), 4: ("n1", "second")},
+        {(3, "forward"): 0.020},
+    ),
+    "healthy": synchronous(dict.fromkeys(range(2), ("n0", "")), {}),
+    "alone": [KnownRank(0, "n0", "", WORK)],
+}
+HOSTS = {(run, str(each.rank)): each.host for run, ranks in RUNS.items() for each in ranks}
+
+
+def times() -> dict[tuple[str, str], Times]:
+    """Return the times of each rank and stage, by run and group."""
+    found: dict[tuple[str, str], Times] = defaultdict(dict)
+    for run, ranks in RUNS.items():
+        for each in ranks:
+            found[run, each.group][each.rank] = each.stages
+    return found
+
+
+TIMES = times()
+
+
+def suspects() -> Values:
+    """Return the lateness of each suspect."""
+    return {
+        (*of, str(rank), HOSTS[of[0], str(rank)], stage): seconds
+        for of, ranks in TIMES.items()
+        for seconds, rank, stage in lateness.suspects(ranks)
+    }
+
+
+def cycles() -> Values:
+    """Return the cycle of each group."""
+    return {of: sum(lateness.exposed(ranks).values()) for of, ranks in TIMES.items()}
+
+
+def awaited() -> Values:
+    """Return how much longer the others wait than each rank of a group of several."""
+    return {(*of, str(rank)): late for of, each in TIMES.items() for rank, late in lateness.rank_late(each).items()}
+
+
+def in_stage(stage: str) -> Values:
+    """Return the lateness in a stage of each rank of a group of several."""
+    return {
+        (*of, str(rank)): late
+        for of, each in TIMES.items()
+        for (rank, name), late in lateness.stage_late(each).items()
+        if name == stage
+    }
+
+
+def waits() -> Values:
+    """Return the share of waiting of each rank of a group of several."""
+    return {
+        (*of, str(rank)): stages["sync"] / cycles()[of]
+        for of, ranks in TIMES.items()
+        for rank, stages in ranks.items()
+        if len(ranks) > 1
+    }
+
+
+def over(choose: Callable[[list[float]], float], of_ranks: Values, labels: int = 2) -> Values:
+    """Return a value for the ranks with the same first labels."""
+    values = defaultdict(list)
+    for found, value in of_ranks.items():
+        values[found[:labels]].append(value)
+    return {found: choose(several) for found, several in values.items()}

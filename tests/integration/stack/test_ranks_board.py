@@ -1,0 +1,263 @@
+"""The board "Who holds the job up", compared with ranks of known times."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import time
+from contextlib import ExitStack
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree as ET
+
+import pytest
+from tests.integration.conftest import ROOT, eventually
+
+from . import lateness
+from .boards import board
+from .filling import store
+from .four_runs import HOSTS, RUNS, TIMES, WORK, awaited, cycles, in_stage, over, suspects, waits
+from .known_stages import training
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from .boards import Board
+    from .filling import Store
+
+    Values = Mapping[Any, float]  # by labels
+
+pytestmark = pytest.mark.integration
+
+RUN, GROUP, HOST = "training_run_id", "training_group", "host_name"
+RANK, STAGE = "training_rank", "training_stage"
+SUSPECT = (RUN, GROUP, RANK, HOST, STAGE)
+
+
+@pytest.fixture(scope="module")
+def opened(backends: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Board]:
+    """The board, opened while four runs train."""
+    folder = tmp_path_factory.mktemp("ranks")
+    with store(backends, folder) as prometheus, ExitStack() as stack:
+        for run, ranks in RUNS.items():
+            stack.enter_context(training(prometheus, folder / run, run, ranks))
+        eventually(lambda: complete(prometheus), "the rules have not recorded all ranks")
+        yield board("ranks", prometheus, "vision")
+
+
+def complete(prometheus: Store) -> bool:
+    """Return True if the rules had recorded all ranks a second ago: a minute of a real job."""
+    recorded = last(prometheus.query("training:cycle:seconds offset 1s"), RUN, GROUP)
+    return recorded == pytest.approx(cycles()) and len(awaited()) == len(
+        prometheus.query("training:rank_late:seconds offset 1s")
+    )
+
+
+def last(series: list[dict[str, Any]], *labels: str) -> Values:
+    """Return the last values of all series that have one at the last time, by these labels, which distinguish them."""
+    points = [(each["metric"], *(each.get("values") or [each["value"]])[-1]) for each in series]
+    end = max((at for _, at, _ in points), default=0)
+    found = {
+        tuple(metric.get(label, "") for label in labels): float(value) for metric, at, value in points if at == end
+    }
+    assert len(found) == sum(at == end for _, at, _ in points)
+    return found
+
+
+def shown(opened: Board, title: str, *labels: str, **choices: str) -> list[Values]:
+    """Return the last values of each query of a panel, by these labels."""
+    variables = {**opened.variables(), **choices}
+    targets = opened.targets(title)
+    assert targets, title
+    return [last(opened._ask(target, variables), *labels) for target in targets]
+
+
+def close(*values: Values) -> list[Any]:
+    """Return values to compare with; rules and tests add in different orders."""
+    return [pytest.approx(each, rel=1e-9, abs=1e-12) for each in values]
+
+
+def test_first_suspect_is_named(opened: Board) -> None:
+    """For each run with a late rank its first suspect, and none for a healthy run."""
+    (first,) = shown(opened, "First suspect", *SUSPECT)
+    late = {
+        run: max((item for item in suspects().items() if item[0][0] == run), key=lambda item: item[1])
+        for run in ("late", "pipeline")
+    }
+    assert [first] == close(dict(late.values()))
+    assert {("late", "", "2", "n1", "data"), ("pipeline", "second", "3", "n1", "forward")} == first.keys()
+    assert first["late", "", "2", "n1", "data"] == pytest.approx(0.030, abs=0.0005)
+    assert first["pipeline", "second", "3", "n1", "forward"] == pytest.approx(0.020, abs=0.0015)
+
+
+def test_tiles_show_cycle_waiting_and_ranks(opened: Board) -> None:
+    """Each run has its longest cycle, the share of waiting, and the number of ranks that can be compared."""
+    assert shown(opened, "Cycle", RUN) == close(over(max, cycles(), 1))
+    assert shown(opened, "Share of waiting", RUN) == close(over(max, over(fmean, waits()), 1))
+    assert shown(opened, "Ranks compared", RUN) == close(over(len, waits(), 1))
+
+
+def test_exposed_times_add_up_to_the_cycle(opened: Board) -> None:
+    """Bars have the longest stage of all first; shares over time add up to 1 in each group."""
+    truth = {(*of, stage): seconds for of, ranks in TIMES.items() for stage, seconds in lateness.exposed(ranks).items()}
+    (bars,) = shown(opened, "Exposed time per stage", RUN, GROUP, STAGE)
+    assert [bars] == close(truth)
+    assert list(bars.values()) == sorted(bars.values(), reverse=True)
+    for of, cycle in cycles().items():
+        assert sum(seconds for group, seconds in bars.items() if group[:2] == of) == pytest.approx(cycle)
+    assert shown(opened, "Cycle over time", RUN, GROUP) == close(cycles())
+    assert shown(opened, "Exposed time over time", RUN, GROUP, STAGE) == close(
+        {group: seconds / cycles()[group[0], group[1]] for group, seconds in truth.items()}
+    )
+
+
+def test_suspects_are_listed(opened: Board) -> None:
+    """Each with its lateness, the time that the others wait for it, and its share of the cycle; and over time."""
+    late = suspects()
+    assert {("2", "data"), ("3", "backward")} == {each[2::2] for each in late if each[0] == "late"}
+    assert shown(opened, "Suspects now", *SUSPECT) == close(
+        late,
+        {each: awaited()[each[:3]] for each in late},
+        {each: seconds / cycles()[each[0], each[1]] for each, seconds in late.items()},
+    )
+    assert shown(opened, "Suspects over time", *SUSPECT) == close(late)
+
+
+def test_one_group_is_chosen(opened: Board) -> None:
+    """All panels but those of a rank and of silent processes show the chosen group only."""
+    variables = {**opened.variables(), "group": "second", "stage": "forward"}
+    checked = 0
+    for panel in opened.content["panels"]:
+        for target in panel.get("targets", []):
+            if "training:" in target["expr"] and "$rank" not in target["expr"]:
+                found = [each["metric"] for each in opened._ask(target, variables)]
+                assert {"pipeline"} == {each[RUN] for each in found}, panel["title"]
+                assert {each.get(GROUP, "second") for each in found} == {"second"}
+                checked += 1
+    assert checked >= 17
+    (first,) = shown(opened, "First suspect", RUN, RANK, group="first")
+    assert not first
+
+
+def test_rank_is_beside_the_median(opened: Board) -> None:
+    """Each stage of a rank with the median of its group, or with the other rank of two."""
+    for rank, run, group in ((2, "late", ""), (3, "pipeline", "second"), (0, "healthy", "")):
+        ranks = TIMES[run, group]
+        found = shown(opened, "Rank $rank beside the median", RANK, STAGE, rank=str(rank), run=run)
+        others = [each for each in ranks if each != rank] if len(ranks) == 2 else list(ranks)
+        middle = {stage: median(ranks[each][stage] for each in others) for stage in ranks[rank]}
+        own = ranks[rank]
+        truth: list[Mapping[str, float]] = [own, middle, {stage: own[stage] - middle[stage] for stage in own}]
+        assert found == close(*({(str(rank), stage): each[stage] for stage in own} for each in truth))
+
+
+def test_rank_alone_is_beside_nothing(opened: Board) -> None:
+    """A rank without others has its times, and neither a median nor a lateness."""
+    own, *others = shown(opened, "Rank $rank beside the median", STAGE, rank="0", run="alone")
+    assert [own] == close({(stage,): seconds for stage, seconds in WORK.items()})
+    assert [{}, {}] == others
+
+
+def test_rank_is_shown_over_time(opened: Board) -> None:
+    """Its lateness in each stage, and the time that the others wait for it."""
+    stages, awaited = shown(opened, "Rank $rank over time", RUN, STAGE, rank="3", run="late|pipeline")
+    late = {
+        (run, stage): seconds
+        for run, group in (("late", ""), ("pipeline", "second"))
+        for (rank, stage), seconds in lateness.stage_late(TIMES[run, group]).items()
+        if rank == 3
+    }
+    ranks = {
+        (run, ""): lateness.rank_late(TIMES[run, group])[3] for run, group in (("late", ""), ("pipeline", "second"))
+    }
+    assert [stages, awaited] == close(late, ranks)
+
+
+@pytest.mark.parametrize("stage", ["data", "backward"])
+def test_ranks_are_compared_in_a_stage(opened: Board, stage: str) -> None:
+    """The latest and the earliest rank of each group; each rank in the histogram; hosts by their mean."""
+    late = in_stage(stage)
+    highest_lowest = [over(max, late), over(min, late)]
+    assert shown(opened, "$stage, later than the median", RUN, GROUP, stage=stage) == close(*highest_lowest)
+    assert shown(opened, "Ranks by lateness in $stage, now", RUN, GROUP, RANK, stage=stage) == close(late)
+    of_hosts = {(run, HOSTS[run, rank], rank): seconds for (run, _, rank), seconds in late.items()}
+    assert shown(opened, "$stage, the ten latest hosts", RUN, HOST, stage=stage) == close(over(fmean, of_hosts))
+
+
+def test_waiting_is_compared(opened: Board) -> None:
+    """The ten ranks for which the others wait longest, and the share of waiting over the ranks."""
+    ten = dict(sorted(awaited().items(), key=lambda item: item[1], reverse=True)[:10])
+    assert shown(opened, "Ranks that the others wait for", RUN, GROUP, RANK) == close(ten)
+    assert shown(opened, "Share of waiting over the ranks", RUN, GROUP) == close(
+        *(over(choose, waits()) for choose in (median, max, min))
+    )
+
+
+def test_queries_of_the_guide(opened: Board) -> None:
+    """Each query of docs/how-to/slow-rank.md gives the true numbers."""
+    page = (ROOT / "docs" / "how-to" / "slow-rank.md").read_text()
+    queries = dict(re.findall(r"^\| ([^|]+\?) \| `([^`]+)` \|$", page, re.MULTILINE))
+
+    def answer(question: str, *labels: str) -> Values:
+        return last(opened.store.query(queries.pop(question)), *labels)
+
+    late = suspects()
+    found = answer("Which ranks are late now?", *SUSPECT)
+    assert [found] == close(late)
+    assert list(found.values()) == sorted(found.values(), reverse=True)
+    assert [answer("How much of the cycle is that?", *SUSPECT)] == close(
+        {each: seconds / cycles()[each[0], each[1]] for each, seconds in late.items()}
+    )
+    assert [answer("Where does the time of a step go?", RUN, GROUP, STAGE)] == close(
+        {(*of, stage): seconds for of, ranks in TIMES.items() for stage, seconds in lateness.exposed(ranks).items()}
+    )
+    three = dict(sorted(awaited().items(), key=lambda item: item[1], reverse=True)[:3])
+    assert [answer("Which ranks do the others wait for?", RUN, GROUP, RANK)] == close(three)
+    stages = {(*each, stage): seconds for stage in WORK for each, seconds in in_stage(stage).items()}
+    assert [answer("What does rank 2 do, beside the others?", RUN, STAGE)] == close(
+        {(run, stage): seconds for (run, _, rank, stage), seconds in stages.items() if rank == "2"}
+    )
+    of_hosts = {(HOSTS[run, rank], stage, run, rank): seconds for (run, _, rank, stage), seconds in stages.items()}
+    assert [answer("Is it a host?", HOST, STAGE)] == close(over(fmean, of_hosts))
+    assert [answer("What share of its time does each rank wait?", RUN, RANK)] == close(
+        {(run, rank): share for (run, _, rank), share in waits().items()}
+    )
+    assert not queries
+
+
+def test_picture_is_drawn_from_the_answers(opened: Board) -> None:
+    """The script of the picture in the docs draws each stage as long as its exposed time, and a curve for a suspect."""
+    picture = runpy.run_path(str(ROOT / "tools" / "slow_rank_picture.py"))
+    store = picture["Store"](opened.store.url, "train")
+    runs: list[Any] = []
+    truth = {
+        (" ".join(filter(None, of)), stage): seconds
+        for of, ranks in TIMES.items()
+        for stage, seconds in lateness.exposed(ranks).items()
+    }
+
+    def all_ranks_are_recorded() -> bool:
+        """Return True if all ranks are in the middle of the time of each run, at which the script looks."""
+        runs[:] = store.runs(time.time(), 60)
+        found = {(run.name, stage): seconds for run in runs for stage, seconds in run.exposed.items()}
+        return [found] == close(truth)
+
+    eventually(all_ranks_are_recorded, "the middle of the runs has not all ranks")
+    late = next(run for run in runs if run.name == "late")
+    suspect = picture["Suspect"]("rank 2", [(late.begin, 0.010), (late.end, 0.020)])
+    root = ET.fromstring(picture["draw"](runs, [suspect]))
+    widths = {each.findtext("{*}title"): float(each.attrib["width"]) for each in root.iterfind(".//{*}rect")}
+    lengths = {
+        (name, stage): widths[f"{name}: {stage} {1e3 * seconds:.1f} ms"] for (name, stage), seconds in truth.items()
+    }
+    scale = sum(lengths.values()) / sum(truth.values())
+    assert lengths == pytest.approx({name: scale * seconds for name, seconds in truth.items()}, abs=0.2)
+    (line,) = (each.attrib["points"].split() for each in root.iterfind(".//{*}polyline"))
+    (begin, low), (end, high) = (map(float, point.split(",")) for point in line)
+    heights = {
+        each.text: float(each.attrib["y"]) - 5 for each in root.iterfind(".//{*}text")
+    }  # of the labels of the axis
+    assert begin < end
+    assert [low, high] == pytest.approx([heights["10"], heights["20"]], abs=0.2)
+    assert root.findtext("{*}desc") == "Suspects at the end: rank 2 by 20.0 ms."
