@@ -62,7 +62,7 @@ ROOM_LAYERS = {
     ],
     "engine": ["encoder", "metric_round", "exit_phases", "engine"],
     "system": ["gpus", "metrics"],
-    "commands": ["doctor", "replay", "cat", "ledger", "simulation", "simulated_rank", "simulate"],
+    "commands": ["doctor", "replay", "cat", "ledger", "simulated_stages", "simulation", "simulated_rank", "simulate"],
 }
 
 MODULES = sorted(PACKAGE.rglob("*.py"))

@@ -19,7 +19,8 @@ from monitel_otlp.commands.doctor import examine
 from monitel_otlp.commands.ledger import show_ledger
 from monitel_otlp.commands.replay import replay_all
 from monitel_otlp.commands.simulate import simulate
-from monitel_otlp.commands.simulation import NAMED_STATS, SLOWDOWN, Report, Simulation
+from monitel_otlp.commands.simulated_stages import Lateness
+from monitel_otlp.commands.simulation import NAMED_STATS, Report, Simulation
 from monitel_otlp.config.environment import GRPC, HTTP
 from monitel_otlp.config.settings import DISTRIBUTIONS, default_roots, resolve
 from monitel_otlp.spool.spool import SpoolError
@@ -59,17 +60,24 @@ def main(arguments: list[str] | None = None) -> int:
     command.set_defaults(run=_doctor, interrupted="interrupted before every endpoint had answered")
     command = commands.add_parser(
         "simulate",
-        help="send the telemetry of a job with one process per rank; one rank is slow, and one has a loss of NaN",
+        help="send the telemetry of a job with one process per rank; one rank is late, and one has a loss of NaN",
         description="Send the telemetry of a training job: real Stats, events and wait counters, with one process and "
-        "one pipeline per rank. It takes as long as the windows last. One rank is slow, and one has a loss of NaN: try "
-        "to find them in your backend. Without an endpoint everything goes to the spool. The exit status is 1 if an "
-        "item was not delivered.",
+        "one pipeline per rank. It takes as long as the windows last. One rank is late in one stage of each step, so "
+        "that the others wait for it, and one rank has a loss of NaN: try to find them in your backend. Without an "
+        "endpoint everything goes to the spool. The exit status is 1 if an item was not delivered.",
     )
     command.add_argument("--ranks", type=_at_least(1), default=64, help="number of processes (%(default)s)")
     command.add_argument("--stats", type=_at_least(NAMED_STATS), default=50, help="Stats of each rank (%(default)s)")
     command.add_argument("--windows", type=_at_least(1), default=10, help="windows of each Stat (%(default)s)")
     command.add_argument("--window", type=_at_least(0.1), default=1.0, help="length of a window, seconds (%(default)s)")
     command.add_argument("--seed", type=_at_least(0), default=0, help="seed of the samples (%(default)s)")
+    command.add_argument(
+        "--late",
+        type=_lateness,
+        action="append",
+        metavar="STAGE:RANK:DELAY",
+        help="a delay such as data:2:30ms, or data:2:30ms/10 in one step of ten; repeatable (default: by the seed)",
+    )
     command.add_argument(
         "--distributions", choices=DISTRIBUTIONS, help="also export a HISTOGRAM of step.time, in this form"
     )
@@ -160,6 +168,13 @@ def _at_least(minimum: Number) -> Callable[[str], Number]:
     return convert
 
 
+def _lateness(text: str) -> Lateness:
+    try:
+        return Lateness.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
 def _simulate(arguments: argparse.Namespace) -> int:
     headers = dict(map(_header, arguments.header))
     folder = read_variables(CHOICES, {"spool_dir": None})
@@ -174,6 +189,7 @@ def _simulate(arguments: argparse.Namespace) -> int:
         headers,
         arguments.protocol,
         arguments.distributions,
+        arguments.late and tuple(arguments.late),
     )
     destinations = {each.public_url.removesuffix(f"/v1/{signal}") for signal, each in settings.endpoints.items()}
     if settings.offline:
@@ -198,7 +214,9 @@ def _print_outcome(simulation: Simulation, reports: list[Report], seconds: float
     lost = sum((Counter(each.dropped) for each in reports), Counter[str]())
     reasons = f" ({', '.join(f'{reason} {items:,}' for reason, items in lost.items())})" if lost else ""
     print(f"outcome     {exported:,} acknowledged, {spooled:,} on disk, {lost.total():,} dropped{reasons}")
-    print(f"slow        rank {simulation.slow_rank}: step.time is {SLOWDOWN:g} times that of the others")
+    for delay in simulation.delays:
+        if delay.seconds:
+            print(f"late        {delay}")
     print(f"NaN         rank {simulation.nan_rank}: loss, in window {simulation.nan_window + 1}")
     if dead := simulation.ranks - len(reports):
         print(f"monitel_otlp: {_count(dead, 'rank')} ended without a report", file=sys.stderr)

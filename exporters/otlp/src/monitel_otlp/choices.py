@@ -33,8 +33,6 @@ def check_ranks(ranks: object) -> None:
     Raises:
         ValueError: It is neither ``"all"`` nor ``"zero"``.
     """
-    if ranks == "digest":
-        raise ValueError("ranks='digest' was removed: use ranks='all', and let the backend aggregate over the ranks")
     if ranks not in RANKS:
         raise ValueError(f"ranks must be 'all' or 'zero', got {ranks!r}")
 

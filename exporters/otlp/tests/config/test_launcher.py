@@ -218,8 +218,7 @@ def test_rank_zero_exports_with_ranks_zero(
 @pytest.mark.parametrize(
     ("ranks", "advice"),
     [
-        ("digest", "ranks='digest' was removed: use ranks='all', and let the backend aggregate over the ranks"),
-        ("Digest", "ranks must be 'all' or 'zero', got 'Digest'"),
+        ("Zero", "ranks must be 'all' or 'zero', got 'Zero'"),
         ("none", "ranks must be 'all' or 'zero', got 'none'"),
         ("", "ranks must be 'all' or 'zero', got ''"),
     ],

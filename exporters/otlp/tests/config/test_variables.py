@@ -45,7 +45,7 @@ VALUES: dict[str, tuple[str, object]] = {
 WRONG = {
     "spool_dir": [__file__, f"{__file__}/below"],
     "distributions": ["exponential", "1"],
-    "ranks": ["digest", "0"],
+    "ranks": ["none", "0"],
     "sigterm": ["maybe", "15"],
     "logging_level": ["LOUD", "-1", "1.5"],
     "span_budget": ["0", "-1", "many", "1.5", "9" * 5000],

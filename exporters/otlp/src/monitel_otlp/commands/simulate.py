@@ -36,6 +36,7 @@ def simulate(simulation: Simulation) -> tuple[list[Report], bool]:
     """
     context = get_context("forkserver")
     context.set_forkserver_preload([__name__])
+    begin_ns = time.time_ns()
     run_id = time.strftime(f"simulate-%Y%m%d-%H%M%S-{os.getpid()}")
     running, stop = context.Pipe(duplex=False)  # the ranks run until stop is closed
     ends = []
@@ -44,8 +45,9 @@ def simulate(simulation: Simulation) -> tuple[list[Report], bool]:
             environment = {**os.environ, **_launcher_variables(simulation, rank, run_id)}
             try:
                 ours, theirs = context.Pipe(duplex=False)
-                arguments = (simulation, rank, environment, running, theirs)
-                context.Process(target=run_rank, args=arguments, daemon=True).start()
+                arguments = (simulation, rank, environment, begin_ns)
+                ends_of_pipes = {"running": running, "parent": theirs}
+                context.Process(target=run_rank, args=arguments, kwargs=ends_of_pipes, daemon=True).start()
             except OSError as error:
                 raise ValueError(f"rank {rank} of {simulation.ranks} cannot be started here: {error}") from error
             theirs.close()

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import monitel
 from monitel.testing import ManualClock
-from monitel_otlp.commands.simulation import NAMED_STATS, SLOWDOWN, Report
+from monitel_otlp.commands.simulated_stages import SHARES, SYNC
+from monitel_otlp.commands.simulation import NAMED_STATS, Report
 from monitel_otlp.configuration import configure
 
 if TYPE_CHECKING:
@@ -22,12 +23,10 @@ if TYPE_CHECKING:
     from monitel_otlp.commands.simulation import Simulation
     from monitel_otlp.pipeline import Pipeline
 
-_STEPS_PER_WINDOW = 10  # of a healthy rank
-_LOADING_SHARE = 0.2  # of a step
 _SAMPLES_PER_STEP = 8
 _TOKENS_PER_SAMPLE = 512
 _SKIP_EVERY = 20  # steps; a gradient scaler tries a larger scale at such intervals, and skips the step that overflows
-_HEALTHY_MFU = 0.4
+_HEALTHY_MFU = 0.4  # if no rank is late
 _END_TIMEOUT = 30.0  # seconds; all ranks of the job end at the same time on one machine
 
 
@@ -35,6 +34,8 @@ def run_rank(
     simulation: Simulation,
     rank: int,
     environment: Mapping[str, str],
+    begin_ns: int,
+    *,
     running: connection.Connection,
     parent: connection.Connection,
 ) -> None:
@@ -44,6 +45,7 @@ def run_rank(
         simulation: The job.
         rank: This rank.
         environment: All environment variables of the process.
+        begin_ns: Start of the first step on all ranks, Unix ns.
         running: Becomes readable when the rank must stop.
         parent: Receives a message for each window, and then the report.
     """
@@ -58,7 +60,7 @@ def run_rank(
             distributions=simulation.distributions,
             run_events=False,  # the program that simulates is not a run
         )
-        with ManualClock(time.time_ns()) as clock:
+        with ManualClock(begin_ns) as clock:
             _train(simulation, rank, _SimulatedTime(clock, running, parent))
         complete = pipeline.shutdown(_END_TIMEOUT)
     with suppress(OSError):  # the parent may have ended
@@ -84,16 +86,17 @@ def _report(rank: int, pipeline: Pipeline, events: list[monitel.Event], stderr: 
 
 
 class _SimulatedTime:
-    """The time of the Stats. It advances in whole steps, and never before the real time.
+    """The time of the Stats, the same on all ranks. It advances in whole stages, and never before the real time.
 
-    On a machine that is too small for so many ranks it falls behind the real time, and no window is skipped.
+    A rank that starts late catches up. On a machine that is too small for so many ranks the time falls behind the real
+    time, and no window is skipped.
     """
 
     def __init__(self, clock: ManualClock, running: connection.Connection, parent: connection.Connection) -> None:
         self._clock = clock
         self._running = running
         self._parent = parent
-        self._begin = time.monotonic()
+        self._begin = time.monotonic() - (time.time_ns() - clock.time_ns()) / 1e9
         self.windows = 0  # complete ones
         self.stopped = False
 
@@ -102,8 +105,9 @@ class _SimulatedTime:
         """Seconds since the beginning."""
         return self._clock.monotonic_ns() / 1e9
 
-    def advance(self, seconds: float) -> None:
-        """Wait until so many seconds have passed, or until the rank must stop."""
+    def advance(self, nanoseconds: int) -> None:
+        """Wait until so much time has passed, or until the rank must stop."""
+        seconds = nanoseconds / 1e9
         due = self._begin + self.elapsed + seconds
         self.stopped = self._running.poll(max(0.0, due - time.monotonic()))
         self._clock.advance(seconds)
@@ -120,7 +124,7 @@ class _Progress:
     """The counters of a rank, and the numbers that it logs at the end of each window.
 
     Args:
-        healthy_rate: Samples per second of a healthy rank.
+        healthy_rate: Samples per second of a rank if no rank is late.
     """
 
     def __init__(self, clock: _SimulatedTime, healthy_rate: float) -> None:
@@ -159,30 +163,35 @@ def _train(simulation: Simulation, rank: int, clock: _SimulatedTime) -> None:
     window = simulation.window
     loss = monitel.Stat("loss", every, window, attributes={"split": "train"})
     timed = [*every, monitel.HISTOGRAM] if simulation.distributions else every
-    step_time = monitel.Stat("step.time", timed, window, unit="s", description="Computing one step")
+    step_time = monitel.Stat("step.time", timed, window, unit="s", description="One step, with the wait for the others")
     gradient_norm = monitel.Stat("gradient.norm", every, window)
     layers = [
         monitel.Stat("layer.gradient.norm", every, window, attributes={"layer": layer})
         for layer in range(simulation.stats - NAMED_STATS)
     ]
+    stages = {
+        stage: monitel.Stat(
+            "training.stage.duration", [monitel.MEAN], window, unit="s", attributes={"training.stage": stage}
+        )
+        for stage in [*SHARES, *([SYNC] if simulation.ranks > 1 else [])]
+    }
     loading = monitel.WaitCounter("data.loading")
-    healthy = window / _STEPS_PER_WINDOW
-    usual = healthy * (SLOWDOWN if rank == simulation.slow_rank else 1)
-    progress = _Progress(clock, _SAMPLES_PER_STEP / healthy)
-    step = 0
+    progress = _Progress(clock, _SAMPLES_PER_STEP / simulation.step)
     nan_is_due = rank == simulation.nan_rank
-    while True:
-        length = usual * rng.uniform(0.9, 1.1)
+    for step, times in enumerate(simulation.stage_times(rank), 1):
         if clock.stopped:
             return
+        length = sum(times.values()) / 1e9
         if clock.elapsed + length >= simulation.windows * window:
             break
-        step += 1
         monitel.set_step(step)
-        with loading.guard(), monitel.activity("data"):
-            clock.advance(_LOADING_SHARE * length)
         with step_time.time():
-            clock.advance((1 - _LOADING_SHARE) * length)
+            clock.advance(times["optimizer"] + times["other"])
+            with loading.guard(), monitel.activity("data"):
+                clock.advance(times["data"])
+            clock.advance(times["forward"] + times["backward"] + times.get(SYNC, 0))
+        for stage, time_ns in times.items():
+            stages[stage].add(time_ns / 1e9)
         progress.count(step)
         expected = 4 * step**-0.3
         if clock.elapsed >= (clock.windows + 1) * window:

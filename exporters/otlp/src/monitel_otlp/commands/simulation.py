@@ -6,12 +6,15 @@ import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from monitel_otlp.commands.simulated_stages import SHARES, Lateness, stage_times
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-SLOWDOWN = 2.5  # factor of the slow rank's step times
 NAMED_STATS = 3  # loss, step.time, gradient.norm; the others are layer.gradient.norm, one per layer
+STEPS_PER_WINDOW = 10  # if no rank is late
+_LATE_SHARE = 0.3  # the default delay, as a share of a step
 
 
 @dataclass(frozen=True)
@@ -20,14 +23,18 @@ class Simulation:
 
     Args:
         ranks: Number of processes.
-        stats: Stats of each rank, at least :data:`NAMED_STATS`.
+        stats: Stats of each rank besides those of the stages, at least :data:`NAMED_STATS`.
         windows: Windows of each Stat.
         window: Length of a window in seconds, a multiple of 1 ms. A window really takes this long.
-        seed: Makes the samples, the slow rank and the rank with a NaN reproducible.
+        seed: Makes the samples, the times, the late rank and the rank with a NaN reproducible.
         endpoint: Base URL, as for :func:`monitel_otlp.configure`.
         headers: Sent with each request.
         protocol: OTLP protocol, as for :func:`monitel_otlp.configure`.
         distributions: Form in which the HISTOGRAM of the step times is exported; None: they have no HISTOGRAM.
+        late: The delays; None: the seed determines one.
+
+    Raises:
+        ValueError: A delay is for a rank that does not exist, or so long that a window could be without a step.
     """
 
     ranks: int
@@ -39,26 +46,47 @@ class Simulation:
     headers: Mapping[str, str] = field(default_factory=dict)
     protocol: str | None = None
     distributions: str | None = None
+    late: tuple[Lateness, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Check the delays."""
+        for each in self.late or ():
+            if each.rank >= self.ranks:
+                raise ValueError(f"there is no rank {each.rank} to be late: the ranks are 0 to {self.ranks - 1}")
+        if (delay := sum(each.seconds for each in self.late or ())) > self.window / 2:
+            raise ValueError(
+                f"the delays must be at most half a window together ({self.window / 2:g} s), got {delay:g} s"
+            )
 
     @property
-    def slow_rank(self) -> int:
-        """The rank whose steps take :data:`SLOWDOWN` times as long."""
-        return self._draw()[0]
+    def step(self) -> float:
+        """Duration of a usual step in seconds."""
+        return self.window / STEPS_PER_WINDOW
+
+    @property
+    def delays(self) -> tuple[Lateness, ...]:
+        """The delays of the job."""
+        return self._draw()[2] if self.late is None else self.late
 
     @property
     def nan_rank(self) -> int:
-        """The rank that records one loss of NaN. It is not the slow rank, unless there is only one rank."""
-        return self._draw()[1]
+        """The rank that records one loss of NaN. It is not the drawn late rank, unless there is only one rank."""
+        return self._draw()[0]
 
     @property
     def nan_window(self) -> int:
         """The index of the window with the NaN."""
-        return self._draw()[2]
+        return self._draw()[1]
 
-    def _draw(self) -> tuple[int, int, int]:
+    def stage_times(self, rank: int) -> Iterator[dict[str, int]]:
+        """Yield the nanoseconds of each stage of a rank, step by step, without end."""
+        return stage_times(self.seed, self.ranks, self.step, self.delays, rank)
+
+    def _draw(self) -> tuple[int, int, tuple[Lateness, ...]]:
         rng = random.Random(self.seed)  # noqa: S311  a draw, not a secret
-        slow, nan = rng.sample(range(self.ranks), 2) if self.ranks > 1 else (0, 0)
-        return slow, nan, rng.randrange(self.windows)
+        late, nan = rng.sample(range(self.ranks), 2) if self.ranks > 1 else (0, 0)
+        nan_window = rng.randrange(self.windows)
+        return nan, nan_window, (Lateness(rng.choice([*SHARES]), late, _LATE_SHARE * self.step),)
 
 
 @dataclass(frozen=True)
