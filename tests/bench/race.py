@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 from itertools import count
+from time import perf_counter
 from timeit import Timer
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,13 @@ if TYPE_CHECKING:
 _ROUND_SECONDS = 0.001  # short: what disturbs one contender is likely to disturb its neighbours
 
 
-def timed(code: str, prepare: Callable[[], dict[str, Any]], calls: int | None = None, unrolled: int = 1) -> Contender:
+def timed(
+    code: str,
+    prepare: Callable[[], dict[str, Any]],
+    calls: int | None = None,
+    unrolled: int = 1,
+    clock: Callable[[], float] = perf_counter,
+) -> Contender:
     """Make a contender of some code; garbage collection is off while it runs (timeit's doing).
 
     Args:
@@ -27,9 +34,10 @@ def timed(code: str, prepare: Callable[[], dict[str, Any]], calls: int | None = 
         prepare: Gives the local names of ``code``, anew for each round; its own time does not count.
         calls: How many calls ``code`` makes.
         unrolled: How often a repeated call stands in the loop.
+        clock: Measures, in seconds: ``time.thread_time`` leaves out what other threads and processes do.
     """
     setup = "names = prepare()\n" + "\n".join(f"{name} = names[{name!r}]" for name in prepare())
-    timer = Timer("\n".join([code] * unrolled), setup, globals={"prepare": prepare})
+    timer = Timer("\n".join([code] * unrolled), setup, clock, {"prepare": prepare})
     number = 1 if calls else _loops_for(timer)
     return lambda: timer.timeit(number) * 1e9 / (number * (calls or unrolled))
 

@@ -34,7 +34,7 @@ _SUBJECTS = (
         "importing",
     ),
     *("torch_steps", "torch_tensors", "pipeline", "encoding", "exporting", "yielding", "spans"),
-    *("expiry", "flushing", "ending", "writer", "ranks", "collector"),
+    *("expiry", "flushing", "ending", "writer", "ranks", "collector", "aggregates"),
 )
 _BOTH_TWINS = {"adding", "threads", "distributions", "queueing", "ledger"}
 
@@ -71,7 +71,7 @@ def _measure(subject: str, switch: str) -> list[Row]:
         env={**kept, _SWITCH: switch, "PYTHONPATH": str(_HERE)},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1200,
         check=False,
     )
     if done.returncode:

@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from processes import cpu_ns
 from row import Row
 
 _RANKS, _STATS, _WINDOWS = 64, 50, 10
@@ -25,12 +26,6 @@ def config(port: int, forward_to: str) -> dict[str, Any]:
         "exporters": {"otlp_http": {"endpoint": forward_to}},
         "service": {"telemetry": {"metrics": {"level": "none"}}, "pipelines": {"metrics": pipeline, "logs": pipeline}},
     }
-
-
-def cpu_ns(pid: int) -> float:
-    """CPU time of a process so far."""
-    user, system = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[11:13]
-    return 1e9 * (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def spent(program: Path, interval_ms: int) -> tuple[float, int, int]:

@@ -1,38 +1,50 @@
-"""Cost of ``monitel.torch.instrument()`` per training step, beside nv-one-logger."""
+"""Cost of ``monitel.torch.instrument()`` per training step and per wait for other ranks, beside nv-one-logger."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from itertools import count
+from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from tempfile import TemporaryDirectory
+from time import thread_time
+from typing import Any
 
+from instrumenting import instrumented
 from peers import one_logger_iteration
 from race import optional, race, timed
 from row import Row
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-_BUDGET_NS = 3000
 _CALLS = 2000
 _PEER = "nv-one-logger, an iteration"
 _RATES = {"samples_per_step": 32, "tokens_per_step": 4096, "flops_per_step": 1e12, "peak_flops": 1e15}
-_ASKED: dict[str, dict[str, Any]] = {
-    "torch: steps and batches": {},
-    "torch: the same, rates and utilisation": _RATES,
-    "torch: the same, and phases": {"phases": True, **_RATES},
+#: Options of each contender, and the budget for what it costs above bare torch, in ns.
+_ASKED: dict[str, tuple[dict[str, Any], float]] = {
+    "torch: steps and batches": ({"stages": False}, 3000),
+    "torch: the same, and stages": ({}, 8000),
+    "torch: the same, rates and utilisation": (_RATES, 8000),
 }
-_BUDGETED = set(list(_ASKED)[:2])  # phases are extra
+_WITHOUT, _WITH = list(_ASKED)[:2]
+_STAGES = "torch: stages of a step alone"
+_STAGES_NS = 5000
+#: Costs in a job of two ranks, above bare torch, and their budgets in ns.
+_RANKS: dict[str, float] = {
+    "torch: a backward in a job of two ranks, above one in a job of one rank": 25_000,
+    "torch: a wait for other ranks": 1000,
+}
 
 
 def main() -> None:
-    """Measure one batch of a DataLoader and one step of an optimizer that does nothing."""
+    """Measure a batch of a DataLoader, a backward, and one step of an optimizer that does nothing."""
     torch: Any = optional("torch")
     if torch is None:
-        for what in _ASKED:
-            Row(what, None, most=_BUDGET_NS if what in _BUDGETED else None).put()
+        for what, (_, most) in _ASKED.items():
+            Row(what, None, most=most).put()
+        for what, most in {_STAGES: float(_STAGES_NS), **_RANKS}.items():
+            Row(what, None, most=most).put()
         return
-    import monitel.torch
 
     class Optimizer(torch.optim.Optimizer):  # type: ignore[misc]
         def step(self, closure: Any = None) -> None: ...
@@ -41,35 +53,56 @@ def main() -> None:
         def __iter__(self) -> count[int]:
             return count()
 
-    optimizer = Optimizer([torch.nn.Parameter(torch.ones(1))], {})
-    batches = iter(torch.utils.data.DataLoader(Numbers(), batch_size=None))
-
-    def prepare(choices: dict[str, Any] | None) -> Callable[[], dict[str, Any]]:
-        def instrumented() -> dict[str, Any]:
-            running = monitel.torch.instrument(**(choices or {}))
-            if choices is None:
-                running.uninstrument()
-            return {"batches": batches, "step": optimizer.step}
-
-        return instrumented
-
+    weight = torch.nn.Parameter(torch.ones(1))
+    names = {
+        "batches": iter(torch.utils.data.DataLoader(Numbers(), batch_size=None)),
+        "backward": weight.sum().backward,
+        "step": Optimizer([weight], {}).step,
+    }
     # Long rounds: a class whose method was just replaced is slow for a while.
-    code = f"for _ in range({_CALLS}): next(batches); step()"
-    asked: dict[str, dict[str, Any] | None] = {"bare": None, **_ASKED}
-    contenders = {what: timed(code, prepare(choices), calls=_CALLS) for what, choices in asked.items()}
+    code = f"for _ in range({_CALLS}): next(batches); backward(retain_graph=True); step()"
+    asked: dict[str, dict[str, Any] | None] = {"bare": None, **{what: options for what, (options, _) in _ASKED.items()}}
+    contenders = {
+        what: timed(code, instrumented(options, names), _CALLS, clock=thread_time) for what, options in asked.items()
+    }
     if (iteration := one_logger_iteration()) is not None:
-        contenders[_PEER] = timed(f"for _ in range({_CALLS}): iteration()", lambda: {"iteration": iteration}, _CALLS)
+        code = f"for _ in range({_CALLS}): iteration()"
+        contenders[_PEER] = timed(code, lambda: {"iteration": iteration}, _CALLS, clock=thread_time)
     _put(race(contenders))
+    _measure_ranks()
 
 
 def _put(costs: dict[str, list[float]]) -> None:
-    for what in _ASKED:
+    for what, (_, most) in _ASKED.items():
         above = [mine - bare for mine, bare in zip(costs[what], costs["bare"], strict=True)]
-        row = Row(what, median(above), most=_BUDGET_NS if what in _BUDGETED else None)
+        row = Row(what, median(above), most=most)
         if _PEER in costs:
             row.peer, row.peer_value = _PEER, median(costs[_PEER])
             row.ratio = median(mine / theirs for mine, theirs in zip(above, costs[_PEER], strict=True))
         row.put()
+    more = [mine - others for mine, others in zip(costs[_WITH], costs[_WITHOUT], strict=True)]
+    Row(_STAGES, median(more), most=_STAGES_NS).put()
+
+
+def _measure_ranks() -> None:
+    """Run ``two_ranks.py`` in two processes, of which the first one prints its costs."""
+    script = Path(__file__).with_name("two_ranks.py")
+    with TemporaryDirectory() as folder:
+        arguments = [f"file://{folder}/store"]
+        environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
+        ranks = [
+            subprocess.Popen([sys.executable, script, *arguments, str(rank)], env=environment, stdout=subprocess.PIPE)
+            for rank in range(2)
+        ]
+        try:
+            outputs = [rank.communicate(timeout=200)[0] for rank in ranks]
+        finally:
+            for rank in ranks:
+                rank.kill()
+    if any(rank.returncode for rank in ranks):
+        raise SystemExit(f"{script.name} failed")
+    for (what, most), text in zip(_RANKS.items(), outputs[0].split(), strict=True):
+        Row(what, float(text), most=most).put()
 
 
 if __name__ == "__main__":
