@@ -4,8 +4,10 @@ The picture docs/pictures/slow-rank.svg was made by
 
     make stack-up
     export OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4318
-    torchrun --nproc-per-node 4 --rdzv-id healthy docs/examples/train_ddp.py --steps 1300
-    torchrun --nproc-per-node 4 --rdzv-id late docs/examples/train_ddp.py --steps 1300 --late data:2:30ms
+    export OTEL_RESOURCE_ATTRIBUTES=training.run.id=healthy
+    torchrun --nproc-per-node 4 docs/examples/train_ddp.py --steps 1300
+    export OTEL_RESOURCE_ATTRIBUTES=training.run.id=late
+    torchrun --nproc-per-node 4 docs/examples/train_ddp.py --steps 1300 --late data:2:30ms
     python tools/slow_rank_picture.py http://127.0.0.1:9090 docs/pictures/slow-rank.svg
 
 The queries are those of the dashboard's file; this script draws their answers, not Grafana.

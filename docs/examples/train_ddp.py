@@ -151,13 +151,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     monitel_otlp.configure(service_name="train-ddp", sigterm=True)  # torchrun ends ranks by SIGTERM when one fails
     monitel.torch.instrument(window_size=WINDOW)
     dist.init_process_group("gloo")
-    report(f"{arguments.steps:,} steps on {WORLD_SIZE} ranks; Ctrl-C ends the run early")
+    report(f"{arguments.steps:,} steps on {WORLD_SIZE} rank{'s' * (WORLD_SIZE > 1)}; Ctrl-C ends the run early")
+    if WORLD_SIZE == 1:
+        report("one rank has nothing to be compared with: start at least two")
     seconds = train(arguments)
     dist.destroy_process_group()
     report(f"a step took {1000 * seconds:.0f} ms on every rank")
     for late in arguments.late:
         report(f"injected: {late}")
-    report("find it in Prometheus by the query:")
+    report("the suspects in Prometheus, until three minutes after the run:")
     report('    sort_desc(training:suspect:seconds{service_name="train-ddp"})')
 
 
@@ -172,7 +174,9 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description="Train on several ranks, of which some are late. Start it by torchrun."
     )
-    parser.add_argument("--steps", type=steps, default=2000, help="how long to train (%(default)s)")
+    parser.add_argument(
+        "--steps", type=steps, default=2000, help="number of steps, ten in about a second (%(default)s)"
+    )
     parser.add_argument(
         "--late",
         type=delay,

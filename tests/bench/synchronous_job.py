@@ -107,7 +107,7 @@ def print_cuts() -> None:
 
 
 def print_gains() -> None:
-    """Print what a job gains where a delay of 30 ms is mended."""
+    """Print what a job gains if a delay of 30 ms is removed."""
     print("\n8 ranks, 30 ms: mean of 40 jobs\nnoise  lateness  the step is shorter without it by")
     for noise in (0.0, 0.05, 0.20):
         late, gain = [], []

@@ -184,3 +184,18 @@ def test_instrument_does_not_cause_recompilation() -> None:
         compiled(x)
     compiled(x)
     assert 1 == len(graphs)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_torchscript_compiles_backward() -> None:
+    """TorchScript knows ``torch.autograd.backward`` by identity."""
+    with monitel.torch.instrument():
+        step = torch.jit.script(scripted_step)
+        weight = torch.ones(3, requires_grad=True)
+        step(weight)
+    assert [2.0] * 3 == weight.grad.tolist()
+
+
+def scripted_step(weight: torch.Tensor) -> None:
+    """Compute a loss and its gradient."""
+    torch.autograd.backward([(2.0 * weight).sum()])

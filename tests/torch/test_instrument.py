@@ -59,7 +59,7 @@ def state_of_torch() -> tuple[Any, ...]:
     listening = len(_compat.collective_logger().handlers)
     threads = sum(thread.name == "monitel-torch" for thread in threading.enumerate())
     return (
-        *(hooked, listening, threads, _compat.loader_iterator().__next__, torch.autograd.backward),
+        *(hooked, listening, threads, _compat.loader_iterator().__next__, torch.autograd.Variable._execution_engine),
         *(sys.excepthook, threading.excepthook, value_hook(), torch.amp.GradScaler.step),
         *(torch.save, torch.load, torch.serialization.save, torch.utils.data.DataLoader.__iter__),
         *(_compat.group_timers()._WaitCounter, torch.distributed.init_device_mesh),

@@ -157,3 +157,21 @@ def test_without_torchrun_the_command_is_printed(
     with pytest.raises(SystemExit):
         train_ddp.parse_arguments([])
     assert "start it by torchrun: torchrun --nproc-per-node 4 docs/examples/train_ddp.py" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("ranks", "first"), [(1, "20 steps on 1 rank;"), (2, "20 steps on 2 ranks;")])
+def test_one_rank_is_not_compared(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ranks: int, first: str
+) -> None:
+    """With one rank, a line explains that there is nothing to compare. The output ends with the query."""
+    process_group = ("torch.distributed.init_process_group", "torch.distributed.destroy_process_group")
+    for name in ("monitel_otlp.configure", "monitel.torch.instrument", *process_group):
+        monkeypatch.setattr(name, lambda *_, **__: None)
+    monkeypatch.setattr(train_ddp, "train", lambda _: 0.1)
+    monkeypatch.setattr(train_ddp, "WORLD_SIZE", ranks)
+    monkeypatch.setenv("RANK", "0")
+    train_ddp.main(["--steps", "20"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(first)
+    assert (ranks == 1) == ("one rank has nothing to be compared with: start at least two" in lines)
+    assert '    sort_desc(training:suspect:seconds{service_name="train-ddp"})' == lines[-1]

@@ -72,10 +72,13 @@ def loader_iterator() -> Any:
     return _find("torch.utils.data.dataloader", "_BaseDataLoaderIter")
 
 
-def backward_under_way() -> Callable[[], bool]:
-    """Return a function that returns whether this thread is running a backward pass."""
+NO_GRAPH = -1  #: The result of :func:`current_graph`'s function outside of backward.
+
+
+def current_graph() -> Callable[[], int]:
+    """Return the function that returns the number of the backward pass that this thread is running, or NO_GRAPH."""
     graph: Callable[[], int] = _find("torch._C", "_current_graph_task_id")
-    return lambda: graph() != -1
+    return graph
 
 
 def backward_is_compiled() -> bool:
@@ -84,11 +87,21 @@ def backward_is_compiled() -> bool:
     return compiled is not None and bool(getattr(compiled, "compiled_autograd_enabled", False))
 
 
-def backward_callbacks() -> Callable[[Callable[[], None]], None]:
-    """Return the function that has the autograd engine call a function at the end of the backward pass under way."""
-    engine = _find("torch.autograd.variable", "Variable")._execution_engine
-    queue: Callable[[Callable[[], None]], None] = engine.queue_callback
-    return queue
+def autograd_engine() -> tuple[Any, str, Any]:
+    """Return the owner and the name of the object through which Python runs the autograd engine, and its class.
+
+    Its method ``run_backward`` runs backward; ``queue_callback`` has a function called at the end of the backward pass
+    under way.
+    """
+    owner, engine = _find("torch.autograd.variable", "Variable"), "_execution_engine"
+    if not hasattr(owner, engine):
+        raise Missing(f"torch.autograd.variable.Variable.{engine} does not exist")
+    return owner, engine, _find("torch._C", "_ImperativeEngine")
+
+
+def without_overrides() -> Any:
+    """Return a context manager in which neither subclasses of Tensor nor modes see the functions that are called."""
+    return _find("torch._C", "DisableTorchFunction")
 
 
 def places_that_wait() -> list[tuple[Any, str]]:

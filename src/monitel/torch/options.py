@@ -87,11 +87,11 @@ class InstrumentOptions:
         _check_positive("peak_flops", self.peak_flops, "a positive and finite number", below=math.inf)
         window_length_ns(self.window_size)
         if self.stages_on_device and not self.stages:
-            raise ValueError("stages_on_device requires stages=True, which has their boundaries")
+            raise ValueError("stages_on_device requires stages=True: it measures the same stages")
         if self.rank_group is not None:
             _check_name("rank_group", self.rank_group)
             if not self.stages:
-                raise ValueError("rank_group requires stages=True, whose attribute it is")
+                raise ValueError("rank_group requires stages=True: it is an attribute of the stages")
         if (self.flops_per_step is None) != (self.peak_flops is None):
             raise ValueError("flops_per_step and peak_flops must be given together (MFU is their ratio)")
         rates = (self.samples_per_step, self.tokens_per_step, self.flops_per_step)

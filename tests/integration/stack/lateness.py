@@ -49,11 +49,17 @@ def cycle(times: Times) -> float:
 
 
 def suspects(times: Times) -> list[tuple[float, int, str]]:
-    """Return seconds, rank and stage wherever both kinds of lateness exceed 2 % of the cycle, the largest first."""
+    """Return seconds, rank and stage wherever both kinds of lateness exceed 2 % of the cycle, the largest first.
+
+    A rank has no suspect stage if its cycle differs from that of the median rank by half of the lateness or more.
+    """
     least = SUSPECT * cycle(times)
     late = {rank for rank, seconds in rank_late(times).items() if seconds > least}
+    cycles = {rank: sum(of.values()) for rank, of in times.items()}
+    factor = 2 if sum("sync" in of for of in times.values()) == 2 else 1
+    apart = {rank: factor * abs(seconds - median(cycles.values())) for rank, seconds in cycles.items()}
     found = [(seconds, rank, stage) for (rank, stage), seconds in stage_late(times).items() if rank in late]
-    return sorted((each for each in found if each[0] > least), reverse=True)
+    return sorted((each for each in found if each[0] > max(least, 2 * apart[each[1]])), reverse=True)
 
 
 def _above_median(seconds: Mapping[int, float]) -> dict[int, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
 from collections.abc import Iterable, Iterator, Sized
 from typing import TYPE_CHECKING, Any
@@ -115,6 +116,18 @@ def test_copies_and_pickles() -> None:
     """As far as the original can be copied."""
     batches = monitel.torch.batches([1, 2])
     assert [1, 2] == list(copy.deepcopy(batches)) == list(pickle.loads(pickle.dumps(batches)))
+
+
+def test_methods_of_loaders_stay_those_of_torch() -> None:
+    """Their signatures and names are the same, so methods can be pickled."""
+    loader = torch.utils.data.DataLoader([1, 2])
+    classes = type(loader), type(iter(loader))
+    before = [(inspect.signature(each), each.__qualname__) for each in (classes[0].__iter__, classes[1].__next__)]
+    with monitel.torch.instrument():
+        found = [(inspect.signature(each), each.__qualname__) for each in (classes[0].__iter__, classes[1].__next__)]
+        opened = pickle.loads(pickle.dumps(loader.__iter__))()
+    assert before == found
+    assert [1, 2] == [int(each) for each in opened]
 
 
 def test_generator_is_closed_with_its_batches() -> None:

@@ -187,19 +187,18 @@ def _trains(boundaries: list[Boundary], start: int, end: int, request: int | Non
     """Return whether a request was for training; None for the last one of the era."""
     asked = [each.iterator for each in boundaries[start:end] if each.iterator is not None]
     previous = _trained_before(boundaries, start)
-    last, batches = None, dict[object, int]()
+    last, batches, trains = None, dict[object, int](), False
     for iterator, received, training in asked:
-        if received is None and not (training and iterator in previous):
+        trains = training and (received is not None or iterator in previous)
+        if received is None and not trains:
             batches.pop(iterator, None)
-            last = None
-        elif not training:
-            last = None
-        else:
+            last = next(reversed(batches), None) if last is iterator else last
+        elif trains:
             batches[iterator] = batches.get(iterator, 0) + (received or 0)
             last = iterator if received != 0 or last is None else last
     chosen = {each for each, number in batches.items() if last is not None and number == batches[last]}
     if request is None:
-        return last is not None
+        return trains
     its = boundaries[request].iterator
     assert its is not None
     iterator, received, training = its
@@ -246,7 +245,7 @@ def test_stages_add_up_after_any_order_of_calls(calls: list[Any]) -> None:
     done: Callable[[list[int] | None], None] = loop.cycle._ended
 
     def ended(stages: list[int] | None) -> None:
-        ends.append(loop.cycle._backward_end[0])
+        ends.append(next(each.ns for each in reversed(loop.boundaries) if each.kind == "backward_ended"))
         done(stages)
 
     loop.cycle._ended = ended

@@ -100,6 +100,21 @@ def test_evaluation_between_backward_and_the_optimizer_is_part_of_the_cycle(name
     assert [{stage: time for stage, time in expected.items() if time}] * 2 == cycles(train)
 
 
+@pytest.mark.parametrize("name", ["exhausted", "without gradients", "inference, broken off", "many loaders exhausted"])
+def test_evaluation_between_the_batch_and_forward(name: str, work: Work, cycles: Run) -> None:
+    """The batch was for training. The end of the evaluation is not known, so ``forward`` is ``other``."""
+    many = {"many loaders exhausted": (lambda work: [work.evaluate(work.loader(1)) for _ in range(40)], 40 * 101)}
+    evaluate, seconds = (EVALUATIONS | many)[name]
+    optimizer = work.optimizer()
+
+    def train() -> None:
+        for _ in work.loader(3):
+            evaluate(work)
+            step(work, optimizer)
+
+    assert [{"optimizer": 8, "other": 34 + seconds, "data": 1, "backward": 4}] * 2 == cycles(train)
+
+
 def test_loader_without_gradients_for_training_is_other(work: Work, cycles: Run) -> None:
     """Then the begin of ``forward`` is not known."""
     optimizer = work.optimizer()

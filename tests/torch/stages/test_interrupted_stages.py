@@ -322,7 +322,7 @@ def test_uninstrument_within_a_stage(name: str, again: bool, work: Work) -> None
     """The cycle under way is not reported. Instrumentation may begin in the same place."""
     optimizer = work.optimizer()
     running: list[Any] = []
-    before = torch.autograd.backward, torch.utils.data.dataloader._BaseDataLoaderIter.__next__
+    before = torch.autograd.Variable._execution_engine, torch.utils.data.dataloader._BaseDataLoaderIter.__next__
 
     def end() -> None:
         running.pop().uninstrument()
@@ -350,4 +350,7 @@ def test_uninstrument_within_a_stage(name: str, again: bool, work: Work) -> None
         if again:
             end()
     assert found[-2:] == ([STEP] * 2 if again else [])
-    assert before == (torch.autograd.backward, torch.utils.data.dataloader._BaseDataLoaderIter.__next__)
+    assert before == (
+        torch.autograd.Variable._execution_engine,
+        torch.utils.data.dataloader._BaseDataLoaderIter.__next__,
+    )

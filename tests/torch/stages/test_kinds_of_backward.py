@@ -133,6 +133,16 @@ class Wrapped(torch.Tensor):  # type: ignore[misc]
         return super().__torch_function__(function, types, args, kwargs or {})
 
 
+BACKWARD = torch.autograd.backward  # as "from torch.autograd import backward" before instrument()
+
+
+def run_engine(root: Any) -> None:
+    """Run the engine as Megatron's pipelines do, which have freed the output."""
+    engine = torch.autograd.Variable._execution_engine
+    options = {"keep_graph": False, "create_graph": False, "inputs": (), "allow_unreachable": True}
+    engine.run_backward(tensors=(root,), grad_tensors=(torch.ones(()),), accumulate_grad=True, **options)
+
+
 ROOTS: dict[str, Callable[[Work], Any]] = {
     "leaf": lambda work: torch.autograd.backward([torch.ones((), requires_grad=True), work.forward()]),
     "several": lambda work: torch.autograd.backward([work.forward(seconds=1, backward=2) for _ in range(2)]),
@@ -144,6 +154,8 @@ ROOTS: dict[str, Callable[[Work], Any]] = {
     "inputs": lambda work: work.forward().backward(inputs=[work.parameter]),
     "subclass": lambda work: work.forward().as_subclass(Wrapped).backward(),
     "subclasses": lambda work: torch.autograd.backward([work.forward().as_subclass(Wrapped)]),
+    "function imported before": lambda work: BACKWARD(work.forward()),
+    "engine": lambda work: run_engine(work.forward()),
 }
 
 

@@ -206,18 +206,22 @@ def test_functions_that_others_have_wrapped_stay(work: Work, cycles: Run, monkey
 
     def wrapped() -> None:
         train(work, 3)
-        wrap(torch.autograd, "backward")
+        variable = torch.autograd.Variable
+        engine = type("Engine", (), {"run_backward": variable._execution_engine.run_backward})()
+        monkeypatch.setattr(variable, "_execution_engine", engine)
+        wrap(engine, "run_backward")
         wrap(iterator, "__next__")
         wrap(torch.utils.data.DataLoader, "__iter__")
         calls.clear()
         train(work, 2)
 
-    names = ["__iter__", *["__next__", "backward"] * 2, "__next__"]
+    names = ["__iter__", *["__next__", "run_backward"] * 2, "__next__"]
     assert [STEP] * 4 == cycles(wrapped)
     assert names == calls
-    theirs = torch.autograd.backward, iterator.__next__, torch.utils.data.DataLoader.__iter__
+    theirs = torch.autograd.Variable._execution_engine, iterator.__next__, torch.utils.data.DataLoader.__iter__
     assert [STEP] * 2 == cycles(lambda: train(work, 3))
-    assert theirs == (torch.autograd.backward, iterator.__next__, torch.utils.data.DataLoader.__iter__)
+    assert theirs[1:] == (iterator.__next__, torch.utils.data.DataLoader.__iter__)
+    assert theirs[0] is torch.autograd.Variable._execution_engine
     calls.clear()
     train(work, 2)
     assert names == calls
@@ -238,9 +242,9 @@ def test_one_sample_per_cycle_and_stage(work: Work) -> None:
 
 def test_without_stages_nothing_is_wrapped(work: Work) -> None:
     """The option is True by default."""
-    before = torch.autograd.backward
+    before = torch.autograd.Variable._execution_engine
     with monitel.testing.capture_events() as events, monitel.torch.instrument(stages=False, window_size=0.001):
-        assert before is torch.autograd.backward
+        assert before is torch.autograd.Variable._execution_engine
         train(work, 3)
     assert [] == logged_cycles(events)
 

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from functools import wraps
 from typing import TYPE_CHECKING, Any, Protocol
 
-from torch import Tensor, autograd, distributed
+from torch import Tensor, distributed
 from torch.autograd.graph import GradientEdge
 from torch.compiler import is_dynamo_compiling
 
 from monitel import clock
 from monitel.torch._compat import (
-    backward_callbacks,
+    NO_GRAPH,
+    autograd_engine,
     backward_is_compiled,
-    backward_under_way,
     compile_only_below,
+    current_graph,
     never_compile,
+    without_overrides,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+_ACCUMULATE = 6  # the position of the argument accumulate_grad of the engine
 
 
 class Thread(Protocol):
@@ -49,7 +52,10 @@ class BackwardListener(Protocol):
 
 
 class Backward:
-    """Reports each backward to a listener: it wraps ``torch.autograd.backward``, which ``Tensor.backward`` calls.
+    """Reports each backward to a listener: it replaces the object through which Python runs the autograd engine.
+
+    All calls go through this object: ``Tensor.backward``, ``torch.autograd.backward``, including references that were
+    imported before, and pipelines that run the engine directly. ``torch.autograd.grad`` is not backward.
 
     DistributedDataParallel waits for the other ranks in a callback that it queues on the autograd engine, at the end of
     backward. A callback that is queued before it, by a hook of each root, runs when the own gradients are complete. The
@@ -66,48 +72,46 @@ class Backward:
         self._on = False
 
     def install(self) -> None:
-        """Wrap the function."""
-        is_within = backward_under_way()
-        self._queue = backward_callbacks()
-        self._original = original = autograd.backward
+        """Replace the object."""
+        graph = current_graph()
+        self._owner, self._name, base = autograd_engine()
+        self._engine = engine = getattr(self._owner, self._name)
+        self._original = original = engine.run_backward
+        self._without_overrides = without_overrides()
         self._on = True
         began, ended = self._listener.backward_began, self._listener.backward_ended
         now = self._now
 
-        @wraps(original)
-        def timed_backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
-            if is_dynamo_compiling() or not self._on:
-                original(tensors, *args, **kwargs)
-                return
-            nested = is_within()
-            thread = began(now(), nested=nested)
-            if thread is None:
-                original(tensors, *args, **kwargs)
-                return
-            if several_ranks() and not backward_is_compiled():
-                self._among_ranks(thread, nested, tensors, args, kwargs)
-                return
-            try:
-                original(tensors, *args, **kwargs)
-            finally:
-                ended(now(), 0, nested=nested)
+        class TimedEngine(base):  # type: ignore[misc, valid-type]  # the compiler expects an instance of torch's class
+            def run_backward(_self, *args: Any, **kwargs: Any) -> Any:  # noqa: N805  self is the boundary
+                if is_dynamo_compiling() or not self._on or not _accumulates(args, kwargs):
+                    return original(*args, **kwargs)
+                nested = graph() != NO_GRAPH
+                thread = began(now(), nested=nested)
+                if thread is None:
+                    return original(*args, **kwargs)
+                if several_ranks() and not backward_is_compiled():
+                    return self._among_ranks(thread, nested, args, kwargs)
+                try:
+                    return original(*args, **kwargs)
+                finally:
+                    ended(now(), 0, nested=nested)
 
-        for function in (timed_backward, self._among_ranks):
+        for function in (TimedEngine.run_backward, self._among_ranks):
             compile_only_below(function)
-        for each in (began, ended, several_ranks, backward_is_compiled, self._hook):
+        for each in (began, ended, several_ranks, backward_is_compiled, self._hook, _accumulates):
             never_compile(each)
-        self._timed = timed_backward
-        autograd.backward = timed_backward
+        self._timed = timed = TimedEngine()
+        self._queue = timed.queue_callback
+        setattr(self._owner, self._name, self._timed)
 
     def remove(self) -> None:
-        """Restore the function. If somebody else has wrapped it since, the wrapper stays and only passes calls on."""
+        """Restore the object. If somebody else has replaced it since, it stays and only passes calls on."""
         self._on = False
-        if autograd.backward is self._timed:
-            autograd.backward = self._original
+        if getattr(self._owner, self._name) is self._timed:
+            setattr(self._owner, self._name, self._engine)
 
-    def _among_ranks(
-        self, thread: Thread, nested: bool, tensors: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
+    def _among_ranks(self, thread: Thread, nested: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the original function, and report its end with the time that it waited at its end."""
         now = self._now
         moments: list[tuple[int, int]] = []  # when the own gradients were complete, and what it had waited then
@@ -119,9 +123,8 @@ class Backward:
 
         hooks: list[Any] = []
         try:
-            tensors = (tensors,) if isinstance(tensors, (Tensor, GradientEdge)) else tuple(tensors)
-            self._hook(tensors, complete, hooks)
-            self._original(tensors, *args, **kwargs)
+            self._hook(args[0] if args else kwargs.get("tensors", ()), complete, hooks)
+            return self._original(*args, **kwargs)
         finally:
             end_ns = now()
             for hook in hooks:
@@ -138,11 +141,19 @@ class Backward:
                 queued.append(True)
                 self._queue(complete)
 
-        for root in roots:
-            if isinstance(root, GradientEdge):
-                hooks.append(root.node.register_prehook(begin))
-            elif isinstance(root, Tensor) and root.requires_grad:
-                hooks.append(root.register_hook(begin))
+        if not isinstance(roots, (tuple, list)):  # the engine refuses it
+            return
+        with self._without_overrides():
+            for root in roots:
+                if isinstance(root, GradientEdge):
+                    hooks.append(root.node.register_prehook(begin))
+                elif isinstance(root, Tensor) and root.requires_grad:
+                    hooks.append(root.register_hook(begin))
+
+
+def _accumulates(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether the engine adds the gradients to those of the leaves, as backward does."""
+    return bool(args[_ACCUMULATE] if len(args) > _ACCUMULATE else kwargs.get("accumulate_grad"))
 
 
 def several_ranks() -> bool:

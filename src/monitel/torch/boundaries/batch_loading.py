@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from functools import wraps
 from operator import length_hint
 from threading import local
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 from torch.utils.data import DataLoader
 
 from monitel import clock
+from monitel.profiler.ranges import listeners
 from monitel.torch._compat import loader_iterator
 from monitel.torch.boundaries.shared_hooks import SharedHooks
 from monitel.torch.training_ranges import open_range
@@ -58,11 +60,13 @@ class BatchLoading(SharedHooks[BatchListener]):
         self._class = loader_iterator()
         self._originals = original, original_iter = self._class.__next__, DataLoader.__iter__
 
+        @wraps(original)
         def timed_next(iterator: Any) -> Any:
             return self.request(original, iterator) if self.listeners else original(iterator)
 
+        @wraps(original_iter)
         def timed_iter(loader: Any) -> Any:
-            return self.open(original_iter, loader) if self.listeners else original_iter(loader)
+            return self.request(original_iter, loader, opens=True) if self.listeners else original_iter(loader)
 
         self._timed = timed_next, timed_iter
         self._class.__next__, DataLoader.__iter__ = self._timed
@@ -78,56 +82,43 @@ class BatchLoading(SharedHooks[BatchListener]):
         if _running is self:
             _running = None
 
-    def request(self, get: Callable[[Any], Any], iterator: Any) -> Any:
-        """Call ``get(iterator)`` as a request for one batch, and return the batch."""
+    def request(self, get: Callable[[Any], Any], source: Any, *, opens: bool = False) -> Any:
+        """Call ``get(source)`` as a request, and return its result.
+
+        Args:
+            get: Returns the next batch of an iterator, or opens an iterator.
+            source: The iterator, or what is opened.
+            opens: Whether an iterator is opened.
+        """
         thread = self._thread
         if thread.requests:
-            return get(iterator)
+            return get(source)
         began: list[tuple[BatchListener, Any]] = []
-        end_range, received = None, None
+        end_range, iterator, received = None, None if opens else source, None
         try:
             thread.requests = True
-            end_range = open_range("training.data")
-            self._begin(began)
-            batch = get(iterator)
-            received = 1
+            if listeners.active and not opens:
+                end_range = open_range("training.data")
+            now_ns = self._now()
+            for each in self.listeners:
+                began.append((each, each.batch_began(now_ns)))  # noqa: PERF401  an interrupt leaves what has begun
+            result = get(source)
+            if opens:
+                iterator, received = result, 0
+            else:
+                received = 1
         finally:
             thread.requests = False
-            self._end(began, iterator, received)
+            now_ns = self._now()
+            for each, token in reversed(began):
+                each.batch_ended(token, now_ns, iterator, received)
             if end_range is not None:
                 end_range(None, None, None)
-        return batch
-
-    def open(self, make: Callable[[Any], Any], loader: Any) -> Any:
-        """Call ``make(loader)`` as a request that opens an iterator, and return the iterator."""
-        thread = self._thread
-        if thread.requests:
-            return make(loader)
-        began: list[tuple[BatchListener, Any]] = []
-        iterator, received = None, None
-        try:
-            thread.requests = True
-            self._begin(began)
-            iterator = make(loader)
-            received = 0
-        finally:
-            thread.requests = False
-            self._end(began, iterator, received)
-        return iterator
-
-    def _begin(self, began: list[tuple[BatchListener, Any]]) -> None:
-        now_ns = self._now()
-        for each in self.listeners:
-            began.append((each, each.batch_began(now_ns)))  # noqa: PERF401  an interrupt leaves what has begun
+        return result
 
     def reset(self) -> None:
         """Forget the requests in progress. For a forked child."""
         self._thread = _Thread()
-
-    def _end(self, began: list[tuple[BatchListener, Any]], iterator: object, received: int | None) -> None:
-        now_ns = self._now()
-        for each, token in reversed(began):
-            each.batch_ended(token, now_ns, iterator, received)
 
 
 class _Thread(local):
@@ -146,7 +137,7 @@ class Batches(Generic[_Batch]):
     def __iter__(self) -> Iterator[_Batch]:
         running = _running
         iterator: Iterator[_Batch] = (
-            _opened(self._iterable) if running is None else running.open(_opened, self._iterable)
+            _opened(self._iterable) if running is None else running.request(_opened, self._iterable, opens=True)
         )
         return iterator
 

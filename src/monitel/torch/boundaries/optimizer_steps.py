@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from threading import local
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 from weakref import WeakValueDictionary
 
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 Results: TypeAlias = "list[Tensor] | None"
 
 
-class OptimizerListener(Protocol):
-    """Receives optimizer steps, in the thread of the step."""
+@runtime_checkable
+class CallListener(Protocol):
+    """Receives calls of ``step()``, in their thread."""
 
     def optimizer_began(self, now_ns: int) -> None:
         """A call begins. Nested calls, as in wrappers and subclasses, begin too; a call that raises never ends."""
@@ -33,11 +34,16 @@ class OptimizerListener(Protocol):
     def optimizer_ended(self, now_ns: int) -> None:
         """A call has ended."""
 
+
+@runtime_checkable
+class StepListener(Protocol):
+    """Receives steps of optimizers, in the thread of the step."""
+
     def optimizer_stepped(self, optimizer: object, results: Results, now_ns: int) -> None:
-        """An optimizer has made a step, or skipped it: once for all nested calls, after optimizer_ended()."""
+        """An optimizer has made a step, or skipped it: once for all nested calls, when they have ended."""
 
 
-class OptimizerSteps(SharedHooks[OptimizerListener]):
+class OptimizerSteps(SharedHooks[CallListener | StepListener]):
     """Reports to its listeners each ``optimizer.step()``, through torch's global hooks.
 
     If a ``step()`` calls another ``step()``, as in a subclass or a wrapper, torch runs its hooks for both, and only the
@@ -50,6 +56,21 @@ class OptimizerSteps(SharedHooks[OptimizerListener]):
         self._thread = _Thread()
         self._scaling = GradientScaling(self._around_scaler)
         self._others: WeakValueDictionary[int, Any] = WeakValueDictionary()  # of another class, with torch's hooks
+        self._divide()
+
+    def add(self, listener: CallListener | StepListener) -> None:
+        """Add a listener to calls, to steps, or to both; the first one installs the hooks."""
+        super().add(listener)
+        self._divide()
+
+    def discard(self, listener: CallListener | StepListener) -> None:
+        """Remove a listener; the last one removes the hooks. Idempotent."""
+        super().discard(listener)
+        self._divide()
+
+    def _divide(self) -> None:
+        self._of_calls = tuple(each for each in self.listeners if isinstance(each, CallListener))
+        self._of_steps = tuple(each for each in self.listeners if isinstance(each, StepListener))
 
     def _install(self) -> None:
         """Hook all optimizers and GradScalers, including those created later.
@@ -73,8 +94,9 @@ class OptimizerSteps(SharedHooks[OptimizerListener]):
 
     @untraced
     def _before(self, optimizer: object, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
-        self._thread.entered = id(optimizer)
-        if self._thread.scaled is None:
+        thread = self._thread
+        thread.entered = id(optimizer)
+        if thread.scaled is None:
             self._begin()
 
     @untraced
@@ -115,16 +137,16 @@ class OptimizerSteps(SharedHooks[OptimizerListener]):
 
     def _begin(self) -> None:
         now_ns = self._now()
-        for each in self.listeners:
+        for each in self._of_calls:
             each.optimizer_began(now_ns)
 
     def _end(self, optimizer: object, results: Results, *, stepped: bool) -> None:
         now_ns = self._now()
-        for each in self.listeners:
+        for each in self._of_calls:
             each.optimizer_ended(now_ns)
         if stepped:
-            for each in self.listeners:
-                each.optimizer_stepped(optimizer, results, now_ns)
+            for listener in self._of_steps:
+                listener.optimizer_stepped(optimizer, results, now_ns)
 
 
 class _Thread(local):

@@ -14,17 +14,17 @@ from monitel.torch.function_wrapper import FunctionWrapper
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    #: Begins a wait, and returns the function that ends it with its nanoseconds; None if it does not matter.
+    #: Begins a wait, and returns the function that ends it with its nanoseconds; None if the wait does not count.
     Waiting: TypeAlias = Callable[[], "Callable[[int], None] | None"]
 
 _FUNCTIONS = ("_broadcast_coalesced", "monitored_barrier")  # they wait in C++
 
 
 class WaitsForRanks:
-    """Reports to a listener how long a thread has waited for other ranks; torch's wait counters see none of it.
+    """Reports to a listener how long a thread has waited for other ranks, which no wait counter of torch contains.
 
     * ``Work.wait`` is behind collectives, barriers, object collectives, point-to-point operations and FSDP;
-    * ``wait_tensor`` behind functional collectives, DTensors and tensor parallel, also in compiled code;
+    * ``wait_tensor`` behind functional collectives, DTensors and tensor parallel, including compiled code;
     * ``Future.wait`` behind RPC, and the futures of collectives;
     * ``_broadcast_coalesced`` behind the buffers of DistributedDataParallel;
     * ``monitored_barrier``, ``Store.get`` and ``Store.wait`` are called by the job.

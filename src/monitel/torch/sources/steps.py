@@ -96,12 +96,6 @@ class Steps:
         self._rates.reset()
         self._start_empty()
 
-    def optimizer_began(self, now_ns: int) -> None:
-        """Do nothing: a step counts when it has ended."""
-
-    def optimizer_ended(self, now_ns: int) -> None:
-        """Do nothing: nested calls are one step."""
-
     def optimizer_stepped(self, optimizer: object, results: Results, now_ns: int) -> None:
         """Count a step of an optimizer."""
         thread = self._thread

@@ -8,16 +8,14 @@ from weakref import ref
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    Point = tuple[int, int]  # a moment: its time, and the time that the thread had waited for other ranks until then
-
 #: The stages, in the order in which a cycle has them.
 STAGES = ("optimizer", "other", "data", "forward", "backward", "sync")
 
-_ITERATORS = 16  # that are remembered between two backwards; the time of older ones is ``other``
+_ITERATORS = 16  # remembered between two backwards; the time of older ones is ``other``
 
 
 class _Asked:
-    """The requests to one iterator since the last backward. It may be gone, and another one may have its id."""
+    """The requests to one iterator since the last backward. It is found by a weak reference, because ids are reused."""
 
     __slots__ = ("batches", "iterator", "ns")
 
@@ -57,31 +55,30 @@ class Cycle:
 
     Attributes:
         waited_ns: Nanoseconds that the thread has waited for other ranks. Its owner increases it.
+        mark_ns: The last boundary.
         requesting: Whether a request for a batch is under way.
     """
 
     def __init__(self, ended: Callable[[list[int] | None], None]) -> None:
         self.waited_ns = 0
+        self.mark_ns = 0
         self.requesting = False
         self._ended = ended
-        self._began: Point | None = None  # None until the first backward before an optimizer
+        self._began: int | None = None  # what it had waited at the begin; None until the first backward
         self._optimizer = self._other = self._data = self._forward = self._backward = 0
-        self._mark: Point = 0, 0  # all time before it is in one of the sums
-        self._backward_end = self._mark
+        # Moments are times without waiting: their differences are durations without waiting.
+        self._mark = 0  # all time before it is in one of the sums
+        self._step = 0  # when the last optimizer began
+        self._waited_at_backward = 0  # what it had waited at the end of the last backward
         self._open = False  # whether a backward has ended since the last step of an optimizer
         self._stepping = False  # whether one has begun since then
         self._cuts = False  # whether an optimizer has stepped inside the backward under way
-        self._step = self._mark  # when the last optimizer began
         self._trained: list[_Asked] = []  # the iterators of the batches of the last backward
         self._asked: list[_Asked] = []
         self._asks = False
-        self._last: _Asked | None = None  # the iterator that was asked last; None if its batch was not for training
+        self._trains = False  # whether the last request was for training
+        self._last: _Asked | None = None  # the iterator that was asked for training last
         self._not_training = 0  # time between requests, and of requests that are not for training
-
-    @property
-    def mark_ns(self) -> int:
-        """The last boundary."""
-        return self._mark[0]
 
     @property
     def asks(self) -> bool:
@@ -91,32 +88,35 @@ class Cycle:
     @property
     def trains(self) -> bool:
         """True if the last batch that was asked for is for training, if backward began now."""
-        return self._last is not None and not self.requesting
+        return self._trains and not self.requesting
 
     @property
     def forward_since_ns(self) -> int:
         """The begin of ``forward``, if backward began now; 0 without a forward."""
-        return self._mark[0] if self.trains or not self._asks else 0
+        return self.mark_ns if self.trains or not self._asks else 0
 
     def optimizer_began(self, now_ns: int) -> None:
         """An optimizer begins its step. It may call a closure with backward: then the cycle ends with that."""
         self._stepping = self._open
-        self._step = now_ns, self.waited_ns
+        self._step = now_ns - self.waited_ns
 
     def optimizer_ended(self, now_ns: int) -> None:
         """An optimizer has ended its step, so the cycle has ended with the last backward before."""
         self._cut()
-        if self._asks:  # a batch was asked between backward and the optimizer, or inside it
-            step = max(self._mark, self._step)
-            self._not_training += _own(self._mark, step)
-            self._mark = step
-        self._optimizer += self._advance(now_ns)
+        here, mark, step = now_ns - self.waited_ns, self._mark, self._step
+        if self._asks and step > mark:  # a batch was asked between backward and the optimizer
+            self._not_training += step - mark
+            mark = step
+        self._optimizer += here - mark
+        self._mark, self.mark_ns = here, now_ns
 
     def batch_began(self, now_ns: int) -> None:
         """A batch is asked for."""
         if self._stepping:  # the step has raised, as closures ask for no batch
             self._cut()
-        self._not_training += self._advance(now_ns)
+        here = now_ns - self.waited_ns
+        self._not_training += here - self._mark
+        self._mark, self.mark_ns = here, now_ns
         self._asks = self.requesting = True
 
     def batch_ended(self, now_ns: int, iterator: object, received: int | None, *, training: bool) -> None:
@@ -128,15 +128,17 @@ class Cycle:
             received: Number of batches: 1; 0 if the iterator was only opened; None if it is exhausted or has raised.
             training: False if the batch cannot be one for training.
         """
-        here = now_ns, self.waited_ns
-        spent = _own(self._mark, here)
+        here = now_ns - self.waited_ns
+        spent = here - self._mark
         asked = _find(self._asked, iterator) if self._asked else None
-        ahead = received is None and _find(self._trained, iterator) is not None
+        known = _find(self._trained, iterator) if asked is None or received is None else None
         not_training = 0
-        if training and (received is not None or ahead):
-            kept, last = self._asked, self._last
+        kept, last = self._asked, self._last
+        trains = training and (received is not None or known is not None)
+        if trains:
             if asked is None:
-                asked = _Asked(iterator)
+                asked = known or _Asked(iterator)
+                asked.batches = asked.ns = 0
                 kept = [*kept, asked]
                 if len(kept) > _ITERATORS:
                     oldest = kept.pop(0)
@@ -147,19 +149,19 @@ class Cycle:
             asked.batches += received or 0
             asked.ns += spent
         else:
-            kept, last = self._asked, None
             not_training = spent
             if received is None and asked is not None:
                 kept = [each for each in kept if each is not asked]
                 not_training += asked.ns
-        self._asked, self._last, self._mark = kept, last, here
+                last = (kept[-1] if kept else None) if last is asked else last
+        self._trains, self._asked, self._last, self._mark, self.mark_ns = trains, kept, last, here, now_ns
         self._not_training += not_training
         self._asks, self.requesting = True, False
 
     def backward_began(self, now_ns: int) -> None:
         """Backward begins: now it is known which requests were for training."""
-        here = now_ns, self.waited_ns
-        gap = _own(self._mark, here)
+        here = now_ns - self.waited_ns
+        gap = here - self._mark
         batches = -1 if self._last is None else self._last.batches
         trained: list[_Asked] = []
         data, other = 0, self._not_training
@@ -169,11 +171,11 @@ class Cycle:
                 trained.append(each)
             else:
                 other += each.ns
-        self._mark = here
+        self._mark, self.mark_ns = here, now_ns
         self._open = self._stepping = False
         self._data += data
         self._other += other
-        if not self._asks or (trained and not self.requesting):
+        if not self._asks or (self._trains and not self.requesting):
             self._forward += gap
         elif self.requesting:  # backward is part of making a batch
             self._data += gap
@@ -182,14 +184,16 @@ class Cycle:
         if trained:
             self._trained = trained
         self._asked, self._last, self._not_training = [], None, 0
-        self._asks = self.requesting = False
+        self._asks = self._trains = self.requesting = False
 
     def backward_ended(self, now_ns: int) -> None:
         """Backward has ended, or raised."""
         if self._asks:  # its begin was lost by an interrupt
             self.backward_began(now_ns)
-        self._backward += self._advance(now_ns)
-        self._backward_end = self._mark
+        here = now_ns - self.waited_ns
+        self._backward += here - self._mark
+        self._mark, self.mark_ns = here, now_ns
+        self._waited_at_backward = self.waited_ns
         self._open = True
         if self._cuts:
             self._cut()
@@ -198,27 +202,16 @@ class Cycle:
         """An optimizer steps inside backward: the cycle ends with this backward."""
         self._cuts = True
 
-    def _advance(self, now_ns: int) -> int:
-        """Set the mark, and return the time since the previous one, without waiting."""
-        (before_ns, before_waited_ns), waited_ns = self._mark, self.waited_ns
-        self._mark = now_ns, waited_ns
-        return now_ns - before_ns - (waited_ns - before_waited_ns)
-
     def _cut(self) -> None:
         """End the cycle at the end of the last backward, unless it has ended there, and begin the next one."""
         self._stepping = self._cuts = False
         if not self._open:
             return
         self._open = False
-        began, self._began = self._began, self._backward_end
+        began, self._began = self._began, self._waited_at_backward
         own = [self._optimizer, self._other, self._data, self._forward, self._backward]
         self._optimizer = self._other = self._data = self._forward = self._backward = 0
-        self._ended(None if began is None else [*own, self._backward_end[1] - began[1]])
-
-
-def _own(begin: Point, end: Point) -> int:
-    """Return the time between two points, without the waiting in between."""
-    return end[0] - begin[0] - (end[1] - begin[1])
+        self._ended(None if began is None else [*own, self._began - began])
 
 
 def _reference(iterator: object) -> Callable[[], object]:
@@ -229,7 +222,8 @@ def _reference(iterator: object) -> Callable[[], object]:
 
 
 def _find(asked: list[_Asked], iterator: object) -> _Asked | None:
-    for each in asked:
-        if iterator is not None and each.iterator() is iterator:
-            return each
+    if iterator is not None:
+        for each in asked:
+            if each.iterator() is iterator:
+                return each
     return None

@@ -12,7 +12,7 @@ import torch
 from monitel.failures import call_each
 from monitel.profiler.ranges import listeners, record_past
 from monitel.stats import Stat
-from monitel.torch._compat import backward_under_way
+from monitel.torch._compat import NO_GRAPH, current_graph
 from monitel.torch.boundaries.backward import Backward, several_ranks
 from monitel.torch.boundaries.waits_for_ranks import WaitsForRanks
 from monitel.torch.guarded_stat import stage_stat
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from monitel.torch.boundaries.batch_loading import BatchLoading
-    from monitel.torch.boundaries.optimizer_steps import OptimizerSteps, Results
+    from monitel.torch.boundaries.optimizer_steps import OptimizerSteps
     from monitel.torch.stages.device_stages import DeviceStages, Timeline
 
 _SYNC = STAGES.index("sync")
@@ -58,6 +58,7 @@ class Stages:
         device: DeviceStages | None = None,
     ) -> None:
         self._stats = [stage_stat("training.stage.duration", stage, group, window_size) for stage in STAGES]
+        self._adds = [each.add for each in self._stats]
         self._optimizers = optimizers
         self._loading = loading
         self._device = device
@@ -73,7 +74,7 @@ class Stages:
 
     def install(self) -> None:
         """Listen to the boundaries of the stages."""
-        self._in_backward = backward_under_way()
+        self._graph = current_graph()
         with ExitStack() as undo:  # if this version of torch lacks one of them
             for install, remove in (
                 (self._waits.install, self._waits.remove),
@@ -91,13 +92,13 @@ class Stages:
         self._optimizers.discard(self)
         self._waits.remove()
         self._backward.remove()
-        stats, self._stats = self._stats, []  # a cycle that ends in another thread, or in a step under way, is too late
-        call_each(Stat.flush, stats)
+        self._adds = []  # a cycle that ends in another thread, or in a step under way, is too late
+        call_each(Stat.flush, self._stats)
 
     def optimizer_began(self, now_ns: int) -> None:
         """Begin the stage ``optimizer``."""
         mine = self._thread.cycle
-        if self._in_backward():
+        if self._graph() != NO_GRAPH:
             mine = mine or self._owner  # autograd runs it in another thread
             if mine is not None:
                 mine.cycle.optimizer_began_in_backward()
@@ -108,20 +109,17 @@ class Stages:
     def optimizer_ended(self, now_ns: int) -> None:
         """End the stage ``optimizer``."""
         mine = self._thread.cycle
-        if mine is not None and not self._in_backward():
+        if mine is not None and self._graph() == NO_GRAPH:
             if listeners.active:
                 record_past("training.optimizer", max(mine.optimizer_ns, mine.cycle.mark_ns), now_ns)
             mine.cycle.optimizer_ended(now_ns)
             if mine.timeline is not None:
                 mine.timeline.optimizer_ended()
 
-    def optimizer_stepped(self, optimizer: object, results: Results, now_ns: int) -> None:
-        """Do nothing: stages end with calls."""
-
     def batch_began(self, now_ns: int) -> _ThreadCycle | None:
         """Begin a request for a batch, unless it is part of another one."""
         mine = self._thread.cycle
-        if mine is None or self._in_backward():
+        if mine is None or self._graph() != NO_GRAPH:
             return None
         mine.cycle.batch_began(now_ns)
         if mine.timeline is not None:
@@ -146,7 +144,7 @@ class Stages:
         if listeners.active:
             if mine.cycle.forward_since_ns:
                 record_past("training.forward", mine.cycle.forward_since_ns, now_ns)
-            if mine.end_range is None:  # else a subclass of Tensor calls the function again, before the engine runs
+            if mine.end_range is None:  # else an interrupt has lost its end
                 mine.end_range = open_range("training.backward")
         if mine.timeline is not None:
             mine.timeline.backward_began(asked=mine.cycle.asks, training=mine.cycle.trains)
@@ -174,27 +172,25 @@ class Stages:
 
     def _log(self, mine: _ThreadCycle, stages: list[int] | None) -> None:
         """Log a cycle, if it is the training thread's."""
-        if stages is None or not self._owns(mine):
+        if stages is None or (mine is not self._owner and not self._takes_over(mine)):
             if mine.timeline is not None:
                 mine.timeline.discard()
             return
         if mine.timeline is not None and self._device is not None:
             self._device.log(mine.timeline)
+        self._others_cycles = 0
         if not stages[_SYNC] and not several_ranks():
             del stages[_SYNC]
-        for stat, ns in zip(self._stats, stages, strict=False):
-            stat.add(ns / 1e9)
+        for add, ns in zip(self._adds, stages, strict=False):
+            add(ns / 1e9)
 
-    def _owns(self, mine: _ThreadCycle) -> bool:
-        """Return whether a thread is the training thread; it becomes that if there is none, or none that trains."""
-        if mine is self._owner:
-            self._others_cycles = 0
-            return True
+    def _takes_over(self, mine: _ThreadCycle) -> bool:
+        """Return whether a thread becomes the training thread, because there is none, or none that trains."""
         self._others_cycles += 1
         if self._owner is None or not self._owner.thread.is_alive() or self._others_cycles > _IDLE:
             self._owner = mine
-            self._others_cycles = 0
-        return mine is self._owner
+            return True
+        return False
 
 
 class _ThreadCycle:

@@ -34,11 +34,22 @@ if TYPE_CHECKING:
 
 LATE = 0.150
 DIES = 3  # exit status of rank 1
+BACKWARD = autograd.backward  # as "from torch.autograd import backward" before instrument()
 _never = Event()
 
 
 class BackwardError(Exception):
     """An error in backward."""
+
+
+class WithoutHooks(torch.Tensor):  # type: ignore[misc]  # Any where torch is not installed
+    """A tensor that refuses hooks."""
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Raise if a hook is registered."""
+        assert "hook" not in function.__name__
+        return super().__torch_function__(function, types, args, kwargs or {})
 
 
 class Payload:
@@ -73,7 +84,15 @@ def roots(model: Any) -> dict[str, Callable[[], None]]:
         root = loss()
         autograd.backward((get_gradient_edge(root),), (torch.ones_like(root),))
 
+    def engine() -> None:
+        root = loss().as_subclass(WithoutHooks)
+        options = {"keep_graph": False, "create_graph": False, "inputs": (), "allow_unreachable": True}
+        run = autograd.Variable._execution_engine.run_backward
+        run(tensors=(root,), grad_tensors=(torch.ones(()),), accumulate_grad=True, **options)
+
     return {
+        "engine": engine,
+        "function imported before": lambda: BACKWARD(loss()),
         "tensor": lambda: loss().backward(),
         "list": lambda: autograd.backward([loss()]),
         "generator": lambda: autograd.backward(each for each in (loss(),)),

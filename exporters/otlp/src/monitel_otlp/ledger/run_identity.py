@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 FOLDERS = _RUN, _AGENT, _PROCESS = "run-", "agent-", "process-"  # how the names of folders begin
 
-_UNSET = "none"  # torchrun's run id, unless --rdzv-id is given: the same for all jobs
+_UNSET = "none"  # torchrun's run id without --rdzv-id on several nodes: the same for all jobs
 _LOGS = re.compile(r"(.+)/attempt_\d+/\d+/[^/]+", re.DOTALL)  # torchrun's agent has a folder with a unique name
 
 

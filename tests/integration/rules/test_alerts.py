@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.integration.conftest import eventually
-
-from .filling import store
+from tests.integration.stack.filling import store
 
 if TYPE_CHECKING:
     from pathlib import Path

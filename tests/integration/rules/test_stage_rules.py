@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from tests.integration.conftest import COMPOSE, eventually
+from tests.integration.stack.filling import store
 
 from .drawn_jobs import RECORDED, drawn, recorded
-from .filling import store
 from .test_rules import promtool, run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from tests.integration.stack.filling import Store
+
     from .drawn_jobs import Process, Series
-    from .filling import Store
 
 __all__ = ["promtool"]
 

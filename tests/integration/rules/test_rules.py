@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.integration.conftest import COMPOSE
-
-from .filling import RULE_FILES
+from tests.integration.stack.filling import RULE_FILES
 
 if TYPE_CHECKING:
     from pathlib import Path

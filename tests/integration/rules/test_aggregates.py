@@ -18,17 +18,16 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.integration.conftest import eventually
 from tests.integration.durations import sixty_times_faster
+from tests.integration.stack.filling import store
 
 import monitel
 from monitel.testing import ManualClock
-
-from .filling import store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from .filling import Store
+    from tests.integration.stack.filling import Store
 
 pytestmark = pytest.mark.integration
 
