@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 LAYERS = [
     *("_compat", "context", "function_wrapper", "guarded_stat", "import_hook", "notebook", "poller", "rates"),
     *("thread_activity", "training_ranges"),
-    *("boundaries.shared_hooks", "boundaries.batch_loading", "boundaries.gradient_scaling"),
+    *("boundaries.training_thread", "boundaries.shared_hooks", "boundaries.batch_loading"),
+    "boundaries.gradient_scaling",
     *("boundaries.optimizer_steps", "boundaries.backward", "boundaries.waits_for_ranks", "boundaries"),
     *("sources.step_outcome", "sources.steps", "sources.data_activity"),
     *(
@@ -30,7 +31,8 @@ LAYERS = [
     *("sources.checkpoints", "sources.process_groups", "sources.out_of_memory", "sources.failures", "sources"),
     *("scalars.graph_capture", "scalars.staging_ring", "scalars.fetcher", "scalars.pending_event", "scalars.hooks"),
     *("scalars.compiled_adds", "scalars"),
-    *("stages.cycle", "stages.device_clock", "stages.device_stages", "stages.stages", "stages"),
+    *("stages._cycle_py", "stages.cycle", "stages.device_clock", "stages.device_stages", "stages.thread_cycles"),
+    *("stages.stages", "stages"),
     *("options", "instrumentation", "monkeypatch", "__init__"),
 ]
 TORCH = CORE / "torch"
@@ -44,9 +46,10 @@ def layer(file: Path) -> str:
 
 
 def imported_layers(file: Path) -> set[str]:
-    """Return the modules of monitel.torch that a file imports."""
+    """Return the modules of monitel.torch that a file imports, without those in C."""
     prefix = "monitel.torch."
-    paths = [each.path[len(prefix) :] for each in imports(file, typing_only=True) if each.path.startswith(prefix)]
+    ours = [each for each in imports(file, typing_only=True) if not each.module.endswith("_c")]
+    paths = [each.path[len(prefix) :] for each in ours if each.path.startswith(prefix)]
     names = {layer(each) for each in FILES}
     modules = {max((name for name in names if f"{path}.".startswith(f"{name}.")), key=len) for path in paths}
     return modules - {layer(file)}

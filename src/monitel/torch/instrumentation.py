@@ -14,6 +14,7 @@ from monitel.failures import call_each
 from monitel.torch._compat import Missing
 from monitel.torch.boundaries.batch_loading import BatchLoading
 from monitel.torch.boundaries.optimizer_steps import OptimizerSteps
+from monitel.torch.boundaries.training_thread import TrainingThread
 from monitel.torch.options import CHOICES, InstrumentOptions, takes_options
 from monitel.torch.poller import Poller
 from monitel.torch.rates import Rates
@@ -168,13 +169,14 @@ def _create_sources(options: InstrumentOptions) -> dict[str, Source]:
         peak_flops=options.peak_flops,
     )
     fetcher = Fetcher(size)
-    optimizers, batches = OptimizerSteps(), BatchLoading()
+    thread = TrainingThread()
+    optimizers, batches = OptimizerSteps(thread), BatchLoading(thread)
     stuck_after, group = options.stuck_after, options.rank_group
     device = DeviceStages(size, group, fetcher) if options.stages_on_device else None
     factories: dict[str, Callable[[], Source] | None] = {
         # Before the steps: listeners are called in this order, and the range of an optimizer has the step of its start.
         "stages_on_device": (lambda: device) if device is not None else None,
-        "stages": (lambda: Stages(size, group, optimizers, batches, device)) if options.stages else None,
+        "stages": (lambda: Stages(size, group, thread, optimizers, batches, device=device)) if options.stages else None,
         "steps": (lambda: Steps(size, rates, fetcher, optimizers)) if options.steps else None,
         "loading": (lambda: DataActivity(batches)) if options.loading else None,
         "waits": WaitCounters if options.waits else None,

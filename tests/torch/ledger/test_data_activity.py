@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset  # noqa: E402 
 
 import monitel.torch  # noqa: E402
 from monitel.torch.boundaries.batch_loading import BatchLoading  # noqa: E402
+from monitel.torch.boundaries.training_thread import TrainingThread  # noqa: E402
 from monitel.torch.sources.checkpoints import Checkpoints  # noqa: E402
 from monitel.torch.sources.data_activity import DataActivity  # noqa: E402
 
@@ -61,7 +62,7 @@ class Stream(IterableDataset):  # type: ignore[misc]
 @pytest.fixture(autouse=True)
 def source() -> Iterator[DataActivity]:
     """Install the source."""
-    source = DataActivity(BatchLoading())
+    source = DataActivity(BatchLoading(TrainingThread()))
     source.install()
     yield source
     source.remove()

@@ -14,9 +14,13 @@ if TYPE_CHECKING:
 
 pytest.importorskip("torch", reason="instruments torch: torch is not installed")
 
-from monitel.torch.stages.cycle import STAGES, Cycle
+from monitel.torch.stages import _cycle_py, cycle
+from monitel.torch.stages.cycle import STAGES
 
 pytestmark = pytest.mark.torch
+
+TWINS = {each.__module__.rpartition("_")[2]: each for each in (_cycle_py.Cycle, cycle.Cycle)}
+twins = pytest.mark.parametrize("twin", TWINS.values(), ids=TWINS)
 
 _KINDS = ("optimizer_began", "optimizer_ended", "batch_began", "backward_began", "backward_ended")
 
@@ -42,9 +46,9 @@ class Boundary(NamedTuple):
 class Loop:
     """Runs a program of a training loop on a Cycle, and remembers all boundaries."""
 
-    def __init__(self) -> None:
+    def __init__(self, twin: Any) -> None:
         self.cycles: list[list[int]] = []
-        self.cycle = Cycle(lambda stages: None if stages is None else self.cycles.append(stages))
+        self.cycle = twin(lambda stages: None if stages is None else self.cycles.append(stages))
         self.boundaries: list[Boundary] = []
         self.ns = 1000
         self.iterators = [Iterator() for _ in range(4)]
@@ -53,7 +57,7 @@ class Loop:
         """Pass a boundary."""
         self.boundaries.append(Boundary(kind, self.ns, self.cycle.waited_ns, iterator or None))
         if iterator:
-            self.cycle.batch_ended(self.ns, *iterator[:2], training=iterator[2])
+            self.cycle.batch_ended(self.ns, *iterator)
         else:
             getattr(self.cycle, kind)(*(() if kind.endswith("in_backward") else (self.ns,)))
 
@@ -219,10 +223,11 @@ def _trained_before(boundaries: list[Boundary], start: int) -> set[object]:
 
 
 @settings(max_examples=300)
-@given(_PROGRAM)
-def test_cycles_are_those_of_the_reference(program: list[Any]) -> None:
+@twins
+@given(program=_PROGRAM)
+def test_cycles_are_those_of_the_reference(twin: Any, program: list[Any]) -> None:
     """Any loop has the stages that follow from all its boundaries, to the nanosecond."""
-    loop = Loop()
+    loop = Loop(twin)
     loop.run([("backward", [], False), *program])
     assert reference(loop.boundaries) == loop.cycles
 
@@ -233,14 +238,17 @@ def _calls(*kinds: str) -> list[tuple[str, list[Any], int]]:
 
 
 @settings(max_examples=200)
-@given(st.lists(st.tuples(st.sampled_from([*_KINDS, "batch_ended", "in_backward"]), _TIMES, st.integers(0, 3))))
-@example(_calls("backward_ended", "optimizer_began", "batch_began", "backward_ended", "optimizer_ended"))
+@twins
+@given(calls=st.lists(st.tuples(st.sampled_from([*_KINDS, "batch_ended", "in_backward"]), _TIMES, st.integers(0, 3))))
+@example(calls=_calls("backward_ended", "optimizer_began", "batch_began", "backward_ended", "optimizer_ended"))
 @example(
-    _calls("backward_ended", "optimizer_began", "backward_began", "optimizer_ended", "in_backward", "backward_ended")
+    calls=_calls(
+        *("backward_ended", "optimizer_began", "backward_began", "optimizer_ended", "in_backward", "backward_ended")
+    )
 )
-def test_stages_add_up_after_any_order_of_calls(calls: list[Any]) -> None:
+def test_stages_add_up_after_any_order_of_calls(twin: Any, calls: list[Any]) -> None:
     """Nothing is lost or counted twice, even if exceptions and interrupts have left boundaries out."""
-    loop = Loop()
+    loop = Loop(twin)
     ends: list[int] = []
     done: Callable[[list[int] | None], None] = loop.cycle._ended
 
@@ -259,15 +267,16 @@ def test_stages_add_up_after_any_order_of_calls(calls: list[Any]) -> None:
     assert all(ns >= 0 for stages in loop.cycles for ns in stages)
 
 
-def test_memory_of_a_long_evaluation_is_constant() -> None:
+@twins
+def test_memory_of_a_long_evaluation_is_constant(twin: Any) -> None:
     """Requests without a backward are sums."""
-    loop = Loop()
+    loop = Loop(twin)
     loop.run([("backward", [], False), ("optimizer", [], False)])
     kept = [Iterator() for _ in range(100)]
     for each in kept * 10:
         loop.iterators[0] = each
         loop.run([("batch", 0, 1, True, [("work", 3)]), ("work", 2)])
-    assert 16 >= len(loop.cycle._asked)
+    assert 16 >= loop.cycle.remembered
     loop.iterators[0] = Iterator()
     loop.run([("batch", 0, 1, True, [("work", 5)]), ("backward", [], False), ("optimizer", [], False)])
     # The last one was asked once, so were 15 others that are remembered: iterators of one pass, as far as is known.

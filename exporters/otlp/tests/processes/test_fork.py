@@ -6,6 +6,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
+from exporters.otlp.tests.checks import wait_until
 from exporters.otlp.tests.scripts import started, write_script
 from exporters.otlp.tests.spools import folders, spooled
 
@@ -122,6 +123,7 @@ pipeline = monitel_otlp.configure(spool_dir="spool", export_interval=3600.0)
 monitel.emit("parent")
 assert pipeline.force_flush(5)
 if os.fork() == 0:
+    open("child", "x").close()  # it has left the lock to the parent
     sys.stdin.read()  # until the end of the test
     os._exit(0)
 """
@@ -131,6 +133,7 @@ def test_child_that_lives_on_does_not_lock_the_parents_spool(tmp_path: Path) -> 
     """The lock of the folder is not inherited, so the parent's spool can be replayed."""
     with started(tmp_path, write_script(tmp_path, LIVES_ON)) as parent:
         assert 0 == parent.wait(60)
+        wait_until((tmp_path / "child").exists, "the start of the child")
         (folder,) = folders(tmp_path / "spool")
         with closing(Spool(folder)) as spool:
             spool.load()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, distributed
 from torch.autograd.graph import GradientEdge
 from torch.compiler import is_dynamo_compiling
 
 from monitel import clock
+from monitel.profiler.ranges import listeners, record_past
 from monitel.torch._compat import (
     NO_GRAPH,
     autograd_engine,
@@ -18,41 +19,18 @@ from monitel.torch._compat import (
     never_compile,
     without_overrides,
 )
+from monitel.torch.training_ranges import open_range
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from monitel.torch.boundaries.training_thread import Stopwatch, TrainingThread
+
 _ACCUMULATE = 6  # the position of the argument accumulate_grad of the engine
 
 
-class Thread(Protocol):
-    """The thread that calls backward. Autograd may call these methods in another thread."""
-
-    def waited(self) -> int:
-        """Return the nanoseconds that the thread has waited for other ranks so far."""
-
-    def gradients_complete(self) -> None:
-        """The own gradients are complete; waiting for those of other ranks follows."""
-
-
-class BackwardListener(Protocol):
-    """Receives the begin and the end of each backward, in the thread that calls it."""
-
-    def backward_began(self, now_ns: int, *, nested: bool) -> Thread | None:
-        """Backward begins; nested: within another one. Returns the thread; None if nothing is measured."""
-
-    def backward_ended(self, now_ns: int, tail_ns: int, *, nested: bool) -> None:
-        """Backward has ended, or raised.
-
-        Args:
-            now_ns: The time.
-            tail_ns: Time that it waited for other ranks at its end, without waiting that was seen otherwise.
-            nested: Whether it was within another one.
-        """
-
-
 class Backward:
-    """Reports each backward to a listener: it replaces the object through which Python runs the autograd engine.
+    """Reports each backward to its thread's stopwatch: it replaces the object through which Python runs the engine.
 
     All calls go through this object: ``Tensor.backward``, ``torch.autograd.backward``, including references that were
     imported before, and pipelines that run the engine directly. ``torch.autograd.grad`` is not backward.
@@ -62,12 +40,16 @@ class Backward:
     hooks are removed after backward. They exist only in a process group of several ranks, and not where torch compiles
     backward, because they would become part of its graphs.
 
+    Ranges: ``training.backward``; ``training.forward``, recorded when it has ended: its begin is not known before.
+
     Args:
-        listener: The listener.
+        thread: State of each thread.
+        start: Returns the stopwatch of a thread that has none.
     """
 
-    def __init__(self, listener: BackwardListener) -> None:
-        self._listener = listener
+    def __init__(self, thread: TrainingThread, start: Callable[[], Stopwatch]) -> None:
+        self._thread = thread
+        self._start = start
         self._now = clock.reading()
         self._on = False
 
@@ -79,27 +61,33 @@ class Backward:
         self._original = original = engine.run_backward
         self._without_overrides = without_overrides()
         self._on = True
-        began, ended = self._listener.backward_began, self._listener.backward_ended
-        now = self._now
+        state, now = self._thread, self._now
 
         class TimedEngine(base):  # type: ignore[misc, valid-type]  # the compiler expects an instance of torch's class
             def run_backward(_self, *args: Any, **kwargs: Any) -> Any:  # noqa: N805  self is the boundary
                 if is_dynamo_compiling() or not self._on or not _accumulates(args, kwargs):
                     return original(*args, **kwargs)
+                stopwatch = state.stopwatch
                 nested = graph() != NO_GRAPH
-                thread = began(now(), nested=nested)
-                if thread is None:
-                    return original(*args, **kwargs)
-                if several_ranks() and not backward_is_compiled():
-                    return self._among_ranks(thread, nested, args, kwargs)
+                if stopwatch is None:
+                    if nested:  # in a thread of autograd
+                        return original(*args, **kwargs)
+                    stopwatch = state.stopwatch = self._start()
+                several = several_ranks() and not backward_is_compiled()
+                if nested:
+                    return self._among_ranks(stopwatch, True, args, kwargs) if several else original(*args, **kwargs)
+                end_range = _begin_ranges(stopwatch, now()) if listeners.active else None
+                stopwatch.backward_began(now())
                 try:
-                    return original(*args, **kwargs)
+                    return self._among_ranks(stopwatch, False, args, kwargs) if several else original(*args, **kwargs)
                 finally:
-                    ended(now(), 0, nested=nested)
+                    if end_range is not None:
+                        end_range(None, None, None)
+                    stopwatch.backward_ended(now())
 
         for function in (TimedEngine.run_backward, self._among_ranks):
             compile_only_below(function)
-        for each in (began, ended, several_ranks, backward_is_compiled, self._hook, _accumulates):
+        for each in (several_ranks, backward_is_compiled, self._start, self._hook, _accumulates, _begin_ranges):
             never_compile(each)
         self._timed = timed = TimedEngine()
         self._queue = timed.queue_callback
@@ -111,15 +99,15 @@ class Backward:
         if getattr(self._owner, self._name) is self._timed:
             setattr(self._owner, self._name, self._engine)
 
-    def _among_ranks(self, thread: Thread, nested: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call the original function, and report its end with the time that it waited at its end."""
+    def _among_ranks(self, stopwatch: Stopwatch, nested: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the original function, and report the time that it has waited at its end."""
         now = self._now
         moments: list[tuple[int, int]] = []  # when the own gradients were complete, and what it had waited then
 
         def complete() -> None:
-            moments.append((now(), thread.waited()))
+            moments.append((now(), stopwatch.waited()))
             if not nested:
-                thread.gradients_complete()
+                stopwatch.gradients_complete()
 
         hooks: list[Any] = []
         try:
@@ -129,8 +117,9 @@ class Backward:
             end_ns = now()
             for hook in hooks:
                 hook.remove()
-            tail_ns = max(0, end_ns - moments[-1][0] - (thread.waited() - moments[-1][1])) if moments else 0
-            self._listener.backward_ended(end_ns, tail_ns, nested=nested)
+            if moments:
+                complete_ns, waited_ns = moments[-1]
+                stopwatch.waited(max(0, end_ns - complete_ns - (stopwatch.waited() - waited_ns)))
 
     def _hook(self, roots: tuple[Any, ...], complete: Callable[[], None], hooks: list[Any]) -> None:
         """Have the engine call ``complete`` when the gradients are, and append the hooks of the roots."""
@@ -154,6 +143,13 @@ class Backward:
 def _accumulates(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Return whether the engine adds the gradients to those of the leaves, as backward does."""
     return bool(args[_ACCUMULATE] if len(args) > _ACCUMULATE else kwargs.get("accumulate_grad"))
+
+
+def _begin_ranges(stopwatch: Stopwatch, now_ns: int) -> Callable[[None, None, None], None] | None:
+    """Record the range of forward, and begin that of backward; return the function that ends it."""
+    if stopwatch.forward_since_ns:
+        record_past("training.forward", stopwatch.forward_since_ns, now_ns)
+    return open_range("training.backward")
 
 
 def several_ranks() -> bool:

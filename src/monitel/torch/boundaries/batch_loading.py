@@ -6,67 +6,77 @@ import os
 from collections.abc import Iterable, Iterator
 from functools import wraps
 from operator import length_hint
-from threading import local
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload, runtime_checkable
 
+from torch import is_grad_enabled
 from torch.utils.data import DataLoader
 
 from monitel import clock
 from monitel.profiler.ranges import listeners
-from monitel.torch._compat import loader_iterator
+from monitel.torch._compat import NO_GRAPH, current_graph, loader_iterator
 from monitel.torch.boundaries.shared_hooks import SharedHooks
 from monitel.torch.training_ranges import open_range
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from monitel.torch.boundaries.training_thread import TrainingThread
+
 _Batch = TypeVar("_Batch")
 _running: BatchLoading | None = None
 
 
+@runtime_checkable
 class BatchListener(Protocol):
     """Receives requests for batches, in the thread that waits for them."""
 
-    def batch_began(self, now_ns: int) -> Any:
+    def batch_began(self) -> Any:
         """A request begins; what this returns is passed to batch_ended()."""
 
-    def batch_ended(self, began: Any, now_ns: int, iterator: object, received: int | None) -> None:
+    def batch_ended(self, began: Any) -> None:
         """A request has ended.
 
         Args:
             began: The result of batch_began().
-            now_ns: The time, monotonic.
-            iterator: The iterator that was asked.
-            received: Number of batches: 1; 0 if the iterator was only opened; None at its end, or if it has raised.
         """
 
 
-class BatchLoading(SharedHooks[BatchListener]):
-    """Reports to its listeners each ``next()`` of a DataLoader's iterator, including iterators that exist already.
+class BatchLoading(SharedHooks):
+    """Reports each ``next()`` of a DataLoader's iterator, including iterators that exist already.
 
-    ``iter(loader)``, which starts the workers, is a request too. A request within another one is part of it.
+    The reports go to the thread's stopwatch, and to those users that are listeners. ``iter(loader)``, which starts the
+    workers, is a request too. A request within another one is part of it.
 
     Range: ``training.data``, for each ``next()``.
+
+    Args:
+        thread: State of each thread.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, thread: TrainingThread) -> None:
         super().__init__()
         self._now = clock.reading()
-        self._thread = _Thread()
+        self._thread = thread
+        self._listeners: tuple[BatchListener, ...] = ()
+
+    def _set(self, *users: object) -> None:
+        super()._set(*users)
+        self._listeners = tuple(each for each in users if isinstance(each, BatchListener))
 
     def _install(self) -> None:
         """Wrap ``__next__`` of the base class of the iterators, and ``__iter__`` of the DataLoader."""
         global _running
         self._class = loader_iterator()
+        self._graph = current_graph()
         self._originals = original, original_iter = self._class.__next__, DataLoader.__iter__
 
         @wraps(original)
         def timed_next(iterator: Any) -> Any:
-            return self.request(original, iterator) if self.listeners else original(iterator)
+            return self.request(original, iterator) if self.users else original(iterator)
 
         @wraps(original_iter)
         def timed_iter(loader: Any) -> Any:
-            return self.request(original_iter, loader, opens=True) if self.listeners else original_iter(loader)
+            return self.request(original_iter, loader, opens=True) if self.users else original_iter(loader)
 
         self._timed = timed_next, timed_iter
         self._class.__next__, DataLoader.__iter__ = self._timed
@@ -95,13 +105,15 @@ class BatchLoading(SharedHooks[BatchListener]):
             return get(source)
         began: list[tuple[BatchListener, Any]] = []
         end_range, iterator, received = None, None if opens else source, None
+        stopwatch = thread.stopwatch if self._graph() == NO_GRAPH else None
         try:
             thread.requests = True
             if listeners.active and not opens:
                 end_range = open_range("training.data")
-            now_ns = self._now()
-            for each in self.listeners:
-                began.append((each, each.batch_began(now_ns)))  # noqa: PERF401  an interrupt leaves what has begun
+            if stopwatch is not None:
+                stopwatch.batch_began(self._now())
+            for each in self._listeners:
+                began.append((each, each.batch_began()))  # noqa: PERF401  an interrupt leaves what has begun
             result = get(source)
             if opens:
                 iterator, received = result, 0
@@ -109,20 +121,17 @@ class BatchLoading(SharedHooks[BatchListener]):
                 received = 1
         finally:
             thread.requests = False
-            now_ns = self._now()
-            for each, token in reversed(began):
-                each.batch_ended(token, now_ns, iterator, received)
+            for each, token in began:
+                each.batch_ended(token)
+            if stopwatch is not None:
+                stopwatch.batch_ended(self._now(), iterator, received, is_grad_enabled())
             if end_range is not None:
                 end_range(None, None, None)
         return result
 
     def reset(self) -> None:
-        """Forget the requests in progress. For a forked child."""
-        self._thread = _Thread()
-
-
-class _Thread(local):
-    requests = False  # whether a request is in progress
+        """Forget the request in progress. For a forked child."""
+        self._thread.requests = False
 
 
 class Batches(Generic[_Batch]):

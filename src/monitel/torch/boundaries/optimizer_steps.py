@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from threading import local
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 from weakref import WeakValueDictionary
 
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from monitel import clock
-from monitel.torch._compat import compile_only_below, never_compile, untraced
+from monitel.profiler.ranges import listeners, record_past
+from monitel.torch._compat import NO_GRAPH, compile_only_below, current_graph, never_compile, untraced
 from monitel.torch.boundaries.gradient_scaling import GradientScaling
 from monitel.torch.boundaries.shared_hooks import SharedHooks
 
@@ -19,20 +19,11 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from monitel.torch.boundaries.training_thread import TrainingThread
+
 #: Of an optimizer's step: None if it is applied, an empty list if it is skipped, else ``found_inf`` of a fused
 #: optimizer, which is not 0 if it is skipped.
 Results: TypeAlias = "list[Tensor] | None"
-
-
-@runtime_checkable
-class CallListener(Protocol):
-    """Receives calls of ``step()``, in their thread."""
-
-    def optimizer_began(self, now_ns: int) -> None:
-        """A call begins. Nested calls, as in wrappers and subclasses, begin too; a call that raises never ends."""
-
-    def optimizer_ended(self, now_ns: int) -> None:
-        """A call has ended."""
 
 
 @runtime_checkable
@@ -43,34 +34,33 @@ class StepListener(Protocol):
         """An optimizer has made a step, or skipped it: once for all nested calls, when they have ended."""
 
 
-class OptimizerSteps(SharedHooks[CallListener | StepListener]):
-    """Reports to its listeners each ``optimizer.step()``, through torch's global hooks.
+class OptimizerSteps(SharedHooks):
+    """Reports each ``optimizer.step()``, through torch's global hooks.
+
+    Calls are reported to the thread's stopwatch: nested ones too, as in wrappers and subclasses; a call that raises
+    never ends. Steps are reported to those users that are listeners.
 
     If a ``step()`` calls another ``step()``, as in a subclass or a wrapper, torch runs its hooks for both, and only the
     innermost call is a step. A call of ``GradScaler.step()`` is one step of the optimizer, even if it is skipped.
+
+    Range: ``training.optimizer``, recorded when the call has ended, because torch calls no hook if ``step()`` raises.
+
+    Args:
+        thread: State of each thread.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, thread: TrainingThread) -> None:
         super().__init__()
         self._now = clock.reading()
-        self._thread = _Thread()
+        self._thread = thread
+        self._listeners: tuple[StepListener, ...] = ()
         self._scaling = GradientScaling(self._around_scaler)
         self._others: WeakValueDictionary[int, Any] = WeakValueDictionary()  # of another class, with torch's hooks
-        self._divide()
+        self.foreign_step: Callable[[], None] = _ignore  # called for an optimizer in a thread of autograd
 
-    def add(self, listener: CallListener | StepListener) -> None:
-        """Add a listener to calls, to steps, or to both; the first one installs the hooks."""
-        super().add(listener)
-        self._divide()
-
-    def discard(self, listener: CallListener | StepListener) -> None:
-        """Remove a listener; the last one removes the hooks. Idempotent."""
-        super().discard(listener)
-        self._divide()
-
-    def _divide(self) -> None:
-        self._of_calls = tuple(each for each in self.listeners if isinstance(each, CallListener))
-        self._of_steps = tuple(each for each in self.listeners if isinstance(each, StepListener))
+    def _set(self, *users: object) -> None:
+        super()._set(*users)
+        self._listeners = tuple(each for each in users if isinstance(each, StepListener))
 
     def _install(self) -> None:
         """Hook all optimizers and GradScalers, including those created later.
@@ -78,6 +68,7 @@ class OptimizerSteps(SharedHooks[CallListener | StepListener]):
         torch's wrapper of ``step()`` calls the hooks. The compiler cannot trace them: it would fail at the wrapper, log
         that, and continue with ``step()`` itself. So it is configured to start there, which cannot be undone.
         """
+        self._graph = current_graph()
         compile_only_below(Optimizer.profile_hook_step(lambda: None))
         for function in (self._before, self._after):
             never_compile(function)
@@ -97,7 +88,7 @@ class OptimizerSteps(SharedHooks[CallListener | StepListener]):
         thread = self._thread
         thread.entered = id(optimizer)
         if thread.scaled is None:
-            self._begin()
+            self._begin(thread)
 
     @untraced
     def _after(self, optimizer: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
@@ -113,7 +104,7 @@ class OptimizerSteps(SharedHooks[CallListener | StepListener]):
                 thread.scaled.append(found_inf)
             return
         results = None if found_inf is None else [found_inf]
-        self._end(optimizer, results, stepped=innermost)
+        self._end(thread, optimizer, results, stepped=innermost)
 
     def _around_scaler(self, scaler: Any, optimizer: Any, step: Callable[[], Any]) -> Any:
         thread = self._thread
@@ -121,34 +112,40 @@ class OptimizerSteps(SharedHooks[CallListener | StepListener]):
             return step()
         found: list[Tensor | None] = []
         thread.scaled = found
-        self._begin()
+        self._begin(thread)
         try:
             returned = step()
         finally:
             thread.scaled = None
         results = [each for each in found if each is not None]
         stepped = bool(found) or (scaler.is_enabled() and self._is_observable(optimizer))
-        self._end(optimizer, results if len(results) == len(found) else None, stepped=stepped)
+        self._end(thread, optimizer, results if len(results) == len(found) else None, stepped=stepped)
         return returned
 
     def _is_observable(self, optimizer: Any) -> bool:
         """Return whether torch's hooks run for an optimizer, so that it has skipped its step if they did not."""
         return isinstance(optimizer, Optimizer) or self._others.get(id(optimizer)) is optimizer
 
-    def _begin(self) -> None:
-        now_ns = self._now()
-        for each in self._of_calls:
-            each.optimizer_began(now_ns)
+    def _begin(self, thread: TrainingThread) -> None:
+        stopwatch = thread.stopwatch
+        if self._graph() == NO_GRAPH:
+            if stopwatch is not None:
+                stopwatch.optimizer_began(self._now())
+        elif stopwatch is not None:
+            stopwatch.optimizer_began_in_backward()
+        else:
+            self.foreign_step()
 
-    def _end(self, optimizer: object, results: Results, *, stepped: bool) -> None:
-        now_ns = self._now()
-        for each in self._of_calls:
-            each.optimizer_ended(now_ns)
+    def _end(self, thread: TrainingThread, optimizer: object, results: Results, *, stepped: bool) -> None:
+        now_ns, stopwatch = self._now(), thread.stopwatch
+        if stopwatch is not None and self._graph() == NO_GRAPH:
+            if listeners.active:
+                record_past("training.optimizer", max(stopwatch.step_ns, stopwatch.mark_ns), now_ns)
+            stopwatch.optimizer_ended(now_ns)
         if stepped:
-            for listener in self._of_steps:
-                listener.optimizer_stepped(optimizer, results, now_ns)
+            for each in self._listeners:
+                each.optimizer_stepped(optimizer, results, now_ns)
 
 
-class _Thread(local):
-    entered: int | None = None  # id of the optimizer whose step() was entered last
-    scaled: list[Tensor | None] | None = None  # found_inf of the optimizers in the GradScaler.step() in progress
+def _ignore() -> None:
+    pass

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Generic, TypeVar
-
-_Listener = TypeVar("_Listener")
 
 
-class SharedHooks(ABC, Generic[_Listener]):
-    """Hooks that are installed while they have listeners. A hook reads the clock once, for all listeners."""
+class SharedHooks(ABC):
+    """Hooks that are installed while they have users. A hook reads the clock once, for all users."""
 
     def __init__(self) -> None:
-        self.listeners: tuple[_Listener, ...] = ()
+        self.users: tuple[object, ...] = ()
 
-    def add(self, listener: _Listener) -> None:
-        """Add a listener; the first one installs the hooks."""
-        if not self.listeners:
+    def add(self, user: object) -> None:
+        """Add a user; the first one installs the hooks."""
+        if not self.users:
             self._install()
-        self.listeners += (listener,)
+        self._set(*self.users, user)
 
-    def discard(self, listener: _Listener) -> None:
-        """Remove a listener; the last one removes the hooks. Idempotent."""
-        if listener in self.listeners:
-            self.listeners = tuple(each for each in self.listeners if each is not listener)
-            if not self.listeners:
+    def discard(self, user: object) -> None:
+        """Remove a user; the last one removes the hooks. Idempotent."""
+        if user in self.users:
+            self._set(*(each for each in self.users if each is not user))
+            if not self.users:
                 self._remove()
+
+    def _set(self, *users: object) -> None:
+        self.users = users
 
     @abstractmethod
     def _install(self) -> None:

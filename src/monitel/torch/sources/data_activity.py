@@ -35,18 +35,12 @@ class DataActivity:
         """Stop listening."""
         self._loading.discard(self)
 
-    def batch_began(self, now_ns: int) -> AbstractContextManager[None]:  # noqa: ARG002  the ledger has its own clock
+    def batch_began(self) -> AbstractContextManager[None]:
         """Enter the activity."""
         waiting = training_activity("data", part_of=_INCLUDE_DATA)
         waiting.__enter__()
         return waiting
 
-    def batch_ended(
-        self,
-        began: AbstractContextManager[None],
-        now_ns: int,  # noqa: ARG002
-        iterator: object,  # noqa: ARG002
-        received: int | None,  # noqa: ARG002
-    ) -> None:
+    def batch_ended(self, began: AbstractContextManager[None]) -> None:
         """Leave the activity."""
         began.__exit__(None, None, None)
