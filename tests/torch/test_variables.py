@@ -52,7 +52,8 @@ def test_variable_switches_a_source(monkeypatch: pytest.MonkeyPatch, name: str) 
     other = not DEFAULTS[name]
     monkeypatch.setenv(f"MONITEL_{name.upper()}", str(other))
     assert {name: other} == used()
-    assert other == (name in monitel.torch.instrument().sources)
+    running = monitel.torch.instrument()
+    assert other == (name in {*running.sources, *running.missing})  # a machine may have no accelerator
     assert {} == used(**{name: not other})
 
 
