@@ -117,8 +117,9 @@ def test_job_shorter_than_the_windows_of_rates_is_shown_whole(job: Job) -> None:
     (target,) = job.board.targets("Where the time of all ranks goes")
     shares = by("training_activity", job.store.query(filled(target["expr"], variables)))
     assert sum(shares.values()) == pytest.approx(1, abs=1e-9)
+    extrapolated = 2 * TOLERANCE  # rate() extrapolates at both ends
     for activity in ("data", "step", "checkpoint.save", "evaluation"):
-        assert shares[activity] == pytest.approx(job.share(activity), abs=TOLERANCE)
+        assert shares[activity] == pytest.approx(job.share(activity), abs=extrapolated)
 
 
 def test_tiles_name_losses_and_the_rank(job: Job) -> None:
