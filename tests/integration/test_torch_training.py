@@ -155,4 +155,4 @@ def test_without_a_line_of_code(stack: Stack, tmp_path: Path) -> None:
     done = run(instrument, *TORCHRUN, PLAIN, *ARGUMENTS, folder=tmp_path, environment=environment)
     check(stack.prometheus, RANKS)
     printed = [line for line in done.stderr.splitlines() if line.startswith("monitel: ")]
-    assert 2 * ["monitel: exported 2 windows and numbers, 0 events"] == printed
+    assert 2 * ["monitel: exported 7 windows and numbers, 0 events"] == printed
