@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload, run
 from torch import is_grad_enabled
 from torch.utils.data import DataLoader
 
-from monitel import clock
 from monitel.profiler.ranges import listeners
 from monitel.torch._compat import NO_GRAPH, current_graph, loader_iterator
 from monitel.torch.boundaries.shared_hooks import SharedHooks
@@ -41,7 +40,7 @@ class BatchListener(Protocol):
         """
 
 
-class BatchLoading(SharedHooks):
+class BatchLoading(SharedHooks[BatchListener]):
     """Reports each ``next()`` of a DataLoader's iterator, including iterators that exist already.
 
     The reports go to the thread's stopwatch, and to those users that are listeners. ``iter(loader)``, which starts the
@@ -54,14 +53,7 @@ class BatchLoading(SharedHooks):
     """
 
     def __init__(self, thread: TrainingThread) -> None:
-        super().__init__()
-        self._now = clock.reading()
-        self._thread = thread
-        self._listeners: tuple[BatchListener, ...] = ()
-
-    def _set(self, *users: object) -> None:
-        super()._set(*users)
-        self._listeners = tuple(each for each in users if isinstance(each, BatchListener))
+        super().__init__(thread, BatchListener)
 
     def _install(self) -> None:
         """Wrap ``__next__`` of the base class of the iterators, and ``__iter__`` of the DataLoader."""

@@ -8,7 +8,6 @@ from weakref import WeakValueDictionary
 
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from monitel import clock
 from monitel.profiler.ranges import listeners, record_past
 from monitel.torch._compat import NO_GRAPH, compile_only_below, current_graph, never_compile, untraced
 from monitel.torch.boundaries.gradient_scaling import GradientScaling
@@ -34,7 +33,7 @@ class StepListener(Protocol):
         """An optimizer has made a step, or skipped it: once for all nested calls, when they have ended."""
 
 
-class OptimizerSteps(SharedHooks):
+class OptimizerSteps(SharedHooks[StepListener]):
     """Reports each ``optimizer.step()``, through torch's global hooks.
 
     Calls are reported to the thread's stopwatch: nested ones too, as in wrappers and subclasses; a call that raises
@@ -50,17 +49,10 @@ class OptimizerSteps(SharedHooks):
     """
 
     def __init__(self, thread: TrainingThread) -> None:
-        super().__init__()
-        self._now = clock.reading()
-        self._thread = thread
-        self._listeners: tuple[StepListener, ...] = ()
+        super().__init__(thread, StepListener)
         self._scaling = GradientScaling(self._around_scaler)
         self._others: WeakValueDictionary[int, Any] = WeakValueDictionary()  # of another class, with torch's hooks
         self.foreign_step: Callable[[], None] = _ignore  # called for an optimizer in a thread of autograd
-
-    def _set(self, *users: object) -> None:
-        super()._set(*users)
-        self._listeners = tuple(each for each in users if isinstance(each, StepListener))
 
     def _install(self) -> None:
         """Hook all optimizers and GradScalers, including those created later.

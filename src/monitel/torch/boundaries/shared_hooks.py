@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from monitel import clock
+
+if TYPE_CHECKING:
+    from monitel.torch.boundaries.training_thread import TrainingThread
+
+_Listener = TypeVar("_Listener")
 
 
-class SharedHooks(ABC):
-    """Hooks that are installed while they have users. A hook reads the clock once, for all users."""
+class SharedHooks(ABC, Generic[_Listener]):
+    """Hooks that are installed while they have users. They report to those users that are listeners.
 
-    def __init__(self) -> None:
-        self.users: tuple[object, ...] = ()
+    Args:
+        thread: State of each thread.
+        listener: The protocol of listeners.
+    """
+
+    def __init__(self, thread: TrainingThread, listener: Any) -> None:
+        self._now = clock.reading()
+        self._thread = thread
+        self._listener = listener
+        self._set()
 
     def add(self, user: object) -> None:
         """Add a user; the first one installs the hooks."""
@@ -26,6 +42,7 @@ class SharedHooks(ABC):
 
     def _set(self, *users: object) -> None:
         self.users = users
+        self._listeners: tuple[_Listener, ...] = tuple(each for each in users if isinstance(each, self._listener))
 
     @abstractmethod
     def _install(self) -> None:
