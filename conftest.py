@@ -8,6 +8,10 @@ import signal
 import sys
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
+from itertools import count
+from pathlib import Path
+from shutil import rmtree
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,7 +21,7 @@ import monitel
 from monitel import run_events
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
     from types import ModuleType
 
 # Tests, and the scripts that they run, compare all events.
@@ -30,6 +34,7 @@ settings.register_profile("fuzz", settings.get_profile("monitel"), print_blob=Tr
 settings.load_profile("test")
 
 _FUZZ_FACTOR = 5
+_test_numbers = count()
 
 
 def pytest_configure() -> None:
@@ -50,12 +55,29 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             test._hypothesis_internal_use_settings = more
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, Any, Any]:
+    """Escape surrogates in what a test has logged: its report is sent to the main process as UTF-8."""
+    return _encodable((yield))
+
+
+def _encodable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_encodable(key): _encodable(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_encodable, value))
+    return value
+
+
 @contextmanager
 def _left_as_found(package: ModuleType) -> Iterator[None]:
     """Remove new handlers, named Stats, counters and wait counters, and the step, at the end."""
     state = package._window, package.handlers, package.registry._stats, package.wait_counter
     window, handlers, stats, wait_counter = state
-    counted = [package.counter.__globals__[name] for name in ("_counters", "_first_of_name")]
+    counters = package.counter.__globals__
+    counted = [counters[name] for name in ("_counters", "_first_of_name")]
     found = {*handlers._handlers}, {*stats}, {*wait_counter._waits}
     found_counters = [{*each} for each in counted]
     window.set_step(None)  # there is no public way to forget the step
@@ -72,6 +94,9 @@ def _left_as_found(package: ModuleType) -> Iterator[None]:
     for each, before in zip(counted, found_counters, strict=True):
         for name in {*each} - before:
             del each[name]
+    counters["_items"], counters["_names"] = (tuple(each.items()) for each in counted)
+    package.registry._items = tuple(stats.items())
+    wait_counter._items = tuple(wait_counter._waits.items())
     window.set_step(None)
 
 
@@ -93,6 +118,31 @@ def fresh_state(packages: Callable[[], list[ModuleType]]) -> Iterator[None]:
         names.NAMES.forget()
     if (start_points := sys.modules.get("monitel_otlp.metrics.start_points")) is not None:
         start_points._latest.clear()  # clocks of tests run ahead
+
+
+@pytest.fixture(scope="session")
+def boxes_of_session() -> Iterator[Path]:
+    """Make a folder in memory, if there is one, that is removed at the end."""
+    memory = Path("/dev/shm")  # noqa: S108  the folder has a new name
+    usable = os.access(memory, os.W_OK | os.X_OK)
+    with TemporaryDirectory(
+        prefix="monitel-tests-", dir=memory if usable else None, ignore_cleanup_errors=True
+    ) as path:
+        yield Path(path)
+
+
+@pytest.fixture(autouse=True)
+def own_boxes(boxes_of_session: Path) -> Iterator[Path]:
+    """Let the test, and the programs that it starts, have their black boxes in a new folder, which is removed."""
+    folder, variable = boxes_of_session / f"{next(_test_numbers)}", "MONITEL_BLACK_BOX_DIR"
+    previous = os.environ.get(variable)
+    os.environ[variable] = str(folder)
+    yield folder
+    if previous is None:
+        os.environ.pop(variable, None)
+    else:
+        os.environ[variable] = previous
+    rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _SWITCH = "MONITEL_NO_EXTENSIONS"
 _PURE_ONLY = os.environ.get(_SWITCH, "0") not in {"", "0"}
 _ACCUMULATORS = {"monitel._window_c": "c", "monitel._window_py": "py"}
-_DEADLINE = 30.0  # seconds, for actions that take a fraction of one
+_DEADLINE = 60.0  # seconds, for actions that take a fraction of one
 
 
 def _twin_of(module: ModuleType) -> str:
@@ -85,9 +85,10 @@ def pytest_report_header() -> str:
     return f"monitel twins: c ({_copies['c']['monitel._window_c'].__file__}), py"
 
 
-@pytest.fixture(
-    params=[pytest.param(twin, marks=pytest.mark.twins) for twin in (["py"] if _PURE_ONLY else ["c", "py"])]
-)
+_MARKS = {"c": [pytest.mark.twins], "py": [pytest.mark.twins, pytest.mark.python_twin]}
+
+
+@pytest.fixture(params=[pytest.param(twin, marks=_MARKS[twin]) for twin in (["py"] if _PURE_ONLY else ["c", "py"])])
 def twin(request: pytest.FixtureRequest) -> str:
     """Return the twin under test: ``c`` or ``py``."""
     _copy(request.param)  # skips or fails if the twin is missing
@@ -314,3 +315,12 @@ def run_script(twin: str, tmp_path: Path) -> RunScript:
         return Ended(stdout.splitlines(), stderr)
 
     return run
+
+
+@pytest.fixture
+def frequent_switches() -> Iterator[None]:
+    """Switch between threads often, where they take turns."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(interval)

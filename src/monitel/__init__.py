@@ -35,7 +35,7 @@ if _TYPE_CHECKING:
     from monitel import profiler
 
 _WaitCounter = WaitCounter
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "COUNT",

@@ -1,7 +1,7 @@
 /* The activities of one thread, which divide its time, in C. _activities_py.py is the twin in Python.
  *
- * A step, from LOCK to UNLOCK, calls no Python and releases no reference, so nothing can interrupt it: destructors,
- * signal handlers and other threads always find sums that add up. With the GIL the lock is empty.
+ * A step, from acquire() to release(), calls no Python and releases no reference, so nothing can interrupt it:
+ * destructors, signal handlers and other threads always find sums that add up.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -9,13 +9,8 @@
 #include <stdint.h>
 #include <time.h>
 
-#ifdef Py_GIL_DISABLED
-#define LOCK(self) PyMutex_Lock(&(self)->mutex)
-#define UNLOCK(self) PyMutex_Unlock(&(self)->mutex)
-#else
-#define LOCK(self) ((void)(self))
-#define UNLOCK(self) ((void)(self))
-#endif
+#include "_lock.h"
+
 #ifdef CLOCK_BOOTTIME
 #define CLOCK CLOCK_BOOTTIME
 #else
@@ -47,9 +42,7 @@ typedef struct {
     bool runs;
     unsigned long owner;
     int64_t start_ns, since_ns, changed_ns, ignored;
-#ifdef Py_GIL_DISABLED
-    PyMutex mutex;
-#endif
+    Lock lock;
 } Activities;
 
 struct Activity {
@@ -65,19 +58,23 @@ static PyTypeObject *activity_type;
 static struct {
     int64_t calls;
     bool scheduled;
-#ifdef Py_GIL_DISABLED
-    PyMutex mutex;
-#endif
+    Lock lock;
 } pulse;
+
+static int64_t
+system_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
 
 /* Nanoseconds of the clock; -1: an exception is set. */
 static int64_t
 reading(Activities *self)
 {
     if (self->clock == NULL) {
-        struct timespec now;
-        clock_gettime(CLOCK, &now);
-        return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+        return system_now();
     }
     PyObject *number = PyObject_CallNoArgs(self->clock);
     if (number == NULL) {
@@ -148,13 +145,13 @@ activity_enter(Activity *self, PyObject *Py_UNUSED(arguments))
     if (now_ns < 0 && PyErr_Occurred()) {
         return NULL;
     }
-    LOCK(activities);
+    acquire(&activities->lock);
     bool owns = activities->owner == PyThread_get_thread_ident();
     if (!owns) {
         activities->ignored += activities->runs;
     }
     self->ignored += !(owns && entered(activities, self, now_ns));
-    UNLOCK(activities);
+    release(&activities->lock);
     return Py_NewRef((PyObject *)self);
 }
 
@@ -166,7 +163,7 @@ activity_exit(Activity *self, PyObject *const *Py_UNUSED(exception), Py_ssize_t 
     if (now_ns < 0 && PyErr_Occurred()) {
         return NULL;
     }
-    LOCK(activities);
+    acquire(&activities->lock);
     bool owns = activities->owner == PyThread_get_thread_ident();
     if (!owns && self->ignored > 0) {
         self->ignored--;
@@ -177,7 +174,7 @@ activity_exit(Activity *self, PyObject *const *Py_UNUSED(exception), Py_ssize_t 
             self->ignored--;
         }
     }
-    UNLOCK(activities);
+    release(&activities->lock);
     Py_RETURN_NONE;
 }
 
@@ -212,22 +209,20 @@ static void
 activity_dealloc(Activity *self)
 {
     Activities *activities = self->activities;
-    /* Garbage-collected while it was entered: it is over. A destructor calls no Python, so no clock of a test. */
-    int64_t now_ns = activities->depth > 0 && activities->clock == NULL ? reading(activities) : 0;
-    LOCK(activities);
-    if (activities->depth > 0) {
-        advance(activities, now_ns);
+    acquire(&activities->lock);
+    if (activities->depth > 0) { /* it may be entered: it is over. A destructor calls no Python, so no clock of a test */
+        advance(activities, activities->clock == NULL ? system_now() : 0);
         while (removed(activities, self)) {
         }
     }
-    UNLOCK(activities);
+    release(&activities->lock);
     PyTypeObject *type = Py_TYPE(self);
     PyObject_Free(self);
     Py_DECREF(type);
     Py_DECREF(activities);
 }
 
-/* The slot of a known name; -1: it is not known, or an exception is set. */
+/* The slot of a known name; -1: it is not known, or an exception is set. The dict only grows, and keeps the number. */
 static int
 known_slot(Activities *self, PyObject *name)
 {
@@ -244,25 +239,31 @@ slot_of(Activities *self, PyObject *name)
         return slot;
     }
     PyObject *answer = PyObject_CallOneArg(self->new_name, name);
-    PyObject *counted;
+    PyObject *given, *counted = NULL;
     int ends_startup;
-    if (answer == NULL || !PyArg_ParseTuple(answer, "Up", &counted, &ends_startup)) {
-        Py_XDECREF(answer);
+    if (answer != NULL && PyTuple_Check(answer) && PyArg_ParseTuple(answer, "Up", &given, &ends_startup)) {
+        counted = PyUnicode_FromObject(given); /* a str, of which the hash calls no Python, not an instance of a subclass */
+    }
+    else if (answer != NULL && !PyErr_Occurred()) {
+        PyErr_Format(PyExc_TypeError, "new_name() must return a tuple, got %R", answer);
+    }
+    Py_XDECREF(answer);
+    if (counted == NULL) {
         return -1;
     }
-    LOCK(self); /* a small int and a dict of str call no Python */
+    acquire(&self->lock); /* a small int and a dict of str call no Python */
     slot = known_slot(self, counted);
     if (slot < 0 && self->names < NAMES) {
         PyObject *index = PyLong_FromLong(self->names);
+        self->slots[self->names] = (Slot){counted, 0, ends_startup != 0}; /* first: others find it without the lock */
         if (index != NULL && PyDict_SetItem(self->slot_of_name, counted, index) == 0) {
-            slot = self->names;
-            self->slots[slot] = (Slot){Py_NewRef(counted), 0, ends_startup != 0};
-            self->names++;
+            Py_INCREF(counted);
+            slot = self->names++;
         }
         Py_XDECREF(index);
     }
-    UNLOCK(self);
-    Py_DECREF(answer);
+    release(&self->lock);
+    Py_DECREF(counted);
     if (slot < 0 && !PyErr_Occurred()) {
         PyErr_Format(PyExc_RuntimeError, "there is no room for more than %d names", NAMES);
     }
@@ -299,10 +300,10 @@ activities_enter_for_owner(Activities *self, PyObject *arguments)
         Py_XDECREF(made);
         return NULL;
     }
-    LOCK(self);
+    acquire(&self->lock);
     bool unchanged = changed == Py_None || changed_ns == self->changed_ns;
     bool enters = unchanged && entered(self, (Activity *)made, now_ns);
-    UNLOCK(self);
+    release(&self->lock);
     if (enters) {
         return made;
     }
@@ -313,12 +314,12 @@ activities_enter_for_owner(Activities *self, PyObject *arguments)
 static PyObject *
 activities_position(Activities *self, PyObject *Py_UNUSED(arguments))
 {
-    LOCK(self);
+    acquire(&self->lock);
     bool runs = self->runs;
     unsigned long owner = self->owner;
     int64_t changed_ns = self->changed_ns;
     PyObject *name = runs ? self->slots[current_slot(self)].name : NULL; /* it lives as long as self */
-    UNLOCK(self);
+    release(&self->lock);
     return runs ? Py_BuildValue("(kOL)", owner, name, (long long)changed_ns) : Py_BuildValue("(isi)", 0, "", 0);
 }
 
@@ -336,7 +337,7 @@ activities_begin(Activities *self, PyObject *arguments)
     if (PyErr_Occurred()) {
         return NULL;
     }
-    LOCK(self);
+    acquire(&self->lock);
     for (int i = 0; i < self->names; i++) {
         self->slots[i].total_ns = 0;
     }
@@ -347,18 +348,17 @@ activities_begin(Activities *self, PyObject *arguments)
     self->runs = true;
     self->owner = PyThread_get_thread_ident();
     self->start_ns = self->since_ns = self->changed_ns = start_ns < now_ns ? start_ns : now_ns;
-    UNLOCK(self);
+    release(&self->lock);
     Py_RETURN_NONE;
 }
 
 static PyObject *
 activities_stop(Activities *self, PyObject *Py_UNUSED(arguments))
 {
-#ifdef Py_GIL_DISABLED
-    self->mutex = (PyMutex){0}; /* in a forked child, where nothing releases a lock that another thread had */
-#endif
+    acquire(&self->lock);
     self->runs = false;
     self->depth = 0;
+    release(&self->lock);
     Py_RETURN_NONE;
 }
 
@@ -375,7 +375,7 @@ activities_end_startup(Activities *self, PyObject *arguments)
     if (PyErr_Occurred()) {
         return NULL;
     }
-    LOCK(self);
+    acquire(&self->lock);
     advance(self, now_ns);
     self->between = slot;
     self->after_startup = -1;
@@ -386,7 +386,7 @@ activities_end_startup(Activities *self, PyObject *arguments)
         }
     }
     self->changed_ns = self->since_ns;
-    UNLOCK(self);
+    release(&self->lock);
     Py_RETURN_NONE;
 }
 
@@ -398,7 +398,7 @@ activities_read(Activities *self, PyObject *Py_UNUSED(arguments))
         return NULL;
     }
     Slot found[NAMES];
-    LOCK(self);
+    acquire(&self->lock);
     bool runs = self->runs;
     advance(self, now_ns);
     int names = self->names;
@@ -407,7 +407,7 @@ activities_read(Activities *self, PyObject *Py_UNUSED(arguments))
     }
     int current = current_slot(self);
     int64_t elapsed_ns = self->since_ns - self->start_ns, ignored = self->ignored;
-    UNLOCK(self);
+    release(&self->lock);
     if (!runs) {
         Py_RETURN_NONE;
     }
@@ -487,25 +487,25 @@ activities_dealloc(Activities *self)
 static int
 count_call(void *Py_UNUSED(argument))
 {
-    LOCK(&pulse);
+    acquire(&pulse.lock);
     pulse.calls++;
     pulse.scheduled = false;
-    UNLOCK(&pulse);
+    release(&pulse.lock);
     return 0;
 }
 
 static PyObject *
 main_thread_pulse(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(arguments))
 {
-    LOCK(&pulse);
+    acquire(&pulse.lock);
     int64_t calls = pulse.calls;
     bool schedules = !pulse.scheduled;
     pulse.scheduled = true;
-    UNLOCK(&pulse);
+    release(&pulse.lock);
     if (schedules && Py_AddPendingCall(count_call, NULL) != 0) { /* too many calls of others are pending */
-        LOCK(&pulse);
+        acquire(&pulse.lock);
         pulse.scheduled = false;
-        UNLOCK(&pulse);
+        release(&pulse.lock);
     }
     return PyLong_FromLongLong((long long)calls);
 }
@@ -584,6 +584,9 @@ module_exec(PyObject *module)
         PyErr_SetString(PyExc_ImportError, "monitel does not run in sub-interpreters");
         return -1;
     }
+    if (prepare_locks() < 0) {
+        return -1;
+    }
     activity_type = (PyTypeObject *)PyType_FromSpec(&activity_spec);
     if (activity_type == NULL) {
         return -1;
@@ -602,7 +605,7 @@ static PyModuleDef_Slot module_slots[] = {
 #if PY_VERSION_HEX >= 0x030C0000
     {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
 #endif
-#ifdef Py_GIL_DISABLED
+#if PY_VERSION_HEX >= 0x030D0000
     {Py_mod_gil, Py_MOD_GIL_NOT_USED},
 #endif
     {0, NULL},

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-import time
 from threading import RLock, get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from monitel.clock import since_boot_ns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -13,13 +14,7 @@ if TYPE_CHECKING:
     Read = tuple[int, dict[str, int], str, int]
 
 _DEPTH = 256  # of nested activities; deeper ones are ignored
-_CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
 _gil_enabled: Callable[[], bool] = getattr(sys, "_is_gil_enabled", lambda: True)
-
-
-def system_now() -> int:
-    """Return nanoseconds since the system was started, suspended time included where the system has such a clock."""
-    return time.monotonic_ns() if _CLOCK is None else time.clock_gettime_ns(_CLOCK)
 
 
 def main_thread_pulse() -> int:
@@ -80,13 +75,13 @@ class Activity:
 
     def __enter__(self) -> Activity:  # noqa: PYI034  typing.Self is 3.11's
         if not self._activities._enter(self, get_ident()):
-            self._ignored[0] += 1
+            self._activities._count(self._ignored, 1)
         return self
 
     def __exit__(self, *_exception: object) -> None:
         ignored = self._ignored
         if (ignored[0] and not self._activities._is_owner()) or (not self._activities._leave(self) and ignored[0]):
-            ignored[0] -= 1
+            self._activities._count(ignored, -1)
 
     def __call__(self, function: Callable[..., Any], /) -> Callable[..., Any]:
         decorated: Callable[..., Any] = self._activities._decorate(function, self.name)
@@ -121,9 +116,9 @@ class Activities:
     ) -> None:
         self._new_name = new_name
         self._decorate = decorate
-        self._now = clock or system_now
+        self._now = clock or since_boot_ns
         self._names: dict[str, bool] = {}  # with True if the name ends startup
-        self._ignored = 0
+        self._ignored = [0]
         self._state: _State | None = None
         self.stop()
 
@@ -135,7 +130,7 @@ class Activities:
         """Start at a time, with names for the time without an activity: one during startup, and one after it."""
         first, later = self._counted(first)[0], self._counted(later)[0]
         start_ns = min(start_ns, self._now())
-        self._ignored = 0
+        self._ignored = [0]
         self._state = _State(get_ident(), start_ns, start_ns, start_ns, {}, first, later, ())
 
     def stop(self) -> None:
@@ -171,7 +166,7 @@ class Activities:
             since_ns, totals = state.spent(self._now())
             if self._replaced(state, state._replace(since_ns=since_ns, totals=totals)):  # no later read returns less
                 name = state.current()
-                return since_ns - state.start_ns, {**totals, name: totals.get(name, 0)}, name, self._ignored
+                return since_ns - state.start_ns, {**totals, name: totals.get(name, 0)}, name, self._ignored[0]
         return None
 
     def _counted(self, name: str) -> tuple[str, bool]:
@@ -193,6 +188,14 @@ class Activities:
                 self._state = new
             return unchanged
 
+    def _count(self, number: list[int], change: int) -> None:
+        """Change a number of entries without effect."""
+        if self._lock is None:
+            number[0] += change
+        else:
+            with self._lock:
+                number[0] += change
+
     def _is_owner(self) -> bool:
         state = self._state
         return state is not None and state.owner == get_ident()
@@ -203,7 +206,7 @@ class Activities:
             if changed_ns is not None and changed_ns != state.changed_ns:
                 return False
             if (thread is not None and thread != state.owner) or len(state.stack) == _DEPTH:
-                self._ignored += 1
+                self._count(self._ignored, 1)
                 return False
             owner, start_ns, _, _, _, between, after_startup, stack = state
             if after_startup is not None and activity._ends_startup:

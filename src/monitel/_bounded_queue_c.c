@@ -1,7 +1,7 @@
 /* A queue with a limit for items and for bytes, in C. _bounded_queue_py.py is the twin in Python.
  *
- * A step, from LOCK to UNLOCK, calls no Python and releases no reference, so nothing can interrupt it: destructors,
- * signal handlers and other threads always find the queue consistent. With the GIL the lock is empty.
+ * A step, from acquire() to release(), calls no Python and releases no reference, so nothing can interrupt it:
+ * destructors, signal handlers and other threads always find the queue consistent.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -9,17 +9,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#ifdef Py_GIL_DISABLED
-#define LOCK(self) PyMutex_Lock(&(self)->mutex)
-#define UNLOCK(self) PyMutex_Unlock(&(self)->mutex)
-#else
-#define LOCK(self) ((void)(self))
-#define UNLOCK(self) ((void)(self))
-#endif
-#ifndef Py_BEGIN_CRITICAL_SECTION /* since 3.13 */
-#define Py_BEGIN_CRITICAL_SECTION(object) {
-#define Py_END_CRITICAL_SECTION() }
-#endif
+#include "_lock.h"
 
 /* For functions that put() must not inline, so that its common path saves no registers for rare cases. */
 #if defined(__GNUC__)
@@ -50,10 +40,8 @@ typedef struct {
     int64_t bytes, max_bytes, half_bytes;
     int64_t recorded, dropped;
     bool woken; /* wake() was called, or is due, since the queue was last below half */
-    PyObject *wake, *evicted; /* NULL: none */
-#ifdef Py_GIL_DISABLED
-    PyMutex mutex;
-#endif
+    PyObject *wake, *evicted; /* NULL: none, or collected as garbage */
+    Lock lock;
 } BoundedQueue;
 
 /* The items that a put drops, released after its step. */
@@ -209,10 +197,16 @@ becomes_half_full(BoundedQueue *self)
 
 /* ---- callbacks ---- */
 
+/* Another thread, or a callback, may collect the queue as garbage meanwhile. */
 static void
-call(PyObject *callback, PyObject *item)
+call(BoundedQueue *self, PyObject **callback, PyObject *item)
 {
-    PyObject *function = Py_NewRef(callback);
+    acquire(&self->lock);
+    PyObject *function = Py_XNewRef(*callback);
+    release(&self->lock);
+    if (function == NULL) {
+        return;
+    }
     PyObject *result = item == NULL ? PyObject_CallNoArgs(function) : PyObject_CallOneArg(function, item);
     if (result == NULL) {
         PyErr_WriteUnraisable(function);
@@ -226,16 +220,14 @@ static RARE void
 finish(BoundedQueue *self, Gone *gone, bool wake)
 {
     for (size_t i = 0; i < gone->count; i++) {
-        if (self->evicted != NULL) {
-            call(self->evicted, gone->items[i]);
-        }
+        call(self, &self->evicted, gone->items[i]);
         Py_DECREF(gone->items[i]);
     }
     if (gone->items != gone->few) {
         PyMem_RawFree(gone->items);
     }
-    if (wake && self->wake != NULL) {
-        call(self->wake, NULL);
+    if (wake) {
+        call(self, &self->wake, NULL);
     }
 }
 
@@ -293,10 +285,10 @@ queue_put(BoundedQueue *self, PyObject *const *args, Py_ssize_t nargs, PyObject 
     gone.items = gone.few;
     gone.count = 0;
     Py_INCREF(found[0]);
-    LOCK(self);
+    acquire(&self->lock);
     append(self, found[0], size, &gone);
     bool wake = becomes_half_full(self);
-    UNLOCK(self);
+    release(&self->lock);
     if (gone.count > 0 || wake) {
         finish(self, &gone, wake);
     }
@@ -310,16 +302,16 @@ queue_take(BoundedQueue *self, PyObject *limit)
     if (most == -1 && PyErr_Occurred()) {
         return NULL;
     }
-    LOCK(self);
+    acquire(&self->lock);
     Py_ssize_t length = Py_MAX(0, Py_MIN(most, (Py_ssize_t)self->waiting));
-    UNLOCK(self);
+    release(&self->lock);
     PyObject *taken = PyList_New(length); /* meanwhile a garbage collection, or another thread, may take items too */
     if (taken == NULL) {
         return NULL;
     }
     Entry *unused = NULL;
     Py_ssize_t count = 0;
-    LOCK(self);
+    acquire(&self->lock);
     for (; count < length && self->waiting > 0; count++) {
         PyList_SET_ITEM(taken, count, remove_oldest(self).item);
     }
@@ -331,7 +323,7 @@ queue_take(BoundedQueue *self, PyObject *limit)
         self->ring = NULL;
         self->capacity = self->first = 0;
     }
-    UNLOCK(self);
+    release(&self->lock);
     PyMem_RawFree(unused);
     if (count < length && PyList_SetSlice(taken, count, length, NULL) < 0) {
         Py_CLEAR(taken);
@@ -342,28 +334,28 @@ queue_take(BoundedQueue *self, PyObject *limit)
 static PyObject *
 queue_counts(BoundedQueue *self, PyObject *Py_UNUSED(ignored))
 {
-    LOCK(self);
+    acquire(&self->lock);
     int64_t recorded = self->recorded, dropped = self->dropped;
     size_t waiting = self->waiting;
-    UNLOCK(self);
+    release(&self->lock);
     return PyObject_CallFunction(counts_type, "LLn", (long long)recorded, (long long)dropped, (Py_ssize_t)waiting);
 }
 
 static Py_ssize_t
 queue_length(BoundedQueue *self)
 {
-    LOCK(self);
+    acquire(&self->lock);
     size_t waiting = self->waiting;
-    UNLOCK(self);
+    release(&self->lock);
     return (Py_ssize_t)waiting;
 }
 
 static PyObject *
 queue_weight_bytes(BoundedQueue *self, void *Py_UNUSED(closure))
 {
-    LOCK(self);
+    acquire(&self->lock);
     int64_t bytes = self->bytes;
-    UNLOCK(self);
+    release(&self->lock);
     return PyLong_FromLongLong(bytes);
 }
 
@@ -441,19 +433,23 @@ queue_traverse(BoundedQueue *self, visitproc visit, void *arg)
 static int
 queue_clear(BoundedQueue *self)
 {
-    Py_CLEAR(self->wake);
-    Py_CLEAR(self->evicted);
-    LOCK(self);
-    BoundedQueue old = *self;
+    acquire(&self->lock);
+    BoundedQueue old = {
+        .ring = self->ring, .capacity = self->capacity, .first = self->first, .waiting = self->waiting,
+        .wake = self->wake, .evicted = self->evicted,
+    };
+    self->wake = self->evicted = NULL;
     self->ring = NULL;
     self->capacity = self->first = self->waiting = 0;
     self->bytes = 0;
     self->dropped += (int64_t)old.waiting;
-    UNLOCK(self);
+    release(&self->lock);
     for (size_t i = 0; i < old.waiting; i++) {
         Py_DECREF(entry_at(&old, i)->item);
     }
     PyMem_RawFree(old.ring);
+    Py_XDECREF(old.wake);
+    Py_XDECREF(old.evicted);
     return 0;
 }
 
@@ -498,6 +494,9 @@ queue_exec(PyObject *module)
         PyErr_SetString(PyExc_ImportError, "monitel does not run in sub-interpreters");
         return -1;
     }
+    if (prepare_locks() < 0) {
+        return -1;
+    }
     PyObject *twin = PyImport_ImportModule("monitel._bounded_queue_py");
     if (twin == NULL) {
         return -1;
@@ -518,7 +517,7 @@ static PyModuleDef_Slot module_slots[] = {
 #if PY_VERSION_HEX >= 0x030C0000
     {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
 #endif
-#ifdef Py_GIL_DISABLED
+#if PY_VERSION_HEX >= 0x030D0000
     {Py_mod_gil, Py_MOD_GIL_NOT_USED},
 #endif
     {0, NULL},

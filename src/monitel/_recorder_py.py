@@ -96,6 +96,19 @@ class Recorder:
             self.positive, self.negative = coarser
             self.scale = scale - shift
 
+    def read(self) -> Taken:
+        """Return all counts, without emptying the recorder."""
+        return (
+            self.scale,
+            self.zero_count,
+            self.positive,
+            self.negative,
+            self.sum,
+            self.min,
+            self.max,
+            self.nonfinite,
+        )
+
     def taken(self) -> Taken:
         """Return all counts and empty the recorder, without interruption."""
         fresh, highest, lowest = (Side(), Side()), math.inf, -math.inf

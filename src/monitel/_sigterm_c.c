@@ -35,10 +35,12 @@ is_ours(const struct sigaction *action)
     return (action->sa_flags & SA_SIGINFO) != 0 && action->sa_sigaction == on_sigterm;
 }
 
+/* False before signal.signal(), because the handler calls Python's. */
 static bool
 is_pythons(const struct sigaction *action)
 {
-    return (action->sa_flags & SA_SIGINFO) == 0 && action->sa_handler == pythons.sa_handler;
+    return (action->sa_flags & SA_SIGINFO) == 0 && action->sa_handler == pythons.sa_handler &&
+           action->sa_handler != SIG_DFL && action->sa_handler != SIG_IGN;
 }
 
 /* Async-signal-safe. */
@@ -200,6 +202,10 @@ sigterm_wait(PyObject *module, PyObject *arguments)
 {
     (void)module;
     (void)arguments;
+    if (owner != getpid()) {
+        PyErr_SetString(PyExc_RuntimeError, "wait() needs begin()");
+        return NULL;
+    }
     Py_BEGIN_ALLOW_THREADS
     while (sem_wait(&arrived) != 0 && errno == EINTR) {
     }
@@ -256,7 +262,7 @@ static PyModuleDef_Slot sigterm_slots[] = {
 #if PY_VERSION_HEX >= 0x030C0000
     {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
 #endif
-#ifdef Py_GIL_DISABLED
+#if PY_VERSION_HEX >= 0x030D0000
     {Py_mod_gil, Py_MOD_GIL_NOT_USED},
 #endif
     {0, NULL},

@@ -9,11 +9,41 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from monitel._window_py import Accumulator, expired, get_step, live, own_add, set_step, set_value_hook, untrack
+from monitel._window_py import (
+    Accumulator,
+    expired,
+    get_step,
+    live,
+    open_windows,
+    own_add,
+    set_step,
+    set_value_hook,
+    untrack,
+)
 
 if not TYPE_CHECKING and os.environ.get("MONITEL_NO_EXTENSIONS", "0") in {"", "0"}:
     # Missing if there was no compiler; any other ImportError is a fault that must be raised.
     with suppress(ModuleNotFoundError):
-        from monitel._window_c import Accumulator, expired, get_step, live, own_add, set_step, set_value_hook, untrack
+        from monitel._window_c import (
+            Accumulator,
+            expired,
+            get_step,
+            live,
+            open_windows,
+            own_add,
+            set_step,
+            set_value_hook,
+            untrack,
+        )
 
-__all__ = ["Accumulator", "expired", "get_step", "live", "own_add", "set_step", "set_value_hook", "untrack"]
+__all__ = [
+    "Accumulator",
+    "expired",
+    "get_step",
+    "live",
+    "open_windows",
+    "own_add",
+    "set_step",
+    "set_value_hook",
+    "untrack",
+]

@@ -1,7 +1,8 @@
 /* The open window of a Stat, in C. _window_py.py is the twin with the same behaviour in Python.
  *
- * Everything between two calls into Python happens under the GIL, so the state needs no lock; a function
- * that has called into Python (a test's clock, the value hook) reads the state again.
+ * Everything between two calls into Python is a step: with the GIL nothing interrupts it, and without the GIL a lock keeps
+ * other threads out. A function that has called into Python (a test's clock, the value hook), or has released the lock,
+ * reads the state again. A thread that needs both locks acquires windows_lock first.
  *
  * Time is divided into intervals of the window's length, at multiples of it on the monotonic clock. An interval ends at
  * its boundary. It has one window, or several if a flush closed one early. If max_samples closed it, further samples
@@ -11,7 +12,6 @@
 #include <Python.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <time.h>
 
 /* For functions that add() must not inline, so that its common path saves no registers for rare cases. */
 #if defined(__GNUC__)
@@ -22,7 +22,10 @@
 #define RARE
 #endif
 
+#include "_clock.h"
+#include "_lock.h"
 #include "_recorder.h"
+#include "_spin_lock.h"
 
 /* The state of Welford's algorithm for the standard deviation of a window's samples. */
 typedef struct {
@@ -31,6 +34,8 @@ typedef struct {
 
 typedef struct Accumulator {
     PyObject_HEAD
+    SpinLock lock;    /* for all fields but the list's; clock, clock_id and plain are constant after _open() */
+    struct Accumulator *newer, *older; /* all live Accumulators, in the order of creation; here for expired() */
     int64_t boundary; /* end of the interval, monotonic ns; INT64_MIN until opened */
     int64_t count;
     int64_t capacity; /* samples that the open window takes: max_samples less earlier and pending samples of the interval */
@@ -48,11 +53,15 @@ typedef struct Accumulator {
     int64_t pending_count;  /* number of pending samples: not included in count, and subtracted from capacity */
     int64_t before_pending; /* count when the last pending sample was added */
     bool pending_first;     /* the window's first sample is pending */
-    struct Accumulator *newer, *older; /* all live Accumulators, in the order of creation */
+    int64_t serial;         /* number of this Accumulator in the process, from 1 on */
+#ifdef Py_GIL_DISABLED
+    PyObject *reference; /* a weak one: only through it can another thread safely get a reference to this object */
+    char apart[64];      /* two Stats share no line of the cache */
+#endif
 } Accumulator;
 
 /* A window that was just closed; monitel.snapshot has the same as Python tuples. */
-typedef struct {
+typedef struct Closed {
     int64_t start, end, count, discarded, first_step, last_step;
     double sum, min, max, last, stddev;
     bool has_stddev, has_histogram;
@@ -60,13 +69,38 @@ typedef struct {
     PyObject *pending; /* owned; NULL: none */
     int64_t pending_count;
     bool pending_first, pending_last;
+    int64_t serial;      /* of its Accumulator */
+    struct Closed *next; /* in the list of windows that are being handed over */
 } Closed;
 
 /* The module refuses sub-interpreters, so these exist once in a process. */
+static Lock windows_lock; /* for the lists and their numbers */
 static Accumulator *oldest, *newest;
-static int64_t current_step = -1;
-static PyObject *value_hook, *histogram_type, *snapshot_type, *reserved_type;
+static Closed *handed_over; /* windows that are closed, and that self._log_closed() has not passed on yet */
+static int64_t made;        /* Accumulators so far */
+static Py_ssize_t alive;    /* Accumulators in the list */
+static Lock hooks_lock;     /* for value_hook, and for make_table() */
+static PyObject *value_hook;
+static PyObject *histogram_type, *snapshot_type, *reserved_type;
 static PyObject *str_log_closed, *str_monotonic_ns, *str_time_ns;
+
+/* ---- the training step ---- */
+
+#ifdef Py_GIL_DISABLED
+static _Atomic int64_t current_step = -1;
+#else
+static int64_t current_step = -1;
+#endif
+
+static inline int64_t
+read_step(void)
+{
+#ifdef Py_GIL_DISABLED
+    return atomic_load_explicit(&current_step, memory_order_relaxed);
+#else
+    return current_step;
+#endif
+}
 
 /* ---- clocks ---- */
 
@@ -96,7 +130,7 @@ choose_clock(int64_t window)
 #else
     (void)window;
 #endif
-    return CLOCK_MONOTONIC;
+    return MONOTONIC;
 }
 
 /* -1 with an exception set: a clock never gives a negative time. */
@@ -116,7 +150,7 @@ read_injected(PyObject *clock, PyObject *method)
 }
 
 static inline int64_t
-read_clock(Accumulator *self)
+read_clock(const Accumulator *self)
 {
     if (self->clock != NULL) {
         return read_injected(self->clock, str_monotonic_ns);
@@ -124,20 +158,25 @@ read_clock(Accumulator *self)
     return read_system(self->clock_id);
 }
 
-/* Reads the fine clock: the monotonic time, and the difference of the Unix time to it. -1 with an exception set. */
+/* A moment on the fine clock. */
+typedef struct {
+    int64_t now, epoch; /* monotonic time, and the difference of the Unix time to it */
+} Moment;
+
+/* Reads a test's clock, or the system's clocks. -1 with an exception set. */
 static int
-read_moment(Accumulator *self, int64_t *now, int64_t *epoch)
+read_moment(PyObject *clock, Moment *moment)
 {
     int64_t unix_now;
-    if (self->clock == NULL) {
+    if (clock == NULL) {
         unix_now = read_system(CLOCK_REALTIME);
-        *now = read_system(CLOCK_MONOTONIC);
+        moment->now = read_system(MONOTONIC);
     }
-    else if ((unix_now = read_injected(self->clock, str_time_ns)) < 0
-             || (*now = read_injected(self->clock, str_monotonic_ns)) < 0) {
+    else if ((unix_now = read_injected(clock, str_time_ns)) < 0
+             || (moment->now = read_injected(clock, str_monotonic_ns)) < 0) {
         return -1;
     }
-    *epoch = unix_now - *now;
+    moment->epoch = unix_now - moment->now;
     return 0;
 }
 
@@ -146,9 +185,10 @@ read_moment(Accumulator *self, int64_t *now, int64_t *epoch)
 static inline void
 collect(Accumulator *self, double x)
 {
+    int64_t step = read_step();
     if (self->count++ == 0) {
         self->min = self->max = x;
-        self->first_step = current_step;
+        self->first_step = step;
     }
     else if (x > self->max) {
         self->max = x;
@@ -158,7 +198,7 @@ collect(Accumulator *self, double x)
     }
     self->sum += x;
     self->last = x;
-    self->last_step = current_step;
+    self->last_step = step;
 }
 
 static inline void
@@ -205,23 +245,14 @@ start_interval(Accumulator *self, int64_t now)
     self->capacity = self->max_samples;
 }
 
-/* Closes the open window: now, or at its boundary if that has passed.
- * 1: closed, 0: it was empty, -1: the clock failed. */
-static int
-close_window(Accumulator *self, Closed *closed)
+/* Describes the open window as if it was closed: now, or at its boundary if that has passed. */
+static void
+describe_window(const Accumulator *self, Moment moment, Closed *closed)
 {
-    int64_t now, epoch;
-    if (is_empty(self)) {
-        return 0;
-    }
-    if (read_moment(self, &now, &epoch) < 0) {
-        return -1;
-    }
-    if (is_empty(self)) { /* an injected clock, which is Python, may have closed it */
-        return 0;
-    }
-    closed->start = Py_MAX(self->boundary - self->window + epoch, self->previous_end);
-    closed->end = Py_MIN(now, self->boundary) + epoch;
+    closed->serial = self->serial;
+    closed->start = Py_MAX(self->boundary - self->window + moment.epoch, self->previous_end);
+    closed->end = Py_MIN(moment.now, self->boundary) + moment.epoch;
+    closed->end = Py_MAX(closed->end, closed->start + 1); /* times rise, even if the wall clock is set back */
     closed->count = self->count;
     closed->sum = self->sum;
     closed->min = self->min;
@@ -242,28 +273,77 @@ close_window(Accumulator *self, Closed *closed)
     closed->pending_count = self->pending_count;
     closed->pending_first = self->pending_first;
     closed->pending_last = self->before_pending == self->count;
-    closed->end = Py_MAX(closed->end, closed->start + 1); /* times rise, even if the wall clock is set back */
-    self->previous_end = closed->end;
-    self->discarded_before = self->discarded;
-    self->capacity -= self->count;
-    start_empty(self);
-    return 1;
+}
+
+#define NOW (-1) /* a time that no clock gives */
+
+/* Closes the open window if its interval has ended at `tick`, or at once if that is NOW. `rolls`: starts the interval of
+ * `tick` if the previous one has ended. 1: closed, and open_windows() includes it until forget_window(); 0: there was
+ * nothing to close; -1: the clock failed. */
+static int
+close_window(Accumulator *self, int64_t tick, bool rolls, Closed *closed)
+{
+    enter(&self->lock);
+    bool ended = tick == NOW || tick >= self->boundary, closes = ended && !is_empty(self);
+    if (ended && rolls && !closes) {
+        start_interval(self, tick);
+    }
+    leave(&self->lock);
+    if (!closes) {
+        return 0;
+    }
+    Moment moment;
+    if (read_moment(self->clock, &moment) < 0) {
+        return -1;
+    }
+    acquire(&windows_lock); /* for open_windows() each window is either open or handed over */
+    enter(&self->lock);
+    ended = tick == NOW || tick >= self->boundary; /* another thread, or a test's clock, may have closed it */
+    closes = ended && !is_empty(self);
+    if (closes) {
+        describe_window(self, moment, closed);
+        closed->next = handed_over;
+        handed_over = closed;
+        self->previous_end = closed->end;
+        self->discarded_before = self->discarded;
+        self->capacity -= self->count;
+        start_empty(self);
+    }
+    if (ended && rolls) {
+        start_interval(self, tick);
+    }
+    leave(&self->lock);
+    release(&windows_lock);
+    return closes;
+}
+
+/* Removes a window from those that are being handed over. */
+static void
+forget_window(const Closed *closed)
+{
+    acquire(&windows_lock);
+    for (Closed **link = &handed_over; *link != NULL; link = &(*link)->next) {
+        if (*link == closed) { /* other threads may have ended in another order; a forked child has none */
+            *link = closed->next;
+            break;
+        }
+    }
+    release(&windows_lock);
 }
 
 /* Closes the window of the interval that has ended, and starts the interval of `tick`. Returns as close_window(). */
 static int
 roll_over(Accumulator *self, int64_t tick, Closed *closed)
 {
-    if (self->window == 0) {
+    enter(&self->lock);
+    bool opened = self->window != 0;
+    leave(&self->lock);
+    if (!opened) {
         PyErr_SetString(PyExc_RuntimeError, "Stat.__init__() was not called: a subclass must call "
                                             "super().__init__(name, aggregations, window_size)");
         return -1;
     }
-    int outcome = close_window(self, closed);
-    if (outcome >= 0) {
-        start_interval(self, tick);
-    }
-    return outcome;
+    return close_window(self, tick, true, closed);
 }
 
 static PyObject *
@@ -349,21 +429,22 @@ closed_objects(const Closed *closed, PyObject **snapshot, PyObject **reserved)
 
 /* Calls self._log_closed(). The state is complete: the call may add to the Stat or close it again. */
 static PyObject *
-log_closed(Accumulator *self, const Closed *closed)
+log_closed(Accumulator *self, Closed *closed)
 {
     PyObject *arguments[3] = {(PyObject *)self, NULL, NULL};
-    if (closed_objects(closed, &arguments[1], &arguments[2]) < 0) {
-        return NULL;
+    PyObject *result = NULL;
+    if (closed_objects(closed, &arguments[1], &arguments[2]) == 0) {
+        result = PyObject_VectorcallMethod(str_log_closed, arguments, 3, NULL);
+        Py_DECREF(arguments[1]);
+        Py_DECREF(arguments[2]);
     }
-    PyObject *result = PyObject_VectorcallMethod(str_log_closed, arguments, 3, NULL);
-    Py_DECREF(arguments[1]);
-    Py_DECREF(arguments[2]);
+    forget_window(closed);
     return result;
 }
 
 /* Ends a method after close_window() or roll_over(). */
 static PyObject *
-finish(Accumulator *self, int outcome, const Closed *closed)
+finish(Accumulator *self, int outcome, Closed *closed)
 {
     if (outcome > 0) {
         return log_closed(self, closed);
@@ -387,7 +468,9 @@ convert(Accumulator *self, PyObject *value, double *x)
         PyErr_Clear(); /* too large: the hook raises */
     }
     PyObject *arguments[2] = {(PyObject *)self, value};
+    acquire(&hooks_lock);
     PyObject *hook = Py_NewRef(value_hook);
+    release(&hooks_lock);
     PyObject *result = PyObject_Vectorcall(hook, arguments, 2, NULL);
     int outcome = -1;
     Py_DECREF(hook);
@@ -438,20 +521,34 @@ add_at_boundary(Accumulator *self, int64_t tick, double x)
 {
     Closed closed;
     int outcome = 0;
-    if (tick >= self->boundary && (outcome = roll_over(self, tick, &closed)) < 0) {
+    enter(&self->lock);
+    bool ended = tick >= self->boundary;
+    leave(&self->lock);
+    if (ended && (outcome = roll_over(self, tick, &closed)) < 0) {
         return NULL;
     }
-    if (self->count == self->capacity) {
-        self->discarded++;
-    }
-    else {
+    enter(&self->lock);
+    bool fits = self->count != self->capacity;
+    if (fits) {
         collect(self, x);
         collect_distribution(self, x);
-        if (self->count == self->capacity && outcome == 0) { /* one window per add(), the next at its boundary */
-            outcome = close_window(self, &closed);
-        }
+    }
+    else {
+        self->discarded++;
+    }
+    bool full = fits && self->count == self->capacity;
+    leave(&self->lock);
+    if (full && outcome == 0) { /* one window per add(), the next at its boundary */
+        outcome = close_window(self, NOW, false, &closed);
     }
     return finish(self, outcome, &closed);
+}
+
+/* True if a sample at `tick` neither starts an interval nor reaches the sample limit. */
+static inline bool
+is_within(const Accumulator *self, int64_t tick)
+{
+    return tick < self->boundary && self->count + 1 < self->capacity;
 }
 
 /* Adds a sample that is not exactly a float, or adds to a Stat with a test's clock or a distribution. */
@@ -467,11 +564,14 @@ add_any(Accumulator *self, PyObject *value)
     if (tick < 0) {
         return NULL;
     }
-    if (tick >= self->boundary || self->count + 1 >= self->capacity) {
+    enter(&self->lock);
+    if (!is_within(self, tick)) {
+        leave(&self->lock);
         return add_at_boundary(self, tick, x);
     }
     collect(self, x);
     collect_distribution(self, x);
+    leave(&self->lock);
     Py_RETURN_NONE;
 }
 
@@ -486,10 +586,13 @@ stat_add(Accumulator *self, PyObject *const *args, Py_ssize_t nargs, PyObject *k
         return add_any(self, value);
     }
     int64_t tick = read_system(self->clock_id);
-    if (tick >= self->boundary || self->count + 1 >= self->capacity) {
+    enter(&self->lock);
+    if (!is_within(self, tick)) {
+        leave(&self->lock);
         return add_at_boundary(self, tick, PyFloat_AS_DOUBLE(value));
     }
     collect(self, PyFloat_AS_DOUBLE(value));
+    leave(&self->lock);
     Py_RETURN_NONE;
 }
 
@@ -508,43 +611,59 @@ accumulator_open(Accumulator *self, PyObject *args)
     long long window, max_samples;
     PyObject *clock;
     int histogram, stddev;
-    int64_t now, epoch;
+    Moment moment;
     if (!PyArg_ParseTuple(args, "LLOpp:_open", &window, &max_samples, &clock, &histogram, &stddev)) {
         return NULL;
     }
-    if (clock != Py_None) {
-        Py_XSETREF(self->clock, Py_NewRef(clock));
-    }
-    if ((histogram && self->recorder == NULL && (self->recorder = PyMem_New(Recorder, 1)) == NULL)
-        || (stddev && self->welford == NULL && (self->welford = PyMem_New(Welford, 1)) == NULL)) {
-        return PyErr_NoMemory();
-    }
-    if (histogram) {
-        make_table();
-    }
-    start_empty(self);
-    self->plain = clock == Py_None && !histogram && !stddev;
-    self->clock_id = choose_clock(window);
-    if (read_moment(self, &now, &epoch) < 0) {
+    if (window < 1 || max_samples < 1) {
+        PyErr_Format(PyExc_ValueError, "the length of a window and max_samples must be at least 1, got %lld and %lld",
+                     window, max_samples);
         return NULL;
     }
-    self->window = window;
-    self->max_samples = max_samples;
-    self->previous_end = now + epoch;
-    start_interval(self, now);
-    Py_RETURN_NONE;
+    if (read_moment(clock == Py_None ? NULL : clock, &moment) < 0) {
+        return NULL;
+    }
+    Recorder *recorder = histogram ? PyMem_New(Recorder, 1) : NULL;
+    Welford *welford = stddev ? PyMem_New(Welford, 1) : NULL;
+    bool enough = (!histogram || recorder != NULL) && (!stddev || welford != NULL);
+    if (histogram) {
+        acquire(&hooks_lock);
+        make_table();
+        release(&hooks_lock);
+    }
+    enter(&self->lock);
+    bool opens = enough && self->window == 0; /* threads may call __init__() of one Stat: the first call counts */
+    if (opens) {
+        self->clock = clock == Py_None ? NULL : Py_NewRef(clock);
+        self->clock_id = choose_clock(window);
+        self->plain = clock == Py_None && !histogram && !stddev;
+        self->recorder = recorder;
+        self->welford = welford;
+        self->window = window;
+        self->max_samples = max_samples;
+        self->previous_end = moment.now + moment.epoch;
+        start_empty(self);
+        start_interval(self, moment.now);
+    }
+    leave(&self->lock);
+    if (!opens) {
+        PyMem_Free(recorder);
+        PyMem_Free(welford);
+    }
+    return enough ? Py_NewRef(Py_None) : PyErr_NoMemory();
 }
 
 static PyObject *
 accumulator_reserve(Accumulator *self, PyObject *samples)
 {
     Closed closed;
-    int outcome = 0;
     PyObject *collector = NULL;
     int64_t tick = read_clock(self);
-    if (tick < 0 || (tick >= self->boundary && (outcome = roll_over(self, tick, &closed)) < 0)) {
+    int outcome = tick < 0 ? -1 : roll_over(self, tick, &closed);
+    if (outcome < 0) {
         return NULL;
     }
+    enter(&self->lock);
     if (self->count == self->capacity) {
         self->discarded++;
     }
@@ -557,9 +676,14 @@ accumulator_reserve(Accumulator *self, PyObject *samples)
         self->pending_count++;
         self->before_pending = self->count;
         self->capacity--;
-        if (self->count == self->capacity && outcome == 0) {
-            outcome = close_window(self, &closed);
-        }
+    }
+    bool full = collector != NULL && self->count == self->capacity;
+    leave(&self->lock);
+    if (full && outcome == 0) {
+        outcome = close_window(self, NOW, false, &closed);
+    }
+    if (outcome > 0) { /* the caller hands it over */
+        forget_window(&closed);
     }
     collector = collector == NULL ? Py_NewRef(Py_None) : collector;
     if (outcome == 0) {
@@ -577,37 +701,49 @@ static PyObject *
 accumulator_close(Accumulator *self, PyObject *Py_UNUSED(ignored))
 {
     Closed closed;
-    return finish(self, close_window(self, &closed), &closed);
+    return finish(self, close_window(self, NOW, false, &closed), &closed);
 }
 
-/* 1: the window has samples and its interval has ended, 0: it does not, -1: the clock failed. */
-static int
-is_expired(Accumulator *self)
+static bool
+has_samples(Accumulator *self)
 {
-    if (is_empty(self)) {
-        return 0;
-    }
-    int64_t tick = read_clock(self);
-    return tick < 0 ? -1 : tick >= self->boundary && !is_empty(self);
+    enter(&self->lock);
+    bool found = !is_empty(self);
+    leave(&self->lock);
+    return found;
+}
+
+/* True if the window has samples, and its interval has ended at `tick`. */
+static bool
+has_ended(Accumulator *self, int64_t tick)
+{
+    enter(&self->lock);
+    bool found = tick >= self->boundary && !is_empty(self);
+    leave(&self->lock);
+    return found;
 }
 
 static PyObject *
 accumulator_close_expired(Accumulator *self, PyObject *Py_UNUSED(ignored))
 {
-    int expired = is_expired(self);
-    if (expired > 0) {
-        return accumulator_close(self, NULL);
-    }
-    return expired < 0 ? NULL : Py_NewRef(Py_None);
+    Closed closed;
+    int64_t tick = has_samples(self) ? read_clock(self) : 0;
+    int outcome = tick < 0 ? -1 : tick == 0 ? 0 : close_window(self, tick, false, &closed);
+    return finish(self, outcome, &closed);
 }
 
 static PyObject *
 accumulator_reset(Accumulator *self, PyObject *Py_UNUSED(ignored))
 {
+    acquire(&windows_lock);
+    handed_over = NULL; /* by threads of the parent, which logs these windows */
+    release(&windows_lock);
+    enter(&self->lock);
     PyObject *pending = self->pending;
     start_empty(self);
     self->capacity = self->max_samples;
     self->discarded = self->discarded_before = 0;
+    leave(&self->lock);
     Py_XDECREF(pending);
     Py_RETURN_NONE;
 }
@@ -629,34 +765,53 @@ static PyMethodDef accumulator_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+/* Reads a number that other threads change. */
+static int64_t
+read_number(Accumulator *self, const int64_t *number)
+{
+    enter(&self->lock);
+    int64_t found = *number;
+    leave(&self->lock);
+    return found;
+}
+
 static PyObject *
 accumulator_count(Accumulator *self, void *Py_UNUSED(closure))
 {
-    return PyLong_FromLongLong(self->count + self->pending_count);
+    enter(&self->lock);
+    int64_t count = self->count + self->pending_count;
+    leave(&self->lock);
+    return PyLong_FromLongLong(count);
 }
 
 static PyObject *
 accumulator_max_samples(Accumulator *self, void *Py_UNUSED(closure))
 {
-    return PyLong_FromLongLong(self->max_samples);
+    return PyLong_FromLongLong(read_number(self, &self->max_samples));
 }
 
 static PyObject *
 accumulator_window_ns(Accumulator *self, void *Py_UNUSED(closure))
 {
-    return PyLong_FromLongLong(self->window);
+    return PyLong_FromLongLong(read_number(self, &self->window));
+}
+
+static PyObject *
+accumulator_serial(Accumulator *self, void *Py_UNUSED(closure))
+{
+    return PyLong_FromLongLong(self->serial);
 }
 
 static PyObject *
 accumulator_discarded(Accumulator *self, void *Py_UNUSED(closure))
 {
-    return PyLong_FromLongLong(self->discarded);
+    return PyLong_FromLongLong(read_number(self, &self->discarded));
 }
 
 static PyObject *
 accumulator_coarse(Accumulator *self, void *Py_UNUSED(closure))
 {
-    return PyBool_FromLong(self->clock_id != CLOCK_MONOTONIC);
+    return PyBool_FromLong(self->clock_id != MONOTONIC);
 }
 
 static PyGetSetDef accumulator_properties[] = {
@@ -665,6 +820,7 @@ static PyGetSetDef accumulator_properties[] = {
      PyDoc_STR("Number of samples that max_samples has kept out so far, in this process."), NULL},
     {"max_samples", (getter)accumulator_max_samples, NULL,
      PyDoc_STR("The most samples in an interval of the window's length."), NULL},
+    {"_serial", (getter)accumulator_serial, NULL, PyDoc_STR("Number of this Stat in the process, from 1 on."), NULL},
     {"_window_ns", (getter)accumulator_window_ns, NULL, PyDoc_STR("Length of an interval."), NULL},
     {"_coarse", (getter)accumulator_coarse, NULL, PyDoc_STR("True if add() reads the coarse clock."), NULL},
     {NULL, NULL, NULL, NULL, NULL},
@@ -678,11 +834,22 @@ accumulator_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUS
         return NULL;
     }
     self->boundary = INT64_MIN; /* the first add() finds that no window was opened */
-    self->clock_id = CLOCK_MONOTONIC;
+    self->clock_id = MONOTONIC;
     self->plain = true;
+#ifdef Py_GIL_DISABLED
+    self->reference = PyWeakref_NewRef((PyObject *)self, NULL);
+    if (self->reference == NULL) {
+        Py_DECREF(self);
+        return NULL;
+    }
+#endif
+    acquire(&windows_lock);
+    self->serial = ++made;
     self->older = newest;
     *(newest == NULL ? &oldest : &newest->newer) = self;
     newest = self;
+    alive++;
+    release(&windows_lock);
     return (PyObject *)self;
 }
 
@@ -708,8 +875,16 @@ accumulator_dealloc(Accumulator *self)
 {
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
-    *(self->older == NULL ? &oldest : &self->older->newer) = self->newer;
-    *(self->newer == NULL ? &newest : &self->newer->older) = self->older;
+    if (self->serial != 0) { /* it is in the list */
+        acquire(&windows_lock);
+        *(self->older == NULL ? &oldest : &self->older->newer) = self->newer;
+        *(self->newer == NULL ? &newest : &self->newer->older) = self->older;
+        alive--;
+        release(&windows_lock);
+    }
+#ifdef Py_GIL_DISABLED
+    Py_CLEAR(self->reference);
+#endif
     Py_CLEAR(self->clock);
     Py_CLEAR(self->pending);
     PyMem_Free(self->recorder);
@@ -738,6 +913,54 @@ static PyType_Spec accumulator_spec = {
 
 /* ---- functions ---- */
 
+#ifdef Py_GIL_DISABLED
+
+/* Returns the weak references to all live Accumulators, oldest first; NULL with an exception set. */
+static PyObject **
+references(Py_ssize_t *length)
+{
+    PyObject **found = NULL;
+    for (Py_ssize_t room = -1;;) {
+        acquire(&windows_lock);
+        bool enough = alive <= room;
+        *length = 0;
+        for (const Accumulator *self = oldest; enough && self != NULL; self = self->newer) {
+            found[(*length)++] = Py_NewRef(self->reference);
+        }
+        room = alive + 64; /* other threads make more */
+        release(&windows_lock);
+        if (enough) {
+            return found;
+        }
+        PyMem_Free(found);
+        found = PyMem_New(PyObject *, (size_t)room);
+        if (found == NULL) {
+            PyErr_NoMemory();
+            return NULL;
+        }
+    }
+}
+
+static PyObject *
+window_live(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+    Py_ssize_t length;
+    PyObject **weak = references(&length);
+    PyObject *found = weak == NULL ? NULL : PyList_New(0);
+    for (Py_ssize_t i = 0; weak != NULL && i < length; i++) {
+        PyObject *self = NULL; /* it stays NULL if the Stat is being deallocated */
+        if (found != NULL && (PyWeakref_GetRef(weak[i], &self) < 0 || (self != NULL && PyList_Append(found, self) < 0))) {
+            Py_CLEAR(found);
+        }
+        Py_XDECREF(self);
+        Py_DECREF(weak[i]);
+    }
+    PyMem_Free(weak);
+    return found;
+}
+
+#else
+
 static PyObject *
 window_live(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
@@ -751,16 +974,33 @@ window_live(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
     return found;
 }
 
+#endif
+
+/* Reads the clock of a Stat, but each of the system's clocks only once for many Stats: readings[i] is 0 before. */
+static int64_t
+read_clock_once(const Accumulator *self, int64_t *readings)
+{
+    int64_t *reading = &readings[self->clock_id == MONOTONIC];
+    if (self->clock != NULL) {
+        return read_clock(self);
+    }
+    if (*reading == 0) {
+        *reading = read_clock(self);
+    }
+    return *reading;
+}
+
 static PyObject *
 window_expired(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
     /* A list, because an injected clock is Python, and may create or drop Stats. */
     PyObject *stats = window_live(NULL, NULL);
     PyObject *found = stats == NULL ? NULL : PyList_New(0);
+    int64_t readings[2] = {0, 0};
     for (Py_ssize_t i = 0; found != NULL && i < PyList_GET_SIZE(stats); i++) {
-        PyObject *self = PyList_GET_ITEM(stats, i);
-        int expired = is_expired((Accumulator *)self);
-        if (expired < 0 || (expired && PyList_Append(found, self) < 0)) {
+        Accumulator *self = (Accumulator *)PyList_GET_ITEM(stats, i);
+        int64_t tick = has_samples(self) ? read_clock_once(self, readings) : 0;
+        if (tick < 0 || (has_ended(self, tick) && PyList_Append(found, (PyObject *)self) < 0)) {
             Py_CLEAR(found);
         }
     }
@@ -768,9 +1008,170 @@ window_expired(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
     return found;
 }
 
+/* Bytes that grow; failed: there is no memory. */
+typedef struct {
+    char *start;
+    size_t length, room;
+    bool failed;
+} Bytes;
+
+static void
+append(Bytes *bytes, const void *content, size_t length)
+{
+    if (bytes->length + length > bytes->room) {
+        size_t room = 2 * (bytes->length + length) + 4096;
+        char *grown = bytes->failed ? NULL : PyMem_Realloc(bytes->start, room);
+        bytes->failed = grown == NULL;
+        if (bytes->failed) {
+            return;
+        }
+        bytes->start = grown;
+        bytes->room = room;
+    }
+    memcpy(bytes->start + bytes->length, content, length);
+    bytes->length += length;
+}
+
+/* Appends a window in the form that monitel.window_bytes describes. */
+static void
+append_window(Bytes *bytes, int64_t previous_end, bool is_closed, const Closed *closed)
+{
+    int64_t flags = is_closed | closed->has_stddev << 1 | closed->has_histogram << 2;
+    int64_t numbers[] = {closed->serial, flags, previous_end, closed->start, closed->end, closed->count, closed->discarded,
+                         closed->first_step, closed->last_step};
+    double values[] = {closed->sum, closed->min, closed->max, closed->last, closed->has_stddev ? closed->stddev : 0.0};
+    append(bytes, numbers, sizeof(numbers));
+    append(bytes, values, sizeof(values));
+    if (!closed->has_histogram) {
+        return;
+    }
+    const Recorder *recorder = &closed->recorder;
+    int64_t counts[] = {recorder->scale, (int64_t)recorder->zero_count, (int64_t)recorder->nonfinite};
+    double totals[] = {recorder->sum, recorder->min, recorder->max};
+    append(bytes, counts, sizeof(counts));
+    append(bytes, totals, sizeof(totals));
+    for (int i = 0; i < 2; i++) {
+        const Side *side = &recorder->sides[i];
+        int64_t first, last;
+        bool any = occupied(side, &first, &last);
+        int64_t range[] = {any ? first : 0, any ? last - first + 1 : 0};
+        append(bytes, range, sizeof(range));
+        append(bytes, side->counts + (any ? first - side->first : 0), (size_t)range[1] * sizeof(uint64_t));
+    }
+}
+
+/* Appends the windows that are handed over, and the open windows of Stats, all of them at one moment.
+ * moments: of each Stat's clock. */
+static void
+append_windows(PyObject *stats, const Moment *moments, Bytes *bytes, Bytes *serials)
+{
+    Closed described;
+    acquire(&windows_lock);
+    for (const Closed *closed = handed_over; closed != NULL; closed = closed->next) {
+        if (closed->pending == NULL) {
+            append_window(bytes, 0, true, closed);
+            append(serials, &closed->serial, sizeof(closed->serial));
+        }
+    }
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(stats); i++) {
+        Accumulator *self = (Accumulator *)PyList_GET_ITEM(stats, i);
+        enter(&self->lock);
+        bool any = self->count > 0; /* a window of pending samples only has no numbers yet */
+        int64_t previous_end = self->previous_end;
+        if (any) {
+            describe_window(self, moments[i], &described);
+        }
+        leave(&self->lock);
+        if (any) {
+            append_window(bytes, previous_end, false, &described);
+            append(serials, &described.serial, sizeof(described.serial));
+        }
+    }
+    release(&windows_lock);
+}
+
+/* Reads the clocks of Stats: the system's clocks once for all. NULL with an exception set. */
+static Moment *
+read_moments(PyObject *stats)
+{
+    Moment system, *found = PyMem_New(Moment, (size_t)PyList_GET_SIZE(stats) + 1);
+    bool failed = found == NULL || read_moment(NULL, &system) < 0;
+    for (Py_ssize_t i = 0; !failed && i < PyList_GET_SIZE(stats); i++) {
+        Accumulator *self = (Accumulator *)PyList_GET_ITEM(stats, i);
+        found[i] = system;
+        failed = self->clock != NULL && read_number(self, &self->count) > 0 && read_moment(self->clock, &found[i]) < 0;
+    }
+    if (failed) {
+        PyMem_Free(found);
+        return PyErr_Occurred() ? NULL : (Moment *)PyErr_NoMemory();
+    }
+    return found;
+}
+
+/* Makes a tuple of integers. */
+static PyObject *
+integers(const Bytes *bytes)
+{
+    Py_ssize_t length = (Py_ssize_t)(bytes->length / sizeof(int64_t));
+    PyObject *found = PyTuple_New(length);
+    for (Py_ssize_t i = 0; found != NULL && i < length; i++) {
+        int64_t value;
+        memcpy(&value, bytes->start + (size_t)i * sizeof(value), sizeof(value));
+        PyObject *number = PyLong_FromLongLong(value);
+        if (number == NULL) {
+            Py_CLEAR(found);
+        }
+        else {
+            PyTuple_SET_ITEM(found, i, number);
+        }
+    }
+    return found;
+}
+
+static PyObject *
+window_open_windows(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    Bytes bytes = {NULL, 0, 0, false}, serials = {NULL, 0, 0, false};
+    Py_ssize_t most = PY_SSIZE_T_MAX;
+    if (!PyArg_ParseTuple(args, "|n:open_windows", &most)) {
+        return NULL;
+    }
+    PyObject *stats = window_live(NULL, NULL); /* a list, as above */
+    if (stats != NULL && PyList_SetSlice(stats, most < 0 ? 0 : most, PY_SSIZE_T_MAX, NULL) < 0) {
+        Py_CLEAR(stats);
+    }
+    Moment *moments = stats == NULL ? NULL : read_moments(stats);
+    PyObject *found = NULL;
+    if (moments != NULL) {
+        append_windows(stats, moments, &bytes, &serials);
+        found = bytes.failed || serials.failed
+                    ? PyErr_NoMemory()
+                    : Py_BuildValue("(y#N)", bytes.length ? bytes.start : "", (Py_ssize_t)bytes.length, integers(&serials));
+    }
+    PyMem_Free(bytes.start);
+    PyMem_Free(serials.start);
+    PyMem_Free(moments);
+    Py_XDECREF(stats);
+    return found;
+}
+
+static bool
+is_accumulator_type(PyObject *object)
+{
+    PyTypeObject *type = PyType_Check(object) ? (PyTypeObject *)object : NULL;
+    while (type != NULL && type->tp_new != accumulator_new) {
+        type = type->tp_base;
+    }
+    return type != NULL;
+}
+
 static PyObject *
 window_own_add(PyObject *Py_UNUSED(module), PyObject *type)
 {
+    if (!is_accumulator_type(type)) { /* add() would take its instances for Accumulators */
+        PyErr_Format(PyExc_TypeError, "own_add() takes a subclass of Accumulator, got %R", type);
+        return NULL;
+    }
     PyObject *descriptor = PyDescr_NewMethod((PyTypeObject *)type, &add_method);
     if (descriptor == NULL || PyObject_SetAttrString(type, "add", descriptor) < 0) {
         Py_XDECREF(descriptor);
@@ -783,8 +1184,10 @@ window_own_add(PyObject *Py_UNUSED(module), PyObject *type)
 static PyObject *
 window_set_value_hook(PyObject *Py_UNUSED(module), PyObject *hook)
 {
+    acquire(&hooks_lock);
     PyObject *previous = value_hook;
     value_hook = Py_NewRef(hook);
+    release(&hooks_lock);
     return previous;
 }
 
@@ -795,19 +1198,27 @@ window_set_step(PyObject *Py_UNUSED(module), PyObject *step)
     if (number == -1 && PyErr_Occurred()) {
         return NULL;
     }
+#ifdef Py_GIL_DISABLED
+    atomic_store_explicit(&current_step, number, memory_order_relaxed);
+#else
     current_step = number;
+#endif
     Py_RETURN_NONE;
 }
 
 static PyObject *
 window_get_step(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
-    return step_object(current_step);
+    return step_object(read_step());
 }
 
 static PyObject *
 window_untrack(PyObject *Py_UNUSED(module), PyObject *object)
 {
+    if ((Py_TYPE(object)->tp_flags & Py_TPFLAGS_HEAPTYPE) == 0 || PyType_Check(object)) {
+        PyErr_Format(PyExc_TypeError, "untrack() takes an instance of a Python class, got %R", object);
+        return NULL; /* built-in types such as functions cannot be deallocated untracked */
+    }
     if (PyObject_IS_GC(object)) {
         PyObject_GC_UnTrack(object);
     }
@@ -818,6 +1229,10 @@ static PyMethodDef window_functions[] = {
     {"live", window_live, METH_NOARGS, PyDoc_STR("Return all live Stats, oldest first.")},
     {"expired", window_expired, METH_NOARGS,
      PyDoc_STR("Return the live Stats that have samples of an interval that has ended, oldest first.")},
+    {"open_windows", window_open_windows, METH_VARARGS,
+     PyDoc_STR("Return the windows that are being handed over, and the open windows of live Stats (at most so many, the\n"
+               "oldest), all of them at one moment: as bytes for monitel.window_bytes, and the serial numbers of their\n"
+               "Stats, in the same order.")},
     {"own_add", window_own_add, METH_O,
      PyDoc_STR("Set add() on the class itself: CPython calls an inherited C method more slowly.")},
     {"set_value_hook", window_set_value_hook, METH_O,
@@ -845,6 +1260,9 @@ window_exec(PyObject *module)
         PyErr_SetString(PyExc_ImportError, "monitel does not run in sub-interpreters");
         return -1;
     }
+    if (prepare_locks() < 0) {
+        return -1;
+    }
     value_hook = imported("monitel.value", "to_float");
     histogram_type = imported("monitel.histogram", "Histogram");
     snapshot_type = imported("monitel.snapshot", "Snapshot");
@@ -867,6 +1285,9 @@ static PyModuleDef_Slot window_slots[] = {
     {Py_mod_exec, window_exec},
 #if PY_VERSION_HEX >= 0x030C0000
     {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
+#endif
+#if PY_VERSION_HEX >= 0x030D0000
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
 #endif
     {0, NULL},
 };

@@ -1,7 +1,7 @@
 """The open window of a Stat, in Python: the twin of ``_window_c.c``, with the same behaviour.
 
-The C code relies on the GIL; this code takes a lock. The lock is re-entrant because a signal handler may add to the
-Stat that it interrupted.
+The C code locks only without the GIL; this code takes a lock with the GIL too. The lock is re-entrant because a signal
+handler may add to the Stat that it interrupted.
 
 Time is divided into intervals of the window's length, at multiples of it on the monotonic clock. An interval ends at
 its boundary. It has one window, or several if a flush closed one early. If ``max_samples`` closed it, further samples
@@ -11,16 +11,19 @@ of the interval are discarded.
 from __future__ import annotations
 
 import math
-import time
+import sys
 from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
 from monitel._recorder_py import Recorder, fields
 from monitel.attributes import INT64_MIN
+from monitel.clock import SYSTEM
+from monitel.fork import register_at_fork
 from monitel.histogram import Histogram
 from monitel.snapshot import Reserved, Snapshot
 from monitel.value import to_float
+from monitel.window_bytes import OpenWindow, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +35,9 @@ if TYPE_CHECKING:
 _Class = TypeVar("_Class", bound=type)
 
 _live: WeakValueDictionary[int, Accumulator] = WeakValueDictionary()  # by serial number, in order of creation
+_handed_over: dict[int, OpenWindow] = {}  # windows that are closed, and that _log_closed() has not passed on yet
 _serial = 0
+_process_lock = RLock()  # for the next serial number and the value hook
 _step: int | None = None
 _value_hook: Callable[[Any, Any], float | None] = to_float
 
@@ -65,11 +70,13 @@ class Accumulator:
         "_previous_end",
         "_recorder",
         "_room",
+        "_serial",
         "_sum",
         "_window",
     )
 
     _clock: Clock
+    _serial: int  # number of this Stat in the process, from 1 on
     _window: int
     _max_samples: int
     _boundary: int
@@ -106,10 +113,12 @@ class Accumulator:
         self._sum = self._last = 0.0
         self._min, self._max = math.inf, -math.inf
         self._first_step = self._last_step = None
-        self._clock = time
-        self._monotonic_ns = time.monotonic_ns
-        _serial += 1
-        _live[_serial] = self
+        self._clock = SYSTEM
+        self._monotonic_ns = SYSTEM.monotonic_ns
+        with _process_lock:
+            _serial += 1
+            self._serial = _serial
+            _live[_serial] = self
         return self
 
     def _open(self, window: int, max_samples: int, clock: Clock | None, histogram: bool, stddev: bool) -> None:
@@ -122,18 +131,21 @@ class Accumulator:
             histogram: Whether to collect a histogram.
             stddev: Whether to collect a standard deviation.
         """
-        self._plain = not histogram and not stddev
-        self._recorder = Recorder() if histogram else None
-        self._mean = 0.0 if stddev else None
-        self._m2 = 0.0
-        if clock is not None:
-            self._clock = clock
-            self._monotonic_ns = clock.monotonic_ns
-        now, epoch = self._read_moment()
-        self._window = window
-        self._max_samples = max_samples
-        self._previous_end = now + epoch
-        self._start_interval(now)
+        source: Clock = SYSTEM if clock is None else clock
+        now, epoch = _read_moment(source)
+        with self._lock:
+            if self._window:  # threads may call __init__() of one Stat: the first call counts
+                return
+            self._clock = source
+            self._monotonic_ns = source.monotonic_ns
+            self._plain = not histogram and not stddev
+            self._recorder = Recorder() if histogram else None
+            self._mean = 0.0 if stddev else None
+            self._m2 = 0.0
+            self._window = window
+            self._max_samples = max_samples
+            self._previous_end = now + epoch
+            self._start_interval(now)
 
     @property
     def count(self) -> int:
@@ -197,7 +209,7 @@ class Accumulator:
                 self._lock.release()  # a signal handler raised between acquire() and the inner try
             raise
         if closed:
-            self._log_closed(*closed)
+            self._hand_over(*closed)
 
     add.__qualname__ = "Stat.add"  # for error messages
 
@@ -239,6 +251,8 @@ class Accumulator:
                 self._plain_room = self._room
             if self._count > self._room and closed is None:
                 closed = self._close_window()
+            if closed is not None:  # the caller hands it over
+                _handed_over.pop(id(closed[0]), None)
             return collector, closed
 
     def _collect(self, v: float) -> None:
@@ -268,7 +282,8 @@ class Accumulator:
                 "Stat.__init__() was not called: a subclass must call super().__init__(name, aggregations, window_size)"
             )
         closed = self._close_window()
-        self._start_interval(tick)
+        if tick >= self._boundary:  # else an injected clock has added, and started it
+            self._start_interval(tick)
         return closed
 
     def _start_interval(self, now: int) -> None:
@@ -277,17 +292,11 @@ class Accumulator:
         if self._plain:
             self._plain_room = self._room
 
-    def _read_moment(self) -> tuple[int, int]:
-        """Return the monotonic time, and the difference of the Unix time to it."""
-        unix_now = self._clock.time_ns()
-        now = self._clock.monotonic_ns()
-        return now, unix_now - now
-
     def _close_window(self) -> Closed | None:
         """Close the open window, unless it is empty: now, or at its boundary if that has passed."""
         if not self._count and self._pending is None:
             return None
-        now, epoch = self._read_moment()
+        now, epoch = _read_moment(self._clock)
         taken = None if self._recorder is None else self._recorder.taken()
         if not self._count and self._pending is None:  # a signal handler, or an injected clock, may have closed it
             return None
@@ -331,6 +340,8 @@ class Accumulator:
             None if variance is None else math.sqrt(variance),
             None if taken is None else Histogram(*fields(taken)),
         )
+        if pending is None:
+            _handed_over[id(snapshot)] = OpenWindow(self._serial, True, 0, snapshot)
         return snapshot, None if pending is None else Reserved(pending, pending_count, pending_first, pending_last)
 
     def _close(self) -> None:
@@ -338,18 +349,28 @@ class Accumulator:
         with self._lock:
             closed = self._close_window()
         if closed:
-            self._log_closed(*closed)
+            self._hand_over(*closed)
+
+    def _hand_over(self, snapshot: Snapshot, reserved: Reserved | None) -> None:
+        """Log a window that was just closed. Until that returns, :func:`open_windows` includes it."""
+        try:
+            self._log_closed(snapshot, reserved)
+        finally:
+            _handed_over.pop(id(snapshot), None)
 
     def _close_expired(self) -> None:
         """Close the open window if its boundary has passed."""
-        if self._is_expired():
-            self._close()
+        with self._lock:  # another thread may have closed it, and begun the next window
+            closed = self._close_window() if self._is_expired() else None
+        if closed:
+            self._hand_over(*closed)
 
     def _is_expired(self) -> bool:
         return (self._count > 0 or self._pending is not None) and self._monotonic_ns() >= self._boundary
 
     def _reset(self) -> None:
         """Discard the open window without an event. Called in a forked child: the parent logs these samples."""
+        _handed_over.clear()
         self._lock = RLock()
         self._count = self._discarded = self._discarded_before = 0
         self._sum = self._m2 = 0.0
@@ -364,8 +385,39 @@ class Accumulator:
         if self._mean is not None:
             self._mean = 0.0
 
+    def _described(self) -> OpenWindow | None:
+        """Return the open window as if it was closed now; None if it has no numbers."""
+        now, epoch = _read_moment(self._clock)
+        with self._lock:
+            if not self._count:
+                return None
+            start_ns = max(self._boundary - self._window + epoch, self._previous_end)
+            recorder = self._recorder
+            snapshot = Snapshot(
+                start_ns,
+                max(min(now, self._boundary) + epoch, start_ns + 1),
+                self._count,
+                self._sum,
+                self._min,
+                self._max,
+                self._last,
+                self._discarded - self._discarded_before,
+                self._first_step,
+                self._last_step,
+                None if self._mean is None else math.sqrt(self._m2 / self._count),
+                None if recorder is None else Histogram(*fields(recorder.read())),
+            )
+            return OpenWindow(self._serial, False, self._previous_end, snapshot)
+
     def _log_closed(self, snapshot: Snapshot, reserved: Reserved | None) -> None:
         raise NotImplementedError  # Stat implements it
+
+
+def _read_moment(clock: Clock) -> tuple[int, int]:
+    """Return the monotonic time, and the difference of the Unix time to it."""
+    unix_now = clock.time_ns()
+    now = clock.monotonic_ns()
+    return now, unix_now - now
 
 
 def _convert(self: Accumulator, v: Any) -> float | None:
@@ -387,6 +439,19 @@ def expired() -> list[Any]:
     return [self for self in live() if self._is_expired()]
 
 
+def open_windows(most: int = sys.maxsize) -> tuple[bytes, tuple[int, ...]]:
+    """Return the windows that are being handed over, and the open windows of live Stats, for monitel.window_bytes.
+
+    A window that is closed meanwhile may be in both groups: it is then the newer one of the Stat.
+
+    Args:
+        most: Number of live Stats at most, the oldest ones.
+    """
+    found = [window for self in live()[: max(most, 0)] if (window := self._described()) is not None]
+    found[:0] = _handed_over.copy().values()
+    return b"".join(map(encode, found)), tuple(window.serial for window in found)
+
+
 def own_add(cls: _Class) -> _Class:
     """Set ``add`` on the class itself: CPython calls an inherited C method more slowly."""
     cls.add = Accumulator.add  # type: ignore[attr-defined]  # a class decorator knows no attributes
@@ -396,7 +461,8 @@ def own_add(cls: _Class) -> _Class:
 def set_value_hook(hook: Callable[[Any, Any], float | None]) -> Callable[[Any, Any], float | None]:
     """Set the hook(stat, value) -> float | None that converts values, and return the previous one."""
     global _value_hook
-    previous, _value_hook = _value_hook, hook
+    with _process_lock:
+        previous, _value_hook = _value_hook, hook
     return previous
 
 
@@ -413,3 +479,11 @@ def get_step() -> int | None:
 
 def untrack(_object: object) -> None:
     """Do nothing: only C can untrack an object, so that garbage collections skip it."""
+
+
+def _renew_lock() -> None:
+    global _process_lock
+    _process_lock = RLock()
+
+
+register_at_fork(after_in_child=_renew_lock)

@@ -7,13 +7,14 @@ import os
 import time
 from dataclasses import dataclass
 from sys import modules
-from threading import local
+from threading import RLock, local
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from monitel._activities import Activities, Activity
-from monitel._activities_py import system_now
 from monitel.attributes import checked_text
+from monitel.clock import since_boot_ns
 from monitel.decoration import decorated
+from monitel.fork import register_at_fork
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -28,6 +29,7 @@ __all__ = [
     "enter_for_owner",
     "ledger",
     "position",
+    "since_boot_ns",
     "stepping",
     "total_ns",
 ]
@@ -152,12 +154,15 @@ def begin_steps(*, take_over: bool = True) -> None:
         take_over: Make the calling thread the training thread. False if another thread waits for the step.
     """
     global stepping, vacant
-    if _forked_ns is not None:
-        _begin(_forked_ns, "fork")
-    if take_over:
-        _thread.training = _Training()
-    stepping, vacant = True, False
-    _activities.end_startup("step", take_over)
+    with _lock:
+        if not vacant:  # another thread was first
+            return
+        if _forked_ns is not None:
+            _begin(_forked_ns, "fork")
+        if take_over:
+            _thread.training = _Training()
+        stepping, vacant = True, False
+        _activities.end_startup("step", take_over)
 
 
 def begin_shutdown(*, take_over: bool = True) -> None:
@@ -229,15 +234,33 @@ def position() -> tuple[int, str, int]:
     return _activities.position()
 
 
+def current() -> tuple[str, float]:
+    """Return the current activity of the training thread, and the seconds since it became the current one.
+
+    In a forked child without steps the name is empty. Any thread may call it.
+
+    Example:
+        >>> from monitel import activities
+        >>> name, seconds = activities.current()
+        >>> name == activities.position()[1], seconds >= 0
+        (True, True)
+    """
+    _, name, since_ns = position()
+    return name, max(0, since_boot_ns() - since_ns) / 1e9
+
+
 def _new_name(name: object) -> tuple[str, bool]:
     """Return the name under which a new name counts, and whether it ends startup."""
+    global _own_names
     checked = checked_text("activity name", name)
     if not checked:
         raise ValueError("an activity's name must not be empty")
     if checked not in ACTIVITIES and checked not in _own_names:
-        if len(_own_names) >= _NAMES - len(ACTIVITIES):
-            return "other", True
-        _own_names.add(checked)
+        with _lock:
+            if len(_own_names) >= _NAMES - len(ACTIVITIES):
+                return "other", True
+            if checked not in _own_names:
+                _own_names = (*_own_names, checked)
     return checked, checked not in _OF_STARTUP
 
 
@@ -260,7 +283,7 @@ def _process_start_ns() -> int | None:
         start_ns = int(after_name[19]) * 10**9 // os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError, AttributeError):
         return None
-    return start_ns if 0 <= system_now() - start_ns < _HOUR_NS else None
+    return start_ns if 0 <= since_boot_ns() - start_ns < _HOUR_NS else None
 
 
 class _Training:
@@ -279,7 +302,7 @@ class _Thread(local):
 
 def _begin(start_ns: int | None, origin: str) -> None:
     global _start, stepping, vacant, _forked_ns, _shutdown
-    now_ns = system_now()
+    now_ns = since_boot_ns()
     begin_ns = now_ns if start_ns is None else start_ns
     _start = time.time_ns() - (now_ns - begin_ns), origin
     stepping, vacant, _forked_ns, _shutdown = False, True, None, None
@@ -287,17 +310,18 @@ def _begin(start_ns: int | None, origin: str) -> None:
 
 
 def _stop_in_child() -> None:
-    global stepping, vacant, _forked_ns
-    stepping, vacant, _forked_ns = False, True, system_now()
+    global _lock, stepping, vacant, _forked_ns
+    _lock = RLock()
+    stepping, vacant, _forked_ns = False, True, since_boot_ns()
     _activities.stop()
 
 
 def _open() -> None:
     """Start the ledger of this process."""
-    global _activities, _activity
+    global _activities, _activity, _own_names
     _activities = Activities(_new_name, _decorate)
     _activity = _activities.activity
-    _own_names.clear()
+    _own_names = ()
     start_ns = _process_start_ns()
     _begin(start_ns, "import" if start_ns is None else "process")
 
@@ -307,7 +331,8 @@ def _reduced(made: Activity) -> tuple[Callable[[str], Activity], tuple[str]]:
     return activity, (made.name,)
 
 
-_own_names: set[str] = set()
+_lock = RLock()
+_own_names: tuple[str, ...] = ()  # a tuple has no lock that a forked child could find locked
 _thread = _Thread()
 _activities: Activities
 _activity: Callable[[str], Activity]
@@ -316,5 +341,4 @@ _shutdown: Activity | None
 _forked_ns: int | None
 _open()
 copyreg.pickle(Activity, _reduced)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_stop_in_child)
+register_at_fork(after_in_child=_stop_in_child)

@@ -20,6 +20,7 @@ __all__ = ["INT64_MAX", "INT64_MIN", "escape_surrogates", "fits_int64", "typed_i
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
+_PLAIN = (str, float, int, bool)
 _NO_ATTRIBUTES: Mapping[str, AttributeValue] = MappingProxyType({})
 
 
@@ -58,7 +59,7 @@ def checked_attributes(attributes: object) -> Mapping[str, AttributeValue]:
     """
     if attributes is None:
         return _NO_ATTRIBUTES
-    if not isinstance(attributes, Mapping):
+    if type(attributes) is not dict and not isinstance(attributes, Mapping):
         raise TypeError(f"attributes must be a mapping of names to values, got {type(attributes).__qualname__}")
     checked: dict[str, AttributeValue] = {}
     for key, value in attributes.items():
@@ -124,8 +125,11 @@ def checked_value(what: str, value: object) -> AttributeValue:
 
 def _without_numpy(value: object) -> object:
     """Return a NumPy number as a Python number, and any other value unchanged."""
+    if type(value) in _PLAIN:
+        return value
     numpy = sys.modules.get("numpy")  # a program that passes NumPy scalars has imported it
-    if numpy is None or not isinstance(value, numpy.generic):
+    generic = getattr(numpy, "generic", None)  # None while another thread imports it
+    if numpy is None or generic is None or not isinstance(value, generic):
         return value
     if isinstance(value, numpy.bool_):
         return bool(value)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from threading import RLock
 from typing import TYPE_CHECKING
 
 from monitel.failures import call_each
+from monitel.fork import register_at_fork
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,4 +64,4 @@ def _forget() -> None:
     _lock, _functions = RLock(), ()
 
 
-os.register_at_fork(after_in_child=_forget)
+register_at_fork(after_in_child=_forget)

@@ -17,6 +17,7 @@ from monitel import activities, clock
 from monitel.attributes import INT64_MAX, escape_surrogates
 from monitel.event import Event, Severity
 from monitel.failures import error_type
+from monitel.fork import register_at_fork
 from monitel.handlers import log_event
 from monitel.masking import mask_values
 from monitel.step import get_step
@@ -36,6 +37,7 @@ _MAX_FILES = 1000  # of a folder whose size is determined
 _MAX_SIZE_NS = 50_000_000  # time for it
 _MAX_PATH = 1000  # characters
 _REALTIME_COARSE = 5  # Linux's CLOCK_REALTIME_COARSE, which Python does not name
+_ROUNDED_NS = 1_000_000
 _warned = False
 
 
@@ -244,10 +246,13 @@ def _size_of_folder(path: str, since_ns: int, others: str | None) -> int | None:
 
 
 def _file_time_ns() -> int:
-    """Return the time that a file would have if it was written now: Linux uses a clock that is read at each tick."""
+    """Return the earliest time that a file would have if it was written now.
+
+    Linux uses a clock that is read at each tick. Other systems round.
+    """
     if sys.platform == "linux":
         return time.clock_gettime_ns(_REALTIME_COARSE)
-    return time.time_ns()
+    return time.time_ns() - _ROUNDED_NS
 
 
 def _warn_once() -> None:
@@ -270,5 +275,4 @@ def _reset_in_child() -> None:
     _thread = _Thread()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset_in_child)
+register_at_fork(after_in_child=_reset_in_child)

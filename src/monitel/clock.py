@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+_COARSE = 0.001  # seconds
 
 
 class Clock(Protocol):
@@ -20,6 +23,39 @@ class Clock(Protocol):
         """Return nanoseconds since the Unix epoch, for timestamps."""
 
 
+class _FineClock:
+    """The system's clock where :func:`time.monotonic_ns` ticks too coarsely to measure a step."""
+
+    monotonic_ns = staticmethod(time.perf_counter_ns)
+    time_ns = staticmethod(time.time_ns)
+
+
+def choose_system_clock(get_clock_info: Callable[[Any], Any] = time.get_clock_info) -> Clock:
+    """Return the clock to use without an injected one: :mod:`time`, unless its monotonic clock is coarse.
+
+    On Windows before CPython 3.13 the monotonic clock ticks every 15.6 ms, and the performance counter is as monotonic.
+
+    Args:
+        get_clock_info: Returns the properties of a clock, as :func:`time.get_clock_info` does.
+    """
+    monotonic, counter = get_clock_info("monotonic"), get_clock_info("perf_counter")
+    fine = monotonic.resolution <= _COARSE or not counter.monotonic or counter.resolution >= monotonic.resolution
+    return time if fine else _FineClock()
+
+
+def _find_clock_since_boot() -> int | None:
+    """Return the clock that counts suspended time, too, or the monotonic clock; None if there is neither."""
+    for name in ("CLOCK_BOOTTIME", "CLOCK_MONOTONIC"):
+        number = getattr(time, name, None)
+        if number is not None:
+            with suppress(OSError):  # WebAssembly has the name, but not the clock
+                time.clock_gettime_ns(number)
+                return int(number)
+    return None
+
+
+SYSTEM = choose_system_clock()
+_since_boot = _find_clock_since_boot()
 _injected: Clock | None = None
 
 
@@ -47,19 +83,27 @@ def now() -> datetime:
 
 def time_ns() -> int:
     """Return nanoseconds since the Unix epoch, of the current clock."""
-    return (_injected or time).time_ns()
+    return (_injected or SYSTEM).time_ns()
 
 
 def local_datetime(unix_ns: int) -> datetime:
-    """Return a time as a naive local datetime."""
-    return datetime.fromtimestamp(unix_ns / 1e9)  # noqa: DTZ006  as in now()
+    """Return a time as a naive local datetime. Nanoseconds are cut off, so that it has the same millisecond."""
+    return datetime.fromtimestamp(unix_ns // 1000 / 1e6)  # noqa: DTZ006  as in now()
 
 
 def monotonic_ns() -> int:
     """Return the monotonic time of the current clock."""
-    return (_injected or time).monotonic_ns()
+    return (_injected or SYSTEM).monotonic_ns()
+
+
+def since_boot_ns() -> int:
+    """Return nanoseconds since the system was started, suspended time included where the system has such a clock.
+
+    It is never the clock of a test.
+    """
+    return SYSTEM.monotonic_ns() if _since_boot is None else time.clock_gettime_ns(_since_boot)
 
 
 def reading() -> Callable[[], int]:
     """Return the current clock's function for the monotonic time, which takes half as long as :func:`monotonic_ns`."""
-    return (_injected or time).monotonic_ns
+    return (_injected or SYSTEM).monotonic_ns

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 from numbers import Integral, Real
 from threading import RLock
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from monitel import clock
 from monitel.attributes import INT64_MAX, checked_attributes, checked_text, typed_items
+from monitel.fork import register_at_fork
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
 _lock = RLock()
 _counters: dict[Hashable, Counter] = {}
+_items: tuple[tuple[Hashable, Counter], ...] = ()  # of _counters, for a forked child: a tuple has no lock
 _first_of_name: dict[str, Counter] = {}
-_followers: list[Callable[[], Iterable[CounterReading]]] = []
+_names: tuple[tuple[str, Counter], ...] = ()  # items of _first_of_name
+_followers: tuple[Callable[[], Iterable[CounterReading]], ...] = ()
 
 
 class CounterReading(NamedTuple):
@@ -115,10 +117,11 @@ class Counter:
             self._total += amount  # no call in between, so no signal handler either
 
     def _follow(self, total: float, start_ns: int) -> CounterReading:
-        """Set the total to that of a source, unless it would fall, and the time at which it was zero. Takes no lock."""
-        self._start_ns = start_ns
-        if total > self._total:
-            self._total = total
+        """Set the total to that of a source, unless it would fall, and the time at which it was zero."""
+        with self._lock:  # no call in between, so that a signal handler that reads counters waits for none
+            self._start_ns = start_ns
+            if total > self._total:
+                self._total = total
         return CounterReading(self, total, start_ns)
 
     def reading(self) -> CounterReading:
@@ -163,6 +166,7 @@ def counter(
         >>> samples.total
         5
     """
+    global _items, _names
     name = checked_text("counter name", name)
     if not name:
         raise ValueError("a counter's name must not be empty")
@@ -177,8 +181,13 @@ def counter(
             if first is not None:
                 _compare(first, unit, description)
             decided = (unit or "", description or "") if first is None else (first.unit, first.description)
-            known = _counters.setdefault(identity, Counter(name, *decided, checked))
-            _first_of_name.setdefault(name, known)
+            made = Counter(name, *decided, checked)
+            known = _counters.setdefault(identity, made)
+            if known is made:
+                _items = (*_items, (identity, made))
+            if first is None:
+                _first_of_name[name] = known
+                _names = (*_names, (name, known))
     _compare(known, unit, description)
     return known
 
@@ -186,7 +195,7 @@ def counter(
 def counters() -> list[CounterReading]:
     """Return the readings of all counters of this process, the oldest counter first.
 
-    Takes no lock, so that a signal handler may call it.
+    Waits for no call of another thread, so that a signal handler may call it.
 
     Example:
         >>> import monitel
@@ -202,13 +211,16 @@ def before_reading(follow: Callable[[], Iterable[CounterReading]]) -> None:
     """Call a function at the beginning of each :func:`counters`, for totals that are read together from a source.
 
     Args:
-        follow: Sets the totals of its counters, and returns their readings. Fast, takes no lock, and never raises.
+        follow: Sets the totals of its counters, and returns their readings. Fast, holds no lock during a call, and
+            never raises.
 
     Example:
         >>> from monitel.counter import before_reading
         >>> before_reading(lambda: ())
     """
-    _followers.append(follow)
+    global _followers
+    with _lock:
+        _followers = (*_followers, follow)
 
 
 def forget(name: str) -> None:
@@ -221,14 +233,40 @@ def forget(name: str) -> None:
         >>> find("example.shelves") is None
         True
     """
+    global _items
     with _lock:
         for identity in [known for known, each in _counters.items() if each.name == name]:
             del _counters[identity]
+        _items = tuple(item for item in _items if item[1].name != name)
 
 
 def find(name: str) -> Counter | None:
     """Return the counter with this name and without attributes; None if it does not exist."""
     return _counters.get(name)
+
+
+def first_of_names() -> dict[str, Counter]:
+    """Return the first counter of each name, the oldest name first. The dict includes later ones; do not change it.
+
+    Example:
+        >>> from monitel.counter import counter, first_of_names
+        >>> counter("example.rows") is first_of_names()["example.rows"]
+        True
+    """
+    return _first_of_name
+
+
+def number_of_counters() -> int:
+    """Return the number of counters of this process.
+
+    Example:
+        >>> from monitel.counter import counter, number_of_counters
+        >>> before = number_of_counters()
+        >>> _ = counter("example.shards")
+        >>> number_of_counters() - before
+        1
+    """
+    return len(_counters)
 
 
 def _compare(first: Counter, unit: str | None, description: str | None) -> None:
@@ -238,10 +276,11 @@ def _compare(first: Counter, unit: str | None, description: str | None) -> None:
 
 
 def _checked(amount: object) -> float:
-    if isinstance(amount, Integral):
-        return int(amount)
-    if not isinstance(amount, Real):  # a tensor is neither; its repr() would wait for a device
-        raise TypeError(f"add() takes a number, got {type(amount).__qualname__}")
+    if type(amount) is not float:  # the checks of NumPy numbers are slower, and take locks
+        if isinstance(amount, Integral):
+            return int(amount)
+        if not isinstance(amount, Real):  # a tensor is neither; its repr() would wait for a device
+            raise TypeError(f"add() takes a number, got {type(amount).__qualname__}")
     number = _as_float(amount)
     if not math.isfinite(number):
         raise ValueError(f"add() takes a finite number, got {amount!r}")
@@ -256,10 +295,15 @@ def _as_float(amount: Real | float) -> float:
 
 
 def _start_in_child() -> None:
-    global _lock
+    """Start all counters at zero in a forked child.
+
+    The dicts are replaced, because another thread of the parent may have held their locks at the fork.
+    """
+    global _lock, _counters, _first_of_name
     _lock = RLock()
-    for each in _counters.values():
+    _counters, _first_of_name = dict(_items), dict(_names)
+    for _, each in _items:
         each._reset()
 
 
-os.register_at_fork(after_in_child=_start_in_child)
+register_at_fork(after_in_child=_start_in_child)

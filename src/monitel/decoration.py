@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from functools import wraps
+from sys import is_finalizing
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -49,7 +50,9 @@ def decorated(function: _Function, make: Make) -> _Function:
     return call  # type: ignore[return-value]  # wraps() keeps the signature
 
 
-def _generator(inner: Generator[Any, Any, Any], make: Make) -> Generator[Any, Any, Any]:
+def _generator(
+    inner: Generator[Any, Any, Any], make: Make, is_ending: Callable[[], bool] = is_finalizing
+) -> Generator[Any, Any, Any]:
     resume: Callable[[Any], Any] = inner.send
     given: Any = None
     while True:
@@ -61,8 +64,11 @@ def _generator(inner: Generator[Any, Any, Any], make: Make) -> Generator[Any, An
         try:
             given = yield item
         except GeneratorExit:
-            with make():
+            if is_ending():  # the interpreter: globals are None
                 inner.close()
+            else:
+                with make():
+                    inner.close()
             raise
         except BaseException as error:
             resume, given = inner.throw, error
@@ -70,7 +76,9 @@ def _generator(inner: Generator[Any, Any, Any], make: Make) -> Generator[Any, An
             resume = inner.send
 
 
-async def _async_generator(inner: AsyncGenerator[Any, Any], make: Make) -> AsyncGenerator[Any, Any]:
+async def _async_generator(
+    inner: AsyncGenerator[Any, Any], make: Make, is_ending: Callable[[], bool] = is_finalizing
+) -> AsyncGenerator[Any, Any]:
     resume: Callable[[Any], Any] = inner.asend
     given: Any = None
     while True:
@@ -82,8 +90,11 @@ async def _async_generator(inner: AsyncGenerator[Any, Any], make: Make) -> Async
         try:
             given = yield item
         except GeneratorExit:
-            with make():
+            if is_ending():  # as above
                 await inner.aclose()
+            else:
+                with make():
+                    await inner.aclose()
             raise
         except BaseException as error:
             resume, given = inner.athrow, error

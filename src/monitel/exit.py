@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import atexit
-import os
 import sys
 from typing import TYPE_CHECKING
 
+from monitel.fork import register_at_fork
 from monitel.registry import flush
 
 if TYPE_CHECKING:
@@ -65,4 +65,4 @@ def _finalize_all(_registered_object: object = None) -> None:
 
 atexit.register(flush)  # exporters register later and flush before they shut down: atexit runs last in, first out
 finalize_with_children(flush, _FLUSH_PRIORITY)
-os.register_at_fork(before=_register)
+register_at_fork(before=_register)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from threading import RLock
 from typing import TYPE_CHECKING, NoReturn
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 from monitel import clock
 from monitel.event import Event, Severity
 from monitel.failures import raise_first
+from monitel.fork import register_at_fork
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -134,7 +134,8 @@ _details_hook: DetailsHook = _merged
 def set_details_hook(hook: DetailsHook) -> DetailsHook:
     """Set the ``hook(data, attributes) -> details, log`` of :func:`monitel.emit`, and return the previous one."""
     global _details_hook
-    previous, _details_hook = _details_hook, hook
+    with _lock:
+        previous, _details_hook = _details_hook, hook
     return previous
 
 
@@ -183,4 +184,4 @@ def _renew_lock() -> None:
     _lock = RLock()
 
 
-os.register_at_fork(after_in_child=_renew_lock)
+register_at_fork(after_in_child=_renew_lock)

@@ -7,14 +7,15 @@ is logged when all its values are known.
 from __future__ import annotations
 
 import math
-import os
 from collections import deque
+from sys import is_finalizing
 from threading import RLock
 from typing import TYPE_CHECKING, NamedTuple
 
 from monitel._recorder_py import Recorder, fields
 from monitel._window import get_step
 from monitel.aggregation import Aggregation
+from monitel.fork import register_at_fork
 from monitel.histogram import Histogram
 from monitel.window import Window
 
@@ -53,13 +54,15 @@ class PendingSample:
         Returns:
             The Stat. Call its ``_log_resolved()`` once all values that arrived together are resolved.
         """
-        samples, self._samples = self._samples, None
-        if samples is not None:
-            samples.resolve(self._position, value)
+        with _lock:  # two threads may have received the value
+            samples, self._samples = self._samples, None
+            if samples is not None:
+                samples.resolve(self._position, value)
         return self._owner
 
-    def __del__(self) -> None:
-        self.resolve(None)
+    def __del__(self, is_ending: Callable[[], bool] = is_finalizing) -> None:
+        if not is_ending():  # at the end, globals are None
+            self.resolve(None)
 
 
 class PendingSamples:
@@ -88,18 +91,18 @@ class PendingSamples:
 
     def sample(self, owner: Owner) -> PendingSample:
         """Return a new pending sample, for which the window has reserved a slot."""
-        self._last_step = get_step()
-        self._reserved += 1
-        return PendingSample(owner, self, self._reserved)
+        with _lock:
+            self._last_step = get_step()
+            self._reserved = position = self._reserved + 1
+        return PendingSample(owner, self, position)
 
     def resolve(self, position: int, value: float | None) -> None:
-        """Add a value that has arrived, or count a lost one (None)."""
-        with _lock:
-            if value is not None:
-                self._add(value)
-                if position > self._last_position:  # values of several streams arrive in any order
-                    self._last_position, self._last = position, value
-            self.resolved += 1  # after all else: a signal handler may flush, and find the window complete
+        """Add a value that has arrived, or count a lost one (None). The caller holds the lock."""
+        if value is not None:
+            self._add(value)
+            if position > self._last_position:  # values of several streams arrive in any order
+                self._last_position, self._last = position, value
+        self.resolved += 1  # after all else: a signal handler may flush, and find the window complete
 
     def _add(self, value: float) -> None:
         if not self.count:
@@ -184,7 +187,9 @@ class PendingWindows:
 
     def fetch(self) -> None:
         """Wait for missing values, for a limited time."""
-        for window in list(self._windows):
+        with _lock:  # another thread may take windows
+            windows = list(self._windows)
+        for window in windows:
             if window.reserved is not None and not window.resolved:
                 window.reserved.samples.fetch()
 
@@ -221,4 +226,4 @@ def _renew_lock() -> None:
     _lock = RLock()
 
 
-os.register_at_fork(after_in_child=_renew_lock)
+register_at_fork(after_in_child=_renew_lock)

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from monitel import wait_counter
-from monitel.counter import _first_of_name
+from monitel import clock, wait_counter
+from monitel.counter import first_of_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, KeysView
 
-__all__ = ["began_ns", "counter_names", "own_waits", "source_waits", "unit_of_counter", "wait_keys"]
+__all__ = [
+    "began_ns",
+    "counter_names",
+    "monotonic_ns",
+    "own_waits",
+    "source_waits",
+    "unit_of_counter",
+    "wait_keys",
+    "waits_in_flight",
+]
 
 
 def counter_names() -> KeysView[str]:
@@ -23,7 +32,7 @@ def counter_names() -> KeysView[str]:
         >>> "example.names" in counter_names()
         True
     """
-    return _first_of_name.keys()
+    return first_of_names().keys()
 
 
 def unit_of_counter(name: str) -> str:
@@ -36,7 +45,7 @@ def unit_of_counter(name: str) -> str:
         >>> unit_of_counter("example.unit")
         'By'
     """
-    first = _first_of_name.get(name)
+    first = first_of_names().get(name)
     return "" if first is None else first.unit
 
 
@@ -68,9 +77,39 @@ def source_waits() -> dict[str, wait_counter.WaitReading]:
     return wait_counter._from_sources()
 
 
+def waits_in_flight() -> list[tuple[str, int, int]]:
+    """Return key, thread and start of each wait in progress, without those of sources. Takes no lock.
+
+    The start is by :func:`monotonic_ns`.
+
+    Example:
+        >>> import monitel
+        >>> from monitel.readings import waits_in_flight
+        >>> with monitel.WaitCounter("example.wait").guard():
+        ...     [key for key, _, _ in waits_in_flight()]
+        ['example.wait']
+    """
+    return [
+        (waits.key, thread, start_ns)
+        for waits in list(wait_counter._waits.values())
+        for thread, start_ns in waits.in_flight.copy().values()
+    ]
+
+
 def began_ns() -> int:
     """Return the time at which the process imported monitel, or was forked, in nanoseconds since the Unix epoch.
 
     The totals of a source that provides no start began at zero before this time.
     """
     return wait_counter._began_ns
+
+
+def monotonic_ns() -> int:
+    """Return the current time of the clock by which waits begin, which a test may have replaced, in ns.
+
+    Example:
+        >>> from monitel.readings import monotonic_ns
+        >>> monotonic_ns() <= monotonic_ns()
+        True
+    """
+    return clock.monotonic_ns()

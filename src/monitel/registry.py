@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
+import time
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from monitel import _window, before_flush
 from monitel.aggregation import TORCHS
 from monitel.attributes import checked_attributes, checked_text, typed_items
 from monitel.failures import call_each
+from monitel.fork import register_at_fork
 from monitel.stats import Stat
 
 if TYPE_CHECKING:
@@ -20,10 +21,11 @@ if TYPE_CHECKING:
     from monitel.attributes import AttributeValue
 
 _DEFAULTS: dict[str, Any] = {"aggregations": TORCHS, "window_size": dt.timedelta(seconds=60)}
-_WINDOWS_PER_PAUSE = 50
+_SLICE_NS = 500_000  # the GIL is held so long at most, if the collector of garbage does not run
 
 _lock = RLock()
 _stats: dict[Hashable, Stat] = {}
+_items: tuple[tuple[Hashable, Stat], ...] = ()  # of _stats, for a forked child: a tuple has no lock
 
 
 def stat(
@@ -63,6 +65,7 @@ def stat(
         >>> monitel.stat("loss", attributes={"split": "val"}).count
         1
     """
+    global _items
     asked = {
         "aggregations": aggregations,
         "window_size": window_size,
@@ -79,6 +82,8 @@ def stat(
         made = Stat(name, **{**_DEFAULTS, **given}, attributes=checked)  # checks every argument
         with _lock:
             known = _stats.setdefault(identity, made)
+            if known is made:
+                _items = (*_items, (identity, made))
         for key in given:
             if (was := _setting(known, key)) != (wanted := _setting(made, key)):
                 raise ValueError(f"Stat {name!r} was created with {key}={was!r}, not {wanted!r}")
@@ -104,7 +109,8 @@ def close_expired_windows(pause: Callable[[], object] | None = None) -> int:
     Exporters call this every few seconds in a thread; handlers then run in that thread.
 
     Args:
-        pause: Called after every 50 windows, for a thread that must not delay others.
+        pause: Called after each 0.5 ms of work, for a thread that must not delay others. The time is CPU time of this
+            thread, so that time in which other threads have the GIL does not count.
 
     Returns:
         Number of closed windows.
@@ -112,8 +118,9 @@ def close_expired_windows(pause: Callable[[], object] | None = None) -> int:
     expired: list[Stat] = []
 
     def close() -> None:
+        end = _work_ns() + _SLICE_NS
         expired.extend(_window.expired())
-        call_each(Stat._close_expired, expired if pause is None else _with_pauses(expired, pause))
+        call_each(Stat._close_expired, expired if pause is None else _with_pauses(expired, pause, end))
 
     call_each(_call, (before_flush.run, close))
     return len(expired)
@@ -123,19 +130,28 @@ def _call(function: Callable[[], object]) -> None:
     function()
 
 
-def _with_pauses(stats: list[Stat], pause: Callable[[], object]) -> Iterator[Stat]:
-    for number, stat in enumerate(stats, 1):
+def _with_pauses(stats: list[Stat], pause: Callable[[], object], end: int) -> Iterator[Stat]:
+    """Yield the Stats; call ``pause`` between slices of work, the first of which has begun and lasts until ``end``."""
+    for stat in stats:
         yield stat
-        if number % _WINDOWS_PER_PAUSE == 0:
+        if _work_ns() >= end:
             pause()
+            end = _work_ns() + _SLICE_NS
+
+
+_work_ns = getattr(time, "thread_time_ns", time.monotonic_ns)  # WebAssembly has no time of threads
 
 
 def _start_empty() -> None:
-    """Empty all windows in a forked child: the parent logs their samples."""
-    global _lock
+    """Empty all windows in a forked child: the parent logs their samples.
+
+    The dict is replaced, because another thread of the parent may have held its lock at the fork.
+    """
+    global _lock, _stats
     _lock = RLock()
+    _stats = dict(_items)
     for each in _window.live():
         each._reset()
 
 
-os.register_at_fork(after_in_child=_start_empty)
+register_at_fork(after_in_child=_start_empty)

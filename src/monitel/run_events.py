@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import logging
-import os
 import sys
 import threading
 import time
@@ -17,11 +16,12 @@ from monitel._window import get_step
 from monitel.activities import begin_shutdown, position
 from monitel.exit import finalize
 from monitel.exit_code import ExitCode
+from monitel.fork import register_at_fork
 from monitel.handlers import emit
 from monitel.run_description import describe_run
 from monitel.variables import BOOLEAN, read_variables
 
-__all__ = ["end_if_due", "enter", "failed", "leave", "preempt"]
+__all__ = ["end_if_due", "enter", "failed", "leave", "preempt", "status", "withdraw"]
 
 _log = logging.getLogger("monitel")
 
@@ -33,6 +33,7 @@ _lock = RLock()
 _exporters: list[tuple[object, bool]] = []  # each with the argument ``ends_run``
 _began: float | None = None  # monotonic seconds; None if there is no run
 _due: str | None = None  # status of a run that is to end
+_last: str | None = None  # status of the last run
 _exit_code = ExitCode()
 _watching = _preempted = False
 
@@ -48,7 +49,7 @@ def enter(exporter: object, *, enabled: bool | None = None, ends_run: bool = Fal
         ends_run: The exporter calls :func:`end_if_due` when it ends, in a thread where a handler may hang. Without such
             an exporter, the run ends in the main thread when the process ends.
     """
-    global _began, _due
+    global _began, _due, _last
     atexit.unregister(begin_shutdown)
     atexit.register(begin_shutdown)  # before the functions of this exporter, as below
     _watch_main_thread()
@@ -62,7 +63,7 @@ def enter(exporter: object, *, enabled: bool | None = None, ends_run: bool = Fal
         atexit.register(_end_at_exit)  # again: it must run before the functions of this exporter, which shut it down
         if _began is not None:
             return
-        _began, _due = time.monotonic(), None
+        _began, _due, _last = time.monotonic(), None, None
         _exit_code.watch()
     finalize(_end_at_exit, _PRIORITY)
     _emit("run.started", describe_run())
@@ -83,6 +84,21 @@ def leave(exporter: object, error: BaseException | None) -> None:
         _exporters[:] = left
 
 
+def withdraw(exporter: object, *, again: bool) -> None:
+    """Remove an exporter that gives way to another one, which continues the run. Idempotent.
+
+    Args:
+        exporter: The exporter.
+        again: It has delivered nothing: if it is the only one, the next one starts the run again.
+    """
+    global _began
+    with _lock:
+        _exporters[:] = [each for each in _exporters if each[0] is not exporter]
+        if again and not _exporters:
+            _began = None
+            _exit_code.forget()
+
+
 def preempt() -> None:
     """Record that SIGTERM has arrived: the run is to end as preempted. Waits for no lock that another thread holds."""
     global _due, _preempted
@@ -98,13 +114,22 @@ def failed() -> bool:
     return _preempted or sys.exc_info()[1] is not None or _status_at_exit() != _COMPLETED
 
 
+def status() -> str:
+    """Return the status of the last run, or that of a run that would end now, as ``run.ended`` has it.
+
+    Without run events a failure is known only by an exception or SIGTERM.
+    """
+    return _PREEMPTED if _preempted else _due or _last or _status_at_exit()
+
+
 def end_if_due() -> None:
     """Emit ``run.ended`` if the run is to end. Idempotent."""
-    global _began, _due
+    global _began, _due, _last
     with _lock:
         if _due is None or _began is None:
             return
         details: dict[str, Any] = {"run.status": _due, "run.duration": time.monotonic() - _began}
+        _last = _due
         _began = _due = None
         _exporters.clear()
         _exit_code.forget()
@@ -175,11 +200,11 @@ def _is_data_loader_worker() -> bool:
 
 def _forget() -> None:
     """Leave the run to the parent, in a forked child."""
-    global _lock, _began, _due
+    global _lock, _began, _due, _last
     _lock = RLock()
-    _began = _due = None
+    _began = _due = _last = None
     _exporters.clear()
     _exit_code.forget()
 
 
-os.register_at_fork(after_in_child=_forget)
+register_at_fork(after_in_child=_forget)

@@ -17,6 +17,8 @@ from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from monitel.fork import register_at_fork
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
@@ -65,7 +67,8 @@ class SigtermHandler:
     If SIGTERM had its default action and the main thread has not run for half a second, a thread calls ``end`` and
     sends the signal again. If no thread gets the GIL, the process ends five seconds after SIGTERM without ``end``.
 
-    A forked child gets the previous handler back. An ignored SIGTERM stays ignored.
+    A forked child gets the previous handler back. An ignored SIGTERM stays ignored. The default action does not end
+    process 1 of a container (see pid_namespaces(7)): there ``flush`` is called, and the process continues.
 
     Args:
         end: Takes a time in seconds; within it, deliver or store everything. Called once, in the main thread inside a
@@ -101,6 +104,7 @@ class SigtermHandler:
         self._closed = False
         self._postponed = False
         self._in_thread = False
+        self._lives_on = False  # whatever SIGTERM did before, it does not end the process
         self._thread: threading.Thread | None = None
 
     def install(self) -> None:
@@ -119,12 +123,13 @@ class SigtermHandler:
             return
         default = is_default()
         self._pid = os.getpid()
+        self._lives_on = default and self._pid == 1
         self._disposition = _c.disposition() if _c is not None else None
         signal.signal(signal.SIGTERM, self._callback)
         _current = self
         if _c is not None:
             _c.begin()
-        if _c is not None and default:
+        if _c is not None and default and not self._lives_on:
             thread = threading.Thread(target=self._watch, name="monitel-sigterm", daemon=True)
             with suppress(RuntimeError):  # no further thread can be started: only the Python handler works
                 thread.start()
@@ -159,7 +164,7 @@ class SigtermHandler:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         """Handle SIGTERM in Python: in the main thread, between two bytecodes."""
-        decides = self._decides()
+        decides = self._decides() and not self._lives_on
         if self._pid == os.getpid() and not self._closed:
             if not decides:
                 self._live_on()
@@ -226,5 +231,4 @@ def _in_child() -> None:
         handler._restore()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
+register_at_fork(after_in_child=_in_child)

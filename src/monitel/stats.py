@@ -229,16 +229,17 @@ class Stat(Accumulator):
             call_each(self._log_window, self._pending_windows.take())
 
     def _log_window(self, window: Window) -> None:
-        if self._last_window is None or window.end_ns > self._last_window.end_ns:
-            self._last_window = window
+        with pending.lock():
+            if self._last_window is None or window.end_ns > self._last_window.end_ns:
+                self._last_window = window
         log_event(Event.of_window(window))
 
     def _reset(self) -> None:
         self._pending_windows = None
         super()._reset()
 
-    def __del__(self) -> None:
-        if hasattr(self, "_definition") and self.count and not sys.is_finalizing():
+    def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_ending() and hasattr(self, "_definition") and self.count:  # at the end, globals are None
             self._close()
 
     def __repr__(self) -> str:

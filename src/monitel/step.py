@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from operator import index
 from typing import TYPE_CHECKING
 
 from monitel import _window, activities
 from monitel.attributes import INT64_MAX
+from monitel.fork import register_at_fork
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _first: int | None = None
 _watcher: Callable[[int], object] | None = None
+_set: Callable[[int], object] = _window.set_step
 
 
 def set_step(n: int) -> None:
@@ -66,11 +67,11 @@ def advance(step: int, *, take_over: bool = True) -> None:
         step: The step.
         take_over: If there is no training thread yet, or it has ended, make the calling thread the training thread.
     """
-    _window.set_step(step)
+    _set(step)
     if activities.vacant:
         activities.begin_steps(take_over=take_over)
-    if _watcher is not None:
-        _watcher(step)
+    if (watcher := _watcher) is not None:  # read once: another thread may call unwatch()
+        watcher(step)
 
 
 def watch(watcher: Callable[[int], object]) -> None:
@@ -91,11 +92,17 @@ def get_step() -> int | None:
     return _window.get_step()
 
 
+def _set_with(function: Callable[[int], object] | None) -> None:
+    """Set the step of windows with a function that does so and more; None stands for the window's own function."""
+    global _set
+    _set = _window.set_step if function is None else function
+
+
 def _forget() -> None:
     """Leave the steps of the parent to it, in a forked child."""
     global _first, _watcher
     _first = _watcher = None
+    _set_with(None)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+register_at_fork(after_in_child=_forget)

@@ -1,4 +1,4 @@
-"""Counters of a training loop: steps, samples, tokens and time. Sources and adapters share them."""
+"""Counters of a training loop: steps, samples, tokens, recompilations and time. Sources and adapters share them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ COUNTERS = {
     "training.steps.skipped": ("{step}", "Optimizer steps skipped by gradient scaling"),
     "training.samples": ("{sample}", "Samples in training"),
     "training.tokens": ("{token}", "Tokens in training"),
+    "training.recompilations": ("{recompilation}", "Compilations of code that was compiled before"),
+    "training.recompilation.time": ("s", "Time of compilations of code that was compiled before"),
     "training.time": ("s", "Wall-clock time by activity"),
 }
 

@@ -7,11 +7,12 @@ ledger of a run calls :func:`continue_run` and :func:`repeat`; without these cal
 from __future__ import annotations
 
 import logging
-import os
+from threading import RLock
 from typing import NamedTuple
 
 from monitel import activities
 from monitel.counter import CounterReading, before_reading, forget
+from monitel.fork import register_at_fork
 from monitel.training_counters import COUNTERS, training_counter
 
 __all__ = ["DESCRIPTION", "DOWN", "GOODPUT", "LOST", "NAME", "UNIT", "Past", "continue_run", "goodput", "repeat"]
@@ -54,6 +55,7 @@ _past = _NO_PAST
 _lost_ns = 0
 _shown = _NOTHING_SHOWN
 _warned = False
+_lock = RLock()
 
 
 def continue_run(past: Past) -> None:
@@ -108,8 +110,11 @@ def _read() -> tuple[activities.Ledger | None, int]:
         step_ns = 0 if book is None else book.activities.get("step", 0)
         lost_ns = shown.lost_ns + max(0, min(_lost_ns - shown.lost_ns, step_ns - shown.step_ns))
         new = _Shown(step_ns, lost_ns)
-        if _shown is shown:  # otherwise another thread has read, and perhaps shown more as lost
-            _shown = new
+        with _lock:  # without a call, so that a signal handler waits for none
+            unchanged = _shown is shown  # otherwise another thread has read, and perhaps shown more as lost
+            if unchanged:
+                _shown = new
+        if unchanged:
             return book, lost_ns
 
 
@@ -143,7 +148,8 @@ def _warn_of(unit: str) -> None:
 
 def _forget() -> None:
     """Start without a past and without counters, in a forked child."""
-    global _shown
+    global _lock, _shown
+    _lock = RLock()
     continue_run(_NO_PAST)
     repeat(0)
     _shown = _NOTHING_SHOWN
@@ -151,5 +157,4 @@ def _forget() -> None:
 
 
 before_reading(_follow_ledger)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+register_at_fork(after_in_child=_forget)

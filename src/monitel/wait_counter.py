@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field, replace
+from sys import is_finalizing
 from threading import RLock, get_ident
 from typing import TYPE_CHECKING
 from weakref import ref
@@ -11,6 +11,7 @@ from weakref import ref
 from monitel import clock
 from monitel.attributes import checked_text
 from monitel.compiling import compiling
+from monitel.fork import register_at_fork
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -57,11 +58,17 @@ class _Waits:
 
 _lock = RLock()
 _waits: dict[str, _Waits] = {}
+_items: tuple[tuple[str, _Waits], ...] = ()  # of _waits, for a forked child: a tuple has no lock
 _maxima: tuple[ref[WaitMaxima], ...] = ()
 _sources: tuple[Source, ...] = ()
 _ended: dict[str, WaitReading] = {}  # last readings of removed sources
 
 _began_ns = clock.time_ns()  # import of this module, or fork
+
+_PATIENCE = 0.2  # seconds
+
+_entered: Callable[[int, str, int, int], object] | None = None  # called with each wait that begins
+_left: Callable[[int], object] | None = None  # called before it ends
 
 
 class WaitCounter:
@@ -87,9 +94,13 @@ class WaitCounter:
     __slots__ = ("__weakref__", "_key", "_waits")
 
     def __init__(self, key: str) -> None:
+        global _items
         self._key = checked_text("WaitCounter key", key)
         with _lock:
-            self._waits = _waits.setdefault(self._key, _Waits(self._key))
+            made = _Waits(self._key)
+            self._waits = _waits.setdefault(self._key, made)
+            if self._waits is made:
+                _items = (*_items, (self._key, made))
 
     @property
     def key(self) -> str:
@@ -128,20 +139,32 @@ class _WaitCounterTracker:
             self._end()
         with _lock:
             key, thread, start_ns = id(self), get_ident(), clock.monotonic_ns()
-            self._start_ns = start_ns  # from here on there is no call: an exception of a signal handler comes before
-            self._waits.in_flight[key] = thread, start_ns
+            entered, left = _entered, _left  # read once: another thread may replace them
+            try:
+                if entered is not None:  # other processes know the system's clock only
+                    real_ns = start_ns if clock.injected() is None else clock.SYSTEM.monotonic_ns()
+                    entered(key, self._waits.key, thread, real_ns)
+                self._start_ns = start_ns  # from here on no call: an exception of a signal handler comes before
+                self._waits.in_flight[key] = thread, start_ns
+            except BaseException:
+                if left is not None:
+                    left(key)
+                raise
 
     def __exit__(self, *_exception: object) -> None:
         if not compiling():
             self._end()
 
-    def __del__(self) -> None:
-        if getattr(self, "_start_ns", None) is not None:  # garbage-collected inside the wait: the wait is over
+    def __del__(self, is_ending: Callable[[], bool] = is_finalizing) -> None:
+        # Garbage-collected inside the wait: the wait is over. At the end of the interpreter, globals are None.
+        if not is_ending() and getattr(self, "_start_ns", None) is not None:
             self._end()
 
     def _end(self) -> None:
         with _lock:
             key, now_ns = id(self), clock.monotonic_ns()
+            if (left := _left) is not None and key in self._waits.in_flight:
+                left(key)
             waits, start_ns, self._start_ns = self._waits, self._start_ns, None  # from here on no call, as above
             if start_ns is None or key not in waits.in_flight:
                 return  # it has ended, or it is that of another thread of the parent process
@@ -192,6 +215,28 @@ def waits_of(thread: int) -> dict[str, int | None]:
         }
 
 
+def _mirror(entered: Callable[[int, str, int, int], object] | None, left: Callable[[int], object] | None) -> None:
+    """Call functions with each wait from now on, and with those in progress. They replace the previous functions.
+
+    If a thread hangs inside of a wait counter, those in progress are left out.
+
+    Args:
+        entered: Called with a number that identifies the wait, its key, its thread and its start; None for no calls.
+            May be called again for a wait.
+        left: Called with the number.
+    """
+    global _entered, _left
+    _entered, _left = entered, left
+    if entered is None or not _lock.acquire(timeout=_PATIENCE):
+        return
+    try:
+        for key, waits in list(_waits.items()):  # a signal handler may wait
+            for number, (thread, start_ns) in list(waits.in_flight.items()):
+                entered(number, key, thread, start_ns)
+    finally:
+        _lock.release()
+
+
 def add_source(source: Source) -> None:
     """Add a source of further wait counters, such as those that a library keeps in C++.
 
@@ -218,12 +263,13 @@ def remove_source(source: Source) -> None:
         return
     last = {key: replace(reading, active=0) for key, reading in source().items()}
     with _lock:
+        _ended = {**_ended, **last}  # first: a reader that finds the source no more finds its last readings
         _sources = tuple(other for other in _sources if other != source)
-        _ended = {**_ended, **last}
 
 
 def _from_sources() -> dict[str, WaitReading]:
-    return {**_ended, **{key: reading for source in _sources for key, reading in source().items()}}
+    sources = _sources  # before the last readings, see remove_source()
+    return {**_ended, **{key: reading for source in sources for key, reading in source().items()}}
 
 
 class WaitMaxima:
@@ -281,11 +327,16 @@ class WaitMaxima:
 
 
 def _start_at_zero() -> None:
-    """Reset all totals in a forked child; a wait in progress in the forking thread continues, others do not exist."""
-    global _lock, _sources, _ended, _began_ns
+    """Reset all totals in a forked child; a wait in progress in the forking thread continues, others do not exist.
+
+    The dict is replaced, because another thread of the parent may have held its lock at the fork.
+    """
+    global _lock, _waits, _sources, _ended, _began_ns, _entered, _left
     _lock = RLock()
+    _entered = _left = None
     _sources, _ended = (), {}
     _began_ns = clock.time_ns()
+    _waits = dict(_items)
     for waits in _waits.values():
         waits.start_ns = _began_ns
         waits.in_flight = {key: wait for key, wait in waits.in_flight.items() if wait[0] == get_ident()}
@@ -295,4 +346,4 @@ def _start_at_zero() -> None:
             maxima.read()
 
 
-os.register_at_fork(after_in_child=_start_at_zero)
+register_at_fork(after_in_child=_start_at_zero)

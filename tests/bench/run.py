@@ -24,19 +24,21 @@ _SUBJECTS = (
         "adding",
         "distributions",
         "threads",
+        "free_threading",
         "events",
         "queueing",
         "waits",
         "counting",
         "ledger",
+        "context",
         "ranges",
         "memory",
         "importing",
     ),
-    *("torch_steps", "torch_tensors", "pipeline", "encoding", "exporting", "yielding", "spans"),
-    *("expiry", "flushing", "ending", "writer", "ranks", "collector", "aggregates"),
+    *("torch_steps", "torch_tensors", "pipeline", "encoding", "exporting", "yielding", "spans", "black_box"),
+    *("expiry", "flushing", "ending", "writer", "ranks", "collector", "aggregates", "top"),
 )
-_BOTH_TWINS = {"adding", "threads", "distributions", "queueing", "ledger"}
+_BOTH_TWINS = {"adding", "threads", "distributions", "queueing", "ledger", "context"}
 
 
 def main() -> int:

@@ -6,12 +6,13 @@ import copy
 import datetime as dt
 import math
 import pickle
+import sys
 import weakref
 from collections import ChainMap, Counter, OrderedDict, UserDict
 from decimal import Decimal
 from enum import Enum, IntEnum
 from functools import partial
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -431,3 +432,9 @@ def test_event_of_a_stat() -> None:
     assert {float} == {type(value) for value in event.data.values()}
     assert ("torch.monitor.Stat", Severity.INFO) == (event.name, event.severity)
     assert plain(dt.datetime.fromtimestamp(1_767_225_630.25)) == plain(event.timestamp)  # noqa: DTZ006  local
+
+
+def test_event_beside_an_import_of_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While another thread imports NumPy, its module is there and has no attributes yet."""
+    monkeypatch.setitem(sys.modules, "numpy", ModuleType("numpy"))
+    assert {"step": 1} == Event("saved", MOMENT, {"step": Whole(1)}).data

@@ -181,3 +181,14 @@ def test_flattening_keeps_each_number(values: dict[str, Any]) -> None:
     assert expected == event.data
     assert [type(value) for value in expected.values()] == [type(event.data[name]) for name in expected]
     assert 0 == event.left_out
+
+
+@pytest.mark.parametrize("below_ns", [1, 400, 600, 999])
+def test_timestamp_is_in_the_same_millisecond_as_the_number(
+    monitel: ModuleType, events: list[Any], below_ns: int
+) -> None:
+    """Exporters send a number as a point and as a log record: rounded up, the two would have different times."""
+    with monitel.testing.ManualClock(1_767_225_600_551_000_000 - below_ns):
+        monitel.log({"loss": 0.25})
+    assert 550_999 == events[0].timestamp.microsecond
+    assert 1_767_225_600_550 == events[0].time_ns // 1_000_000

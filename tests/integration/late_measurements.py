@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from monitel_otlp.verdict.lateness import Times
+
     from .stack.filling import Store
-    from .stack.lateness import Times
 
 TIMEOUT = 400  # seconds of the longest job, where each row is measured several times
 

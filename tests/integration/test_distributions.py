@@ -33,7 +33,7 @@ with monitel_otlp.configure(service_name="train", distributions=distributions) a
             samples.append(rng.lognormvariate(-1, spread) * (-1 if negative and rng.random() < 0.3 else 1))
             stat.add(samples[-1])
         stat.flush()
-        assert pipeline.force_flush(20)
+        assert pipeline.force_flush(60)
     print(json.dumps([samples, stat.quantile(0.99), monitel.Histogram.of(samples).scale]))
 assert not pipeline.dropped, pipeline.dropped
 """

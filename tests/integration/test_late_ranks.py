@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from monitel_otlp.verdict import lateness
+
 from .conftest import DEADLINE, ROOT, eventually
 from .late_measurements import Measured, measure, send
 from .late_rows import ROWS, WORLDS, Row
-from .stack import lateness
 from .stack.filling import Store, store
 
 if TYPE_CHECKING:

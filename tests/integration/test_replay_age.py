@@ -32,7 +32,7 @@ with monitel.testing.ManualClock(time.time_ns()) as clock:
     for number in range(3):
         loss.add(number)
         clock.advance(60)
-        assert pipeline.force_flush(10)  # a request for each
+        assert pipeline.force_flush(60)  # a request for each
 pipeline.shutdown()
 """
 

@@ -50,7 +50,7 @@ def test_documented_queries_return_the_state_of_the_process(
             begin = sum(psutil.Process().cpu_times()[:2])
             while sum(psutil.Process().cpu_times()[:2]) < begin + 0.3:
                 sum(range(10_000))
-            assert pipeline.force_flush(20)
+            assert pipeline.force_flush(60)
         resident = psutil.Process().memory_info().rss
         eventually(lambda: len(query("process_cpu_time_seconds_total")) == 2, "Prometheus has both series")
         (found,) = query(documented("process_memory_usage_bytes"))

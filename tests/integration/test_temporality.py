@@ -53,7 +53,7 @@ with monitel_otlp.configure(service_name="train", distributions="both", export_i
             counts[stat.name] += 1
         pause.wait(0.002)
         if step % 100 == 99:
-            assert pipeline.force_flush(20)
+            assert pipeline.force_flush(60)
     monitel.flush()
     values = {stat.name: {str(each.suffix): value for each, value in stat.get().items()} for stat in (loss, tokens)}
 print(json.dumps([sums, counts, values]))

@@ -23,10 +23,10 @@ SCRIPT = """\
 import json, threading
 import monitel, monitel_otlp
 from monitel import activities
-from monitel._activities_py import system_now
+from monitel.clock import since_boot_ns
 
 pause = threading.Event().wait
-activities._begin(system_now() - 3000 * 10**9, "process")
+activities._begin(since_boot_ns() - 3000 * 10**9, "process")
 pipeline = monitel_otlp.configure(service_name="train", export_interval=3600.0, spool_dir="spool")
 monitel.set_step(1)
 pipeline.force_flush(30)

@@ -107,6 +107,8 @@ def durations(spans: Iterable[Span]) -> dict[str, int]:
 def check(ledger: Mapping[str, int], truth: Mapping[str, int], at_least: Mapping[str, int]) -> None:
     """Check each activity of a ledger: within 1 % of the run, and not less than what was slept in it.
 
+    ``shutdown`` may be shorter: the last thing that a process does is to store its ledger, however long that takes.
+
     Args:
         ledger: Nanoseconds by activity.
         truth: Nanoseconds by activity, by the notes.
@@ -114,7 +116,9 @@ def check(ledger: Mapping[str, int], truth: Mapping[str, int], at_least: Mapping
     """
     run_ns = sum(truth.values())
     for name in {*ledger, *truth}:
-        wrong = abs(ledger.get(name, 0) - truth.get(name, 0))
+        wrong = ledger.get(name, 0) - truth.get(name, 0)
+        if name != "shutdown":
+            wrong = abs(wrong)
         assert wrong <= run_ns / 100, (name, ledger, truth)
     for name, ns in at_least.items():
         assert ledger.get(name, 0) >= ns, (name, ledger, at_least)

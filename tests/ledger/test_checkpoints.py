@@ -147,6 +147,7 @@ def test_size_of_folder(
     checkpoints: ModuleType, events: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only files of this save count, and no linked folder; all files of a load count, unless there are too many."""
+    monkeypatch.setattr(checkpoints, "_MAX_SIZE_NS", 60 * 10**9)
     (tmp_path / "earlier").mkdir()
     (tmp_path / "earlier" / "weights").write_bytes(b"x" * 1000)
     os.utime(tmp_path / "earlier" / "weights", (1, 1))

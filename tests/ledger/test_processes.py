@@ -51,12 +51,12 @@ def test_startup_includes_what_ran_before_exec(twin: str) -> None:
 
 def test_without_proc_the_ledger_begins_at_the_import(monitel: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """A start that cannot be read, or is an hour ago, is not guessed."""
-    now_ns = monitel.activities.system_now()
+    now_ns = monitel.clock.since_boot_ns()
     monkeypatch.setattr(monitel.activities, "_HOUR_NS", 0)
     monitel.activities._open()
     book = monitel.ledger()
     assert "import" == book.origin
-    assert book.elapsed_ns <= monitel.activities.system_now() - now_ns
+    assert book.elapsed_ns <= monitel.clock.since_boot_ns() - now_ns
 
 
 def test_a_forked_child_has_a_ledger_from_its_first_step_on(run_script: RunScript) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from monitel.sigterm import SigtermHandler, check, is_default
 
-from .sigterm_script import IN_MAIN, IN_THREAD, INSTALL, LATER, needs_c, terminate
+from .sigterm_script import FLUSHED, IN_MAIN, IN_THREAD, INSTALL, LATER, needs_c, terminate
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -147,6 +147,29 @@ def test_default_action_returns_after_uninstalling_in_a_thread() -> None:
     assert callable(signal.getsignal(signal.SIGTERM))
     assert is_default()
     assert signal.SIG_DFL is signal.getsignal(signal.SIGTERM)
+
+
+PROCESS_ONE = """\
+flushed = []
+handler = sigterm.SigtermHandler(end, lambda timeout: flushed.append(flush(timeout)))
+pid, os.getpid = os.getpid(), lambda: 1
+handler.install()
+say("ready")
+while len(flushed) < 1:
+    time.sleep(0.01)
+os.kill(pid, signal.SIGTERM)
+while len(flushed) < 2:
+    time.sleep(0.01)
+handler.uninstall()
+say(sigterm.is_default())
+sys.exit(3)
+"""
+
+
+def test_process_one_lives_on(tmp_path: Path, twin: str) -> None:
+    """The default action does not end process 1 of a container, so each SIGTERM flushes."""
+    ended = terminate(tmp_path, twin, PROCESS_ONE)
+    assert (3, [FLUSHED, FLUSHED, "True"]) == (ended.status, ended.lines)
 
 
 def test_handler_below_a_later_one_is_uninstalled(tmp_path: Path, twin: str) -> None:

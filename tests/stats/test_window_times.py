@@ -133,8 +133,17 @@ def test_expired_windows_are_closed_on_time(
     ]
 
 
-def test_expiry_pauses(make_stat: MakeStat, monitel: ModuleType, clock: Any, events: list[Any]) -> None:
-    """pause() is called after every 50 windows, oldest Stat first."""
+def test_expiry_pauses(
+    make_stat: MakeStat, monitel: ModuleType, clock: Any, events: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pause() is called after each 0.5 ms of the thread's work, which includes handlers; oldest Stat first."""
+    work = [0]
+
+    def handler(_event: Any) -> None:
+        work[0] += 10_000
+
+    monkeypatch.setattr(monitel.registry, "_work_ns", lambda: work[0])
+    monitel.register_event_handler(handler)
     stats = [make_stat(f"x{number}") for number in range(120)]
     for stat in reversed(stats):
         stat.add(1)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import atexit
 import logging
 import math
-import os
 from inspect import signature
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from monitel.failures import call_each
+from monitel.fork import register_at_fork
 from monitel.torch._compat import Missing
 from monitel.torch.boundaries.batch_loading import BatchLoading
 from monitel.torch.boundaries.optimizer_steps import OptimizerSteps
@@ -172,7 +172,7 @@ def _create_sources(options: InstrumentOptions) -> dict[str, Source]:
     thread = TrainingThread()
     optimizers, batches = OptimizerSteps(thread), BatchLoading(thread)
     stuck_after, group = options.stuck_after, options.rank_group
-    device = DeviceStages(size, group, fetcher) if options.stages_on_device else None
+    device = DeviceStages(size, group, optimizers, fetcher) if options.stages_on_device else None
     factories: dict[str, Callable[[], Source] | None] = {
         # Before the steps: listeners are called in this order, and the range of an optimizer has the step of its start.
         "stages_on_device": (lambda: device) if device is not None else None,
@@ -226,4 +226,4 @@ def _reset_in_child() -> None:
                 source.reset()
 
 
-os.register_at_fork(after_in_child=_reset_in_child)
+register_at_fork(after_in_child=_reset_in_child)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from monitel import clock
 from monitel._window import get_step
-from monitel.counter import Counter, _counters, find
+from monitel.counter import Counter, find, number_of_counters
 from monitel.logged_numbers import log
 from monitel.stat_arguments import window_length_ns
 from monitel.training_counters import training_counter
@@ -89,7 +89,7 @@ class Rates:
                 counter._total += amount
         for function in self._functions:
             function.count()
-        if self._gauges or len(_counters) != self._known:
+        if self._gauges or number_of_counters() != self._known:
             self._last = self._mark(now_ns, step)
         else:
             self._last = now_ns, step, _NONE
@@ -120,13 +120,13 @@ class Rates:
             self._constants.append((counter, int(number) if number.is_integer() else number))
 
     def _mark(self, now_ns: int, step: int | None) -> _Mark:
-        if len(_counters) != self._known:
+        if number_of_counters() != self._known:
             self._find_counters()
         return now_ns, step, [counter._total for _name, counter, _one in self._gauges]
 
     def _find_counters(self) -> None:
         with self._lock:
-            self._known = len(_counters)
+            self._known = number_of_counters()
             names = {name for name, _counter, _one in self._gauges}
             for counter_name in ("training.samples", "training.tokens"):
                 counter, name = find(counter_name), f"{counter_name}.rate"

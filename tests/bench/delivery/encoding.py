@@ -77,7 +77,7 @@ def events() -> dict[str, Contender]:
     return {
         "live": costing(live),
         "sdk": costing(by_sdk),
-        "raw": costing(lambda: raw_events(items, builder.mapping, b"")),
+        "raw": costing(lambda: list(raw_events(items, builder.mapping, b"").items)),
     }
 
 
@@ -111,7 +111,7 @@ def windows() -> dict[str, Contender]:
             exporter.add(entries[begin : begin + 8])
         exporter.flush()
 
-    return {"live": costing(live), "raw": costing(lambda: raw_windows(entries, mapping, b""))}
+    return {"live": costing(live), "raw": costing(lambda: list(raw_windows(entries, mapping, b"").items))}
 
 
 def _ignore(*_arguments: object) -> None:

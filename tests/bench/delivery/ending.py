@@ -52,13 +52,13 @@ def time_to_exit(job: str, endpoint: str, folder: str) -> int:
 
 def time_to_write_raw(folder: str) -> int:
     """From 100,000 events as plain values to a segment on disk, in ns."""
-    from monitel_otlp.spool.raw_segment import encode_block  # late: monitel_otlp may be missing
+    from monitel_otlp.spool.raw_segment import encode_blocks  # late: monitel_otlp may be missing
     from monitel_otlp.spool.spool import Spool
 
     events = [("epoch", 1_700_000_000 + n, {"epoch": n, "loss": 0.25, "phase": "train"}) for n in range(_EVENTS)]
     spool = Spool(Path(folder) / "raw")
     begin = time.perf_counter_ns()
-    blocks = (block for at in range(0, _EVENTS, 256) for block in encode_block(events[at : at + 256]))
+    blocks = (block for at in range(0, _EVENTS, 256) for block in encode_blocks(events[at : at + 256]))
     written = spool.append_raw("logs", ("events",), blocks)
     took = time.perf_counter_ns() - begin
     spool.close()

@@ -1,7 +1,7 @@
 """Costs of one to 64 ranks: requests, bytes, CPU and series. The documentation extrapolates from here.
 
 Each run is one of ``python -m monitel_otlp simulate`` against a receiver that looks at all it gets. Windows last a
-second instead of a minute, so that there are many of them soon.
+second instead of a minute, so that there are many of them soon; only the number of requests per minute takes minutes.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from row import Row
 _RANKS = (1, 4, 16, 64)
 _STATS = (10, 50, 200)  # of one rank
 _WINDOWS = 10
+_MINUTES = 4
 _NAMED = 3  # Stats of a rank with separate names; the others share one name, with an attribute
 _OFTEN_MS = 200  # between two requests: so most carry no window, and the others one of each Stat, as with long windows
 _COMPRESSION, _INTERVAL = "OTEL_EXPORTER_OTLP_COMPRESSION", "OTEL_METRIC_EXPORT_INTERVAL"
@@ -45,15 +46,15 @@ class Cost:
     series: list[int]
 
 
-def cost(ranks: int, stats: int) -> Cost:
-    """Simulate, and look at what has arrived."""
+def cost(ranks: int, stats: int, windows: int = _WINDOWS, seconds: float = 1.0) -> Cost:
+    """Simulate so many windows of so many seconds, and look at what has arrived."""
     from exporters.otlp.tests.receiver import Receiver
 
     from monitel_otlp.commands.simulate import simulate
     from monitel_otlp.commands.simulation import Simulation
 
     with Receiver() as receiver:
-        reports, _ = simulate(Simulation(ranks, stats, _WINDOWS, 1.0, seed=0, endpoint=receiver.url))
+        reports, _ = simulate(Simulation(ranks, stats, windows, seconds, seed=0, endpoint=receiver.url))
         complete = [each for each in reports if each.exported == each.windows + each.numbers + each.events]
         if len(complete) != ranks:
             raise SystemExit(f"not everything was delivered: {reports}")
@@ -103,6 +104,17 @@ def put(who: str, found: Cost) -> None:
     Row(f"{who}: connections", found.connections, "").put()
 
 
+def put_minutes(ranks: int) -> None:
+    """Count the requests of windows of a minute, as they are usual."""
+    found = cost(ranks, 50, _MINUTES, 60.0)
+    per_minute = ranks * _MINUTES
+    who = f"{ranks} ranks of 50 Stats and windows of a minute"
+    Row(f"{who}: requests of a rank in a minute", (len(found.sizes) + len(found.others)) / per_minute, "").put()
+    Row(f"{who}: of these without windows", sum(not windows for windows, _ in found.sizes) / per_minute, "").put()
+    Row(f"{who}: bytes", (sum(size for _, size in found.sizes) + sum(found.others)) / per_minute, "B").put()
+    Row(f"{who}: CPU", found.cpu_ns / per_minute).put()
+
+
 def put_parts(what: str, cpu_of_a_window: float) -> None:
     """Measure the parts of a request, which carries at most one window of each Stat."""
     named, more = cost(1, _NAMED), cost(1, 50)
@@ -118,7 +130,7 @@ def put_parts(what: str, cpu_of_a_window: float) -> None:
 
 
 def main() -> None:
-    """Measure by ranks, then by Stats, then compressed."""
+    """Measure by ranks, then by Stats, then with windows of a minute, then the parts of requests, then compressed."""
     for ranks in _RANKS:
         put(f"{ranks} rank{'s' if ranks > 1 else ''} of 50 Stats", cost(ranks, 50))
     by_stats = [cost(1, stats) for stats in _STATS]
@@ -126,6 +138,7 @@ def main() -> None:
         put(f"1 rank of {stats} Stats", found)
     cpu, _ = linear_regression([each.windows for each in by_stats], [each.cpu_ns for each in by_stats])
     Row("CPU that a window adds", cpu).put()
+    put_minutes(_RANKS[-1])
     os.environ[_INTERVAL] = str(_OFTEN_MS)
     put_parts("plain", cpu)
     os.environ[_COMPRESSION] = "gzip"

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 from tests.integration import late_verdicts
 from tests.integration.late_measurements import Measured, measure
 from tests.integration.late_rows import WORLDS
-from tests.integration.stack import lateness
+
+from monitel_otlp.verdict import lateness
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.integration.conftest import DEADLINE, Loki, eventually
+from tests.integration.conftest import Loki, eventually
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,8 +39,9 @@ with monitel_otlp.configure(service_name="alerts", export_interval=0.2, spool_di
 """
 
 # For each run the fault of each rank, and the alerts that must fire: name, event, rank in the summary, severity. The
-# attributes of a strange run have the names of those that the rules read.
+# attributes of a strange run have the names of those that the rules read. The first one waits for a signal.
 RUNS = {
+    "preempted": ({"1": "wait"}, {("TrainingRunPreempted", "", ": ended by SIGTERM on rank 1", "warning")}),
     "healthy": ({"0": "", "1": ""}, set()),
     "interrupted": ({"0": "interrupt"}, set()),
     "nan": ({"3": "nan", "5": "nan"}, {("TrainingEventError", "loss.nan", ": loss.nan on rank 3", "critical")}),
@@ -48,7 +49,6 @@ RUNS = {
     "": ({"7": "nan"}, {("TrainingEventError", "loss.nan", ": loss.nan on rank 7", "critical")}),
     "single": ({"": "nan"}, {("TrainingEventError", "loss.nan", ": loss.nan", "critical")}),
     "failed": ({"0": "", "2": "fail"}, {("TrainingRunFailed", "", ": failed on rank 2", "critical")}),
-    "preempted": ({"1": "wait"}, {("TrainingRunPreempted", "", ": ended by SIGTERM on rank 1", "warning")}),
 }
 
 
@@ -74,17 +74,23 @@ def test_each_event_fires_its_alert_and_no_other(loki: Loki, tmp_path: Path) -> 
             fired[run].add((labels["alertname"], labels.get("event", ""), summary, labels["severity"]))
         return bool(alerts)
 
-    with ExitStack() as stack:
-        for run, (faults, _) in RUNS.items():
-            for rank, fault in faults.items():
-                stack.callback(rank_of(run, rank, fault, loki.url, tmp_path).communicate, timeout=DEADLINE)
     expected = {run: alerts for run, (_, alerts) in RUNS.items()}
+    with ExitStack() as stack:
+        ranks = [
+            stack.enter_context(rank_of(run, rank, fault, loki.url, tmp_path))
+            for run, (faults, _) in RUNS.items()
+            for rank, fault in faults.items()
+        ]
+        for each in ranks:
+            stack.callback(each.kill)
 
-    def all_fired() -> bool:
-        look()
-        return all(expected[run] <= alerts for run, alerts in fired.items())
+        def all_fired() -> bool:
+            look()  # from the start on: an alert fires for 5 s, and a rank may end later than that
+            return all(expected[run] <= alerts for run, alerts in fired.items()) and all(
+                each.poll() is not None for each in ranks
+            )
 
-    eventually(all_fired, "not all alerts have fired")
+        eventually(all_fired, "not all alerts have fired, or not all ranks have ended")
     eventually(lambda: not look(), "alerts do not end")
     # The event of rank 5 may arrive first, or be the newer one.
     fired["nan"].discard(("TrainingEventError", "loss.nan", ": loss.nan on rank 5", "critical"))
@@ -93,7 +99,7 @@ def test_each_event_fires_its_alert_and_no_other(loki: Loki, tmp_path: Path) -> 
 
 
 def rank_of(run: str, rank: str, fault: str, url: str, folder: Path) -> subprocess.Popen[str]:
-    """Start a rank; one that is to be preempted gets SIGTERM."""
+    """Start a rank; one that is to be preempted gets SIGTERM. Its output is a line at most."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "MONITEL_"))}
     launcher = {"RANK": rank, "WORLD_SIZE": "8"} if rank else {}
     process = subprocess.Popen(

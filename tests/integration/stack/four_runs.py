@@ -6,7 +6,8 @@ from collections import defaultdict
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from . import lateness
+from monitel_otlp.verdict import lateness
+
 from .known_stages import KnownRank
 
 if TYPE_CHECKING:

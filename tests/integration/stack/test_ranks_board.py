@@ -13,7 +13,8 @@ from xml.etree import ElementTree as ET
 import pytest
 from tests.integration.conftest import ROOT, eventually
 
-from . import lateness
+from monitel_otlp.verdict import lateness
+
 from .boards import board
 from .filling import store
 from .four_runs import HOSTS, RUNS, TIMES, WORK, awaited, cycles, in_stage, over, suspects, waits

@@ -13,7 +13,7 @@ from monitel import _activities, activities
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_DEADLINE = 30
+_DEADLINE = 60
 
 
 class Book:

@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),  # of the deprecated functions
 ]
-_DEADLINE = 30
+_DEADLINE = 60
 
 
 @pytest.fixture(autouse=True)

@@ -26,7 +26,7 @@ from monitel.torch.sources.waits.wait_counters import WaitCounters  # noqa: E402
 pytestmark = pytest.mark.torch
 
 LIMIT = 300
-_DEADLINE = 30
+_DEADLINE = 60
 
 
 class Watch:

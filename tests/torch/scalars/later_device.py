@@ -24,11 +24,16 @@ _numbers = count()
 _PRIVATE_USE_1 = 20  # c10::DeviceType
 
 
+def _index(device: Any) -> int:
+    return int(device if isinstance(device, int) else device.index)
+
+
 class Stream(torch.Stream):  # type: ignore[misc]  # torch is untyped for mypy
     """A queue of operations, executed in order."""
 
-    def __new__(cls, _device: object = None) -> Stream:  # noqa: D102, PYI034  documented in the class
-        made: Stream = super().__new__(cls, stream_id=next(_numbers), device_index=0, device_type=_PRIVATE_USE_1)
+    def __new__(cls, device: Any = None) -> Stream:  # noqa: D102, PYI034  documented in the class
+        index = later.current_device() if device is None else _index(device)
+        made: Stream = super().__new__(cls, stream_id=next(_numbers), device_index=index, device_type=_PRIVATE_USE_1)
         return made
 
     def __init__(self, _device: object = None) -> None:
@@ -62,13 +67,18 @@ class Event:
 
     def __init__(self, enable_timing: bool = False) -> None:
         self.timing = enable_timing
+        self.index = -1  # of the device, from the first record() on
         self.number = -1  # of the latest record()
         self.reached = {-1: 0.0}  # the time of each recording
 
     def record(self, stream: Stream) -> None:
-        """Put the marker at the end of a stream."""
+        """Put the marker at the end of a stream, which is on the device of the first one."""
         if later.failure is not None:
             raise later.failure
+        if self.index not in {-1, stream.device_index}:
+            raise RuntimeError(f"an event of device {self.index} cannot be recorded on device {stream.device_index}")
+        self.index = stream.device_index
+        later.used.add(self.index)
         number = self.number = next(_numbers)
         stream.put(lambda: self.reached.update({number: later.clock_ms}))
 
@@ -76,11 +86,15 @@ class Event:
         """Return the milliseconds between two recordings that were reached."""
         if not (self.timing and end.timing and self.number in self.reached and end.number in end.reached):
             raise RuntimeError("an event has not been reached, or has no time")
+        if self.index != end.index:
+            raise RuntimeError("the events are on different devices")
+        later.used.add(later.current_device())
         return end.reached[end.number] - self.reached[self.number]
 
     def query(self) -> bool:
         """Return whether the stream has reached the marker."""
         later.queries += 1
+        later.used.add(later.current_device())
         if later.answers:
             later.run()
         if later.failure is not None:
@@ -89,12 +103,18 @@ class Event:
 
 
 class Later:
-    """``torch.later``."""
+    """``torch.later``. Each thread has a current device, and on each device a current stream.
+
+    Attributes:
+        used: The devices that were used so far. On a GPU the first use takes half a gigabyte of its memory.
+        place: The device on which ``work()`` is queued; None for the current one.
+    """
 
     def __init__(self) -> None:
         self.streams: list[Stream] = []
+        self._default: dict[int, Stream] = {}
         self._lock = threading.RLock()
-        self._current = threading.local()
+        self._thread = threading.local()
         self.reset()
 
     def reset(self) -> None:
@@ -105,6 +125,8 @@ class Later:
         self.recorded: list[tuple[int, Any]] = []  # addresses of memory that a stream uses, with the stream
         self.clock_ms = 0.0  # the device's time, which work() advances
         self.answers = False  # whether a query executes all operations first
+        self.used: set[int] = set()
+        self.place: int | None = None
         for stream in self.streams:
             stream.operations.clear()
 
@@ -119,7 +141,7 @@ class Later:
         if self.failure is not None:
             raise self.failure
         self.launches += 1
-        self.current.put(operation)
+        self.current_stream(self.place).put(operation)
 
     def work(self, milliseconds: float) -> None:
         """Queue an operation in the current stream that takes so long."""
@@ -132,21 +154,44 @@ class Later:
     @property
     def current(self) -> Any:
         """The current stream of this thread; by default all threads have the same one."""
-        return getattr(self._current, "stream", self.streams[0])
+        return self.current_stream()
 
-    def current_stream(self, _device: object = None) -> Any:
-        """Return the current stream, under the name in torch's modules."""
-        return self.current
+    def current_stream(self, device: Any = None) -> Any:
+        """Return the current stream of a device, under the name in torch's modules."""
+        index = self.current_device() if device is None else _index(device)
+        chosen = getattr(self._thread, "streams", {}).get(index)
+        if chosen is None:
+            chosen = self._default.get(index)
+        if chosen is None:
+            chosen = self._default[index] = Stream(index)
+        return chosen
+
+    def _choose(self, stream: Stream) -> None:
+        self._thread.streams = {**getattr(self._thread, "streams", {}), stream.device_index: stream}
+        if stream.device_index != self.current_device():
+            self._thread.device = stream.device_index
+            self.used.add(stream.device_index)
 
     @contextmanager
     def stream(self, stream: Stream) -> Iterator[None]:
-        """Make a stream the current one within a block."""
-        previous = self.current
-        self._current.stream = stream
+        """Make a stream, and its device, the current ones within a block. Both changes use the device, as in CUDA."""
+        outer, previous = self.current, self.current_stream(stream.device_index)
+        self._choose(stream)
         try:
             yield
         finally:
-            self._current.stream = previous
+            self._choose(previous)
+            self._choose(outer)
+
+    @contextmanager
+    def device(self, device: Any) -> Iterator[None]:
+        """Make a device the current one within a block. Returning to the previous one does not use that."""
+        previous = self.current_device()
+        self._thread.device = _index(device)
+        try:
+            yield
+        finally:
+            self._thread.device = previous
 
     def is_current_stream_capturing(self) -> bool:
         """Return whether a graph is being captured."""
@@ -161,12 +206,12 @@ class Later:
         return True
 
     def current_device(self) -> int:
-        """Return the index of the only device; torch calls this."""
-        return 0
+        """Return the index of this thread's current device; torch calls this. Tensors are on the first one."""
+        return getattr(self._thread, "device", 0)
 
     def device_count(self) -> int:
-        """Return 1; torch calls this."""
-        return 1
+        """Return 2; torch calls this."""
+        return 2
 
     def _is_in_bad_fork(self) -> bool:
         return False
@@ -181,7 +226,7 @@ class Later:
 
 later = Later()
 later.Stream, later.Event = Stream, Event  # type: ignore[attr-defined]  # as class attributes they would hide the classes
-Stream()
+later.current_stream(0)
 
 
 @cache

@@ -150,6 +150,24 @@ def test_numbers_go_to_the_stream_of_add(device: Scalars, events: list[monitel.E
     assert [(3.0, 2.0)] == [(window.sum, window.last) for window in windows(events)]
 
 
+def test_fetching_uses_only_the_device_of_the_numbers(device: Scalars, events: list[monitel.Event]) -> None:
+    """In a thread with another current device, as in new threads of all ranks but the first, that one stays unused."""
+    stat = monitel.Stat("loss", ALL, math.inf)
+    stat.add(on_later(3.0))
+
+    def fetch() -> None:
+        with later.device(1):
+            device.deliver()
+            assert 1 == later.current_device()
+
+    thread = threading.Thread(target=fetch)
+    thread.start()
+    thread.join()
+    stat.flush()
+    assert [3.0] == [window.sum for window in windows(events)]
+    assert {0} == later.used
+
+
 def test_remove_waits_and_then_gives_up(device: Scalars, events: list[monitel.Event]) -> None:
     """Missing numbers are lost, so that no window waits forever. Afterwards tensors are read synchronously."""
     stat = monitel.Stat("loss", ALL, math.inf)

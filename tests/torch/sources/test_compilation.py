@@ -47,6 +47,11 @@ def plain(x: Any) -> Any:
     return x * 2
 
 
+def counted(name: str) -> float:
+    """Return the value of a counter."""
+    return sum(each.total for each in monitel.counters() if each.counter.name == name)
+
+
 def test_compilation_is_a_range(source: compilation.Compilation) -> None:
     """The range is in the compiling thread, within the current range, and in profiles."""
     compiled = torch.compile(plain, backend="eager", fullgraph=True, dynamic=False)
@@ -158,19 +163,23 @@ def test_missing_callbacks_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_each_compilation_is_reported_once(source: compilation.Compilation) -> None:
-    """A recompilation, after a guard has failed, is reported with the reason."""
+    """A recompilation, after a guard has failed, is reported with the reason, and counted."""
     compiled = torch.compile(plain, backend="eager", dynamic=False)
+    before, seconds = counted("training.recompilations"), counted("training.recompilation.time")
     with monitel.testing.capture_events() as events:
         for size in (2, 2, 3):
             compiled(torch.ones(size))
             source.poll()
             source.poll()
+    assert 1 == counted("training.recompilations") - before
     first, again = (event for event in events if event.name != "torch.compile.started")
     assert ("torch.compile", monitel.Severity.INFO) == (first.name, first.severity)
     assert ("torch.recompile", monitel.Severity.WARN) == (again.name, again.severity)
     assert {"plain"} == {event.data["compile.function"] for event in (first, again)}
     assert "expected 2, actual 3" in str(again.data["compile.reason"])
     assert "compile.reason" not in first.data
+    assert counted("training.recompilation.time") - seconds == pytest.approx(again.data["compile.duration"])
+    assert float(again.data["compile.duration"]) > 0
     assert 0 < float(first.data["compile.duration"]) < 100
     assert abs((again.timestamp - first.timestamp).total_seconds()) < 100
 

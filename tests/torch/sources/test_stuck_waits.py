@@ -25,7 +25,7 @@ pytestmark = pytest.mark.torch
 
 
 def test_stuck_wait_is_reported_once(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The WARN event has key, rank, step and duration. The next wait of the key is reported again."""
+    """The WARN event has key, rank, step, duration and stacks. The next wait of the key is reported again."""
     monkeypatch.setenv("RANK", "3")
     monitel.set_step(12)
     watch, counter = StuckWaits(300.0), monitel.WaitCounter("barrier")
@@ -38,6 +38,9 @@ def test_stuck_wait_is_reported_once(clock: ManualClock, monkeypatch: pytest.Mon
             watch.poll()
     assert ["wait.stuck"] * 2 == [event.name for event in events]
     assert monitel.Severity.WARN == events[0].severity
+    stacks = str(events[0].data.pop("code.stacktrace"))
+    assert " in test_stuck_wait_is_reported_once\n" in stacks
+    assert len(stacks) <= 32 << 10
     assert {
         "message": "stuck in barrier for 300 s",
         "wait.key": "barrier",
@@ -84,7 +87,9 @@ import torch.distributed as dist
 
 def report(event):
     if event.name == "wait.stuck" and event.data["wait.key"].endswith("init_process_group"):
-        print(event.severity.name, event.data["message"].rsplit(" for ")[0], event.data["training.rank"], flush=True)
+        print(event.severity.name, event.data["message"].rsplit(" for ")[0], event.data["training.rank"])
+        main = event.data["code.stacktrace"].partition("\\n\\n")[0].splitlines()  # it waits in init_process_group
+        print(main[0].partition("[")[2], main[-1].rpartition(", ")[2], "init_process_group" in str(main), flush=True)
         os._exit(0)
 
 monitel.register_event_handler(report)
@@ -102,4 +107,8 @@ dist.init_process_group("gloo")
     ended = subprocess.run(
         [sys.executable, script], env=environment, capture_output=True, text=True, timeout=120, check=False
     )
-    assert ("WARN stuck in pytorch.wait_counter.c10d.init_process_group 0\n", 0) == (ended.stdout, ended.returncode)
+    assert 0 == ended.returncode
+    assert [
+        "WARN stuck in pytorch.wait_counter.c10d.init_process_group 0",
+        "MainThread] (most recent call first): line 14 in <module> True",
+    ] == ended.stdout.splitlines()

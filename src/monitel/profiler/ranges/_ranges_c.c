@@ -5,44 +5,74 @@
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <structmember.h>
-#include <time.h>
+
+#include "../../_clock.h"
+#include "../../_lock.h"
+
+#ifdef Py_GIL_DISABLED
+#define PER_THREAD _Thread_local
+#else
+#define PER_THREAD
+#endif
 
 typedef struct Range {
     PyObject_HEAD
     PyObject *name, *args, *track, *listeners;
     PyObject *error_type; /* a str; NULL for None */
     struct Range *parent;
-    const void *label; /* address of the record_function that began it; NULL after the end */
+    _Atomic(const void *) label; /* address of the record_function that began it; NULL after the end */
     int64_t start, end, epoch, step;
 } Range;
 
 /* The module cannot be imported in sub-interpreters, so process-wide state is safe. */
 static PyTypeObject *range_type;
-static PyObject *began_listeners, *ended_listeners; /* tuples of callables */
-static PyObject *injected_clock;                    /* a test's clock; NULL: the system's */
-static int64_t epoch;
+static struct {
+    PyObject *began, *ended;   /* listeners, tuples of callables */
+    _Atomic(PyObject *) clock; /* a test's clock; NULL: the system's */
+    int64_t epoch;
+} settings;
+static Lock settings_lock;
 static PyObject *innermost; /* a ContextVar */
 static PyObject *get_step, *track_of_thread, *track_of_task;
-static PyObject *get_running_loop, *current_task; /* functions of asyncio, after it is loaded */
+static _Atomic(PyObject *) get_running_loop, current_task; /* functions of asyncio; they stay after it is loaded */
 static PyObject *str_monotonic_ns, *str_runners, *str_track;
 
 /* ---- clock ---- */
 
-/* Returns -1 with an exception set on error; a clock never returns a negative time. */
+/* Returns -1 with an exception set on error. */
+static int64_t
+reading(PyObject *clock)
+{
+    if (clock == NULL) {
+        struct timespec moment;
+        clock_gettime(MONOTONIC, &moment);
+        return (int64_t)moment.tv_sec * 1000000000 + moment.tv_nsec;
+    }
+    PyObject *number = PyObject_CallMethodNoArgs(clock, str_monotonic_ns);
+    int64_t ns = number == NULL ? -1 : PyLong_AsLongLong(number);
+    Py_XDECREF(number);
+    if (ns < 0 && !PyErr_Occurred()) {
+        PyErr_Format(PyExc_ValueError, "a clock must not be negative, got %lld", (long long)ns);
+    }
+    return ns;
+}
+
 static int64_t
 now(void)
 {
-    if (injected_clock == NULL) {
-        struct timespec moment;
-        clock_gettime(CLOCK_MONOTONIC, &moment);
-        return (int64_t)moment.tv_sec * 1000000000 + moment.tv_nsec;
+    if (atomic_load_explicit(&settings.clock, memory_order_relaxed) == NULL) {
+        return reading(NULL);
     }
-    PyObject *reading = PyObject_CallMethodNoArgs(injected_clock, str_monotonic_ns);
-    int64_t ns = reading == NULL ? -1 : PyLong_AsLongLong(reading);
-    Py_XDECREF(reading);
+    acquire(&settings_lock);
+    PyObject *clock = Py_XNewRef(settings.clock);
+    release(&settings_lock);
+    int64_t ns = reading(clock);
+    Py_XDECREF(clock);
     return ns;
 }
 
@@ -52,7 +82,7 @@ now(void)
 static int
 find_asyncio(void)
 {
-    if (get_running_loop != NULL) {
+    if (atomic_load_explicit(&get_running_loop, memory_order_acquire) != NULL) {
         return 1;
     }
     int loaded = PyDict_Contains(PyImport_GetModuleDict(), str_runners);
@@ -61,11 +91,26 @@ find_asyncio(void)
     }
     PyObject *events = PyImport_ImportModule("asyncio.events");
     PyObject *tasks = events == NULL ? NULL : PyImport_ImportModule("asyncio.tasks");
-    current_task = tasks == NULL ? NULL : PyObject_GetAttrString(tasks, "current_task");
-    get_running_loop = current_task == NULL ? NULL : PyObject_GetAttrString(events, "_get_running_loop");
+    PyObject *task = tasks == NULL ? NULL : PyObject_GetAttrString(tasks, "current_task");
+    PyObject *loop = task == NULL ? NULL : PyObject_GetAttrString(events, "_get_running_loop");
     Py_XDECREF(events);
     Py_XDECREF(tasks);
-    return get_running_loop == NULL ? -1 : 1;
+    if (loop == NULL) {
+        Py_XDECREF(task);
+        return -1;
+    }
+    acquire(&settings_lock);
+    bool first = get_running_loop == NULL;
+    if (first) {
+        current_task = task;
+        get_running_loop = loop; /* last: it is read without the lock */
+    }
+    release(&settings_lock);
+    if (!first) {
+        Py_DECREF(task);
+        Py_DECREF(loop);
+    }
+    return 1;
 }
 
 /* Returns the task that runs in this thread, or None. */
@@ -98,7 +143,7 @@ current_track(void)
         return track;
     }
     Py_DECREF(task);
-    PyObject *local = PyThreadState_GetDict(); /* borrowed */
+    PyObject *local = PyThreadState_GetDict(); /* borrowed, as what is in it: only this thread changes it */
     PyObject *known = local == NULL ? NULL : PyDict_GetItemWithError(local, str_track);
     if (known != NULL) {
         return Py_NewRef(known);
@@ -112,17 +157,37 @@ current_track(void)
 
 /* ---- ranges ---- */
 
+static inline const void *
+label_of(const Range *range)
+{
+    return atomic_load_explicit(&range->label, memory_order_acquire);
+}
+
+/* Takes the label away; false if the range has ended. Of two threads that end a range, one does. */
+static inline bool
+take_label(Range *range)
+{
+#ifdef Py_GIL_DISABLED
+    return atomic_exchange(&range->label, NULL) != NULL;
+#else
+    bool taken = label_of(range) != NULL;
+    atomic_store_explicit(&range->label, NULL, memory_order_relaxed);
+    return taken;
+#endif
+}
+
 /* Returns the nearest range that has not ended, borrowed, or NULL: a range can end before the ranges within it. */
 static Range *
 running(Range *found)
 {
-    while (found != NULL && found->label == NULL) {
+    while (found != NULL && label_of(found) == NULL) {
         found = found->parent;
     }
     return found;
 }
 
-/* Stores a new reference, or NULL for none, in `found`. Returns -1 on error. */
+/* Stores a new reference, or NULL for none, in `found`. Returns -1 on error. Anyone can set the variable of a context to
+ * anything: contextvars.copy_context() lists it. */
 static int
 get_innermost(Range **found)
 {
@@ -130,9 +195,8 @@ get_innermost(Range **found)
     if (PyContextVar_Get(innermost, NULL, &value) < 0) {
         return -1;
     }
-    if (value == NULL || value == Py_None) {
-        Py_XDECREF(value);
-        value = NULL;
+    if (value != NULL && Py_TYPE(value) != range_type) {
+        Py_CLEAR(value);
     }
     *found = (Range *)value;
     return 0;
@@ -146,8 +210,21 @@ set_innermost(Range *range)
     return token == NULL ? -1 : 0;
 }
 
+/* Gives new references to the listeners for beginnings, and in the range to those for its end. */
+static PyObject *
+take_settings(Range *range)
+{
+    acquire(&settings_lock);
+    PyObject *began = Py_NewRef(settings.began);
+    range->listeners = Py_NewRef(settings.ended);
+    range->epoch = settings.epoch;
+    release(&settings_lock);
+    return began;
+}
+
+/* Also gives a new reference to the listeners for beginnings. */
 static Range *
-new_range(PyObject *name, PyObject *args, int64_t start, const void *label)
+new_range(PyObject *name, PyObject *args, int64_t start, const void *label, PyObject **began)
 {
     Range *around = NULL;
     PyObject *track = current_track();
@@ -166,72 +243,91 @@ new_range(PyObject *name, PyObject *args, int64_t start, const void *label)
     self->args = Py_NewRef(args);
     self->parent = (Range *)Py_XNewRef(running(around));
     self->track = track;
-    self->listeners = Py_NewRef(ended_listeners);
+    *began = take_settings(self);
     self->error_type = NULL;
-    self->label = label;
+    atomic_init(&self->label, label);
     self->start = start;
     self->end = -1;
-    self->epoch = epoch;
     self->step = number;
     Py_XDECREF(around);
     return self;
 }
 
-/* Calls each listener. Reports an Exception as unraisable; returns -1 for others, such as KeyboardInterrupt. */
+/* Calls each listener of a tuple to which the caller has a reference. Reports an Exception as unraisable; returns -1 for others, such as KeyboardInterrupt. */
 static int
 notify(PyObject *listeners, Range *range)
 {
-    PyObject *kept = Py_NewRef(listeners);
     int outcome = 0;
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(kept); i++) {
-        PyObject *result = PyObject_CallOneArg(PyTuple_GET_ITEM(kept, i), (PyObject *)range);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(listeners); i++) {
+        PyObject *result = PyObject_CallOneArg(PyTuple_GET_ITEM(listeners, i), (PyObject *)range);
         if (result != NULL) {
             Py_DECREF(result);
         }
         else if (PyErr_ExceptionMatches(PyExc_Exception)) {
-            PyErr_WriteUnraisable(PyTuple_GET_ITEM(kept, i));
+            PyErr_WriteUnraisable(PyTuple_GET_ITEM(listeners, i));
         }
         else {
             outcome = -1;
             break;
         }
     }
-    Py_DECREF(kept);
     return outcome;
 }
 
+/* Ends a range whose label the caller has taken. */
 static int
 finish(Range *range, int64_t end)
 {
     Range *current;
+    range->end = end;
     if (get_innermost(&current) < 0) {
         return -1;
     }
-    range->end = end;
-    range->label = NULL;
     int failed = current == range ? set_innermost(range->parent) : 0;
     Py_XDECREF(current);
     return failed < 0 ? -1 : notify(range->listeners, range);
 }
 
-static PyObject *
-ranges_begin(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t Py_UNUSED(nargs))
+/* Checks the number of arguments of a function. Returns false with an exception set. */
+static bool
+has_arguments(const char *function, Py_ssize_t nargs, Py_ssize_t least, Py_ssize_t most)
 {
+    if (nargs >= least && nargs <= most) {
+        return true;
+    }
+    if (least == most) {
+        PyErr_Format(PyExc_TypeError, "%s() takes %zd arguments, got %zd", function, most, nargs);
+    }
+    else {
+        PyErr_Format(PyExc_TypeError, "%s() takes from %zd to %zd arguments, got %zd", function, least, most, nargs);
+    }
+    return false;
+}
+
+static PyObject *
+ranges_begin(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (!has_arguments("begin", nargs, 3, 3)) {
+        return NULL;
+    }
     int64_t start = now();
-    Range *self = start < 0 ? NULL : new_range(args[1], args[2], start, args[0]);
+    PyObject *began = NULL;
+    Range *self = start < 0 ? NULL : new_range(args[1], args[2], start, args[0], &began);
     if (self == NULL || set_innermost(self) < 0) {
+        Py_XDECREF(began);
         Py_XDECREF(self);
         return NULL;
     }
-    if (notify(began_listeners, self) < 0) { /* the block that the range was to enclose will not run */
+    if (notify(began, self) < 0) { /* the block that the range was to enclose will not run */
         PyObject *type, *value, *traceback;
         PyErr_Fetch(&type, &value, &traceback);
-        if (finish(self, start) < 0) {
+        if (take_label(self) && finish(self, start) < 0) {
             PyErr_Clear();
         }
         PyErr_Restore(type, value, traceback);
         Py_CLEAR(self);
     }
+    Py_DECREF(began);
     return (PyObject *)self;
 }
 
@@ -239,24 +335,27 @@ static PyObject *
 ranges_end(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
     Range *current, *found;
+    if (!has_arguments("end", nargs, 2, 3)) {
+        return NULL;
+    }
     int64_t end = now();
     if (end < 0 || get_innermost(&current) < 0) {
         return NULL;
     }
-    for (found = current; found != NULL && found->label != args[0]; found = found->parent) {
+    for (found = current; found != NULL && label_of(found) != args[0]; found = found->parent) {
     }
     if (found == NULL && Py_TYPE(args[1]) == range_type) { /* the range began in another context */
         found = (Range *)args[1];
     }
     Py_XINCREF(found);
     Py_XDECREF(current);
-    if (found == NULL || found->label == NULL) {
+    if (found == NULL || !take_label(found)) {
         Py_XDECREF(found);
         PyErr_SetString(PyExc_AssertionError, "Expected record to be set");
         return NULL;
     }
     if (nargs > 2) {
-        Py_XSETREF(found->error_type, Py_NewRef(args[2]));
+        found->error_type = Py_NewRef(args[2]);
     }
     int failed = finish(found, end);
     Py_DECREF(found);
@@ -264,16 +363,20 @@ ranges_end(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 }
 
 static PyObject *
-ranges_record_past(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t Py_UNUSED(nargs))
+ranges_record_past(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
+    if (!has_arguments("record_past", nargs, 5, 5)) {
+        return NULL;
+    }
     int64_t start = PyLong_AsLongLong(args[2]);
     int64_t end = start == -1 && PyErr_Occurred() ? -1 : PyLong_AsLongLong(args[3]);
-    Range *self = end == -1 && PyErr_Occurred() ? NULL : new_range(args[0], args[1], start, NULL);
+    PyObject *began = NULL;
+    Range *self = end == -1 && PyErr_Occurred() ? NULL : new_range(args[0], args[1], start, NULL, &began);
     if (self == NULL) {
         return NULL;
     }
     Range *around = self->parent;
-    while (around != NULL && (around->label == NULL || around->start > start)) {
+    while (around != NULL && (label_of(around) == NULL || around->start > start)) {
         around = around->parent;
     }
     Py_XINCREF(around);
@@ -282,7 +385,8 @@ ranges_record_past(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_
         Py_SETREF(self->track, Py_NewRef(args[4]));
     }
     self->end = end;
-    int failed = notify(began_listeners, self) < 0 || notify(self->listeners, self) < 0;
+    int failed = notify(began, self) < 0 || notify(self->listeners, self) < 0;
+    Py_DECREF(began);
     Py_DECREF(self);
     return failed ? NULL : Py_NewRef(Py_None);
 }
@@ -315,8 +419,12 @@ ranges_set_clock(PyObject *Py_UNUSED(module), PyObject *args)
     if (!PyArg_ParseTuple(args, "OL:set_clock", &clock, &difference)) {
         return NULL;
     }
-    epoch = difference;
-    Py_XSETREF(injected_clock, clock == Py_None ? NULL : Py_NewRef(clock));
+    acquire(&settings_lock);
+    PyObject *previous = settings.clock;
+    settings.clock = clock == Py_None ? NULL : Py_NewRef(clock);
+    settings.epoch = difference;
+    release(&settings_lock);
+    Py_XDECREF(previous);
     Py_RETURN_NONE;
 }
 
@@ -327,8 +435,13 @@ ranges_set_listeners(PyObject *Py_UNUSED(module), PyObject *args)
     if (!PyArg_ParseTuple(args, "O!O!:set_listeners", &PyTuple_Type, &beginnings, &PyTuple_Type, &ends)) {
         return NULL;
     }
-    Py_XSETREF(began_listeners, Py_NewRef(beginnings));
-    Py_XSETREF(ended_listeners, Py_NewRef(ends));
+    acquire(&settings_lock);
+    PyObject *previous[] = {settings.began, settings.ended};
+    settings.began = Py_NewRef(beginnings);
+    settings.ended = Py_NewRef(ends);
+    release(&settings_lock);
+    Py_DECREF(previous[0]);
+    Py_DECREF(previous[1]);
     Py_RETURN_NONE;
 }
 
@@ -363,9 +476,17 @@ static PyMethodDef ranges_functions[] = {
 
 /* ---- the type ---- */
 
+/* A range whose last reference this thread has just released, while it frees the range within it. */
+static PER_THREAD bool frees;
+static PER_THREAD Range *orphan;
+
 static void
 range_dealloc(Range *self)
 {
+    if (frees) {
+        orphan = self;
+        return;
+    }
     PyTypeObject *type = Py_TYPE(self);
     while (self != NULL) { /* not by recursion: tasks that create tasks make long chains of parents */
         Range *parent = self->parent;
@@ -376,11 +497,14 @@ range_dealloc(Range *self)
         Py_XDECREF(self->error_type);
         PyObject_Free(self);
         Py_DECREF(type);
-        if (parent == NULL || Py_REFCNT(parent) > 1) {
-            Py_XDECREF(parent);
-            parent = NULL;
+        self = NULL;
+        if (parent != NULL) { /* releasing it runs nothing else */
+            frees = true;
+            Py_DECREF(parent);
+            frees = false;
+            self = orphan;
+            orphan = NULL;
         }
-        self = parent;
     }
 }
 
@@ -468,18 +592,21 @@ ranges_exec(PyObject *module)
         PyErr_SetString(PyExc_ImportError, "monitel does not run in sub-interpreters");
         return -1;
     }
+    if (prepare_locks() < 0) {
+        return -1;
+    }
     str_monotonic_ns = PyUnicode_InternFromString("monotonic_ns");
     str_runners = PyUnicode_InternFromString("asyncio.runners");
     str_track = PyUnicode_InternFromString("monitel.profiler.track");
-    began_listeners = PyTuple_New(0);
-    ended_listeners = PyTuple_New(0);
+    settings.began = PyTuple_New(0);
+    settings.ended = PyTuple_New(0);
     innermost = PyContextVar_New("monitel.profiler.range", NULL);
     range_type = (PyTypeObject *)PyType_FromSpec(&range_spec);
     if ((get_step = attribute("monitel._window", "get_step")) == NULL
         || (track_of_thread = attribute("monitel.profiler.ranges.tracks", "track_of_thread")) == NULL
         || (track_of_task = attribute("monitel.profiler.ranges.tracks", "track_of_task")) == NULL
-        || str_monotonic_ns == NULL || str_runners == NULL || str_track == NULL || began_listeners == NULL
-        || ended_listeners == NULL || innermost == NULL || range_type == NULL) {
+        || str_monotonic_ns == NULL || str_runners == NULL || str_track == NULL || settings.began == NULL
+        || settings.ended == NULL || innermost == NULL || range_type == NULL) {
         return -1;
     }
     return PyModule_AddType(module, range_type);
@@ -489,6 +616,9 @@ static PyModuleDef_Slot ranges_slots[] = {
     {Py_mod_exec, ranges_exec},
 #if PY_VERSION_HEX >= 0x030C0000
     {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
+#endif
+#if PY_VERSION_HEX >= 0x030D0000
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
 #endif
     {0, NULL},
 };

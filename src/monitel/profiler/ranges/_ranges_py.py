@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
 from contextvars import ContextVar
 from sys import modules
 from typing import TYPE_CHECKING, Any
 
 from monitel import _window
+from monitel.clock import SYSTEM
 from monitel.failures import report_unraisable
 from monitel.profiler.ranges.tracks import Track, track_of_task, track_of_thread
 
@@ -22,9 +22,8 @@ if TYPE_CHECKING:
 _get_step = _window.get_step
 _local = threading.local()
 _innermost: ContextVar[Range | None] = ContextVar("monitel.profiler.range", default=None)
-_began_listeners: Callbacks = ()
-_ended_listeners: Callbacks = ()
-_now: Callable[[], int] = time.monotonic_ns
+_listeners: tuple[Callbacks, Callbacks] = (), ()  # of beginnings and of ends, read together
+_now: Callable[[], int] = SYSTEM.monotonic_ns
 _epoch_ns = 0
 
 
@@ -89,10 +88,11 @@ class Range:
 
 def begin(label: object, name: str, args: Any) -> Range:
     """Begin a range with this label, name and args; return the Range."""
-    self = _new(name, args, _now(), id(label))
+    beginnings, ends = _listeners
+    self = _new(name, args, _now(), id(label), ends)
     _innermost.set(self)
     try:
-        _notify(_began_listeners, self)
+        _notify(beginnings, self)
     except BaseException:  # the block that the range was to enclose will not run
         _finish(self, self.monotonic_start_ns)
         raise
@@ -115,14 +115,15 @@ def end(label: object, opened: Range | None, error_type: str | None = None) -> N
 
 def record_past(name: str, args: Any, start_ns: int, end_ns: int, track: Track | None) -> None:
     """Record a range that has ended, in a track (None: this one), within the running range that began before it."""
-    self = _new(name, args, start_ns, 0)
+    beginnings, ends = _listeners
+    self = _new(name, args, start_ns, 0, ends)
     while self.parent is not None and (not self.parent._label or self.parent.monotonic_start_ns > start_ns):
         self.parent = self.parent.parent
     if track is not None:
         self.track = track
     self.monotonic_end_ns = end_ns
-    _notify(_began_listeners, self)
-    _notify(self._listeners, self)
+    _notify(beginnings, self)
+    _notify(ends, self)
 
 
 def current() -> Range | None:
@@ -138,13 +139,13 @@ def now() -> int:
 def set_clock(clock: Clock | None, epoch_ns: int) -> None:
     """Use this clock (None: the system's), and this offset in ns from its monotonic time to Unix time."""
     global _now, _epoch_ns
-    _now, _epoch_ns = (clock or time).monotonic_ns, epoch_ns
+    _now, _epoch_ns = (clock or SYSTEM).monotonic_ns, epoch_ns
 
 
 def set_listeners(beginnings: Callbacks, ends: Callbacks) -> None:
     """Set the callbacks for beginnings and those for ends, two tuples."""
-    global _began_listeners, _ended_listeners
-    _began_listeners, _ended_listeners = beginnings, ends
+    global _listeners
+    _listeners = beginnings, ends
 
 
 def forget_track() -> None:
@@ -152,7 +153,7 @@ def forget_track() -> None:
     _local.__dict__.clear()
 
 
-def _new(name: str, args: Any, start_ns: int, label: int) -> Range:
+def _new(name: str, args: Any, start_ns: int, label: int, listeners: Callbacks) -> Range:
     self = Range.__new__(Range)
     self.name = name if type(name) is str else str(name)
     self.args = args
@@ -163,7 +164,7 @@ def _new(name: str, args: Any, start_ns: int, label: int) -> Range:
     self.monotonic_start_ns = start_ns
     self.monotonic_end_ns = -1
     self._epoch_ns = _epoch_ns
-    self._listeners = _ended_listeners
+    self._listeners = listeners
     self._label = label  # an address, as in C, because a reference would be a cycle; 0 after the end
     return self
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sys import modules
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from monitel.decoration import decorated
 from monitel.failures import error_type
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _Function = TypeVar("_Function", bound="Callable[..., Any]")
 
-_begin, _end = _ranges.begin, _ranges.end
+_begin, _end, _current = _ranges.begin, _ranges.end, _ranges.current
 
 
 class record_function:  # noqa: N801  torch's name
@@ -28,8 +28,12 @@ class record_function:  # noqa: N801  torch's name
     It is a context manager and a decorator. Decorated functions can be plain functions, coroutine functions (one range
     from the first await to the result) and generator functions (one range each time the generator runs, none while its
     consumer runs). It records from any thread and asyncio task, costs next to nothing without listeners, and has no
-    effect while torch.compile traces. An object can be entered again, by several threads at once too. An Exception that
-    leaves the block is the range's error, but not the normal end of a generator.
+    effect while torch.compile traces. An Exception that leaves the block is the range's error, but not the normal end
+    of a generator.
+
+    An object can be entered again, within its block and by several threads and tasks at once too, if each leaves it in
+    the thread and task in which it entered it. A block that ends elsewhere, such as a generator that another thread
+    resumes, needs a separate object.
 
     Args:
         name: Name of the range, a str; any other object is recorded as ``str(name)``. Profiles group by name, so use
@@ -48,33 +52,43 @@ class record_function:  # noqa: N801  torch's name
         ['sum', 'square', 'square', 'square']
     """
 
-    __slots__ = ("__weakref__", "_opened", "args", "name")
+    # Threads that share an object write no state of one entry into it: the context has the running ranges. Each field
+    # changes in one direction only, so that a thread that has set it finds it set.
+    __slots__ = ("__weakref__", "_latest", "_unrecorded", "args", "name")
 
     def __init__(self, name: str, args: Arguments = None) -> None:
         self.name = name
         self.args = args
-        self._opened: Range | Literal[False] | None = None  # False: there were no listeners
+        self._latest: Range | None = None  # stays set
+        self._unrecorded = False  # whether a block was entered without a range; stays True
 
     def __enter__(self) -> record_function:  # noqa: PYI034  typing.Self is 3.11's
         # compiling() inlined, and before anything that dynamo would guard on: a new listener must not cause
         # recompilation. Before torch._dynamo is loaded, nothing is traced.
         if "torch._dynamo" in modules and modules["torch"].compiler.is_dynamo_compiling():
             return self
-        if not listeners.active:
-            self._opened = False
+        # Within a range of this object, a block without listeners has one too: the innermost range belongs to the
+        # innermost block.
+        if not listeners.active and (self._latest is None or _current() is None):
+            self._unrecorded = True
             return self
-        self._opened = _begin(self, self.name, self.args)
+        self._latest = _begin(self, self.name, self.args)
         return self
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:  # not *_, which is slower
-        if self._opened is False:
+        if self._unrecorded and (self._latest is None or _current() is None):
             return
         if "torch._dynamo" in modules and modules["torch"].compiler.is_dynamo_compiling():
             return
-        if kind is None:
-            _end(self, self._opened)
-        else:
-            _end(self, self._opened, error_type(kind))
+        elsewhere = None if self._unrecorded else self._latest  # once unrecorded, it may be of another thread's block
+        try:
+            if kind is None:
+                _end(self, elsewhere)
+            else:
+                _end(self, elsewhere, error_type(kind))
+        except AssertionError:  # the context has no range of the object
+            if not self._unrecorded:
+                raise
 
     def __call__(self, function: _Function) -> _Function:
         """Return ``function`` with a range around each call."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import time
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from monitel import clock
-from monitel.profiler.ranges import _ranges
+from monitel.fork import register_at_fork
+from monitel.profiler.ranges import _ranges, tracks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,7 +77,7 @@ def synchronize() -> int:
         Nanoseconds to add to a monotonic time to get a Unix time, from the tightest of five pairs of readings.
     """
     injected = clock.injected()
-    source: Any = injected or time
+    source: Any = injected or clock.SYSTEM
     tries = ((source.monotonic_ns(), source.time_ns(), source.monotonic_ns()) for _ in range(5))
     before, wall, after = min(tries, key=lambda each: each[2] - each[0])
     epoch_ns = int(wall - (before + after) // 2)
@@ -100,7 +99,8 @@ def _reset_after_fork() -> None:
     global _lock
     _lock = RLock()
     _ranges.forget_track()
+    tracks.forget_tasks()
     _replace(())
 
 
-os.register_at_fork(after_in_child=_reset_after_fork)
+register_at_fork(after_in_child=_reset_after_fork)

@@ -14,7 +14,7 @@ class Track:
     """Thread or asyncio task of a range; there is one object for each.
 
     Attributes:
-        thread_id: Native id of the thread, as the operating system shows it.
+        thread_id: Native id of the thread, as the operating system shows it; Python's where there is no native one.
         thread_name: Name of the thread when its first range began.
         task_name: Name of the asyncio task; None outside of tasks. The track of training steps is beside that of their
             thread, with the name ``steps`` here.
@@ -31,6 +31,7 @@ class Track:
         return self.thread_name if self.task_name is None else f"{self.task_name} ({self.thread_name})"
 
 
+_thread_id: Callable[[], int] = getattr(threading, "get_native_id", threading.get_ident)
 _of_tasks: dict[int, tuple[ref[Any], Track]] = {}  # by id(task), as long as the task exists
 
 
@@ -39,7 +40,7 @@ def track_of_thread() -> Track:
     ident = threading.get_ident()
     # Not current_thread(): it registers a dummy for a thread that the threading module did not start.
     names = [thread.name for thread in threading.enumerate() if thread.ident == ident]
-    return Track(threading.get_native_id(), names[0] if names else "thread")
+    return Track(_thread_id(), names[0] if names else "thread")
 
 
 def track_of_task(task: Any) -> Track:
@@ -51,6 +52,12 @@ def track_of_task(task: Any) -> Track:
     track = Track(thread.thread_id, thread.thread_name, task.get_name())
     _of_tasks[id(task)] = ref(task, _forget(id(task))), track
     return track
+
+
+def forget_tasks() -> None:
+    """Forget the tracks of tasks. Called in a forked child, where a task runs in a thread with another id."""
+    global _of_tasks
+    _of_tasks = {}  # not clear(): another thread of the parent may have locked it
 
 
 def _forget(key: int) -> Callable[[ref[Any]], None]:

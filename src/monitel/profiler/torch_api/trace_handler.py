@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,7 +36,7 @@ def tensorboard_trace_handler(
             Path(dir_name).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RuntimeError(f"Can't create directory: {os.fspath(dir_name)}") from error
-        worker = worker_name or f"{os.uname().nodename}_{os.getpid()}"
+        worker = worker_name or f"{socket.gethostname()}_{os.getpid()}"
         suffix = ".gz" if use_gzip else ""
         file = Path(dir_name, f"{worker}.{time.time_ns()}.pt.trace.json{suffix}")
         prof.export_chrome_trace(file, use_python_export=use_python_export)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -39,7 +40,7 @@ def _lines(recording: Recording, path: str) -> Iterator[str]:
     pid = os.getpid()
     lanes = Lanes()
     yield '{\n"schemaVersion": 1,\n"deviceProperties": [],\n'
-    yield f'"trace_id": {quoted(recording.trace_id)},\n"host_name": {quoted(os.uname().nodename)},\n'
+    yield f'"trace_id": {quoted(recording.trace_id)},\n"host_name": {quoted(socket.gethostname())},\n'
     for key, text in recording.metadata.items():
         yield f"{quoted(key)}: {text},\n"
     yield f'"displayTimeUnit": "ms",\n"baseTimeNanoseconds": {base_ns},\n"traceEvents": [\n'

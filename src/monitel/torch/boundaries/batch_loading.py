@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from functools import wraps
 from operator import length_hint
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload, run
 from torch import is_grad_enabled
 from torch.utils.data import DataLoader
 
+from monitel.fork import register_at_fork
 from monitel.profiler.ranges import listeners
 from monitel.torch._compat import NO_GRAPH, current_graph, loader_iterator
 from monitel.torch.boundaries.shared_hooks import SharedHooks
@@ -218,4 +218,4 @@ def _forget_requests() -> None:
         _running.reset()
 
 
-os.register_at_fork(after_in_child=_forget_requests)
+register_at_fork(after_in_child=_forget_requests)

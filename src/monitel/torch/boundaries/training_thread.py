@@ -6,8 +6,6 @@ from threading import local
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch import Tensor
 
 
@@ -57,8 +55,11 @@ class Stopwatch(Protocol):
     def backward_ended(self, now_ns: int) -> None:
         """Backward has ended, or raised."""
 
-    def wait(self) -> Callable[[int], None]:
-        """Begin a wait for other ranks; return the function that ends it, which takes its nanoseconds."""
+    def wait_began(self) -> int:
+        """A wait for other ranks begins. Return the first argument of ``wait_ended()``."""
+
+    def wait_ended(self, before_ns: int, ns: int) -> None:
+        """A wait for other ranks has ended, after this many nanoseconds."""
 
     def waited(self, ns: int = 0) -> int:
         """Add time that the thread has waited for other ranks, and return the sum. Any thread may call it."""

@@ -14,14 +14,16 @@ from monitel.torch.function_wrapper import FunctionWrapper
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    #: Begins a wait, and returns the function that ends it with its nanoseconds; None if the wait does not count.
-    Waiting: TypeAlias = Callable[[], "Callable[[int], None] | None"]
+    from monitel.torch.boundaries.training_thread import Stopwatch
+
+    #: Returns the stopwatch of the calling thread; None if its waits do not count.
+    Waiting: TypeAlias = Callable[[], "Stopwatch | None"]
 
 _FUNCTIONS = ("_broadcast_coalesced", "monitored_barrier")  # they wait in C++
 
 
 class WaitsForRanks:
-    """Reports to a listener how long a thread has waited for other ranks, which no wait counter of torch contains.
+    """Reports to a thread's stopwatch its waits for other ranks, which no wait counter of torch contains.
 
     * ``Work.wait`` is behind collectives, barriers, object collectives, point-to-point operations and FSDP;
     * ``wait_tensor`` behind functional collectives, DTensors and tensor parallel, including compiled code;
@@ -29,7 +31,7 @@ class WaitsForRanks:
     * ``_broadcast_coalesced`` behind the buffers of DistributedDataParallel;
     * ``monitored_barrier``, ``Store.get`` and ``Store.wait`` are called by the job.
 
-    A wait may contain another one: the listener receives both. Errors and timeouts of a wait are passed on.
+    A wait may contain another one: the stopwatch receives both. Errors and timeouts of a wait are passed on.
 
     Args:
         waiting: Called at the begin of a wait, in its thread.
@@ -77,10 +79,11 @@ class WaitsForRanks:
 
     def _call(self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         begin_ns = self._now()
-        end = self._waiting()
-        if end is None:
+        stopwatch = self._waiting()
+        if stopwatch is None:
             return original(*args, **kwargs)
+        before_ns = stopwatch.wait_began()
         try:
             return original(*args, **kwargs)
         finally:
-            end(self._now() - begin_ns)
+            stopwatch.wait_ended(before_ns, self._now() - begin_ns)

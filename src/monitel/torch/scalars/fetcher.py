@@ -24,7 +24,7 @@ _log = logging.getLogger("monitel.torch")
 _POLL_S = 1.0
 _FAST_POLL_S = 0.001  # while a caller waits, or pages fill quickly
 _WAIT_S = 2.0  # how long a flush waits for pending numbers
-_REQUIRED = ("Event", "Stream", "current_stream", "stream")  # names in the module of a device
+_REQUIRED = ("Event", "Stream", "current_stream", "device", "stream")  # names in the module of a device
 _REASONS = {
     "capture": "they were added during a graph capture; add the graph's output after replay() instead",
     "full": "the device is too far behind",

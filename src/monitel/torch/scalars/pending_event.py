@@ -6,6 +6,7 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING
 
 from monitel.handlers import log_event
+from monitel.pending import lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -31,16 +32,19 @@ class PendingEvent:
 
     def resolve(self, key: str, value: float | None) -> None:
         """Set a pending detail; None drops it, because its value is lost. Idempotent."""
-        if key in self._missing and self._event is not None:
-            self._missing.remove(key)
-            if value is not None:
-                self._event.data[key] = value
+        with lock():
+            if key in self._missing and self._event is not None:
+                if value is not None:
+                    self._event.data[key] = value
+                self._missing.remove(key)  # last: another thread may log the event as soon as nothing is missing
 
     def _log_resolved(self) -> None:
         """Log the event if it is complete. Logs it at most once."""
-        if not self._missing and self._event is not None:
+        with lock():  # of several threads one logs
+            if self._missing or self._event is None:
+                return
             event, self._event = self._event, None
-            self._context.run(log_event, event)
+        self._context.run(log_event, event)
 
 
 class PendingDetail:

@@ -131,8 +131,9 @@ class StagingRing:
         with self._captures.device_calls() as allowed:
             if allowed and self._allocated is not None:
                 try:
-                    self._find_arrived()
-                    self._send()
+                    with self._module.device(self._device):  # else this thread would use the first device, too
+                        self._find_arrived()
+                        self._send()
                 except Exception as error:  # the device has failed; the job is about to notice
                     reason = "failed", error
         arrived = [page for page in self._used if page.state is State.ARRIVED]

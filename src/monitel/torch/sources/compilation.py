@@ -11,6 +11,7 @@ from monitel.torch._compat import compilations
 from monitel.torch.context import emit_at
 from monitel.torch.sources.compilation_activity import CompilationActivity
 from monitel.torch.sources.compilation_range import CompilationRange
+from monitel.training_counters import training_counter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,8 +34,10 @@ class Compilation:
     :class:`CompilationActivity` counts the time in the ledger.
 
     The event is ``torch.compile`` (INFO), or ``torch.recompile`` (WARN) with the failed guard if the same code was
-    compiled before; ERROR if the compilation failed. torch keeps the latest 64 compilations, which are polled each
-    second: nothing is added to the compiler, and torch.compile is not loaded if the job does not use it.
+    compiled before; ERROR if the compilation failed. The counters ``training.recompilations`` and
+    ``training.recompilation.time`` have the number and the seconds of the latter, and do not exist without them. torch
+    keeps the latest 64 compilations, which are polled each second: nothing is added to the compiler, and torch.compile
+    is not loaded if the job does not use it.
     """
 
     def install(self) -> None:
@@ -71,10 +74,14 @@ class Compilation:
     def _report(self, metrics: Any) -> None:
         values: dict[str, Any] = {key: getattr(metrics, field, None) for key, field in _FIELDS.items()}
         data = {key: value for key, value in values.items() if isinstance(value, (str, int, float))}
-        if (duration_us := getattr(metrics, "duration_us", None)) is not None:
-            data["compile.duration"] = duration_us / 1e6
+        seconds = None if (taken_us := getattr(metrics, "duration_us", None)) is None else taken_us / 1e6
+        if seconds is not None:
+            data["compile.duration"] = seconds
         end_us = getattr(metrics, "end_time_us", None) or time.time_ns() // 1000
         again = "compile.reason" in data
+        if again:
+            training_counter("training.recompilations").add(1)
+            training_counter("training.recompilation.time").add(max(seconds or 0.0, 0.0))
         emit_at(
             self._range.step_of(values["compile.id"], end_us),
             "torch.recompile" if again else "torch.compile",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from monitel import clock
 from monitel.aggregation import Aggregation
 from monitel.event import STAT_EVENT, Event
 from monitel.failures import call_each
+from monitel.fork import register_at_fork
 from monitel.handlers import log_event
 from monitel.window import StatDefinition, Window
 
@@ -121,4 +121,4 @@ def _unix_ns(timestamp: datetime) -> int:
     return int(timestamp.timestamp() * 1e6) * 1000
 
 
-os.register_at_fork(after_in_child=_queue.clear)  # the parent logs the events queued before the fork
+register_at_fork(after_in_child=_queue.clear)  # the parent logs the events queued before the fork

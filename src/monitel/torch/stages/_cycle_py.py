@@ -80,6 +80,9 @@ class Cycle:
         self._trains = False  # whether the last request was for training
         self._last: _Asked | None = None  # the iterator that was asked for training last
         self._not_training = 0  # time between requests, and of requests that are not for training
+        self._complete_at = 0  # mark_ns at which the gradients of the backward that began there were complete
+        self._waits = 0  # waits for other ranks under way
+        self._waits_at = 0  # mark_ns when they began; after a boundary they are over or lost
 
     @property
     def remembered(self) -> int:
@@ -206,6 +209,51 @@ class Cycle:
         self._open = True
         if self._cuts:
             self._cut()
+
+    def gradients_complete(self) -> None:
+        """The gradients of this rank are complete: the rest of backward is a wait for those of other ranks."""
+        self._complete_at = self.mark_ns
+
+    def wait_began(self) -> int:
+        """A wait for other ranks begins. Return the argument of :meth:`wait_ended`."""
+        self._waits = self._waits + 1 if self._waits_at == self.mark_ns else 1
+        self._waits_at = self.mark_ns
+        return self.waited_ns
+
+    def wait_ended(self, before_ns: int, ns: int) -> None:
+        """A wait for other ranks has ended. Its time contains that of the waits within it."""
+        self.waited_ns = before_ns + ns
+        if self._waits_at == self.mark_ns and self._waits:
+            self._waits -= 1
+
+    def in_flight(self) -> tuple[str, bool, int] | None:
+        """Return the stage in flight, which the boundaries so far imply. Any thread may call it.
+
+        What comes next may decide otherwise: the time after backward is ``optimizer`` here, and ``other`` if batches
+        are not asked for where they are seen; the time before backward is ``forward`` from a batch for training on.
+
+        Returns:
+            The stage; whether the thread waits for other ranks in it; its begin. None before the first boundary.
+        """
+        while True:
+            since_ns = self.mark_ns
+            stage = self._stage_now()
+            waits = self._waits_at == since_ns and self._waits > 0
+            waits = waits or (stage == "backward" and self._complete_at == since_ns)
+            if since_ns == self.mark_ns:  # else the thread has passed a boundary meanwhile
+                return (stage, waits, since_ns) if since_ns else None
+
+    def _stage_now(self) -> str:
+        if self._stepping:
+            return "optimizer"
+        if self.requesting:
+            return "data"
+        if self._asks:
+            return "forward" if self._trains else "other"
+        if self._open:
+            return "optimizer" if self._trained else "other"
+        before = self._forward or self._data or self._other
+        return "backward" if before else "other"  # the time before a backward is added when it begins
 
     def waited(self, ns: int = 0) -> int:
         """Add time that the thread has waited for other ranks, and return the sum."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from contextlib import suppress
 from threading import RLock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,21 +23,26 @@ if TYPE_CHECKING:
     Mark = tuple[int, Any]  # the index of the stage that has ended, and an event
 
 EVENTS = 4096  #: Events that exist at most.
+_REQUIRED = ("Event", "current_device", "current_stream", "device")  # names in the module of a device
 _TIMEOUT_S = 300.0  # how long a cycle may be under way before it is given up
 
 #: Events of cycles that were given up, and of a forked child's parent: freeing them may abort the process.
 _abandoned: list[object] = []
 
 
-def device_module() -> Any:
-    """Return torch's module of the accelerator, such as torch.cuda; raise Missing if its streams cannot be timed."""
+def accelerator() -> tuple[str, Any]:
+    """Return the type of the accelerator, and torch's module of it, such as torch.cuda.
+
+    Raises:
+        Missing: There is none, or its streams cannot be timed.
+    """
     device = torch.accelerator.current_accelerator()
     if device is None:
-        raise Missing("this machine has no accelerator")
+        raise Missing("this torch was built for no accelerator")
     module = torch.get_device_module(device)
-    if not (hasattr(module, "Event") and hasattr(module, "current_stream")):
+    if not all(hasattr(module, name) for name in _REQUIRED):
         raise Missing(f"torch.{device.type} has no events on streams")
-    return module
+    return device.type, module
 
 
 class _Cycle(NamedTuple):
@@ -49,6 +55,9 @@ class _Cycle(NamedTuple):
 
 class DeviceClock:
     """Records events on the current stream of the job's device, and reads the times between them.
+
+    No other device is used: that would take memory of it, and its events cannot be compared. The current device of a
+    thread may be another one: that of a new thread is the first, and a job may name its device in each call instead.
 
     The training thread records events. One thread at a time calls ``advance()``, which reads those that the device has
     reached; nothing waits for the device. Events are reused. While a graph is captured, none is recorded or read.
@@ -67,28 +76,46 @@ class DeviceClock:
         self._lost = lost
         self._lock = RLock()
         self._module: Any = None
+        self._device: torch.device | None = None  # once it is known, the two others are, too
         self._is_capturing: Callable[[], bool]
         self._free: deque[Any] = deque()
         self._events: list[Any] = []  # all
         self._cycles: deque[_Cycle] = deque()
         self.opened = 0
 
+    def find_device(self, optimizer: Any) -> None:
+        """Find the device of the job, once: that of an optimizer's first parameter, or else the current one.
+
+        It is not found before the job has initialized the accelerator, because nothing here does that.
+        """
+        if self._device is not None:
+            return
+        with suppress(Exception):  # the device has failed; the job is about to notice
+            kind, module = accelerator()
+            if not getattr(module, "is_initialized", lambda: True)():
+                return
+            self._is_capturing = getattr(module, "is_current_stream_capturing", lambda: False)
+            self._module = module
+            device = _device_of(optimizer)
+            on_it = device is not None and device.type == kind
+            self._device = device if on_it else torch.device(kind, module.current_device())
+
     def mark(self) -> tuple[Any, str]:
-        """Record an event on the current stream.
+        """Record an event on the current stream of the job's device.
 
         Returns:
-            The event, and an empty str; or None and the reason: "unused" if the job has not used the device yet, or one
-            of the reasons for a loss.
+            The event, and an empty str; or None and the reason: "unused" if the device is not known yet, or one of the
+            reasons for a loss.
         """
+        if self._device is None:
+            return None, "unused"
         try:
-            if self._module is None and not self._find_device():
-                return None, "unused"
             if self._is_capturing():
                 return None, "capture"
             event = self._event()
             if event is None:
                 return None, "full"
-            event.record(self._module.current_stream())
+            event.record(self._module.current_stream(self._device))
         except Exception:  # the device has failed; the job is about to notice
             return None, "failed"
         return event, ""
@@ -118,9 +145,12 @@ class DeviceClock:
         arrived = False
         with self._captures.device_calls() as allowed:
             try:
-                while allowed and self._cycles and all(event.query() for _, event in self._cycles[0].marks):
+                while allowed and self._cycles:
                     cycle = self._cycles[0]
-                    owners += _resolve(cycle)
+                    with self._module.device(self._device):
+                        if not all(event.query() for _, event in cycle.marks):
+                            break
+                        owners += _resolve(cycle)
                     arrived = True
                     with self._lock:
                         self._cycles.popleft()
@@ -146,14 +176,6 @@ class DeviceClock:
             self.opened += 1
             self._cycles.append(_Cycle(marks, samples, done, self.opened, time.monotonic()))
 
-    def _find_device(self) -> bool:
-        """Find the job's device, and return whether the job uses it: nothing here initializes a device."""
-        module = device_module()
-        if getattr(module, "is_initialized", lambda: True)():
-            self._is_capturing = getattr(module, "is_current_stream_capturing", lambda: False)
-            self._module = module
-        return self._module is not None
-
     def _event(self) -> Any:
         try:
             return self._free.popleft()
@@ -176,8 +198,24 @@ class DeviceClock:
 
 
 def _resolve(cycle: _Cycle) -> list[Owner]:
-    """Set the durations of a cycle's stages."""
+    """Set the durations of a cycle's stages.
+
+    A stream may have reached its event before another one has reached the previous boundary, as where batches are
+    fetched ahead on a separate stream. The stage then takes no time, and the following one begins at that boundary.
+    """
     seconds = [0.0] * len(cycle.samples)
+    ahead_ms = 0.0  # by which the last event was early, as a negative number
     for (_, begin), (stage, end) in zip(cycle.marks, cycle.marks[1:], strict=False):
-        seconds[stage] += begin.elapsed_time(end) / 1e3
+        ms = ahead_ms + begin.elapsed_time(end)
+        ahead_ms = min(ms, 0.0)
+        seconds[stage] += max(ms, 0.0) / 1e3
     return [sample.resolve(value) for sample, value in zip(cycle.samples, seconds, strict=True)]
+
+
+def _device_of(optimizer: Any) -> torch.device | None:
+    """Return the device of an optimizer's first parameter; None if it has none."""
+    for group in getattr(optimizer, "param_groups", ()):
+        for parameter in group["params"]:
+            device: torch.device = parameter.device
+            return device
+    return None

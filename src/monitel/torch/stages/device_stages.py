@@ -9,10 +9,11 @@ from monitel.stats import Stat
 from monitel.torch.boundaries.backward import several_ranks
 from monitel.torch.guarded_stat import stage_stat
 from monitel.torch.stages.cycle import STAGES
-from monitel.torch.stages.device_clock import DeviceClock, device_module
+from monitel.torch.stages.device_clock import DeviceClock, accelerator
 
 if TYPE_CHECKING:
     from monitel.pending import PendingSample
+    from monitel.torch.boundaries.optimizer_steps import OptimizerSteps, Results
     from monitel.torch.scalars.fetcher import Fetcher
     from monitel.torch.stages.device_clock import Mark
 
@@ -21,7 +22,9 @@ _MARKS = 1024  # of one cycle at most
 
 
 class DeviceStages:
-    """Measures the stages of a cycle by events on the current stream of the device.
+    """Measures the stages of a cycle by events on the current stream of the job's device.
+
+    The device is known when an optimizer has made its first step, so the cycle after that one is the first.
 
     Stat: ``training.stage.device.duration`` in seconds, one sample for each cycle and stage, in the window in which the
     cycle has ended on the host. The values are read later, without a wait. A cycle whose values are lost counts in
@@ -30,17 +33,20 @@ class DeviceStages:
     Args:
         window_size: Window size of the Stats in seconds.
         group: As for :class:`monitel.torch.stages.stages.Stages`.
+        optimizers: Reports the steps of optimizers.
         fetcher: Reads the events later.
     """
 
-    def __init__(self, window_size: float, group: str | None, fetcher: Fetcher) -> None:
+    def __init__(self, window_size: float, group: str | None, optimizers: OptimizerSteps, fetcher: Fetcher) -> None:
         self._stats = [stage_stat("training.stage.device.duration", stage, group, window_size) for stage in STAGES]
+        self._optimizers = optimizers
         self._fetcher = fetcher
         self._clock: DeviceClock | None = None
 
     def install(self) -> None:
         """Start to record events; raise Missing without an accelerator."""
-        device_module()
+        accelerator()
+        self._optimizers.add(self)
         self._fetcher.open()
         self._clock = self._fetcher.serve(DeviceClock)
 
@@ -50,9 +56,15 @@ class DeviceStages:
 
     def remove(self) -> None:
         """Wait for pending cycles as a flush does, give up the rest, and flush the Stats."""
+        self._optimizers.discard(self)
         self._clock = None
         self._fetcher.close()
         call_each(Stat.flush, self._stats)
+
+    def optimizer_stepped(self, optimizer: object, _results: Results, _now_ns: int) -> None:
+        """Find the device of the job."""
+        if self._clock is not None:
+            self._clock.find_device(optimizer)
 
     def timeline(self) -> Timeline | None:
         """Return a new timeline for a thread; None if events are not recorded."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from monitel import clock, stage
 from monitel.failures import call_each
 from monitel.stats import Stat
 from monitel.torch.boundaries.backward import Backward, several_ranks
@@ -14,11 +15,9 @@ from monitel.torch.stages.cycle import STAGES
 from monitel.torch.stages.thread_cycles import DeviceCycle, ThreadCycle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from monitel.torch.boundaries.batch_loading import BatchLoading
     from monitel.torch.boundaries.optimizer_steps import OptimizerSteps
-    from monitel.torch.boundaries.training_thread import TrainingThread
+    from monitel.torch.boundaries.training_thread import Stopwatch, TrainingThread
     from monitel.torch.stages.device_stages import DeviceStages
 
 _SYNC = STAGES.index("sync")
@@ -31,6 +30,8 @@ class Stages:
     Stat: ``training.stage.duration`` in seconds, one sample for each cycle and stage, with the attribute
     ``training.stage``. ``sync`` has samples in a process group of several ranks only. The training thread is the first
     one that ends a cycle. If it has ended, or has no cycle while others have 16, the next thread takes its place.
+
+    Its stage in flight, for :func:`monitel.stage.stage_now`, is read from its cycle; the hooks do nothing for it.
 
     Args:
         window_size: Window size of the Stats in seconds.
@@ -51,7 +52,7 @@ class Stages:
         *,
         device: DeviceStages | None = None,
     ) -> None:
-        self._stats = [stage_stat("training.stage.duration", stage, group, window_size) for stage in STAGES]
+        self._stats = [stage_stat("training.stage.duration", each, group, window_size) for each in STAGES]
         self._adds = [each.add for each in self._stats]
         self._thread = thread
         self._optimizers = optimizers
@@ -65,6 +66,7 @@ class Stages:
         """Discard the parent's cycles. For a forked child."""
         self._thread.stopwatch = None
         self._owner: ThreadCycle | None = None
+        self._newest: ThreadCycle | None = None  # the last one that was started before there was an owner
         self._others_cycles = 0  # cycles of other threads since the last one of the owner
 
     def install(self) -> None:
@@ -80,9 +82,11 @@ class Stages:
                 undo.callback(remove)
             undo.pop_all()
         self._optimizers.foreign_step = self._step_elsewhere
+        stage.provide(self._stage_now)
 
     def remove(self) -> None:
         """Stop listening, and flush the Stats."""
+        stage.forget(self._stage_now)
         self._loading.discard(self)
         self._optimizers.discard(self)
         self._waits.remove()
@@ -92,17 +96,28 @@ class Stages:
 
     def _start(self) -> ThreadCycle:
         timeline = None if self._device is None else self._device.timeline()
-        return ThreadCycle(self._log) if timeline is None else DeviceCycle(self._log, timeline)
+        started = ThreadCycle(self._log) if timeline is None else DeviceCycle(self._log, timeline)
+        if self._owner is None:
+            self._newest = started
+        return started
+
+    def _stage_now(self) -> stage.StageNow | None:
+        """Return the stage in flight of the training thread; before the first cycle has ended of the newest thread."""
+        mine = self._owner or self._newest
+        found = None if mine is None or not mine.thread.is_alive() else mine.in_flight()
+        if mine is None or found is None:
+            return None
+        name, waits, since_ns = found
+        return stage.StageNow(name, waits, max(clock.reading()() - since_ns, 0), mine.thread.ident or 0)
 
     def _step_elsewhere(self) -> None:
         """Handle an optimizer that steps inside backward, in a thread of autograd."""
         if self._owner is not None:
             self._owner.optimizer_began_in_backward()
 
-    def _waiting(self) -> Callable[[int], None] | None:
-        """Begin a wait for other ranks, and return the function that ends it."""
-        mine = self._thread.stopwatch
-        return mine.wait() if mine is not None and several_ranks() else None
+    def _waiting(self) -> Stopwatch | None:
+        """Return the cycle of the calling thread, if it may wait for other ranks."""
+        return self._thread.stopwatch if several_ranks() else None
 
     def _log(self, mine: ThreadCycle, stages: list[int] | None) -> None:
         """Log a cycle, if it is the training thread's."""

@@ -28,18 +28,6 @@ class ThreadCycle(Cycle):
         super().__init__(lambda stages: log(self, stages))
         self.thread = current_thread()
 
-    def gradients_complete(self) -> None:
-        """Do nothing: the callback measures the wait that follows."""
-
-    def wait(self) -> Callable[[int], None]:
-        """Begin a wait, and return the function that ends it. It contains the waits within it."""
-        before_ns = self.waited_ns
-
-        def end(ns: int) -> None:
-            self.waited_ns = before_ns + ns
-
-        return end
-
 
 class DeviceCycle(ThreadCycle):
     """A cycle that is also measured on the device."""
@@ -72,6 +60,7 @@ class DeviceCycle(ThreadCycle):
 
     def gradients_complete(self) -> None:
         """Mark that the rank's gradients are complete."""
+        super().gradients_complete()
         self.timeline.gradients_complete()
 
     def backward_ended(self, now_ns: int) -> None:

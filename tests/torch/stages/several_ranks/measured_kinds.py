@@ -11,12 +11,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from tests.integration.stack.lateness import suspects
 from tests.torch.stages.several_ranks.groups_of_ranks import GROUPED
 from tests.torch.stages.several_ranks.job import victim
 from tests.torch.stages.several_ranks.kinds_of_jobs import KINDS
 from tests.torch.stages.several_ranks.late_model import LATE, PLACES
 from tests.torch.stages.several_ranks.ranks import run_ranks
+
+from monitel_otlp.verdict.lateness import suspects
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

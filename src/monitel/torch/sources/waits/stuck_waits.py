@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from monitel import clock
+from monitel.crash_stacks import stacks_now
 from monitel.event import Severity
 from monitel.handlers import emit
 from monitel.torch.context import current_context
@@ -12,6 +13,7 @@ from monitel.torch.sources.waits.stuck_activity import StuckActivity
 from monitel.wait_counter import wait_counters
 
 _POOL = "pytorch.wait_counter.subproc_pool"
+_MAX_STACKTRACE = 32 << 10  # characters; Loki accepts 64 KB of attributes per log record
 _STATES = {f"{_POOL}.running", f"{_POOL}.quiesced"}  # states of the compiler's worker pool, counted while they last
 
 
@@ -23,7 +25,7 @@ class _InFlight:
 
 
 class StuckWaits:
-    """Logs ``wait.stuck``, a WARN event, once for each wait that is in flight for too long.
+    """Logs ``wait.stuck``, a WARN event with all stacks, once for each wait that is in flight for too long.
 
     A wait counter has the number of waits in flight, but not their start times. So the duration is measured from the
     first poll that found a wait of the key in flight, and restarts when any wait of the key ends: a stuck wait is not
@@ -60,5 +62,11 @@ class StuckWaits:
             if seconds >= self._seconds and not wait.reported:
                 wait.reported = True
                 message = f"stuck in {key} for {seconds:.0f} s"
-                data = {"message": message, "wait.key": key, "wait.duration": seconds, **current_context()}
+                data = {
+                    "message": message,
+                    "wait.key": key,
+                    "wait.duration": seconds,
+                    "code.stacktrace": stacks_now(_MAX_STACKTRACE),
+                    **current_context(),
+                }
                 emit("wait.stuck", data, severity=Severity.WARN)

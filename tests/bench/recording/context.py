@@ -1,0 +1,66 @@
+"""The context page: what it adds to a step and to a wait while it is open, beside the same code without one."""
+
+from __future__ import annotations
+
+import tempfile
+from itertools import count
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from race import race, timed, twin
+from row import Row, report
+
+import monitel
+from monitel.context_page import beat, close_page, open_page
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_CASES = (("set_step", "set_step(next(steps))", 25.0), ("guard()", "with counter.guard(): pass", 150.0))
+
+
+def main() -> None:
+    """Race each case with the page open against the same with the page closed."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
+        path = Path(folder, "context")
+        names: dict[str, Any] = {
+            "counter": monitel.WaitCounter("loading"),
+            "set_step": monitel.set_step,
+            "steps": count(),
+            "beat": beat,
+        }
+        for what, code, most in _CASES:
+            costs = race({"open": timed(code, _opened(path, names)), "closed": timed(code, _closed(path, names))}, 201)
+            Row(f"{what} without a context page", median(costs["closed"])).put()
+            added = median(mine - others for mine, others in zip(costs["open"], costs["closed"], strict=True))
+            Row(f"an open context page adds to {what}, {twin()}", added, most=most if twin() == "C" else None).put()
+        report(
+            f"beat of the context page, {twin()}",
+            race({"monitel": timed("beat()", _opened(path, names))}),
+            {},
+            10_000.0,
+        )
+        close_page()
+
+
+def _opened(path: Path, names: dict[str, Any]) -> Callable[[], dict[str, Any]]:
+    def prepare() -> dict[str, Any]:
+        path.unlink(missing_ok=True)
+        open_page(path)
+        return names
+
+    return prepare
+
+
+def _closed(path: Path, names: dict[str, Any]) -> Callable[[], dict[str, Any]]:
+    def prepare() -> dict[str, Any]:
+        path.unlink(missing_ok=True)
+        close_page()
+        return names
+
+    return prepare
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""monitel.crash_stacks.stacks_now() and read_crash(): text of stacks, in Python alone."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from monitel.crash_stacks import Crash, read_crash, stacks_now
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+class Waiting:
+    """Threads that wait in a function for the end of the test."""
+
+    def __init__(self) -> None:
+        self._ready = threading.Semaphore(0)
+        self._over = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def start(self, function: Callable[[], object], name: str) -> threading.Thread:
+        """Start a thread; return it when its function has called :meth:`wait`."""
+        thread = threading.Thread(target=function, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+        assert self._ready.acquire(timeout=30)
+        return thread
+
+    def wait(self) -> None:
+        """Wait for the end of the test."""
+        self._ready.release()
+        self._over.wait()
+
+    def end(self) -> None:
+        """End the threads."""
+        self._over.set()
+        for thread in self._threads:
+            thread.join(30)
+
+
+@pytest.fixture
+def waiting() -> Iterator[Waiting]:
+    """Return the threads of the test."""
+    threads = Waiting()
+    yield threads
+    threads.end()
+
+
+def test_all_threads(waiting: Waiting) -> None:
+    """The main thread is the first; each thread has its name, and its frames from the innermost."""
+
+    def hold() -> None:
+        waiting.wait()
+
+    thread = waiting.start(hold, "holder")
+    found: list[str] = []
+    other = threading.Thread(target=lambda: found.append(stacks_now()), name="asking")
+    other.start()
+    other.join(30)
+    blocks = found[0].split("\n\n")
+    main = threading.main_thread()
+    assert f"Thread 0x{main.ident:016x} [MainThread] (most recent call first):" == blocks[0].splitlines()[0]
+    assert " in test_all_threads\n" in blocks[0]
+    heads = [block.splitlines()[0] for block in blocks if block]
+    assert f"Thread 0x{thread.ident:016x} [holder] (most recent call first):" in heads
+    assert 1 == sum(head.startswith("Current thread ") and "[asking]" in head for head in heads)
+    held = next(block for block in blocks if "[holder]" in block)
+    line = hold.__code__.co_firstlineno + 1
+    assert f'in wait\n  File "{__file__}", line {line} in hold\n  File "{threading.__file__}", line ' in held
+
+
+def test_thread_that_python_has_not_started() -> None:
+    """A thread that C code has started has no name. None is made up for it, and no lock is needed."""
+    found: list[str] = []
+    callback = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(lambda _: found.append(stacks_now()))
+    thread = ctypes.c_ulong()
+    library = ctypes.CDLL(None)
+    lock = threading._active_limbo_lock  # type: ignore[attr-defined]
+    with lock:
+        library.pthread_create(ctypes.byref(thread), None, callback, None)
+        library.pthread_join(thread, None)
+    current = next(line for line in found[0].splitlines() if line.startswith("Current thread"))
+    assert current.endswith(" [] (most recent call first):")
+    assert threading.active_count() == len(threading._active)  # type: ignore[attr-defined]
+
+
+def test_deep_stacks_and_limits(waiting: Waiting) -> None:
+    """100 frames of a thread, and at most so many characters in all."""
+
+    def deep(depth: int) -> None:
+        if depth:
+            deep(depth - 1)
+        else:
+            waiting.wait()
+
+    for number in range(5):
+        waiting.start(lambda: deep(150), f"deep {number}")
+    found = stacks_now()
+    block = next(block for block in found.split("\n\n") if "[deep 4]" in block)
+    assert 102 == len(block.splitlines())  # the first names the thread, the last is an ellipsis
+    assert "  ..." == block.splitlines()[-1]
+    assert len(found) > 20_000
+    for limit in (20_000, 1_000, 50, 12):
+        cut = stacks_now(limit)
+        assert len(cut) == limit
+        assert cut.endswith("... (cut)\n")
+
+
+def test_names_that_break_lines(waiting: Waiting) -> None:
+    """Control characters are escaped, so that a name adds no line and reaches no terminal."""
+    waiting.start(waiting.wait, "a\nb\x1b[31m\udc80 é")
+    assert r"[a\nb\x1b[31m\udc80 é] (most" in stacks_now()
+
+
+LINE = "fatal signal 11 (SIGSEGV), code 1, address 0x7f00, thread 77, time 1790000000.000000012"
+
+
+@pytest.mark.parametrize(
+    ("text", "crash"),
+    [
+        (LINE + "\n\nThread ...", Crash(11, 1, 0x7F00, None, 77, 1790000000 * 10**9 + 12)),
+        (
+            "fatal signal 6 (SIGABRT), code -6, sender 5, thread 6, time 1.500000000\n",
+            Crash(6, -6, None, 5, 6, 1_500_000_000),
+        ),
+        ("", None),
+        (LINE[:-1], None),
+        (LINE + "3", None),
+        ("\n" + LINE, None),
+        (LINE.replace("11", "1111"), None),
+        (LINE.replace("77", "\N{ARABIC-INDIC DIGIT ONE}"), None),
+        (LINE.replace("0x7f00", "0x" + "f" * 17), None),
+    ],
+)
+def test_read_crash(text: str, crash: Crash | None) -> None:
+    """The first line, complete, or nothing."""
+    assert crash == read_crash(text)

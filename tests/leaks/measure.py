@@ -1,0 +1,84 @@
+"""Memory, objects and references of this process, before and after an operation is repeated."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import tracemalloc
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+ROUNDS, REPETITIONS = 3, 1000
+_WARM_UP = 100  # caches, free lists and tables reach their size
+_PAGES = Path("/proc/self/statm")
+
+
+@dataclass(frozen=True)
+class Growth:
+    """The growth in one round, which is flat if it does not come with each repetition.
+
+    Attributes:
+        heap_bytes: Memory of Python's allocators, including the raw one, which C code uses.
+        objects: Number of objects that the garbage collector tracks.
+        references: References to these objects, and to the values that the operation passes to C code.
+        pages: Pages of the address space, for ``mmap()``.
+    """
+
+    heap_bytes: int
+    objects: int
+    references: int
+    pages: int
+
+
+#: A leaked object has at least 16 bytes, so a leak in each tenth repetition is found.
+MOST = Growth(
+    heap_bytes=REPETITIONS * 16 // 10,
+    objects=REPETITIONS // 10,
+    references=REPETITIONS // 10,
+    pages=REPETITIONS * 9 // 10,
+)
+
+
+def steady_growth(operation: Callable[[], object], values: Sequence[Any]) -> Growth:
+    """Repeat an operation, and return the growth that there is in each round.
+
+    Args:
+        operation: Called thousands of times.
+        values: Objects whose references are counted although the garbage collector does not track them.
+    """
+    for _ in range(_WARM_UP):
+        operation()
+    tracemalloc.start(1)
+    try:
+        rounds = [_growth(operation, values) for _ in range(ROUNDS)]
+    finally:
+        tracemalloc.stop()
+    return Growth(*(min(each) for each in zip(*map(astuple, rounds), strict=True)))
+
+
+def leaks(growth: Growth) -> dict[str, int]:
+    """Return the numbers that grow with the repetitions, by name."""
+    grown = {field.name: getattr(growth, field.name) for field in fields(Growth)}
+    return {name: number for name, number in grown.items() if number > getattr(MOST, name)}
+
+
+def _growth(operation: Callable[[], object], values: Sequence[Any]) -> Growth:
+    before = _reading(values)
+    for _ in range(REPETITIONS):
+        operation()
+    after = _reading(values)
+    return Growth(*(late - early for early, late in zip(before, after, strict=True)))
+
+
+def _reading(values: Sequence[Any]) -> tuple[int, int, int, int]:
+    gc.collect()
+    heap_bytes, _ = tracemalloc.get_traced_memory()
+    tracked = gc.get_objects()
+    objects = len(tracked)
+    references = sum(map(sys.getrefcount, tracked)) + sum(map(sys.getrefcount, values))
+    del tracked
+    return heap_bytes, objects, references, int(_PAGES.read_bytes().split()[0])
