@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from monitel.testing import ManualClock
     from monitel_otel import Installation
 
-DEADLINE = 20.0
+DEADLINE = 60.0
 CUMULATIVE = 2
 
 

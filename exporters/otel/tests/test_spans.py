@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from .conftest import Backend
 
-DEADLINE = 20.0
+DEADLINE = 60.0
 
 
 @pytest.fixture

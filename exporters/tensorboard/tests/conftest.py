@@ -47,10 +47,10 @@ def read() -> Callable[..., dict[str, list[tuple[int, float | str]]]]:
 
 @pytest.fixture
 def eventually() -> Callable[[Callable[[], bool]], None]:
-    """Return a function that waits until a condition is true, for at most 20 seconds."""
+    """Return a function that waits until a condition is true, for at most a minute."""
 
     def eventually(holds: Callable[[], bool]) -> None:
-        deadline, pause = time.monotonic() + 20, Signal()
+        deadline, pause = time.monotonic() + 60, Signal()
         while not holds():
             assert time.monotonic() < deadline, "it never came"
             pause.wait(0.005)
@@ -62,7 +62,7 @@ def eventually() -> Callable[[Callable[[], bool]], None]:
 def run_script(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
     """Return a function that runs a script in a new process, with a timeout, and returns its output."""
 
-    def run_script(script: str, *arguments: object, timeout: float = 60, returncode: int = 0) -> str:
+    def run_script(script: str, *arguments: object, timeout: float = 120, returncode: int = 0) -> str:
         path = tmp_path_factory.mktemp("script") / "script.py"
         path.write_text(script)
         command = [sys.executable, str(path), *map(str, arguments)]

@@ -158,7 +158,8 @@ def test_forked_child_has_charts_from_its_first_step_on(
         tmp_path,
     )
     found = read(tmp_path, ledger=True)
-    assert ({"training.time/startup", "training.time/step", "training.goodput"} if steps else set()) == set(found)
+    shown = {*found} - {"training.time/shutdown"}  # from CPython 3.13 on a child of multiprocessing has it
+    assert ({"training.time/startup", "training.time/step", "training.goodput"} if steps else set()) == shown
     assert "child/number" in read(tmp_path)
     if steps:
         assert 0 < found["training.time/step"][-1][1] < 60

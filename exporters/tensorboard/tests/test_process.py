@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -54,18 +56,20 @@ child.join()
 def test_exit_on_a_hanging_disk_is_bounded(tmp_path: Path, run_script: Callable[..., str]) -> None:
     """A disk that hangs forever delays the exit by one time limit for all writers, with one warning each."""
     script = f"""{STAT}
-import threading
+import threading, time
 from monitel_tensorboard.event_file import EventFile
 from monitel_tensorboard import process
 assert process.EXIT_TIMEOUT == 5
-process.EXIT_TIMEOUT = 0.5
+process.EXIT_TIMEOUT = 1.5
 EventFile.append = lambda *_: threading.Event().wait()
 installed = [monitel_tensorboard.install(sys.argv[1]) for _ in range(20)]
 loss.add(1)
+print("exit at", time.monotonic())
 """
-    start = time.monotonic()
-    assert run_script(script, tmp_path).count("were dropped, 1 of them by close()") == 20
-    assert time.monotonic() - start < 8
+    output = run_script(script, tmp_path)
+    took = time.monotonic() - float(re.search(r"exit at (\S+)", output)[1])  # type: ignore[index]
+    assert output.count("were dropped, 1 of them by close()") == 20
+    assert 1.5 <= took < 20 * 1.5 / 2  # one limit for all, not one for each
 
 
 def test_exit_without_a_log_dir_is_quick(tmp_path: Path, run_script: Callable[..., str]) -> None:
@@ -156,6 +160,9 @@ assert os.waitpid(pid, 0)[1] == 0
     assert len(list(tmp_path.iterdir())) == 1
 
 
+@pytest.mark.skipif(
+    not getattr(sys, "_is_gil_enabled", lambda: True)(), reason="CPython 3.13 may leave a dict locked in a child"
+)
 def test_forks_while_all_threads_are_busy_do_not_hang(tmp_path: Path, run_script: Callable[..., str]) -> None:
     """A child has new locks, even if threads of the parent hold them at the fork."""
     script = f"""{STAT}

@@ -16,7 +16,7 @@ from monitel_otel.waits import WaitInstruments, WaitMetric, WaitMetrics
 if _TYPE_CHECKING:
     from monitel_otel.ranges import Ranges
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "BUDGET",

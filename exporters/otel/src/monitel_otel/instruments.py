@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.metrics import Observation
@@ -49,7 +50,7 @@ class Instruments:
         self._waits = WaitInstruments(self._meter)
         self._counters = CounterInstruments(self._meter)
         self._collecting = False
-        self._windows = 0
+        self._windows: dict[int, int] = {}  # by thread, so that no lock is needed
         self._active = True
         self._nonfinite = self._meter.create_counter(
             "monitel.stat.nonfinite", unit="{value}", description="Values left out because they were not finite"
@@ -75,7 +76,10 @@ class Instruments:
                 self._nonfinite.add(1, {"stat": definition.name, "aggregation": suffix})
             else:
                 writers[suffix](window.count if suffix == "count" else value, attributes)
-        self._windows += 1
+        thread = get_ident()
+        if thread not in self._windows:
+            self._windows[thread] = 0
+        self._windows[thread] += 1  # no call in between, so no signal handler either
         self._watch_for_loss(definition)
 
     def write_numbers(self, numbers: monitel.LoggedNumbers) -> None:
@@ -147,4 +151,4 @@ class Instruments:
             finally:
                 self._collecting = False
             self._since_collect = set()
-            yield Observation(self._windows)
+            yield Observation(sum(self._windows.copy().values()))

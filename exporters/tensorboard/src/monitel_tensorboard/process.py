@@ -5,13 +5,13 @@ from __future__ import annotations
 import atexit
 import logging
 import multiprocessing.util  # noqa: F401  its exit function is called after ours only if it is registered first
-import os
 import time
 import weakref
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import monitel
 from monitel.exit import finalize_with_children
+from monitel.fork import register_at_fork
 from monitel.run_events import end_if_due
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def after_fork(method: Callable[[], None]) -> None:
         if (bound := weak_method()) is not None:
             bound()
 
-    os.register_at_fork(after_in_child=renew)
+    register_at_fork(after_in_child=renew)
 
 
 def close_at_exit(closable: Closable) -> None:
