@@ -13,10 +13,10 @@ import monitel_otlp
 from monitel.variables import name_of_variable
 from monitel_otlp import Pipeline
 from monitel_otlp.choices import CHOICES
+from monitel_otlp.config.environment import grpc_is_installed
 from monitel_otlp.config.launcher import VARIABLES
 from monitel_otlp.metrics import rising_sums
 
-from .grpc_receiver import GrpcReceiver
 from .hostile import refusing_url, url_of
 from .inbox import DEADLINE
 from .pipelines import Start, check_accounts
@@ -27,8 +27,25 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from .grpc_receiver import GrpcReceiver
+
+#: Files that import packages for gRPC. Without these they are not collected; a test of another file is skipped.
+_WITH_GRPC = [
+    *("commands/test_replay_faults.py", "delivery/test_refused_records.py"),
+    *("commands/test_doctor.py", "commands/test_doctor_connections.py", "config/test_secrets.py"),
+    *("transport/test_answers.py", "transport/test_error_bodies.py", "transport/test_grpc.py"),
+    *("transport/test_grpc_exit.py", "transport/test_grpc_faults.py", "transport/test_tls.py"),
+    "validity/test_receivers.py",
+]
+collect_ignore = [] if grpc_is_installed() else _WITH_GRPC
 _LAUNCHER = {name for names in VARIABLES.values() for name in names}
-_OWN = {name_of_variable(name) for name in CHOICES} - {"MONITEL_RUN_EVENTS"}  # which is set for all tests
+_FOR_ALL_TESTS = {"MONITEL_RUN_EVENTS", "MONITEL_BLACK_BOX_DIR"}  # set for all tests
+_OWN = {"MONITEL_RUN_FOLDER", *(name_of_variable(name) for name in CHOICES)} - _FOR_ALL_TESTS
+
+
+def pytest_report_header() -> list[str]:
+    """Report the files that are not collected."""
+    return [f"without the extra for gRPC: {len(collect_ignore)} files are not collected"] if collect_ignore else []
 
 
 @pytest.fixture(autouse=True)
@@ -78,6 +95,9 @@ def receiver() -> Iterator[Receiver]:
 @pytest.fixture
 def grpc_receiver() -> Iterator[GrpcReceiver]:
     """A backend that accepts everything over gRPC, unless the test sets other answers."""
+    pytest.importorskip("grpc", reason="the extra monitel-otlp[grpc] is not installed")
+    from .grpc_receiver import GrpcReceiver
+
     with GrpcReceiver() as receiver:
         yield receiver
 

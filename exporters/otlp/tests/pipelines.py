@@ -64,13 +64,18 @@ def metric_requests(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> list
     return found
 
 
-def emit_and_flush(pipeline: Pipeline, *names: str) -> bool:
-    """Emit events, each in its own request, and return True if the last flush has delivered everything."""
+def emit_and_flush(pipeline: Pipeline, *names: str, seconds: float = 0.2) -> bool:
+    """Emit events, each in its own request, and return True if the last flush has delivered everything in time."""
     outcome = True
     for name in names:
         monitel.emit(name)
-        outcome = pipeline.force_flush(0.2)
+        outcome = pipeline.force_flush(seconds)
     return outcome
+
+
+def deliver(pipeline: Pipeline, *names: str) -> bool:
+    """Emit events, each in its own request, and return True if a backend that works has taken all."""
+    return emit_and_flush(pipeline, *names, seconds=DEADLINE)
 
 
 def reported_drops(receiver: Inbox, pipeline: Pipeline, reason: str) -> dict[str, int | float]:

@@ -29,8 +29,9 @@ import monitel, monitel_otlp
 from monitel import COUNT, MEAN, SUM, Stat
 
 """
-#: A line that prints ``ready``; the test waits for it before it sends a signal.
-READY = 'print("ready", flush=True)\n'
+#: A line that writes ``ready``; the test waits for it before it sends a signal. A handler may write too: a print() that
+#: interrupts another one raises RuntimeError.
+READY = 'os.write(1, b"ready\\n")\n'
 
 #: A line that prints the time (monotonic, seconds).
 PRINT_TIME = "print(time.monotonic(), flush=True)\n"
@@ -121,7 +122,7 @@ def write_script(folder: Path, script: str) -> Path:
     return path
 
 
-def finish(process: Process, text: str | None = None, *, timeout: float = 60) -> Ended:
+def finish(process: Process, text: str | None = None, *, timeout: float = 120) -> Ended:
     """Write text to a process, and wait for its end; fail the test after ``timeout`` seconds."""
     try:
         stdout, stderr = process.communicate(text, timeout=timeout)
@@ -145,7 +146,7 @@ class Run(Protocol):
     """Type of the fixtures ``run`` and ``train``."""
 
     def __call__(
-        self, *arguments: object, env: Mapping[str, str] | None = None, returncode: int = 0, timeout: float = 60
+        self, *arguments: object, env: Mapping[str, str] | None = None, returncode: int = 0, timeout: float = 120
     ) -> Ended:
         """Run Python with these arguments."""
 
@@ -154,7 +155,7 @@ def make_run(folder: Path) -> Run:
     """Return a function that runs Python in a folder; the process must end in time and with the expected status."""
 
     def run(
-        *arguments: object, env: Mapping[str, str] | None = None, returncode: int = 0, timeout: float = 60
+        *arguments: object, env: Mapping[str, str] | None = None, returncode: int = 0, timeout: float = 120
     ) -> Ended:
         with started(folder, *arguments, env=env) as process:
             ended = finish(process, timeout=timeout)
@@ -210,7 +211,7 @@ def make_terminate(folder: Path) -> Terminate:
             begin = time.monotonic()
             for _ in range(signals):
                 process.send_signal(signal.SIGTERM)
-            ended = finish(process, timeout=20)
+            ended = finish(process)
         assert status == ended.status, ended.stderr
         assert ended.at - begin <= limit(within)
         return ended

@@ -1,7 +1,9 @@
 """Minutes of random faults: accounts add up and match the arrivals, memory does not grow, and no thread remains.
 
+Then a thousand jobs are killed at random, and lose at most a moment.
+
 Not part of the test suite; run it with ``pytest exporters/otlp/tests/soak.py``. ``MONITEL_SOAK_SECONDS`` sets the
-duration in seconds.
+duration of the faults in seconds, ``MONITEL_SOAK_KILLS`` the number of kills.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from .black_box.fuzz.campaign import run_campaign
 from .inbox import Answer, Request
 from .receiver import partial_success
 from .spools import spooled
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from .scripts import Run, Terminate
 
 SECONDS = float(os.environ.get("MONITEL_SOAK_SECONDS", "110"))
+KILLS = int(os.environ.get("MONITEL_SOAK_KILLS", "1000"))
 SEED = 20261120
 
 TRAIN = """
@@ -167,3 +171,14 @@ def test_sigterm_inside_c_loses_nothing(receiver: Receiver, terminate: Terminate
     received = {record.attributes["number"] for record in receiver.records("blocked")}
     stored = spooled(tmp_path / "blocked")[1]
     assert 10_000 <= len(received) + len(stored)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a black box needs Linux")
+def test_killed_jobs_lose_at_most_a_moment(own_boxes: Path) -> None:
+    """Its samples that are older than 1.5 s at SIGKILL, and each of its events, arrive once: see ``black_box/fuzz``."""
+    own_boxes.mkdir(mode=0o700)
+    outcome = run_campaign(own_boxes, SEED, KILLS, MONITEL_RUN_EVENTS="0")
+    sys.stdout.write(f"{outcome}\n")  # -rP prints it
+    assert "" == "\n".join(outcome.problems)
+    assert outcome.kills >= KILLS
+    assert outcome.reported > KILLS // 2

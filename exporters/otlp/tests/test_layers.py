@@ -13,16 +13,30 @@ PACKAGE = Path(__file__).resolve().parents[1] / "src/monitel_otlp"
 OTLP_LAYERS = [
     *("_compat", "messages", "accounting", "threads", "config"),
     *("metrics", "traces", "logs", "sdk", "raw"),
-    *("transport", "spool", "ledger", "delivery", "engine", "system"),
-    *("exit_summary", "forked_child", "pipeline", "log_handler", "sigterm", "choices", "attach", "configuration"),
-    *("__init__", "commands", "__main__"),
+    *("transport", "spool", "stored_json", "values", "ledger", "verdict", "boxes", "black_box", "summary"),
+    *("collection", "delivery", "engine", "system"),
+    *(
+        "exit_summary",
+        "forked_child",
+        "pipeline",
+        "automatic",
+        "log_handler",
+        "sigterm",
+        "choices",
+        "attach",
+        "configuration",
+    ),
+    *("__init__", "run", "autopsy", "top", "table", "terminal", "compare", "commands", "__main__"),
 ]
 
 #: The modules of each room, in the same order.
 ROOM_LAYERS = {
     "messages": ["request", "records", "scopes", "attributes", "request_builder", "json_lines"],
-    "threads": ["pacing", "worker", "callbacks"],
-    "config": ["secret", "endpoint", "environment", "settings", "launcher", "rank_check", "host"],
+    "threads": ["pacing", "deadline", "worker", "callbacks"],
+    "config": [
+        *("folder_argument", "black_box", "mounts", "memory_limit"),
+        *("secret", "endpoint", "environment", "settings", "launcher", "launchers", "run_folder", "rank_check", "host"),
+    ],
     "metrics": [
         *("queue_size", "series", "logged_number", "window_queue"),
         *(
@@ -52,20 +66,68 @@ ROOM_LAYERS = {
         *("folder", "lock", "position", "rejected", "discovery"),
         *("request_segment", "raw_segment", "segment_writer", "segments", "spool"),
     ],
+    "values": ["run_values", "latest", "stored", "file"],
     "ledger": [
         *("run_time", "screen", "shares", "wording", "last_line"),
         *("history", "stored", "step_marks", "run_identity", "starts", "run_folder", "reading", "run_ledger"),
     ],
+    "boxes": ["plain", "layout", "room", "box_lock", "place", "discovery"],
+    "black_box": [
+        *("checked", "own_file", "cut", "event_journal", "request_files", "window_state"),
+        *("contents", "activity", "box", "recorder"),
+    ],
+    "verdict": [
+        *("facts", "job_facts", "lateness", "words", "result"),
+        *("endings", "evidence", "standstill", "losses", "rules"),
+    ],
+    "summary": [
+        *("report", "stored", "report_folder", "process_report", "box_report", "usual_times"),
+        *("jobs", "facts", "job_text", "outcome", "lines", "printed"),
+    ],
+    "collection": ["kernel_log", "death", "recovered_spool", "target", "collector"],
     "delivery": [
         *("request_splitting", "disk", "retry_queue", "sender"),
         *("delivery", "replay", "leftovers"),
     ],
-    "engine": ["encoder", "metric_round", "exit_phases", "engine"],
+    "engine": ["encoder", "occasion", "metric_round", "exit_phases", "recording", "engine"],
     "system": ["gpus", "metrics"],
-    "commands": ["doctor", "replay", "cat", "ledger", "simulated_stages", "simulation", "simulated_rank", "simulate"],
+    "run": [
+        *("environment", "arguments", "child", "witness", "parent", "process_watch", "exit_status", "repository"),
+        *("autostart", "attempt", "ending", "command"),
+    ],
+    "autopsy": [
+        *(
+            "kernel_state",
+            "findings",
+            "records",
+            "death_events",
+            "box_findings",
+            "live_stacks",
+            "examination",
+            "targets",
+        ),
+        *("comparison", "lines", "sentences", "report", "as_json"),
+    ],
+    "top": [
+        *("rank", "step_rate", "step_distribution", "numbers", "period", "box_watch", "row"),
+        *("departures", "compared_row", "launchers", "jobs", "ranks", "as_json"),
+    ],
+    "table": ["figures", "columns", "headings", "order", "plain_text"],
+    "terminal": [
+        *("ending", "line", "widgets", "keys", "listing", "background", "key_screen"),
+        *("text_screens", "list_screen", "detail", "detail_screen", "app"),
+    ],
+    "compare": [
+        *("disks", "run", "internal_metrics", "evidence", "telemetry", "assembly", "targets"),
+        *("prometheus_api", "prometheus_runs", "text", "rows", "table", "as_json"),
+    ],
+    "commands": [
+        *("output", "doctor", "replay", "cat", "ledger", "compare", "autopsy", "top"),
+        *("simulated_stages", "simulation", "simulated_rank", "simulate", "parser"),
+    ],
 }
 
-MODULES = sorted(PACKAGE.rglob("*.py"))
+MODULES = sorted(file for file in PACKAGE.rglob("*.py") if (file.parent / "__init__.py").exists())
 assert MODULES, PACKAGE
 
 

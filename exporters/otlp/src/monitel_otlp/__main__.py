@@ -1,235 +1,58 @@
-"""Commands of monitel-otlp: deliver or print spooled telemetry, show a run's time, check endpoints, simulate a job."""
+"""Commands of monitel-otlp: run a training job, examine killed processes, deliver what they have left, and more."""
 
 from __future__ import annotations
 
-import argparse
-import math
 import os
 import signal
 import sys
-import time
-from collections import Counter
-from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
 
-from monitel.variables import read_variables
-from monitel_otlp.choices import CHOICES
-from monitel_otlp.commands.cat import cat
-from monitel_otlp.commands.doctor import examine
-from monitel_otlp.commands.ledger import show_ledger
-from monitel_otlp.commands.replay import replay_all
-from monitel_otlp.commands.simulate import simulate
-from monitel_otlp.commands.simulated_stages import Lateness
-from monitel_otlp.commands.simulation import NAMED_STATS, Report, Simulation
-from monitel_otlp.config.environment import GRPC, HTTP
-from monitel_otlp.config.settings import DISTRIBUTIONS, default_roots, resolve
-from monitel_otlp.spool.spool import SpoolError
-from monitel_otlp.transport.factory import make_transports
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-Number = TypeVar("Number", int, float)
+from monitel_otlp.commands.output import OutputError, check_stdout, finish, warn
 
 _CTRL_C = 128 + signal.SIGINT  # the exit status that a shell reports
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command, and return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m monitel_otlp", description=__doc__)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    command = commands.add_parser("replay", help="deliver spooled telemetry, and remove acknowledged requests")
-    _add_source(command)
-    command.add_argument("--rejected", action="store_true", help="also send the refused requests in rejected/ again")
-    _add_destination(command)
-    command.set_defaults(run=_replay, interrupted="interrupted; run this command again to continue")
-    command = commands.add_parser("cat", help="print spooled telemetry as OTLP JSON lines")
-    _add_source(command)
-    command.set_defaults(run=_cat, interrupted="interrupted")
-    command = commands.add_parser("ledger", help="show where the time of a run went, over all its attempts")
-    command.add_argument("name", nargs="?", metavar="RUN", help="the training.run.id of a run; default: the latest run")
-    command.add_argument(
-        "--spool-dir",
-        type=Path,
-        metavar="DIR",
-        help="the spool_dir of the job; default: MONITEL_SPOOL_DIR, or the folders that jobs use by default",
-    )
-    command.set_defaults(run=_ledger, interrupted="interrupted")
-    command = commands.add_parser("doctor", help="show the configuration, and send an empty request to each endpoint")
-    _add_destination(command)
-    command.set_defaults(run=_doctor, interrupted="interrupted before every endpoint had answered")
-    command = commands.add_parser(
-        "simulate",
-        help="send the telemetry of a job with one process per rank; one rank is late, and one has a loss of NaN",
-        description="Send the telemetry of a training job: real Stats, events and wait counters, with one process and "
-        "one pipeline per rank. It takes as long as the windows last. One rank is late in one stage of each step, so "
-        "that the others wait for it, and one rank has a loss of NaN: try to find them in your backend. Without an "
-        "endpoint everything goes to the spool. The exit status is 1 if an item was not delivered.",
-    )
-    command.add_argument("--ranks", type=_at_least(1), default=64, help="number of processes (%(default)s)")
-    command.add_argument("--stats", type=_at_least(NAMED_STATS), default=50, help="Stats of each rank (%(default)s)")
-    command.add_argument("--windows", type=_at_least(1), default=10, help="windows of each Stat (%(default)s)")
-    command.add_argument("--window", type=_at_least(0.1), default=1.0, help="length of a window, seconds (%(default)s)")
-    command.add_argument("--seed", type=_at_least(0), default=0, help="seed of the samples (%(default)s)")
-    command.add_argument(
-        "--late",
-        type=_lateness,
-        action="append",
-        metavar="STAGE:RANK:DELAY",
-        help="a delay such as data:2:30ms, or data:2:30ms/10 in one step of ten; repeatable (default: by the seed)",
-    )
-    command.add_argument(
-        "--distributions", choices=DISTRIBUTIONS, help="also export a HISTOGRAM of step.time, in this form"
-    )
-    _add_destination(command)
-    command.set_defaults(
-        run=_simulate, interrupted="interrupted; ranks that were still running have lost the telemetry in their memory"
-    )
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments[:1] == ["run"]:
+        if not (hasattr(os, "fork") and hasattr(signal, "sigtimedwait")):
+            warn(
+                "run needs fork() and sigtimedwait(), which this platform does not have. The command was not started: "
+                "start it without monitel run, and call monitel_otlp.configure() in the script",
+                "monitel",
+            )
+            return 1
+        from monitel_otlp.run.command import run  # late: the other commands load OpenTelemetry's SDK
+
+        return run(arguments[1:])
+    from monitel_otlp.commands.parser import make_parser
+    from monitel_otlp.spool.spool import SpoolError
+
+    started_as_module = sys.argv[0].endswith("__main__.py")
+    parser = make_parser("python -m monitel_otlp" if started_as_module else "monitel", __doc__ or "")
     parsed = parser.parse_args(arguments)
     try:
+        check_stdout()
         status: int = parsed.run(parsed)
-        sys.stdout.flush()
-    except BrokenPipeError:  # `cat DIR | head`: Python flushes stdout at exit, which would fail
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        finish()
+    except BrokenPipeError:  # `cat DIR | head`
+        _discard_output()
         return 0
-    except (SpoolError, ValueError, OSError) as error:
-        print(f"monitel_otlp: {error}", file=sys.stderr)
+    except (OutputError, SpoolError, ValueError, OSError) as error:
+        warn(error)
+        if isinstance(error, OutputError):
+            _discard_output()
         return 1
     except KeyboardInterrupt:
-        print(f"monitel_otlp: {parsed.interrupted}", file=sys.stderr)
+        warn(parsed.interrupted)
         return _CTRL_C
     return status
 
 
-def _add_source(command: argparse.ArgumentParser) -> None:
-    command.add_argument("dir", type=Path, help="a spool folder, or a folder that holds spool folders")
-    command.add_argument(
-        "--foreign",
-        action="store_true",
-        help="also use folders that belong to other users or that others can write to; only if you trust their content",
-    )
-
-
-def _add_destination(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--endpoint", help="base URL; default: OTEL_EXPORTER_OTLP_ENDPOINT")
-    command.add_argument(
-        "--header",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="added to each request; default: OTEL_EXPORTER_OTLP_HEADERS",
-    )
-    command.add_argument("--protocol", choices=(HTTP, GRPC), help="default: OTEL_EXPORTER_OTLP_PROTOCOL")
-
-
-def _doctor(arguments: argparse.Namespace) -> int:
-    return examine(arguments.endpoint, dict(map(_header, arguments.header)), arguments.protocol)
-
-
-def _replay(arguments: argparse.Namespace) -> int:
-    headers = dict(map(_header, arguments.header))
-    settings = resolve(arguments.endpoint, headers, protocol=arguments.protocol)
-    if not settings.endpoints:
-        raise SpoolError("no endpoint: give --endpoint http://HOST:4318 or set OTEL_EXPORTER_OTLP_ENDPOINT")
-    routes = make_transports(settings)
-    try:
-        return replay_all(arguments.dir, routes, rejected=arguments.rejected, foreign=arguments.foreign)
-    finally:
-        for transport in routes.values():
-            transport.close()
-
-
-def _header(given: str) -> tuple[str, str]:
-    name, equals, value = given.partition("=")
-    if not (name and equals):
-        raise ValueError("--header: expected NAME=VALUE (the argument is not shown, because it may hold a token)")
-    return name, value
-
-
-def _cat(arguments: argparse.Namespace) -> int:
-    return cat(arguments.dir, foreign=arguments.foreign)
-
-
-def _ledger(arguments: argparse.Namespace) -> int:
-    folder = arguments.spool_dir or read_variables(CHOICES, {"spool_dir": None}).get("spool_dir")
-    return show_ledger(arguments.name, [folder] if folder else default_roots())
-
-
-def _at_least(minimum: Number) -> Callable[[str], Number]:
-    """Return an argparse type: a finite number of the type of ``minimum``, at least ``minimum``."""
-
-    def convert(text: str) -> Number:
-        value = type(minimum)(text)
-        if not minimum <= value < math.inf:
-            raise argparse.ArgumentTypeError(f"must be at least {minimum}, got {text}")
-        return value
-
-    convert.__name__ = type(minimum).__name__  # argparse prints it: invalid int value: 'x'
-    return convert
-
-
-def _lateness(text: str) -> Lateness:
-    try:
-        return Lateness.parse(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-
-
-def _simulate(arguments: argparse.Namespace) -> int:
-    headers = dict(map(_header, arguments.header))
-    folder = read_variables(CHOICES, {"spool_dir": None})
-    settings = resolve(arguments.endpoint, headers, protocol=arguments.protocol, **folder)
-    simulation = Simulation(
-        arguments.ranks,
-        arguments.stats,
-        arguments.windows,
-        round(arguments.window, 3),
-        arguments.seed,
-        arguments.endpoint,
-        headers,
-        arguments.protocol,
-        arguments.distributions,
-        arguments.late and tuple(arguments.late),
-    )
-    destinations = {each.public_url.removesuffix(f"/v1/{signal}") for signal, each in settings.endpoints.items()}
-    if settings.offline:
-        destinations.add(f"{settings.spool_root.absolute()} ({', '.join(settings.offline)})")
-    each = f"{simulation.stats} Stats each, {_count(simulation.windows, 'window')} of {simulation.window:g} s"
-    print(f"{_count(simulation.ranks, 'rank')}, {each}\nto          {', '.join(sorted(destinations))}", flush=True)
-    began = time.monotonic()
-    reports, interrupted = simulate(simulation)
-    delivered = _print_outcome(simulation, reports, time.monotonic() - began)
-    if interrupted:
-        return _CTRL_C
-    return 0 if delivered else 1
-
-
-def _print_outcome(simulation: Simulation, reports: list[Report], seconds: float) -> bool:
-    """Print the totals, and the ranks to find; True if every item was delivered, or is on disk as configured."""
-    windows, numbers, events = (
-        sum(getattr(each, kind) for each in reports) for kind in ("windows", "numbers", "events")
-    )
-    print(f"recorded    {windows:,} windows, {numbers:,} numbers and {events:,} events in {seconds:.1f} s")
-    exported, spooled = sum(each.exported for each in reports), sum(each.spooled for each in reports)
-    lost = sum((Counter(each.dropped) for each in reports), Counter[str]())
-    reasons = f" ({', '.join(f'{reason} {items:,}' for reason, items in lost.items())})" if lost else ""
-    print(f"outcome     {exported:,} acknowledged, {spooled:,} on disk, {lost.total():,} dropped{reasons}")
-    for delay in simulation.delays:
-        if delay.seconds:
-            print(f"late        {delay}")
-    print(f"NaN         rank {simulation.nan_rank}: loss, in window {simulation.nan_window + 1}")
-    if dead := simulation.ranks - len(reports):
-        print(f"monitel_otlp: {_count(dead, 'rank')} ended without a report", file=sys.stderr)
-    if failed := [each for each in reports if not each.complete or each.dropped]:
-        print(f"monitel_otlp: {_count(len(failed), 'rank')} could not deliver everything", file=sys.stderr)
-        print(f"output of rank {failed[0].rank}:\n{failed[0].stderr.rstrip()}", file=sys.stderr)
-    if spooled:
-        print(f"replay      python -m monitel_otlp replay {reports[0].spool_root}")
-    return not (dead or failed)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+def _discard_output() -> None:
+    """Write what is left to nowhere: Python flushes stdout at exit, which would fail."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -26,14 +26,16 @@ import monitel
 from monitel.run_events import end_if_due, enter
 from monitel.variables import reads_variables
 from monitel_otlp._compat import LogRecordExporter, LogRecordExportResult, get_logger_provider
+from monitel_otlp.automatic import hand_over, replace_automatic
 from monitel_otlp.choices import CHOICES, check_bools, check_ranks, check_series_limit
+from monitel_otlp.config.black_box import BOX_SIZE, box_settings
 from monitel_otlp.config.launcher import is_rank_zero, launch_attributes
+from monitel_otlp.config.launchers import is_launcher
 from monitel_otlp.config.settings import resolve
 from monitel_otlp.ledger.run_ledger import RunLedger
 from monitel_otlp.metrics.series import SERIES_LIMIT
 from monitel_otlp.pipeline import EXIT_TIMEOUT, Pipeline
 from monitel_otlp.sdk.preferences import reader_preferences
-from monitel_otlp.sigterm import is_launcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -86,17 +88,24 @@ def _attach(
     headers: Mapping[str, str] | None = None,
     export_interval: float | None = None,
     protocol: str | None = None,
+    black_box: bool = True,
+    black_box_dir: str | os.PathLike[str] | None = None,
+    black_box_size: int = BOX_SIZE,
 ) -> Pipeline:
     """Return the pipeline of all exporters. The first one makes it; its arguments are those of ``configure()``."""
     global _attached
     check_ranks(ranks)
     check_bools(rank_attribute=rank_attribute, workers=workers, run_events=run_events)
     check_series_limit(series_limit)
+    box = box_settings(black_box, black_box_dir, black_box_size)
     with _lock:
         if _attached is None or _attached.ended is not None:
-            settings = resolve(endpoint, headers, export_interval, spool_dir, protocol, distributions=distributions)
+            settings = resolve(
+                endpoint, headers, export_interval, spool_dir, protocol, distributions=distributions, black_box=box
+            )
             launch = launch_attributes()
             silent = ranks == "zero" and not is_rank_zero(launch)
+            early = replace_automatic()
             resource = Resource.create(launch)
             kept = not silent and not is_launcher(sys.orig_argv)
             _attached = Pipeline(
@@ -112,6 +121,7 @@ def _attach(
             if not silent:
                 atexit.unregister(_attached.shutdown)  # it would run before the shutdown of an earlier provider
                 _hand_over_at_exit(_attached, run_events=run_events)
+                hand_over(early, _attached)
         return _attached
 
 
@@ -183,8 +193,9 @@ class MetricExporter(_Attached, SDKMetricExporter):
 
     Args:
         **arguments: ``endpoint``, ``headers``, ``export_interval``, ``spool_dir``, ``protocol``, ``distributions``,
-            ``ranks``, ``rank_attribute``, ``workers``, ``series_limit`` and ``run_events``, with the same variables, as
-            for :func:`monitel_otlp.configure`. All exporters use the arguments of the first one.
+            ``ranks``, ``rank_attribute``, ``workers``, ``series_limit``, ``run_events``, ``black_box``,
+            ``black_box_dir`` and ``black_box_size``, with the same variables, as for
+            :func:`monitel_otlp.configure`. All exporters use the arguments of the first one.
 
     Example:
         >>> from opentelemetry.sdk.metrics import MeterProvider

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Literal
 
 from monitel.variables import BOOLEAN, Variable, one_of
 from monitel_otel import check_limits
+from monitel_otlp.config.black_box import LEAST_BOX_SIZE, box_settings, check_box_size
 from monitel_otlp.config.settings import DISTRIBUTIONS, spool_folder
 from monitel_otlp.sigterm import check_sigterm
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 RANKS = ("all", "zero")
 
@@ -82,6 +84,10 @@ def _at_least_one(check: Callable[[int], None]) -> Variable:
     return Variable(parse, "an int of at least 1")
 
 
+def _box_folder(text: str) -> Path | None:
+    return box_settings(black_box_dir=text).folder
+
+
 #: The variable of each argument of ``configure()``. A str is the name of the standard variable that has the value, or
 #: the reason why there is none.
 CHOICES: dict[str, Variable | str] = {
@@ -106,4 +112,7 @@ CHOICES: dict[str, Variable | str] = {
     "series_limit": _at_least_one(check_series_limit),
     "run_events": BOOLEAN,
     "system": BOOLEAN,
+    "black_box": BOOLEAN,
+    "black_box_dir": Variable(_box_folder, "the path of a folder, which may be new"),
+    "black_box_size": Variable(lambda text: check_box_size(int(text)), f"a number of bytes, at least {LEAST_BOX_SIZE}"),
 }

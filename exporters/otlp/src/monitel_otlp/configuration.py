@@ -17,15 +17,19 @@ from monitel.run_events import enter
 from monitel.variables import reads_variables
 from monitel_otel import BUDGET, check_limits
 from monitel_otlp._compat import get_logger_provider, is_set, set_global_providers
+from monitel_otlp.automatic import hand_over, keep, replace_automatic
 from monitel_otlp.choices import CHOICES, check_bools, check_logging_level, check_ranks, check_series_limit
+from monitel_otlp.config.black_box import BOX_SIZE, box_settings
 from monitel_otlp.config.host import host_attributes
 from monitel_otlp.config.launcher import is_rank_zero, launch_attributes
+from monitel_otlp.config.launchers import is_launcher
 from monitel_otlp.config.settings import resolve
 from monitel_otlp.ledger.run_ledger import RunLedger
 from monitel_otlp.log_handler import LogHandler
 from monitel_otlp.metrics.series import SERIES_LIMIT
 from monitel_otlp.pipeline import Pipeline
-from monitel_otlp.sigterm import check_sigterm, handle_sigterm, is_launcher
+from monitel_otlp.sigterm import check_sigterm, handle_sigterm
+from monitel_otlp.spool.folder import AVAILABLE, UNAVAILABLE
 from monitel_otlp.traces.budget import warn_if_too_large
 from monitel_otlp.traces.ids import StepTraces
 
@@ -37,6 +41,7 @@ _log = logging.getLogger("monitel.otlp")
 _DISTRIBUTION = {"telemetry.distro.name": "monitel-otlp", "telemetry.distro.version": monitel.__version__}
 
 _current: Pipeline | None = None
+_automatically = False  # during configure_automatically()
 _own_providers: list[object] = []  # the global providers that were set here
 
 
@@ -64,6 +69,9 @@ def configure(
     series_limit: int = SERIES_LIMIT,
     run_events: bool = True,
     system: bool = False,
+    black_box: bool = True,
+    black_box_dir: str | os.PathLike[str] | None = None,
+    black_box_size: int = BOX_SIZE,
 ) -> Pipeline:
     """Export every closed window, every event and the application's OpenTelemetry data to an OTLP endpoint.
 
@@ -79,9 +87,11 @@ def configure(
         service_name: ``service.name``. Default: OTEL_SERVICE_NAME.
         endpoint: Base URL such as ``"http://localhost:4318"``; ``/v1/metrics`` and so on are appended. If neither
             the argument nor a variable is given, everything goes to the spool under ``monitel-runs/``.
-        protocol: ``"http/protobuf"`` or ``"grpc"``. Default: OTEL_EXPORTER_OTLP_PROTOCOL, or HTTP.
+        protocol: ``"http/protobuf"``, or ``"grpc"``, which needs the extra ``monitel-otlp[grpc]``. Default:
+            OTEL_EXPORTER_OTLP_PROTOCOL, or HTTP.
         headers: Added to each request, e.g. a token. They are never written to disk or logged.
-        export_interval: Seconds between two exports. Default: OTEL_METRIC_EXPORT_INTERVAL, or 5 seconds.
+        export_interval: Seconds between two exports. Default: OTEL_METRIC_EXPORT_INTERVAL, or 5 seconds, and once a
+            minute for values of instruments and counters if there are no windows.
         resource_attributes: Added to OTEL_RESOURCE_ATTRIBUTES and to the attributes of the launcher (rank, run).
         resource: Replaces all other resource attributes.
         spool_dir: The folder in which the spool folder of this process is made. Default: ``$XDG_STATE_HOME/monitel``.
@@ -110,6 +120,12 @@ def configure(
         system: Export CPU, memory and I/O of the process and of the host, and the state of NVIDIA GPUs, except in
             launchers. Requires ``opentelemetry-instrumentation-system-metrics``, for GPUs ``nvidia-ml-py``. Metrics of
             the host are exported by the process with local rank 0.
+        black_box: Keep what is not delivered yet in memory that outlives the process, about a second old. If the
+            process is killed, the next process of this user on the machine, ``monitel run`` or ``replay`` delivers it.
+        black_box_dir: The folder in which the box of this process is made: in memory, or on a local disk. Default:
+            ``/dev/shm/monitel-<user id>``, else ``$XDG_RUNTIME_DIR/monitel-<user id>``, if they are in memory.
+        black_box_size: Bytes that the box may use, at least 64 KiB. It grows on demand, to at most 1 % of the free
+            space, and not where a memory limit of the process (cgroup) is near.
 
     Returns:
         The pipeline, a context manager. It shuts down automatically at exit.
@@ -117,7 +133,8 @@ def configure(
     Raises:
         TypeError: An argument has a wrong type.
         ValueError: The endpoint is not a base URL, the interval is not positive, protocol, ranks or distributions are
-            unknown, ``spool_dir`` is a file, ``span_budget``, ``span_steps`` or ``series_limit`` is below 1, a text
+            unknown, ``protocol="grpc"`` without the packages for it, ``spool_dir`` or ``black_box_dir`` is a file,
+            ``black_box_size`` is below 64 KiB, ``span_budget``, ``span_steps`` or ``series_limit`` is below 1, a text
             cannot be encoded in UTF-8, an int does not fit in 64 bits, or ``sigterm=True`` outside the main thread.
 
     Example:
@@ -137,18 +154,20 @@ def configure(
     check_series_limit(series_limit)
     check_logging_level(logging_level)
     check_sigterm(sigterm)
-    settings = resolve(endpoint, headers, export_interval, spool_dir, protocol, distributions=distributions)
+    box = box_settings(black_box, black_box_dir, black_box_size)
+    settings = resolve(
+        endpoint, headers, export_interval, spool_dir, protocol, distributions=distributions, black_box=box
+    )
     launch = launch_attributes()
     silent = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true" or (
         ranks == "zero" and not is_rank_zero(launch)
     )
-    if _current is not None:
+    if (early := replace_automatic()) is None and _current is not None:
         _current.shutdown()
-    if settings.offline and not silent and not settings.problems:
+    if settings.offline and not silent and not settings.problems and not _automatically:
         what = "telemetry goes" if not settings.endpoints else f"{' and '.join(settings.offline)} go"
-        _log.warning(
-            "no OTLP endpoint is set: %s to %s; set OTEL_EXPORTER_OTLP_ENDPOINT to send it", what, settings.spool_dir
-        )
+        place = f"to {settings.spool_dir}" if AVAILABLE else f"nowhere, because {UNAVAILABLE}"
+        _log.warning("no OTLP endpoint is set: %s %s; set OTEL_EXPORTER_OTLP_ENDPOINT to send it", what, place)
     resource = _resource(service_name, resource_attributes, resource)
     on_points = {name: launch[name] for name in ("training.rank",) if name in launch}
     if on_points and not rank_attribute and "service.instance.id" in resource.attributes:
@@ -177,7 +196,29 @@ def configure(
         handle_sigterm(_current, sigterm)
         if not is_launcher(sys.orig_argv):
             enter(_current, enabled=run_events, ends_run=True)
+        hand_over(early, _current)
     return _current
+
+
+def configure_automatically() -> Pipeline:
+    """Make a pipeline from the variables, without code in the program, for ``monitel run``.
+
+    Its providers do not become the global ones, so a program can set its providers. If the program makes a pipeline
+    itself, by :func:`configure` or by the exporters of this package, that one takes the place of this one.
+    """
+    global _automatically
+    _automatically = True
+    try:
+        pipeline = configure()
+    finally:
+        _automatically = False
+    keep(pipeline)
+    return pipeline
+
+
+def describe_process() -> Resource:
+    """Return the resource that a pipeline of this process would have without arguments."""
+    return _resource(None, None, None)
 
 
 def _report_system(pipeline: Pipeline, *, host: bool) -> None:
@@ -267,6 +308,8 @@ def _set_globals(pipeline: Pipeline) -> None:
     OpenTelemetry allows each provider to be set only once. After a second ``configure()``, as in a notebook, the
     providers of the first pipeline would still receive data that is never delivered, so they are replaced.
     """
+    if _automatically:
+        return
     pairs = [
         (metrics.get_meter_provider(), pipeline.meter_provider),
         (get_logger_provider(), pipeline.logger_provider),

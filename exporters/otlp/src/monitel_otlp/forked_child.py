@@ -10,6 +10,8 @@ from uuid import uuid4
 
 from opentelemetry.sdk.resources import Resource
 
+from monitel.fork import register_at_fork
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -34,7 +36,7 @@ def register_fork_hooks(
 
         return call
 
-    os.register_at_fork(before=hook(before), after_in_parent=hook(in_parent), after_in_child=hook(in_child))
+    register_at_fork(before=hook(before), after_in_parent=hook(in_parent), after_in_child=hook(in_child))
 
 
 def child_resource(resource: Resource) -> Resource:

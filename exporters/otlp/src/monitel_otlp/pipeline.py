@@ -18,7 +18,7 @@ from monitel.before_flush import register as call_before_flush
 from monitel.before_flush import unregister as stop_before_flush
 from monitel.exit import finalize
 from monitel.readings import own_waits
-from monitel.run_events import leave, preempt
+from monitel.run_events import leave, preempt, withdraw
 from monitel.sigterm import check as check_sigterm
 from monitel_otlp._compat import NoOpLoggerProvider
 from monitel_otlp.accounting import Account, Accounting
@@ -28,6 +28,7 @@ from monitel_otlp.exit_summary import print_exit_summary
 from monitel_otlp.forked_child import child_resource, is_data_loader_worker, register_fork_hooks
 from monitel_otlp.ledger.last_line import print_last_line
 from monitel_otlp.metrics.series import SERIES_LIMIT
+from monitel_otlp.summary.process_report import report_end
 from monitel_otlp.threads.pacing import low_latency
 
 if TYPE_CHECKING:
@@ -41,7 +42,9 @@ if TYPE_CHECKING:
     from monitel_otlp._compat import APILoggerProvider
     from monitel_otlp.config.settings import Settings
     from monitel_otlp.ledger.run_ledger import RunLedger
+    from monitel_otlp.ledger.run_time import RunTime
     from monitel_otlp.traces.span_queue import QueuedSpans, SpanSettings
+    from monitel_otlp.values.latest import Latest
 
 _log = logging.getLogger("monitel.otlp")
 
@@ -109,6 +112,7 @@ class Pipeline:
         self._ending_thread: int | None = None
         self._over = Event()
         self._held = False
+        self._quiet = False
         self.at_end: list[Callable[[], object]] = []
         self.ended: bool | None = True if silent else None
         self._run_ledger = run_ledger
@@ -120,12 +124,12 @@ class Pipeline:
             self.meter_provider = self._engine.providers.meter_provider
             self.logger_provider = self._engine.providers.logger_provider
             self.tracer_provider = self._engine.providers.tracer_provider
-        self._handle = monitel.register_event_handler(self._take)
+        self._handle = monitel.register_event_handler(self.take)
         if self._ranges is not None:
             self._ranges.listen()
         self._register_end()
         if run_ledger is not None:
-            run_ledger.start()
+            run_ledger.start(self._latest)
 
     @property
     def engine(self) -> Engine | None:
@@ -214,6 +218,34 @@ class Pipeline:
         self._shut_down(timeout, in_signal_handler=True)
         return self.ended is not None or self._ending_thread != get_ident()
 
+    def give_way(self, *, discard: bool) -> bool:
+        """End, because the program makes another pipeline, which continues the run. Nothing is printed.
+
+        Args:
+            discard: Try to end without a trace, as if this pipeline had not been made. That is possible before the
+                first request. Otherwise the items so far are delivered, and the open windows closed.
+
+        Returns:
+            True if the items so far are discarded.
+        """
+        self._quiet = True
+        engine = self._engine
+        discarded = discard and engine is not None and engine.discard()
+        withdraw(self, again=discarded)
+        if not discarded:
+            self.shutdown()
+        elif self._ending.acquire(blocking=False):
+            self._end_discarded()
+        return discarded
+
+    def take(self, event: monitel.Event) -> None:
+        """Take one event, in the thread that logs it; a handler of monitel. The event may have been logged earlier."""
+        engine = self.engine_for("metrics" if event.window is not None else "logs")
+        if engine is not None:
+            engine.take(event)
+        elif self._is_worker and isinstance(event, monitel.LoggedNumbers):
+            self._accounting.lose("metrics", _WORKER, len(event.data))
+
     def __enter__(self) -> Pipeline:  # noqa: PYI034  typing.Self is 3.11's
         return self
 
@@ -265,20 +297,54 @@ class Pipeline:
         monitel.unregister_event_handler(self._handle)
         if self._run_ledger is not None:
             self._run_ledger.finish(max(_LEDGER_SHARE * timeout, _LEAST_LEDGER))
-        if engine is not None:
+        if engine is not None and not self._quiet:
             self._print_summary(engine)
         for action in self.at_end:  # after a SIGTERM the last one does not return
             action()
         return complete and not self.dropped
 
+    def _end_discarded(self) -> None:
+        try:
+            if self._ranges is not None:
+                self._ranges.close()
+            monitel.unregister_event_handler(self._handle)
+            if self._run_ledger is not None:
+                self._run_ledger.finish(_LEAST_LEDGER)
+            for action in self.at_end:
+                action()
+        except Exception:
+            _log.exception("the shutdown of telemetry failed")
+        finally:
+            self._accounting.close(encoded=False)
+            self.ended = True
+            self._over.set()
+
     def _print_summary(self, engine: Engine) -> None:
         accounts = self.account()
         if engine.providers is None and not any(each.recorded for each in accounts.values()):
             return  # attached, in a launcher or another program with the same environment variables
+        spool_dir, run_time = self._settings.spool_dir, self._run_time
         offline, stored = not self._settings.endpoints, engine.delivery.stored
-        print_exit_summary(accounts, self._settings.spool_dir, offline=offline, stored=stored)
-        if self._run_ledger is not None:
-            print_last_line(self._run_ledger.run_time)
+        reported = report_end(
+            self._resource.attributes,
+            engine.series,
+            accounts,
+            run_time,
+            member=self._rank_check.member,
+            spool_dir=spool_dir,
+            offline=offline,
+            stored=stored,
+        )
+        if not reported or self.dropped:  # else the summary of monitel run suffices
+            print_exit_summary(accounts, spool_dir, offline=offline, stored=stored)
+        if not reported:
+            print_last_line(run_time)
+
+    def _run_time(self) -> RunTime | None:
+        return None if self._run_ledger is None else self._run_ledger.run_time()
+
+    def _latest(self) -> Latest | None:
+        return None if self._engine is None else self._engine.latest()
 
     def engine_for(self, signal: str) -> Engine | None:
         """Return the engine for an item of this signal; None if the item is dropped, which is counted here."""
@@ -286,13 +352,6 @@ class Pipeline:
         if engine is None and self._is_worker:
             self._accounting.lose(signal, _WORKER, 1)
         return engine
-
-    def _take(self, event: monitel.Event) -> None:
-        engine = self.engine_for("metrics" if event.window is not None else "logs")
-        if engine is not None:
-            engine.take(event)
-        elif self._is_worker and isinstance(event, monitel.LoggedNumbers):
-            self._accounting.lose("metrics", _WORKER, len(event.data))
 
     def _first_range(self) -> bool:
         """Make the engine of a forked child when its first range ends; return True if there is an engine now."""
@@ -322,12 +381,13 @@ class Pipeline:
             self._start_in_child()
 
     def _make_engine(self, *, attached: bool, leftovers: bool = False) -> Engine:
-        rank = RankCheck(self._resource.attributes.get("training.rank", self._point_attributes.get("training.rank")))
+        rank = self._resource.attributes.get("training.rank", self._point_attributes.get("training.rank"))
+        self._rank_check = check = RankCheck(rank)
 
         def each_round() -> None:
             check_sigterm()
             if not attached:  # else the resource is the application's
-                rank.check()
+                check.check()
 
         return Engine(
             self._settings,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from contextlib import suppress
 from threading import Thread, current_thread, main_thread
@@ -12,21 +11,11 @@ from typing import TYPE_CHECKING, Literal
 import monitel
 from monitel.run_events import preempt
 from monitel.sigterm import SigtermHandler, is_default
+from monitel_otlp.config.launchers import is_launcher
 from monitel_otlp.pipeline import EXIT_TIMEOUT
 
 if TYPE_CHECKING:
     from monitel_otlp.pipeline import Pipeline
-
-#: Programs and modules that start training processes, forward SIGTERM to them, and record no telemetry.
-LAUNCHERS = {
-    *("torchrun", "torch.distributed.run", "torch.distributed.launch"),
-    *("accelerate", "accelerate-launch", "accelerate.commands.launch", "accelerate.commands.accelerate_cli"),
-    *("deepspeed", "deepspeed.launcher.runner", "deepspeed.launcher.launch"),
-    *("fabric", "lightning", "lightning.fabric.cli", "lightning_fabric.cli"),
-}
-
-_MODULE = re.compile(r"-[bBdEhiIOPqsSuvx]*m(.*)", re.DOTALL)
-
 
 def check_sigterm(sigterm: object) -> None:
     """Check the ``sigterm`` argument.
@@ -56,28 +45,10 @@ def handle_sigterm(pipeline: Pipeline, sigterm: bool | Literal["auto"]) -> None:
         pipeline.at_end.append(handler.uninstall)
 
 
-def is_launcher(arguments: list[str]) -> bool:
-    """Return True if a command line starts a launcher of training processes, such as torchrun's agent.
-
-    Args:
-        arguments: The interpreter and its arguments, as in ``sys.orig_argv``.
-    """
-    remaining = iter(arguments[1:])
-    for argument in remaining:
-        if argument in {"-X", "-W"}:
-            next(remaining, None)
-        elif module := _MODULE.fullmatch(argument):
-            return (module[1] or next(remaining, "")) in LAUNCHERS
-        elif not argument.startswith("-") or argument == "-":
-            return os.path.basename(argument) in LAUNCHERS  # noqa: PTH119  a name, not a path
-        elif argument.startswith("-c"):
-            return False
-    return False
-
-
 def _flush(pipeline: Pipeline, timeout: float) -> None:
     """Flush in another thread, because this thread may hold a lock that the flush needs."""
-    preempt()
+    if os.getpid() != 1:  # process 1 of a container lives on
+        preempt()
 
     def flush() -> None:
         try:

@@ -10,7 +10,7 @@ from exporters.otlp.tests.commands.spooled_run import Events, Printed, events_re
 
 import monitel_otlp.spool.spool
 from monitel_otlp.__main__ import main
-from monitel_otlp.spool.raw_segment import encode_block
+from monitel_otlp.spool.raw_segment import encode_blocks
 from monitel_otlp.spool.spool import Spool
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def raw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(monitel_otlp.spool.spool, "_default_decoders", lambda: {"events": Events})
     with closing(Spool(tmp_path / "runs" / "spool")) as spool:
         spool.append(events_request([0]))
-        spool.append_raw("logs", ("events",), [block for number in range(1, 19) for block in encode_block([number])])
+        spool.append_raw("logs", ("events",), [block for number in range(1, 19) for block in encode_blocks([number])])
         spool.append(events_request([19]))
     return tmp_path / "runs"
 

@@ -20,7 +20,7 @@ import monitel
 import monitel_otlp
 from monitel_otlp.__main__ import main
 from monitel_otlp.messages.request import SIGNALS
-from monitel_otlp.spool.raw_segment import encode_block
+from monitel_otlp.spool.raw_segment import encode_blocks
 from monitel_otlp.spool.spool import Spool
 
 if TYPE_CHECKING:
@@ -221,7 +221,7 @@ def test_lock_of_the_spool_is_reported(
 def test_raw_segments_are_reported(examine: Callable[..., Sections], tmp_path: Path) -> None:
     """Items that were not encoded before an exit wait for replay as well."""
     with closing(Spool(tmp_path / "monitel-runs" / "ended")) as spool:
-        spool.append_raw("logs", ("events",), encode_block([("event", 1)]))
+        spool.append_raw("logs", ("events",), encode_blocks([("event", 1)]))
     assert "python -m monitel_otlp replay" in examine(status=1)["all signals"]["spool"]
 
 

@@ -15,7 +15,7 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 import pytest
-from exporters.otlp.tests.checks import wait_until
+from exporters.otlp.tests.checks import PROTOCOLS, wait_until
 from exporters.otlp.tests.inbox import DEADLINE, Answer
 from exporters.otlp.tests.scripts import finish, started
 from exporters.otlp.tests.spools import folders, spooled
@@ -265,7 +265,7 @@ def test_seed_determines_samples_and_ranks(receiver: Receiver, run: Run) -> None
     assert first[3] != other[3]
 
 
-@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_simulation_without_an_endpoint_is_spooled(run: Run, tmp_path: Path, protocol: str) -> None:
     """Each rank has a spool, the exit status is 0, and the output has the command that delivers them."""
     ended = run(*COMMAND, *SMALL, "--protocol", protocol)

@@ -146,7 +146,7 @@ def trained(variables: Mapping[str, str]) -> tuple[str, list[FrozenRequest]]:
             stat.add(1)
             stat.flush()
             monitel.emit("epoch")
-            pipeline.shutdown(0.5)
+            pipeline.shutdown(5.0)
             output.write(repr(pipeline) + repr(vars(pipeline)) + repr(pipeline.endpoints) + repr(pipeline.dropped))
         finally:
             logging.getLogger().removeHandler(handler)

@@ -118,7 +118,7 @@ def test_name_that_is_not_utf8_is_escaped(monkeypatch: pytest.MonkeyPatch, recei
     launch(monkeypatch, {"JOB_NAME": "tr\udce4in"})
     pipeline = start()
     record()
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     assert ["tr\\udce4in"] == [point.resource["training.run.id"] for point in receiver.points("loss.count")]
 
 
@@ -127,7 +127,7 @@ def test_resource_has_the_attributes(monkeypatch: pytest.MonkeyPatch, receiver: 
     launch(monkeypatch, TORCHRUN)
     pipeline = start(service_name="train")
     record()
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     (point,) = receiver.points("loss.count")
     (event,) = receiver.records("epoch")
     expected = attributes("run-7", 2, 13, 5, 16, 1)
@@ -142,7 +142,7 @@ def test_arguments_override_the_launcher(monkeypatch: pytest.MonkeyPatch, receiv
     launch(monkeypatch, TORCHRUN)
     pipeline = start(resource_attributes={"training.run.id": "baseline"})
     record()
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     (point,) = receiver.points("loss.count")
     assert ("baseline", 13) == (point.resource["training.run.id"], point.resource["training.rank"])
 
@@ -160,7 +160,7 @@ def test_points_have_the_rank_if_needed(
     launch(monkeypatch, {"RANK": "3"})
     pipeline = start(**arguments)
     record()
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     assert [3] == [point.attributes["training.rank"] for point in receiver.points("loss.count")]
 
 
@@ -173,7 +173,7 @@ def test_rank_attribute_of_a_stat_is_kept(monkeypatch: pytest.MonkeyPatch, recei
         stat.add(1)
         stat.flush()
         del stat
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     found = [(point.attributes["training.rank"], point.value) for point in receiver.points("loss.count")]
     assert [(3, 2), (7, 1)] == sorted(found)[-2:]
 
@@ -182,7 +182,7 @@ def test_points_have_no_rank_without_a_launcher(receiver: Receiver, start: Start
     """The rank is unknown even if it was asked for."""
     pipeline = start(rank_attribute=True)
     record()
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     assert ["training.rank" in point.attributes for point in receiver.points("loss.count")] == [False]
 
 
@@ -198,7 +198,7 @@ def test_other_ranks_export_nothing_with_ranks_zero(
     pipeline = start(ranks="zero")
     record()
     pipeline.meter_provider.get_meter("mine").create_counter("mine").add(1)
-    assert pipeline.force_flush(1)
+    assert pipeline.force_flush(60)
     assert pipeline.shutdown()
     assert ([], [], "") == (receiver.requests, folders(tmp_path), capsys.readouterr().err)
 
@@ -211,7 +211,7 @@ def test_rank_zero_exports_with_ranks_zero(
     launch(monkeypatch, {"RANK": rank} if rank else {})
     pipeline = start(ranks="zero")
     record()
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     assert [1] == receiver.values("loss.count")
 
 
@@ -229,7 +229,7 @@ def test_unsupported_ranks_are_refused_with_advice(receiver: Receiver, start: St
     with pytest.raises(ValueError, match=f"^{re.escape(advice)}$"):
         start(ranks=ranks)
     record()
-    assert running.force_flush(10)
+    assert running.force_flush(60)
     assert [1] == receiver.values("loss.count")
 
 
@@ -240,7 +240,7 @@ print(TracerProvider().resource.attributes["training.rank"])
 CONFIGURE = """\
 pipeline = monitel_otlp.configure(endpoint=sys.argv[1])
 monitel.emit("epoch")
-assert pipeline.force_flush(10)
+assert pipeline.force_flush(60)
 """
 
 

@@ -105,7 +105,7 @@ def test_unknown_rank_may_be_known_not_to_be_zero(
     assert expected == is_rank_zero(launch_attributes())
     pipeline = start(ranks="zero")
     monitel.emit("epoch")
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     assert expected == bool(receiver.records("epoch"))
 
 
@@ -115,7 +115,7 @@ def test_rank_of_torch_takes_precedence(monkeypatch: pytest.MonkeyPatch, receive
     initialize(monkeypatch, 3, 4)
     pipeline = start()
     monitel.emit("epoch")
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     (record,) = receiver.records("epoch")
     assert (3, 4) == (record.resource["training.rank"], record.resource["training.world_size"])
 
@@ -156,11 +156,11 @@ def test_warning_if_torch_reports_another_rank(
     """One warning names both ranks and what to do."""
     launch(monkeypatch, variables)
     pipeline = start(**arguments)
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     assert [] == warnings_with(caplog, WARNING)
     initialize(monkeypatch, 2, 4)
     for _ in range(3):
-        assert pipeline.force_flush(10)
+        assert pipeline.force_flush(60)
     message = (
         "torch.distributed reports rank 2 of 4, but the telemetry of this process has {}: call configure() after "
         "init_process_group(), or start the ranks with torchrun"

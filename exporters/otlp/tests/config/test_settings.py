@@ -46,7 +46,7 @@ def test_headers_are_sent(
         monkeypatch.setenv(name, value)
     pipeline = start(headers=headers)
     monitel.emit("event")
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     assert (expected or {"tenant": "logs"}).items() <= receiver.of("logs")[0].headers.items()
     assert (expected or {"tenant": "all"}).items() <= receiver.of("metrics")[0].headers.items()
 
@@ -98,7 +98,7 @@ def test_compression_is_honoured(
     pipeline = start()
     receiver.answer("logs", Answer(503))
     monitel.emit("event")
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     expected = {"none": None}.get(compression, compression)
     assert [expected] * 2 == [request.headers.get("content-encoding") for request in receiver.of("logs")]
     assert None is receiver.of("metrics")[0].headers.get("content-encoding")
@@ -113,7 +113,7 @@ def test_endpoint_is_read_from_the_environment(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", f"{receiver.url}/own/logs")
     pipeline = start(endpoint=None)
     monitel.emit("event")
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     assert {"/base/v1/metrics", "/own/logs"} == {request.path for request in receiver.requests}
 
 
@@ -123,7 +123,7 @@ def test_argument_is_a_base_url(receiver: Receiver, start: Start, monkeypatch: p
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "http://127.0.0.1:9/other")
     pipeline = start(endpoint=receiver.url + suffix)
     monitel.emit("event")
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     base = suffix.rstrip("/")
     assert {f"{base}/v1/metrics", f"{base}/v1/logs"} == {request.path for request in receiver.requests}
 
@@ -135,7 +135,7 @@ def test_service_name_and_attributes_are_in_the_resource(
     monkeypatch.setenv("OTEL_SERVICE_NAME", "variable")
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "team=a,run=1")
     for arguments in ({}, {"service_name": "argument", "resource_attributes": {"run": 2}}):
-        assert start(**arguments).force_flush(10)
+        assert start(**arguments).force_flush(60)
     first, second = (receiver.points("monitel.queue.size")[index].resource for index in (0, -1))
     assert {"service.name": "variable", "team": "a", "run": "1"}.items() <= first.items()
     assert {"service.name": "argument", "team": "a", "run": 2}.items() <= second.items()
@@ -159,7 +159,7 @@ def test_bytes_that_are_not_utf8_are_escaped(
     """A variable may hold any bytes; a lone surrogate is escaped without a warning."""
     monkeypatch.setenv("OTEL_SERVICE_NAME", "tr\udce4in")
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "team=\udcff,gr\udcfcn=1")
-    assert start().force_flush(10)
+    assert start().force_flush(60)
     resource = receiver.points("monitel.queue.size")[0].resource
     assert {"service.name": "tr\\udce4in", "team": "\\udcff", "gr\\udcfcn": "1"}.items() <= resource.items()
     assert "" == caplog.text
@@ -222,7 +222,7 @@ def test_invalid_argument_does_not_end_the_running_pipeline(receiver: Receiver, 
     with pytest.raises(ValueError, match="endpoint"):
         monitel_otlp.configure(endpoint="typo")
     monitel.emit("event")
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     assert ["event"] == receiver.record_names()
 
 

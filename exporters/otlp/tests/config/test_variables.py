@@ -41,6 +41,9 @@ VALUES: dict[str, tuple[str, object]] = {
     "series_limit": ("50000", 50_000),
     "run_events": ("off", False),
     "system": ("true", True),
+    "black_box": ("off", False),
+    "black_box_dir": ("/dev/shm/boxes", Path("/dev/shm/boxes")),
+    "black_box_size": ("65536", 65_536),
 }
 WRONG = {
     "spool_dir": [__file__, f"{__file__}/below"],
@@ -51,6 +54,8 @@ WRONG = {
     "span_budget": ["0", "-1", "many", "1.5", "9" * 5000],
     "span_steps": ["0", "1e3"],
     "series_limit": ["0", "2,000"],
+    "black_box_dir": [__file__, f"{__file__}/below"],
+    "black_box_size": ["65535", "-1", "4M", "1e6"],
 }
 WITH_VARIABLE = [name for name, variable in CHOICES.items() if isinstance(variable, Variable)]
 
@@ -77,6 +82,7 @@ def test_variable_has_the_value_of_its_argument(monkeypatch: pytest.MonkeyPatch,
     """The text is converted to the type of the argument."""
     text, value = VALUES[name]
     monkeypatch.delenv("MONITEL_RUN_EVENTS")
+    monkeypatch.delenv("MONITEL_BLACK_BOX_DIR")
     monkeypatch.setenv(f"MONITEL_{name.upper()}", text)
     found = read_variables(CHOICES, dict.fromkeys(CHOICES))
     assert {name: value} == found

@@ -5,17 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from exporters.otlp.tests.inbox import DEADLINE
+from exporters.otlp.tests.inbox import DEADLINE, Answer
 from exporters.otlp.tests.producers import run_together
 from exporters.otlp.tests.receiver import Receiver
 from exporters.otlp.tests.spools import folders, spooled
 
 import monitel
+from monitel_otlp.config.black_box import BoxSettings
 from monitel_otlp.delivery.leftovers import Leftovers
 from monitel_otlp.spool.spool import Spool
 
 if TYPE_CHECKING:
     import pytest
+    from exporters.otlp.tests.inbox import Request
     from exporters.otlp.tests.pipelines import Start
     from exporters.otlp.tests.scripts import Run
 
@@ -33,6 +35,11 @@ def numbers(receiver: Receiver) -> list[int]:
     return [record.attributes["number"] for record in receiver.records("left")]
 
 
+def is_left(request: Request) -> bool:
+    """Return True if a request has events of the earlier process."""
+    return request.signal == "logs" and b"left" in request.body
+
+
 def closed_port() -> int:
     """Return a port that refuses connections until a backend is started on it."""
     with Receiver() as closed:
@@ -42,7 +49,7 @@ def closed_port() -> int:
 def test_next_pipeline_delivers_leftovers(train: Run, start: Start, tmp_path: Path) -> None:
     """Encoded requests and raw items arrive once with the resource of their process, and are not in the account."""
     port = closed_port()
-    train(LEFT, f"http://127.0.0.1:{port}", 25_000)
+    train(LEFT, f"http://127.0.0.1:{port}", 25_000, env={"MONITEL_BLACK_BOX": "0"})  # which wakes the encoder early
     assert list((tmp_path / "spool").rglob("*.raw"))
     with Receiver(port) as receiver:
         pipeline = start(endpoint=receiver.url, spool_dir=tmp_path / "spool")
@@ -71,13 +78,16 @@ def test_leftovers_of_another_endpoint_stay(train: Run, receiver: Receiver, star
 
 
 def test_leftovers_wait_until_the_backend_accepts_a_request(train: Run, start: Start, tmp_path: Path) -> None:
-    """No leftovers are sent to a backend that is away."""
+    """No leftovers are sent to a backend that is away, or that refuses the requests of this pipeline."""
     port = closed_port()
     train(LEFT, f"http://127.0.0.1:{port}", 10)
-    pipeline = start(endpoint=f"http://127.0.0.1:{port}", spool_dir=tmp_path / "spool")
-    monitel.emit("first")
-    assert not pipeline.force_flush(0.2)
-    pipeline.shutdown()
+    with Receiver(port) as receiver:
+        receiver.rule(lambda request: None if is_left(request) else Answer(503))
+        pipeline = start(endpoint=f"http://127.0.0.1:{port}", spool_dir=tmp_path / "spool")
+        monitel.emit("first")
+        assert not pipeline.force_flush(0.5)
+        pipeline.shutdown()
+        assert not list(filter(is_left, receiver.requests))
     assert 10 == spooled(tmp_path / "spool")[1].count("left")
 
 
@@ -126,7 +136,7 @@ def test_threads_that_start_it_together_start_one_thread(tmp_path: Path) -> None
 
     for number in range(100):
         (tmp_path / "20260101-000000-1-mark").mkdir(exist_ok=True)
-        leftovers = Leftovers(tmp_path / "own", "mark", make_transports)
-        run_together(*[leftovers.start] * 4)
+        leftovers = Leftovers(tmp_path / "own", "mark", make_transports, BoxSettings(enabled=False))
+        run_together(*[leftovers.deliver] * 4)
         leftovers._thread.join(DEADLINE)
         assert number + 1 == len(made)

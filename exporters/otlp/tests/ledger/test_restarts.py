@@ -25,20 +25,25 @@ if TYPE_CHECKING:
 SECOND = 10**9
 NEAR = 0.15  # seconds; a killed process has lost less than two heartbeats
 
-#: Steps of 40 ms from the first argument on, with heartbeats in short intervals. It prints the duration of each step.
+#: Steps of 40 ms from the first argument on, with heartbeats in short intervals. It prints the time of each step since
+#: the last one: whatever a busy machine adds is in one of them.
 STEPS = """\
 from monitel_otlp.ledger import run_ledger
 run_ledger.HEARTBEAT = 0.03
 pipeline = monitel_otlp.configure(spool_dir="spool")
 first, after, killed = map(int, sys.argv[1:4])
+begin = globals().get("begin", time.monotonic())
 for step in range(first, after):
-    begin = time.monotonic()
     monitel.set_step(step)
     time.sleep(0.04)
     if step == killed:
         time.sleep(0.1)
+    end = time.monotonic()
+    print(step, end - begin, flush=True)
+    begin = end
+    if step == killed:
+        print(-1, time.time(), flush=True)
         os.kill(os.getpid(), 9)
-    print(step, time.monotonic() - begin, flush=True)
 """
 
 NEVER = -1
@@ -77,12 +82,14 @@ def test_killed_run_continues_at_a_lower_step(train: Run, tmp_path: Path) -> Non
     run = the_run(tmp_path)
     assert ("run-7", 2, True) == (run.run, run.attempts, run.ended)
     steps = durations(first.stdout)
-    lost = sum(duration for step, duration in steps.items() if step >= 110) + 0.14  # and the unfinished one
-    assert lost == pytest.approx(seconds(run, "lost"), abs=NEAR)
+    unstored = steps.pop(-1) - alone.last_ns / SECOND  # after the last heartbeat
+    assert -0.01 < unstored < limit(NEAR)
+    lost = sum(duration for step, duration in steps.items() if step >= 110) - unstored
+    assert lost == pytest.approx(seconds(run, "lost"), abs=NEAR / 3)
     kept = sum(duration for step, duration in steps.items() if step < 110) + sum(durations(second.stdout).values())
     assert kept == pytest.approx(seconds(run, "step"), abs=NEAR / 3)
     assert 0 < run.activities["down"] < (end_ns - alone.last_ns)
-    assert begin_ns - alone.last_ns == pytest.approx(run.activities["down"], abs=NEAR * SECOND)
+    assert begin_ns - alone.last_ns == pytest.approx(run.activities["down"], abs=limit(NEAR) * SECOND)
     assert alone.start_ns == pytest.approx(run.start_ns, abs=SECOND / 100)
     assert abs(end_ns - run.last_ns) < SECOND
     again = train(STEPS, 115, 117, NEVER, env=RUN)
@@ -96,14 +103,14 @@ def test_killed_run_continues_at_a_lower_step(train: Run, tmp_path: Path) -> Non
 def test_automatic_count_loses_nothing(train: Run, tmp_path: Path) -> None:
     """A source that counts from 1 in each process does not make the steps of earlier attempts lost."""
     counted = STEPS.replace("monitel.set_step(step)", "sys.modules['monitel.step'].advance(step)")
-    train(counted, 1, 8, NEVER, env=RUN)
+    first = train(counted, 1, 8, NEVER, env=RUN)
     train(counted, 1, 8, NEVER, env=RUN)
     run = the_run(tmp_path)
     assert (2, False) == (run.attempts, "lost" in run.activities)
-    train(
-        STEPS, 4, 5, NEVER, env=RUN
-    )  # the first attempt has counted from the start of the run, so its steps are known
-    assert 0.16 == pytest.approx(seconds(the_run(tmp_path), "lost"), abs=0.06)
+    train(STEPS, 4, 5, NEVER, env=RUN)
+    # The first attempt has counted from the start of the run, so its steps are known.
+    lost = sum(duration for step, duration in durations(first.stdout).items() if step >= 4)
+    assert lost == pytest.approx(seconds(the_run(tmp_path), "lost"), abs=0.06)
 
 
 def test_slurm_requeue_continues_the_run(train: Run, tmp_path: Path) -> None:
@@ -240,7 +247,7 @@ run_folder.encode = encode
 """
 HANGING = """\
 from monitel_otlp.ledger import run_folder
-def open_run(*_): time.sleep(60)
+def open_run(*_): time.sleep(3600)
 from monitel_otlp.ledger import run_ledger
 run_ledger.open_run = open_run
 """
@@ -253,14 +260,13 @@ def test_full_disk_is_logged_once(train: Run, tmp_path: Path) -> None:
     assert [] == list((tmp_path / "spool" / LEDGERS).glob(f"*/{FILE}"))
 
 
+@pytest.mark.timed
 def test_hanging_disk_delays_neither_steps_nor_the_exit(train: Run) -> None:
     """Only the thread of the ledger waits for a file system that does not respond."""
-    begin = time.monotonic()
     ended = train(HANGING + STEPS + "print('end', time.monotonic())\n", 0, 10, NEVER, env=RUN)
     *steps, end = ended.stdout.splitlines()
-    assert max(durations("\n".join(steps)).values()) < 1
+    assert max(durations("\n".join(steps)).values()) < limit(1)
     assert ended.at - float(end.split()[1]) < limit(EXIT)
-    assert ended.at - begin < 30
 
 
 def test_removed_folder_is_made_again(train: Run, tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_log_record_is_exported(receiver: Receiver, start: Start) -> None:
     """The record has time, logger, severity, text and source line, and the resource of the pipeline."""
     pipeline = start(service_name="train", logging_level="WARNING")
     train.warning("loss is %s", float("nan"))
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     (record,) = receiver.records()
     assert ("loss is nan", 13, "train") == (record.body, record.severity, record.scope)
     assert record.attributes["code.file.path"] == __file__
@@ -64,7 +64,7 @@ def test_level_becomes_a_severity_of_opentelemetry(receiver: Receiver, start: St
     """A level between two named ones has a severity between theirs."""
     pipeline = start(logging_level=logging.DEBUG)
     train.log(level, "message")
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     assert [severity] == [record.severity for record in receiver.records() if record.scope == "train"]
 
 
@@ -75,7 +75,7 @@ def test_records_below_the_level_are_not_exported(receiver: Receiver, start: Sta
     train.warning("below")
     train.error("at")
     train.critical("above")
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     assert ["at", "above"] == bodies(receiver)
 
 
@@ -84,7 +84,7 @@ def test_no_record_is_exported_without_a_level(receiver: Receiver, start: Start)
     handlers = list(logging.getLogger().handlers)
     pipeline = start()
     train.critical("here")
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     assert (handlers, []) == (logging.getLogger().handlers, bodies(receiver))
 
 
@@ -102,7 +102,7 @@ def test_exception_is_exported(receiver: Receiver, start: Start) -> None:
         raise FloatingPointError("overflow in step 7")
     except FloatingPointError:
         train.exception("step failed")
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     (record,) = receiver.records()
     assert ("step failed", 17) == (record.body, record.severity)
     assert "FloatingPointError" == record.attributes["exception.type"]
@@ -114,7 +114,7 @@ def test_exc_info_without_an_exception_adds_no_attributes(receiver: Receiver, st
     """``exc_info=True`` may be used outside of an except clause."""
     pipeline = start(logging_level="WARNING")
     train.warning("odd", exc_info=True)
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     assert [("odd", False)] == [(record.body, "exception.type" in record.attributes) for record in receiver.records()]
 
 
@@ -123,7 +123,7 @@ def test_record_has_the_ids_of_the_current_span(receiver: Receiver, start: Start
     pipeline = start(logging_level="WARNING")
     with pipeline.tracer_provider.get_tracer("mine").start_as_current_span("step"):
         train.warning("slow")
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     (span,), (record,) = receiver.spans(), receiver.records()
     assert (span.trace_id, span.span_id) == (record.trace_id, record.span_id)
 
@@ -163,7 +163,7 @@ def test_record_logged_by_an_event_handler_is_exported(receiver: Receiver, start
     pipeline = start(logging_level="WARNING")
     with monitel.register_event_handler(lambda event: train.warning("%s", event.name)):
         monitel.emit("epoch")
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     assert ["epoch"] == [record.body for record in receiver.records() if record.scope == "train"]
 
 

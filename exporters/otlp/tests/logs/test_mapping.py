@@ -81,7 +81,7 @@ def by_the_sdk(events: list[LoggedEvent]) -> list[Any]:
     records = Records(provider.get_logger(*SCOPE))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for event, step, context, inside, observed_ns in events:
+        for event, step, context, inside, observed_ns, _ in events:
             where = context if inside is None else inside.context(context)
             records.write(event, step=step, context=where, observed_ns=observed_ns)
     return list(encode_logs(collected.records).resource_logs)

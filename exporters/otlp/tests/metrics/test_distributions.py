@@ -85,7 +85,7 @@ def test_form_of_distributions(
     for sample in (1.0, 3.0):
         stat.add(sample)
     stat.flush()
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     points = [point for point in receiver.all_points() if point.metric.startswith("x")]
     assert sorted([*metrics, "x.stddev"]) == sorted(point.metric for point in points)
     assert {("s", "a step", "split=val")} == {
@@ -107,7 +107,7 @@ def test_cumulative_histograms_contain_all_samples_so_far(receiver: Receiver, st
     stat = Stat("x", [HISTOGRAM, COUNT], 60.0)
     windows = [[1.0, 4.0], [math.nan], [0.0, 1e9, math.inf], [2.0]]
     close_windows(stat, clock, *windows)
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     points = receiver.points("x.histogram")
     totals = list(accumulate(windows))
     expected = [Histogram.of([sample for sample in samples if math.isfinite(sample)]) for samples in totals]
@@ -128,7 +128,7 @@ def test_delta_histograms_contain_one_window(
     pipeline = start(distributions="histogram")
     stat = Stat("x", [HISTOGRAM, COUNT], 60.0)
     close_windows(stat, clock, [1.0, 4.0], [math.nan], [2.0])
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     points = receiver.points("x.histogram")
     assert [Histogram.of([1.0, 4.0]), Histogram.of([2.0])] == [decoded(point) for point in points]
     assert {("exponential_histogram", DELTA)} == {(point.kind, point.temporality) for point in points}
@@ -145,7 +145,7 @@ def test_histogram_with_negative_samples_has_no_sum(receiver: Receiver, start: S
     for sample in (-3.0, 1.0, -3.5):
         stat.add(sample)
     stat.flush()
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     (point,) = receiver.points("x.histogram")
     assert not point.proto.HasField("sum")
     assert (-3.5, 1.0, 2) == (point.proto.min, point.proto.max, sum(point.proto.negative.bucket_counts))
@@ -162,7 +162,7 @@ def test_windows_less_than_a_millisecond_apart_are_one_point(
             stat.add(sample)
         stat.flush()
         clock.advance(0.0004)
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     (point,) = receiver.points("x.histogram")
     every = [1.0, 4.0, 9.0, 100.0, 50.0]
     assert Histogram.of(every) == decoded(point)
@@ -181,7 +181,7 @@ def test_merged_standard_deviation_may_be_infinite(receiver: Receiver, start: St
             stat.add(sample)
         stat.flush()
         clock.advance(0.0004)
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     assert ([3], [math.inf]) == (receiver.values("x.count"), receiver.values("x.stddev"))
 
 
@@ -190,7 +190,7 @@ def test_stats_of_one_series_share_their_totals(receiver: Receiver, start: Start
     pipeline = start(distributions="histogram")
     for aggregations in ([HISTOGRAM], [COUNT], [HISTOGRAM]):
         close_windows(Stat("x", aggregations, 60.0), clock, [2.0])
-        assert pipeline.force_flush(10)
+        assert pipeline.force_flush(60)
     assert [1, 2] == [point.proto.count for point in receiver.points("x.histogram")]
 
 

@@ -50,7 +50,7 @@ def test_each_window_is_a_point_at_its_end(
     pipeline = start()
     stat = Stat("step.time", [aggregation], 60.0, unit="s", description="a step", attributes={"split": "val"})
     close_windows(stat, clock, [1.0, 4.0], [-1.0])
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     points = receiver.points(f"step.time.{aggregation.name.lower()}")
     assert values == [point.value for point in points]
     assert [START_NS + MINUTE_NS, START_NS + 2 * MINUTE_NS] == [point.time_ns for point in points]
@@ -68,7 +68,7 @@ def test_only_requested_aggregations_are_sent(receiver: Receiver, start: Start) 
     stat = Stat("x", [MEAN, COUNT], 60.0)
     stat.add(1)
     stat.flush()
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     assert {"x.mean", "x.count"} == {point.metric for point in receiver.all_points() if point.metric.startswith("x.")}
 
 
@@ -78,7 +78,7 @@ def test_monotonic_sum_is_a_counter(receiver: Receiver, start: Start) -> None:
     stat = Stat("tokens", [SUM], 60.0, monotonic=True)
     stat.add(5)
     stat.flush()
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     assert [(5.0, True)] == [(point.value, point.monotonic) for point in receiver.points("tokens.sum")]
 
 
@@ -101,7 +101,7 @@ def test_metric_names_follow_opentelemetry(
     stat = Stat(name, [MAX], 60.0)
     stat.add(1)
     stat.flush()
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     assert [description] == [point.description for point in receiver.points(f"{metric}.max")]
 
 
@@ -111,7 +111,7 @@ def test_long_metric_name_is_cut(receiver: Receiver, start: Start) -> None:
     stat = Stat("x" * 300, [COUNT], 60.0)
     stat.add(1)
     stat.flush()
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     names = {point.metric for point in receiver.all_points() if point.metric.startswith("x")}
     assert [True] == [200 < len(name) <= 255 and name.endswith(".count") for name in names]
 
@@ -124,7 +124,7 @@ def test_attributes_keep_their_types(receiver: Receiver, start: Start) -> None:
         stat = Stat("x", [VALUE], 60.0, attributes=attributes)
         stat.add(value)
         stat.flush()
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     found = [(point.value, repr(point.attributes)) for point in receiver.points("x.value")]
     assert sorted((value, repr(attributes or {})) for value, attributes in enumerate(every)) == sorted(found)
     assert 1 == len({(point.metric, point.unit) for point in receiver.points("x.value")})
@@ -143,7 +143,7 @@ def test_stats_of_one_name_and_attributes_are_one_series(receiver: Receiver, sta
     for losses in ([1.0, 2.0], [3.0], [4.0, 5.0]):
         evaluate(losses)
         gc.collect()
-        assert pipeline.force_flush(10)
+        assert pipeline.force_flush(60)
     assert [2, 3, 5] == receiver.values("val.loss.count")
     assert [3.0, 6.0, 15.0] == receiver.values("val.loss.sum")
     assert 1 == len({point.start_ns for point in receiver.points("val.loss.count")})
@@ -161,7 +161,7 @@ def test_first_stat_of_a_name_decides_the_metric(
     ]
     for stat in stats:
         close_windows(stat, clock, [2.0])
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     points = receiver.points("tokens.sum")
     assert [({}, 2.0), ({}, 4.0), ({"split": "val"}, 2.0)] == [(point.attributes, point.value) for point in points]
     assert {("{token}", True)} == {(point.unit, point.monotonic) for point in points}
@@ -182,7 +182,7 @@ def test_windows_less_than_a_millisecond_apart_are_one_point(
     clock.advance(1)
     stat.add(10)
     stat.flush()
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     expected = {"count": [3, 4], "sum": [3.0, 13.0], "mean": [1.0, 10.0], "max": [4.0, 10.0], "min": [-2.0, 10.0]}
     assert {**expected, "value": [-2.0, 10.0]} == {name: receiver.values(f"x.{name}") for name in [*expected, "value"]}
     assert [START_NS + 400_000, START_NS + 1_000_800_000] == [point.time_ns for point in receiver.points("x.mean")]
@@ -197,7 +197,7 @@ def test_times_ascend_from_one_request_to_the_next(receiver: Receiver, start: St
     for stat in (Stat("x", [COUNT], 60.0), late, late):
         stat.add(1)
         stat.flush()
-        assert pipeline.force_flush(10)
+        assert pipeline.force_flush(60)
     points = receiver.points("x.count")
     assert START_NS + 70_000_000_000 == points[0].time_ns // 1000 * 1000
     assert [(1, 0), (2, 1_000_000), (3, 2_000_000)] == [
@@ -213,12 +213,12 @@ def test_values_that_are_not_finite_are_only_in_gauges(
     pipeline = start()
     stat = Stat("loss", TORCHS, 60.0)
     close_windows(stat, clock, [1.0], [bad], [2.0])
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     assert [1, 2, 3] == receiver.values("loss.count")
     assert [1.0, 1.0, 3.0] == receiver.values("loss.sum")
     for name in ("mean", "max", "min", "value"):
         assert repr([1.0, bad, 2.0]) == repr(receiver.values(f"loss.{name}"))
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     assert 1 == receiver.values("monitel.stat.nonfinite")[-1]
 
 
@@ -227,7 +227,7 @@ def test_infinities_of_both_signs_are_left_out_of_the_sum(receiver: Receiver, st
     pipeline = start()
     stat = Stat("loss", [SUM, MAX, MIN], 60.0)
     close_windows(stat, clock, [math.inf, -math.inf])
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     assert [0.0] == receiver.values("loss.sum")
     assert [math.inf, -math.inf] == receiver.values("loss.max") + receiver.values("loss.min")
 
@@ -241,8 +241,8 @@ def test_discarded_samples_are_counted(receiver: Receiver, start: Start, clock: 
     clock.advance(60)
     stat.add(1)
     stat.flush()
-    assert pipeline.force_flush(10)
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
+    assert pipeline.force_flush(60)
     assert [2, 3] == receiver.values("x.count")
     assert [3] == receiver.values("monitel.stat.discarded")[-1:]
 
@@ -252,6 +252,6 @@ def test_registered_stat_arrives(receiver: Receiver, start: Start) -> None:
     pipeline = start()
     monitel.stat("train.loss.registered").add(0.5)
     monitel.flush()
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     names = {point.metric for point in receiver.all_points() if point.metric.startswith("train.")}
     assert {f"train.loss.registered.{each.name.lower()}" for each in TORCHS} == names

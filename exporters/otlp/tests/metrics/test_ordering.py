@@ -118,7 +118,7 @@ def exported(batches: list[list[Closed]], temporality: str) -> Iterator[tuple[li
             for batch in batches:
                 for closed in batch:
                     closed.log()
-                assert pipeline.force_flush(10)
+                assert pipeline.force_flush(60)
                 requests = list(Spool(Path(pipeline.spool_dir)).peek())
                 points = [point for request in requests[taken:] for point in points_of(request.message())]
                 taken = len(requests)

@@ -136,7 +136,7 @@ def test_sums_begin_with_zero_at_the_start_of_the_first_window(
         for sample in samples:
             stat.add(sample)
         future.advance(60)
-        assert pipeline.force_flush(10)
+        assert pipeline.force_flush(60)
     for metric, values in (("x.count", [2, 3]), ("x.sum", [4.0, 8.0])):
         (zero,) = receiver.start_points(metric)
         points = receiver.points(metric)
@@ -159,7 +159,7 @@ def test_only_cumulative_sums_have_start_points_with_delta_temporality(
     stat = Stat("x", [COUNT, SUM], 60.0)
     stat.add(-1.0)
     future.advance(60)
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     ends = [(point.metric, point.time_ns - began, point.value) for point in receiver.all_points()]
     assert [("x.count", 60 * SECOND_NS, 1), ("x.sum", 0, 0.0), ("x.sum", 60 * SECOND_NS, -1.0)] == ends[:3]
 

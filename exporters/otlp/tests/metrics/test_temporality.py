@@ -54,7 +54,7 @@ def test_names_and_kinds_do_not_depend_on_temporality(
     pipeline = start(distributions="both")
     for name in ("loss", "tokens"):
         close_windows(Stat(name, list(Aggregation), 60.0, monotonic=name == "tokens"), clock, [1.0, 4.0], [2.0])
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     found = {
         point.metric: (point.kind, point.monotonic, point.temporality)
         for point in receiver.all_points()
@@ -82,12 +82,12 @@ def test_negative_sum_of_a_monotonic_stat_is_omitted(
     pipeline = start()
     stat = Stat("tokens", [COUNT, SUM, MEAN], 60.0, monotonic=True)
     close_windows(stat, clock, [5.0, -1.0], [-3.0, 1.0], [2.0])
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     cumulative = preference == "cumulative"
     assert ([4.0, 4.0, 6.0] if cumulative else [4.0, 2.0]) == receiver.values("tokens.sum")
     assert ([2, 4, 5] if cumulative else [2, 2, 1]) == receiver.values("tokens.count")
     assert [2.0, -1.0, 2.0] == receiver.values("tokens.mean")
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     assert 1 == max(receiver.values("monitel.stat.nonfinite"))
 
 
@@ -103,7 +103,7 @@ def test_merged_windows_of_stats_that_differ_have_the_metrics_of_both(
         stat.add(3.0)
         clock.advance(0.0004)
         stat.flush()
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     assert [[2], [6.0]] == [receiver.values("tokens.count"), receiver.values("tokens.sum")]
     assert [1] == [point.proto.count for point in receiver.points("tokens.histogram")]
 
@@ -281,7 +281,7 @@ def test_second_pipeline_starts_after_the_last_point_of_the_first(
             clock.advance(1.0)
             stat.add(2)
             monitel.flush()
-        assert pipeline.force_flush(10)
+        assert pipeline.force_flush(60)
     for metric in ("x.count", "x.sum", "x.histogram"):
         points = [*receiver.start_points(metric), *receiver.points(metric)]
         first = [point for point in points if point.time_ns <= clock.time_ns() - 3 * SECOND_NS]

@@ -17,7 +17,7 @@ from exporters.otlp.tests.series import increase
 import monitel
 import monitel_otlp
 from monitel import activities
-from monitel._activities_py import system_now
+from monitel.clock import since_boot_ns
 from monitel_otlp.metrics import readings
 from monitel_otlp.spool.spool import Spool
 
@@ -135,7 +135,7 @@ def test_series_begin_with_zero_when_nothing_was_known_of_them(receiver: Receive
 
 def test_process_that_started_long_before_its_pipeline(receiver: Receiver, start: Start) -> None:
     """Prometheus would refuse a start point of 50 minutes ago; the points keep the start of the process."""
-    activities._begin(system_now() - 50 * MINUTE_NS, "process")
+    activities._begin(since_boot_ns() - 50 * MINUTE_NS, "process")
     monitel.set_step(1)
     pipeline = start()
     assert pipeline.force_flush(DEADLINE)

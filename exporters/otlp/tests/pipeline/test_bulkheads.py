@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from exporters.otlp.tests import hostile
-from exporters.otlp.tests.checks import EXIT, in_time, limit, warnings_with
+from exporters.otlp.tests.checks import EXIT, PROTOCOLS, in_time, limit, warnings_with
 from exporters.otlp.tests.inbox import DEADLINE
 from exporters.otlp.tests.producers import has_arrived, record_one_of_each
 from exporters.otlp.tests.spools import folders, last_line
@@ -172,7 +172,7 @@ print(time.monotonic())
 """
 
 
-@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_nothing_waits_for_a_name_server(train: Run, tmp_path: Path, protocol: str) -> None:
     """``configure()`` returns at once, the exit is in time, and everything is on disk."""
     env = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://faulty.example:4318", "OTEL_EXPORTER_OTLP_PROTOCOL": protocol}

@@ -153,6 +153,7 @@ print(time.monotonic())
 """
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("interval", [0.05, 3600.0])
 @pytest.mark.parametrize(
     ("kind", "faulty"), [("never_returns", 1), ("takes_five_seconds", 1), ("raises", 1), ("never_returns", 6)]
@@ -191,12 +192,13 @@ print(time.monotonic(), flush=True)
 """
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("callback", ["none", "hangs"])
 @pytest.mark.parametrize("answers", ["healthy", "refuses", "hangs"])
 def test_exit_needs_no_new_thread(train: Run, answers: str, callback: str) -> None:
     """If CPython refuses to start threads, the first request is sent, and everything is delivered or on disk."""
     with backend(answers) as (url, received):
-        ended = train(REFUSED, url, callback, timeout=20)
+        ended = train(REFUSED, url, callback)
     assert ended.at - float(ended.stdout) < limit(EXIT)
     line = last_line(ended.stderr)
     assert None is line.dropped

@@ -283,7 +283,7 @@ for number in range(10):
     if pid == 0:
         meter.create_observable_gauge(f"child{number}", [lambda _options: []])
         monitel.emit("child")
-        assert pipeline.force_flush(10)
+        assert pipeline.force_flush(60)
         sys.exit()
     print(time.monotonic() - begin)
     assert os.waitpid(pid, 0)[1] == 0

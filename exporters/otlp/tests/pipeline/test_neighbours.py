@@ -34,11 +34,11 @@ def test_second_configure_shuts_down_the_first_pipeline(
     second = start(service_name="second")
     stat.add(1)
     stat.flush()
-    assert second.force_flush(10)
+    assert second.force_flush(60)
     assert [("first", 1), ("second", 1)] == [
         (point.resource["service.name"], point.value) for point in receiver.points("loss.count")
     ]
-    assert first.force_flush(1)
+    assert first.force_flush(60)
     assert first.shutdown()
     assert 1 == capsys.readouterr().err.count("monitel: exported")
 
@@ -58,7 +58,7 @@ def test_nothing_is_sent_after_shutdown(receiver: Receiver, start: Start) -> Non
     pipeline.meter_provider.get_meter("mine").create_counter("late").add(1)
     pipeline.logger_provider.get_logger("mine").emit(event_name="late")
     with in_time(5):
-        assert pipeline.force_flush(10)
+        assert pipeline.force_flush(60)
     assert sent == len(receiver.requests)
 
 
@@ -72,7 +72,7 @@ def test_windows_survive_the_shutdown_of_a_provider(receiver: Receiver, start: S
     stat.add(1)
     stat.flush()
     monitel.emit("epoch")
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     assert ([1], 1) == (receiver.values("loss.count"), len(receiver.records("epoch")))
 
 
@@ -137,5 +137,5 @@ def test_requests_of_the_pipeline_are_not_instrumented(
     monkeypatch.setattr(HttpTransport, "send", look)
     pipeline = start()
     monitel.emit("event")
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     assert {True} == set(keys)

@@ -65,7 +65,7 @@ def test_flush_does_not_close_open_windows(receiver: Receiver, start: Start, clo
     with start() as pipeline:
         stat = Stat("loss", [COUNT], 60.0)
         stat.add(1)
-        assert pipeline.force_flush(10)
+        assert pipeline.force_flush(60)
         assert [] == receiver.points("loss.count")
     assert [1] == receiver.values("loss.count")
 
@@ -80,7 +80,7 @@ def test_event_becomes_a_log_record(receiver: Receiver, start: Start) -> None:
     monitel.log_event(monitel.Event("loss.spike", moment, data, severity=Severity.WARN))
     monitel.set_step(8)
     after = time.time_ns()
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     (record,) = receiver.records()
     assert ("loss.spike", 13, "loss.spike", "monitel") == (record.name, record.severity, record.body, record.scope)
     assert 1_772_366_400_123_456_000 == record.time_ns
@@ -107,7 +107,7 @@ def test_event_has_the_context_of_its_thread(receiver: Receiver, start: Start) -
     for thread in threads:
         thread.join(DEADLINE)
     monitel.emit("outside")
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     assert {**expected, "outside": ""} == {record.name: record.span_id for record in receiver.records()}
     assert expected == {span.name: span.span_id for span in receiver.spans()}
     assert {"load", "eval"} == {record.name for record in receiver.records() if len(record.trace_id) == 32}
@@ -123,7 +123,7 @@ def test_instruments_of_the_application_are_exported(receiver: Receiver, start: 
     stat = Stat("loss", [COUNT], 60.0)
     stat.add(1)
     stat.flush()
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     own, (window,) = receiver.points("batches")[0], receiver.points("loss.count")
     assert (3, "mine") == (own.value, own.scope)
     assert own.resource == window.resource
@@ -161,8 +161,8 @@ def test_metrics_about_itself_have_one_start(receiver: Receiver, start: Start, c
         stat.add(1)
         clock.advance(1)
         if number == 10:
-            assert pipeline.force_flush(10)
-    assert pipeline.force_flush(10)
+            assert pipeline.force_flush(60)
+    assert pipeline.force_flush(60)
     pipeline.shutdown()
     starts: dict[str, set[int]] = {}
     for point in receiver.all_points():
@@ -184,8 +184,8 @@ def test_pipeline_reports_metrics_about_itself(receiver: Receiver, start: Start,
         stat.add(1)
         clock.advance(60)
     monitel.emit("epoch")
-    assert pipeline.force_flush(10)
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
+    assert pipeline.force_flush(60)
     exported = {point.attributes["signal"]: point.value for point in receiver.points("monitel.exporter.item.exported")}
     assert {"metrics": 3, "logs": 1} == {signal: exported[signal] for signal in ("metrics", "logs")}
     shapes = {point.metric: (point.kind, point.monotonic, point.unit) for point in receiver.all_points()}

@@ -41,7 +41,7 @@ def test_child_without_items_exports_nothing(receiver: Receiver, train: Run) -> 
     child = """\
 if os.fork() == 0:
     pipeline.meter_provider.get_meter("mine").create_counter("mine").add(10)
-    assert pipeline.force_flush(1)
+    assert pipeline.force_flush(60)
     sys.exit()
 _, status = os.wait()
 sys.exit(status)
@@ -121,7 +121,7 @@ os.wait()
 LIVES_ON = """\
 pipeline = monitel_otlp.configure(spool_dir="spool", export_interval=3600.0)
 monitel.emit("parent")
-assert pipeline.force_flush(5)
+assert pipeline.force_flush(60)
 if os.fork() == 0:
     open("child", "x").close()  # it has left the lock to the parent
     sys.stdin.read()  # until the end of the test

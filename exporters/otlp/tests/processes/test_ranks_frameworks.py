@@ -39,7 +39,7 @@ if __name__ == "__main__":
         enable_progress_bar=False, enable_model_summary=False, limit_val_batches=0,
     )
     trainer.fit(Model())
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
 """
 SPAWN = """\
 import torch, torch.distributed as dist
@@ -49,7 +49,7 @@ def work(rank, url):
     dist.init_process_group("gloo", init_method="file://" + os.path.abspath("store"), rank=rank, world_size=2)
     IN_TRAINING
     monitel.emit("training", true_rank=dist.get_rank())
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     dist.destroy_process_group()
 
 if __name__ == "__main__":

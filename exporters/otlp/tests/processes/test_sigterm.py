@@ -47,7 +47,7 @@ BEFORE = """\
 import signal
 
 def theirs(number, frame):
-    print("theirs", number, flush=True)
+    os.write(1, b"theirs %d\\n" % number)
     sys.exit(7)
 
 signal.signal(signal.SIGTERM, theirs)
@@ -94,7 +94,7 @@ ADD = """\
 from itertools import count
 
 def theirs(*_):
-    print(number, flush=True)
+    os.write(1, b"%d\\n" % number)
     os._exit(0)
 
 import signal
@@ -153,7 +153,7 @@ def test_locked_instrument_does_not_block_the_exit(unreachable: str, terminate: 
 
 AGAIN = """\
 def again(*_):
-    print("again", flush=True)
+    os.write(1, b"again\\n")
     os.kill(os.getpid(), signal.SIGTERM)
 
 signal.signal(signal.SIGALRM, again)
@@ -172,7 +172,7 @@ def test_second_signal_changes_nothing(blackhole: socket.socket, terminate: Term
     """If a second signal arrives while the first is handled, everything is spooled once."""
     impatient = """\
 import signal
-signal.signal(signal.SIGTERM, lambda *_: print("theirs", flush=True))
+signal.signal(signal.SIGTERM, lambda *_: os.write(1, b"theirs\\n"))
 """
     ended = terminate(impatient + CONFIGURE + RECORD + AGAIN + LIVE_ON, url_of(blackhole), status=0)
     assert (list(range(1, 12)), ["checkpoint"]) == spooled(tmp_path / "spool")

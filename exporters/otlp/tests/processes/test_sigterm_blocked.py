@@ -14,7 +14,7 @@ from exporters.otlp.tests.scripts import READY, needs_c
 from exporters.otlp.tests.spools import last_line, spooled
 
 import monitel_otlp
-from monitel_otlp.sigterm import is_launcher
+from monitel_otlp.config.launchers import is_launcher
 
 if TYPE_CHECKING:
     import socket
@@ -62,6 +62,25 @@ def dripping() -> Iterator[str]:
 def arrived(receiver: Receiver) -> tuple[list[Any], list[str]]:
     """Return the values of ``loss.count`` and the names of the records that a backend has received."""
     return (list(receiver.values("loss.count")), receiver.record_names())
+
+
+def test_everything_is_delivered_if_the_signal_interrupts_the_black_box(
+    receiver: Receiver, terminate: Terminate
+) -> None:
+    """The main thread holds a lock of the box, and waits for the threads that write to the box as well."""
+    interrupt = """\
+from monitel_otlp.black_box.own_file import OwnFile
+write = OwnFile.write
+def interrupted(self, content, offset):
+    if threading.current_thread() is threading.main_thread():
+        print("ready", flush=True)
+        signal.pause()
+    write(self, content, offset)
+OwnFile.write = interrupted
+monitel.emit("interrupted")
+"""
+    terminate(CONFIGURE + TRAIN + interrupt, receiver.url)
+    assert RECORDED == arrived(receiver)
 
 
 @needs_c

@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from exporters.otlp.tests.receiver import Receiver
     from exporters.otlp.tests.scripts import Run
 
-CHILDREN = 20
+CHILDREN = 10  # more of them ask more of the receiver than it can answer on a busy machine
 
 STRESS = f"""\
 import signal
-signal.alarm(50)  # children inherit no alarm: each sets its own
+signal.alarm(100)  # children inherit no alarm: each sets its own
 pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=0.002)
 busy = monitel.stat("busy", [COUNT], 0.001)
 loss = Stat("loss", [COUNT], 60.0)
@@ -27,10 +27,10 @@ for _ in range({CHILDREN}):
         monitel.emit("parent")
     pid = os.fork()
     if pid == 0:
-        signal.alarm(30)
+        signal.alarm(90)
         loss.add(1)
         loss.flush()
-        assert pipeline.force_flush(20)
+        assert pipeline.force_flush(80)
         sys.exit()
     children.append(pid)
 statuses = [os.waitpid(pid, 0)[1] for pid in children]
@@ -67,7 +67,7 @@ def load():
         clock.advance(60)
         stat.add(1)
         stat.flush()
-    assert pipeline.force_flush(10) == (not pipeline.dropped)
+    assert pipeline.force_flush(60) == (not pipeline.dropped)
     print(pipeline.dropped, flush=True)
 
 def in_a_fork(info):

@@ -48,10 +48,11 @@ def is_exact(value: Any) -> bool:
 
 def replayed(form: RawForm) -> list[FrozenRequest]:
     """Marshal and unmarshal a raw form block by block, and return the decoded requests."""
+    items = list(form.items)
     assert is_exact(form.header)
-    assert is_exact(form.items)
+    assert is_exact(items)
     decoder = decoders()[form.header[0]](marshal.loads(marshal.dumps(form.header, 4)))
-    blocks = [form.items[begin : begin + BLOCK] for begin in range(0, len(form.items), BLOCK)]
+    blocks = [items[begin : begin + BLOCK] for begin in range(0, len(items), BLOCK)]
     requests = []
     for block in blocks:
         found = decoder.decode(marshal.loads(marshal.dumps(block, 4)))

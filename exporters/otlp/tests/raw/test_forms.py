@@ -93,8 +93,8 @@ def test_events_are_the_same_live_and_replayed(events: list[LoggedEvent], times:
         builder.add(event)
     builder.flush()
     form = raw_events(events * times, builder.mapping, ENCODED_RESOURCE)
-    assert ([], 0) == (lost, form.lost)
     assert records_of(live) == records_of(replayed(form))
+    assert ([], 0) == (lost, form.lost)
 
 
 class _Range:
@@ -143,8 +143,8 @@ def test_ranges_are_the_same_live_and_replayed(items: list[Any], times: int) -> 
     builder.flush()
     form = raw_ranges(items * times, builder.mapping, ENCODED_RESOURCE)
     requests = replayed(form)
-    assert ([], 0) == (lost, form.lost)
     assert records_of(live) == records_of(requests)
+    assert ([], 0) == (lost, form.lost)
     synthetic = sum(not isinstance(item, Ended) for item in items) * times
     assert synthetic == sum(request.synthetic for request in live) == sum(request.synthetic for request in requests)
     assert len(items) * times - synthetic == sum(request.items for request in requests)

@@ -146,7 +146,13 @@ def test_request_with_only_self_metrics_is_idle(instrument: str) -> None:
     provider = MeterProvider([reader], RESOURCE, shutdown_on_exit=False)
     zero = lambda: 0  # noqa: E731
     SelfMetrics(lambda: {"logs": Account(recorded=3, delivered=3)}).register(
-        provider.get_meter(*SCOPE), spool_bytes=zero, nonfinite=zero, discarded=zero, coalesced=zero, left_out=zero
+        provider.get_meter(*SCOPE),
+        spool_bytes=zero,
+        nonfinite=zero,
+        discarded=zero,
+        coalesced=zero,
+        left_out=zero,
+        without_box=zero,
     )
     if instrument:
         provider.get_meter("app").create_counter(instrument).add(1)

@@ -49,7 +49,7 @@ def test_sums_that_go_up_and_down_are_cumulative(
     for change in (5, -2):
         counter.add(change)
         levels.append(levels[-1] + change)
-        assert pipeline.force_flush(10)
+        assert pipeline.force_flush(60)
     kinds = {point.metric: point.temporality for point in receiver.all_points() if point.temporality is not None}
     expected = MONOTONIC | UP_AND_DOWN | SELF_COUNTERS | SELF_HISTOGRAM
     assert {name: DELTA if name in delta else CUMULATIVE for name in expected} == {

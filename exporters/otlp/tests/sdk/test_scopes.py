@@ -149,7 +149,7 @@ def test_schema_of_a_given_resource_is_kept(receiver: Receiver, start: Start) ->
     with pipeline.tracer_provider.get_tracer("mine").start_as_current_span("own"):
         pass
     pipeline.logger_provider.get_logger("mine").emit(body="own")
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     scopes = headers(sent(receiver), THEIRS)
     assert {("metrics", "monitel"), *((each, name) for each in ("logs", "traces") for name in ("monitel", "mine"))} == {
         (signal, name) for signal, name, _ in scopes

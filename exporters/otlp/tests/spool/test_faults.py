@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from monitel_otlp.messages.request import SIGNALS, FrozenRequest
 from monitel_otlp.spool import segment_writer
 from monitel_otlp.spool.folder import Folder
-from monitel_otlp.spool.raw_segment import encode_block
+from monitel_otlp.spool.raw_segment import encode_blocks
 from monitel_otlp.spool.spool import Spool, SpoolError
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def test_full_disk_has_no_folder(tmp_path: Path, disk: SmallDisk, error: int) ->
         with pytest.raises(OSError, match=re.escape(os.strerror(error))):
             spool.set_aside(make_request(1), "HTTP 400")
         with pytest.raises(OSError, match=re.escape(os.strerror(error))):
-            spool.append_raw("logs", ("numbers",), encode_block([1]))
+            spool.append_raw("logs", ("numbers",), encode_blocks([1]))
         assert [] == names(tmp_path)
     disk.free = 1 << 40
     spool.append(make_request(1))
@@ -132,7 +132,7 @@ def test_complete_blocks_are_kept_if_the_disk_fills(free: int, per_block: int) -
         disk = SmallDisk(monkeypatch)
         monkeypatch.setattr(segment_writer, "_WRITE_BYTES", 1000)
         items = [list(range(begin, begin + per_block)) for begin in range(0, 600, per_block)]
-        blocks = (block for part in items for block in encode_block(part))
+        blocks = (block for part in items for block in encode_blocks(part))
         with closing(Spool(Path(root) / "spool", decoders=DECODERS)) as spool:
             spool.append(make_request(1, "logs"))
             disk.free = free
@@ -154,7 +154,7 @@ def test_written_blocks_are_kept_if_encoding_raises(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(segment_writer, "_WRITE_BYTES", 1)
 
     def blocks() -> Iterator[tuple[bytes, int]]:
-        yield from encode_block([1, 2, 3])
+        yield from encode_blocks([1, 2, 3])
         raise KeyboardInterrupt
 
     with closing(Spool(tmp_path / "spool", decoders=DECODERS)) as spool:
@@ -168,7 +168,7 @@ def three_segments(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     monkeypatch.setattr(segment_writer, "SEGMENT_BYTES", 1)
     for number in (1, 2, 3):
         spool.append(make_request(number, "logs", items=number))
-    spool.append_raw("logs", ("numbers",), encode_block([1, 2, 3, 4]))
+    spool.append_raw("logs", ("numbers",), encode_blocks([1, 2, 3, 4]))
     return sorted(path for path in spool.folder.iterdir() if path.name != "lock")
 
 

@@ -48,6 +48,25 @@ def test_spool_works_without_flock(without_flock: None, tmp_path: Path) -> None:
     assert lock.lock_support(tmp_path) == "lock files (this file system does not support flock)"
 
 
+def test_child_that_was_forked_while_a_spool_was_in_use_does_not_keep_it_locked(tmp_path: Path) -> None:
+    """A pipeline may deliver the spool of an earlier process while the job starts its workers."""
+    read, written = os.pipe()
+    spool = Spool(tmp_path / "spool")
+    spool.append(make_request(1))
+    child = os.fork()
+    if not child:
+        os.close(written)
+        os.read(read, 1)  # the end of the test
+        os._exit(0)
+    try:
+        spool.close()
+        assert [make_request(1)] == load(tmp_path / "spool")
+    finally:
+        os.close(written)
+        os.waitpid(child, 0)
+        os.close(read)
+
+
 def owner_of(pid: int) -> lock.Owner:
     """Return a process of this machine."""
     return lock.this_process()._replace(pid=str(pid), start=lock._start_time(str(pid)) or "0")
@@ -125,7 +144,7 @@ if sys.argv[2] == "without flock":
     fcntl.flock = flock
 sent = 0
 sys.stdin.readline()
-for _ in range(200):
+while os.path.exists(sys.argv[1]):
     spool = Spool(Path(sys.argv[1]))
     try:
         spool.load()

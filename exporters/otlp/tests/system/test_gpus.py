@@ -99,7 +99,7 @@ def test_only_visible_gpus_are_reported(
     pipeline = start(system=True)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)  # after configure(), but before the GPUs are used
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     uuids = [*FakeNvml.GPUS, FakeNvml.PART]
     names = ["0", "1", "2", "3", "part"]
     wanted = {uuids[names.index(name)].decode() for name in expected.split()}
@@ -128,7 +128,7 @@ def test_lost_gpu_does_not_hide_the_others(
     nvml.failing[function, b"GPU-aabb-1"] = FakeNvml.NVML_ERROR_GPU_IS_LOST
     pipeline = start(system=True)
     for _ in range(3):
-        assert pipeline.force_flush(10)
+        assert pipeline.force_flush(60)
     expected = {"GPU-aaaa-0": GIB, "GPU-cccc-2": 3 * GIB, "GPU-dddd-3": 4 * GIB}
     assert expected == values(receiver, "hw.gpu.memory.usage")
     assert ["a GPU cannot be read: error 15 (further failures are not logged)"] == warnings_with(caplog, "GPU")
@@ -166,7 +166,7 @@ def test_hanging_driver_stops_nothing_else(
     nvml.on_init = hung.wait
     pipeline = start(system=True)
     for _ in range(2):
-        assert pipeline.force_flush(10)
+        assert pipeline.force_flush(60)
     assert receiver.points("process.cpu.time")
     assert 1 == len(warnings_with(caplog, "the callback of instrument 'hw.", "takes more than 1 s"))
 

@@ -132,18 +132,20 @@ def test_sent_metrics_have_the_documented_units(
     """Metrics of every kind in the scope of monitel follow the rules, and are documented with their kind and unit."""
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("MONITEL_BLACK_BOX_SIZE", "65536")
     receiver.rule(lambda request: Answer(400) if request.signal == "logs" else None)
     pipeline = start(system=True, distributions="both")
     stat = monitel.Stat("training.step.duration", [COUNT, SUM, MEAN, MIN, MAX, VALUE, STDDEV, HISTOGRAM], 1.0, unit="s")
     monitel.set_step(3)
     stat.add(0.5)
     clock.advance(1)
-    for name in ("training.steps", "training.steps.skipped", "training.samples", "training.tokens"):
-        training_counter(name).add(1)
+    for name in ("steps", "steps.skipped", "samples", "tokens", "recompilations", "recompilation.time"):
+        training_counter(f"training.{name}").add(1)
     for number in range(100):
         monitel.log({"training.mfu": number / 100, "name": "text"})
     with monitel.WaitCounter("data.loading").guard():
         monitel.emit("epoch")
+    monitel.emit("large", text="x" * 100_000)  # for which the black box has no room
     for _ in range(2):
         pipeline.force_flush(10)  # False: the events were refused
     found = {

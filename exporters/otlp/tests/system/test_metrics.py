@@ -42,7 +42,7 @@ def without_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def latest(receiver: Receiver, pipeline: Pipeline, metric: str) -> dict[tuple[Any, ...], Point]:
     """Export, and return the newest points of a metric by the values of their attributes."""
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     return {tuple(point.attributes.values()): point for point in receiver.points(metric)}
 
 
@@ -123,7 +123,7 @@ def test_network_io_of_the_host_includes_the_traffic_of_the_test(receiver: Recei
     before = latest(receiver, pipeline, "system.network.io")
     for _ in range(20):
         monitel.emit("large", text="x" * 20_000)
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     found = latest(receiver, pipeline, "system.network.io")
     for direction in ("transmit", "receive"):
         assert 400_000 <= found["lo", direction].value - before["lo", direction].value
@@ -132,7 +132,7 @@ def test_network_io_of_the_host_includes_the_traffic_of_the_test(receiver: Recei
 def test_metrics_are_the_documented_ones(receiver: Receiver, start: Start) -> None:
     """Nothing else is exported: each further metric would cost series in every process."""
     pipeline = start(system=True)
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     assert {*PROCESS_METRICS, *HOST_METRICS, "system.cpu.time"} == names(receiver)
 
 
@@ -153,7 +153,7 @@ def test_variable_turns_them_on(
 ) -> None:
     """``MONITEL_SYSTEM`` is the default of the argument."""
     monkeypatch.setenv("MONITEL_SYSTEM", value)
-    assert start().force_flush(10)
+    assert start().force_flush(60)
     assert expected == ("process.cpu.time" in names(receiver))
 
 
@@ -177,7 +177,7 @@ def test_missing_package_is_reported_once(
     monkeypatch.setitem(sys.modules, "opentelemetry.instrumentation.system_metrics", None)
     pipeline = start(system=True)
     monitel.emit("epoch")
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     assert (1, set()) == (len(receiver.records("epoch")), names(receiver))
     assert 1 == len(warnings_with(caplog, "pip install opentelemetry-instrumentation-system-metrics"))
 
@@ -194,7 +194,7 @@ def test_failure_of_the_instrumentor_is_reported(
     monitel.emit("epoch")
     pipeline = start(system=True)
     monitel.emit("epoch")
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     assert 1 == len(receiver.records("epoch"))
     assert 1 == len(warnings_with(caplog, "system metrics are incomplete"))
 
@@ -226,8 +226,8 @@ def test_nothing_is_reported_after_the_shutdown(receiver: Receiver, start: Start
     assert first.shutdown()
     sent = len(receiver.points("process.cpu.time"))
     second = start()
-    assert first.force_flush(1)
-    assert second.force_flush(10)
+    assert first.force_flush(60)
+    assert second.force_flush(60)
     assert sent == len(receiver.points("process.cpu.time")) > 0
 
 
@@ -235,11 +235,11 @@ def test_forked_child_reports_nothing(receiver: Receiver, train: Run) -> None:
     """The callbacks would report the parent's process under the child's instance."""
     script = """\
 pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", system=True)
-assert pipeline.force_flush(10)
+assert pipeline.force_flush(60)
 if (pid := os.fork()) == 0:
     monitel.emit("child")
     monitel.log({"loss": 0.5})
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
     sys.exit()
 assert os.waitpid(pid, 0) == (pid, 0)
 """

@@ -162,7 +162,7 @@ if os.fork() == 0:
         with record_function("sample"):
             pass
     monitel.emit("sample")
-    assert pipeline.force_flush(10) == (not pipeline.dropped)
+    assert pipeline.force_flush(60) == (not pipeline.dropped)
     print(pipeline.dropped, flush=True)
     sys.exit()
 _, status = os.wait()

@@ -85,7 +85,7 @@ def rank_bytes(receiver: Receiver, start: Start, **arguments: Any) -> int:
     train(1200)
     assert pipeline.force_flush(DEADLINE)
     monitel.set_step(1201)
-    assert pipeline.shutdown()
+    assert pipeline.shutdown(30.0)
     (size,) = bytes_by_trace(receiver).values()
     return size
 
@@ -124,7 +124,7 @@ def test_long_steps_have_smaller_budgets(
                     pass
             assert pipeline.force_flush(DEADLINE)
             clock.advance(interval)
-    assert pipeline.shutdown()
+    assert pipeline.shutdown(30.0)
     sizes = list(bytes_by_trace(receiver).values())
     assert (ranks * sizes[0] > TEMPO_DEFAULT) == (ranks > 256)  # the length of the first step is not known before it
     assert TEMPO_DEFAULT / 3 < ranks * min(sizes[1:]) <= ranks * max(sizes[1:]) < TEMPO_DEFAULT
@@ -192,7 +192,7 @@ def test_budget_is_1000_if_few_ranks_share_a_trace(
     as_rank(0, 512, **environment)
     pipeline = start(**arguments)
     train(1)
-    assert pipeline.shutdown()
+    assert pipeline.shutdown(30.0)
     assert 1000 == kept(receiver)
 
 
@@ -203,7 +203,7 @@ def test_ranges_before_the_first_step_have_the_whole_budget(receiver: Receiver, 
     for _ in range(1000):
         with record_function("transformer.layer"):
             pass
-    assert pipeline.shutdown()
+    assert pipeline.shutdown(30.0)
     assert 1000 == kept(receiver)
 
 
@@ -215,7 +215,7 @@ def test_next_attempt_has_the_budget_of_its_world_size(receiver: Receiver, start
         as_rank(1, ranks)
         pipeline = start(step_traces=True, **arguments)
         train(1)
-        assert pipeline.shutdown()
+        assert pipeline.shutdown(30.0)
         found.append(kept(receiver) - sum(found))
     assert [BUDGETS[512], BUDGETS[64], BUDGETS[512]] == found
 

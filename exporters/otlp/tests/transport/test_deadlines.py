@@ -9,7 +9,6 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import trustme
 from exporters.otlp.tests import hostile
 from exporters.otlp.tests.checks import in_time
 from exporters.otlp.tests.hostile import OK_HEAD, Peer
@@ -224,6 +223,7 @@ def test_slow_handshake_does_not_extend_the_timeout() -> None:
 @pytest.fixture
 def tls(tmp_path: Path) -> tuple[ssl.SSLContext, Certificates]:
     """A server's context, and the certificates with which a client trusts it."""
+    trustme = pytest.importorskip("trustme", reason="pip install trustme (cryptography may have no wheel)")
     authority = trustme.CA()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1", "192.0.2.1").configure_cert(context)

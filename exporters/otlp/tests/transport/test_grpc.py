@@ -12,7 +12,7 @@ import pytest
 from exporters.otlp.tests.checks import warnings_with
 from exporters.otlp.tests.grpc_receiver import GrpcAnswer, GrpcReceiver
 from exporters.otlp.tests.inbox import DEADLINE
-from exporters.otlp.tests.pipelines import emit_and_flush
+from exporters.otlp.tests.pipelines import deliver, emit_and_flush
 from grpc import StatusCode
 
 import monitel
@@ -70,7 +70,7 @@ def test_everything_arrives_with_variables_only(
 
 def test_user_agent_begins_with_name_and_version(grpc_receiver: GrpcReceiver, start: Start) -> None:
     """The user agent of gRPC follows. The path is that of the OTLP service."""
-    assert emit_and_flush(start(endpoint=grpc_receiver.url, protocol="grpc"), "event")
+    assert deliver(start(endpoint=grpc_receiver.url, protocol="grpc"), "event")
     (request,) = grpc_receiver.of("logs")
     assert "/opentelemetry.proto.collector.logs.v1.LogsService/Export" == request.path
     assert request.headers["user-agent"].startswith(f"monitel-otlp/{monitel.__version__} grpc-python/")
@@ -94,7 +94,7 @@ def test_headers_are_metadata(grpc_receiver: GrpcReceiver, start: Start, monkeyp
     """The names are in lower case, as gRPC requires; the argument overrides the variable."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "tenant=a,other=b%20c")
     pipeline = start(endpoint=grpc_receiver.url, protocol="grpc", headers={"Tenant": "b", "X-Run.id": "7"})
-    assert emit_and_flush(pipeline, "event")
+    assert deliver(pipeline, "event")
     headers = grpc_receiver.of("logs")[0].headers
     assert ("b", "b c", "7") == (headers["tenant"], headers["other"], headers["x-run.id"])
 

@@ -35,7 +35,7 @@ for number in range(20):
     clock.advance(60)
     with tracer.start_as_current_span("step"):
         monitel.emit(f"event {number}", step=number)
-    assert pipeline.force_flush(5)  # a request for each
+    assert pipeline.force_flush(60)  # a request for each
 """
 COMMAND = ("-m", "monitel_otlp")
 EVENTS = [f"event {number}" for number in range(20)]
@@ -107,13 +107,13 @@ for _ in range(2):
     loss.add(1)
 monitel.emit("parent")
 if sys.argv[2] == "used":
-    assert pipeline.force_flush(10)
+    assert pipeline.force_flush(60)
 pid = os.fork()
 if pid == 0:
     loss.add(1)
     loss.flush()
     monitel.emit("child")
-    assert pipeline.force_flush(5)
+    assert pipeline.force_flush(60)
     sys.exit()
 _, status = os.waitpid(pid, 0)
 assert status == 0

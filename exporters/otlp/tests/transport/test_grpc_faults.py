@@ -10,7 +10,7 @@ import pytest
 from exporters.otlp.tests.checks import in_time, warnings_with
 from exporters.otlp.tests.grpc_receiver import GrpcAnswer, GrpcReceiver
 from exporters.otlp.tests.inbox import DEADLINE, Request, records_of
-from exporters.otlp.tests.pipelines import emit_and_flush, reported_drops
+from exporters.otlp.tests.pipelines import deliver, emit_and_flush, reported_drops
 from exporters.otlp.tests.receiver import MESSAGES, partial_success
 from grpc import StatusCode
 
@@ -65,7 +65,7 @@ def test_short_fault_loses_neither_items_nor_order(
     grpc_receiver.answer("logs", GrpcAnswer(code=code), GrpcAnswer(code=code))
     monitel.emit("first")
     assert pipeline.force_flush(DEADLINE)
-    assert emit_and_flush(pipeline, "second", "third")
+    assert deliver(pipeline, "second", "third")
     assert ["first", "second", "third"] == grpc_receiver.record_names()
     assert 1 == len(warnings_with(caplog, f"{grpc_receiver.url} (logs)", code.name, "everything is kept"))
 
@@ -209,7 +209,7 @@ def test_backend_that_comes_back_receives_everything(start: Start, caplog: pytes
     """The client reconnects within seconds, although gRPC's own pauses grow to minutes."""
     with GrpcReceiver() as before:
         pipeline = start(endpoint=before.url, protocol="grpc")
-        assert emit_and_flush(pipeline, "first")
+        assert deliver(pipeline, "first")
     assert not emit_and_flush(pipeline, *["while away"] * 10)
     assert 1 == len(warnings_with(caplog, f"{before.url} (logs)", "UNAVAILABLE", "everything is kept"))
     with GrpcReceiver(before.port) as after:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 import trustme
-from exporters.otlp.tests.checks import warnings_with
+from exporters.otlp.tests.checks import wait_until, warnings_with
 from exporters.otlp.tests.grpc_receiver import GrpcReceiver
 from exporters.otlp.tests.inbox import DEADLINE
-from exporters.otlp.tests.pipelines import emit_and_flush
+from exporters.otlp.tests.pipelines import deliver, emit_and_flush
 from exporters.otlp.tests.receiver import Receiver
 
 import monitel
@@ -122,6 +122,13 @@ def assert_kept(pipeline: Pipeline, *expected: str) -> None:
     assert len(expected) == sum(kept)
 
 
+def the_warning(caplog: pytest.LogCaptureFixture, *words: str) -> str:
+    """Return the only warning with these words, once it is logged."""
+    wait_until(lambda: warnings_with(caplog, *words), "a warning")
+    (line,) = warnings_with(caplog, *words)
+    return line
+
+
 def test_private_authority_is_trusted(
     backend: Receiver | GrpcReceiver, trusted: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,7 +137,7 @@ def test_private_authority_is_trusted(
     trustme.CA().cert_pem.write_to_path(str(other))
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(other))
     pipeline = start(endpoint=backend.url)
-    assert emit_and_flush(pipeline, "first", "second")
+    assert deliver(pipeline, "first", "second")
     assert ["first", "second"] == backend.record_names()
     assert backend.of("metrics")
 
@@ -150,8 +157,9 @@ def test_signal_may_have_a_separate_authority(
     monkeypatch.setenv(CERTIFICATE, str(other))
     pipeline = start(endpoint=backend.url)
     assert not emit_and_flush(pipeline, "event")
+    backend.wait_until(backend.record_names)
     assert (["event"], []) == (backend.record_names(), backend.of("metrics"))
-    assert 1 == len(warnings_with(caplog, "metrics", CERTIFICATE))
+    assert the_warning(caplog, "metrics", CERTIFICATE)
 
 
 def test_unknown_authority_is_logged_once_and_everything_is_kept(
@@ -160,7 +168,7 @@ def test_unknown_authority_is_logged_once_and_everything_is_kept(
     """One warning for each signal has the variable and the cause."""
     pipeline = start(endpoint=backend.url)
     assert not emit_and_flush(pipeline, "first", "second", "third")
-    (line,) = warnings_with(caplog, "logs", "everything is kept")
+    line = the_warning(caplog, "logs", "everything is kept")
     assert "TLS failed" in line
     assert CERTIFICATE in line
     assert "certificate" in line.lower()
@@ -177,7 +185,7 @@ def test_wrong_authority_is_logged_once_and_everything_is_kept(
     trustme.CA().cert_pem.write_to_path(str(trusted))
     pipeline = start(endpoint=backend.url)
     assert not emit_and_flush(pipeline, "first", "second")
-    assert 1 == len(warnings_with(caplog, "logs", "TLS failed", CERTIFICATE))
+    assert the_warning(caplog, "logs", "TLS failed", CERTIFICATE)
     assert_kept(pipeline, "first", "second")
 
 
@@ -188,7 +196,7 @@ def test_certificate_for_another_host_is_refused(
     with serve(authority.issue_cert("elsewhere.example.org"), None) as elsewhere:
         pipeline = start(endpoint=elsewhere.url)
         assert not emit_and_flush(pipeline, "first")
-        assert 1 == len(warnings_with(caplog, "logs", "TLS failed", CERTIFICATE))
+        assert the_warning(caplog, "logs", "TLS failed", CERTIFICATE)
         assert_kept(pipeline, "first")
     assert [] == elsewhere.requests
 
@@ -208,9 +216,9 @@ def test_invalid_certificate_file_is_logged_and_everything_is_kept(
         trusted.write_bytes(content)
     pipeline = start(endpoint=backend.url)
     assert not emit_and_flush(pipeline, "first", "second")
-    assert warnings_with(caplog, CERTIFICATE)
+    wait_until(lambda: warnings_with(caplog, CERTIFICATE))
     assert len(warnings_with(caplog, "cannot be read")) <= 1
-    assert 1 == len(warnings_with(caplog, "logs", "everything is kept"))
+    assert the_warning(caplog, "logs", "everything is kept")
     assert_kept(pipeline, "first", "second")
 
 
@@ -233,7 +241,7 @@ def test_client_certificate_is_sent(
     if files == "two files":
         monkeypatch.setenv(CLIENT_KEY, str(key))
     pipeline = start(endpoint=closed_backend.url)
-    assert emit_and_flush(pipeline, "first", "second")
+    assert deliver(pipeline, "first", "second")
     assert ["first", "second"] == closed_backend.record_names()
 
 
@@ -243,8 +251,8 @@ def test_missing_client_certificate_is_logged_and_everything_is_kept(
     """The warning has the variable that may be missing."""
     pipeline = start(endpoint=closed_backend.url)
     assert not emit_and_flush(pipeline, "first", "second")
-    assert 1 == len(warnings_with(caplog, "logs", "everything is kept"))
-    assert 1 == len(warnings_with(caplog, "logs", CLIENT_CERTIFICATE))
+    assert the_warning(caplog, "logs", "everything is kept")
+    assert the_warning(caplog, "logs", CLIENT_CERTIFICATE)
     assert_kept(pipeline, "first", "second")
     assert [] == closed_backend.requests
 
@@ -282,7 +290,7 @@ def test_https_to_a_backend_without_tls_is_logged(
     pipeline = start(endpoint=url.replace("http:", "https:"))
     assert not emit_and_flush(pipeline, "event")
     assert_kept(pipeline, "event")
-    assert 1 == len(warnings_with(caplog, "logs", "TLS failed"))
+    assert the_warning(caplog, "logs", "TLS failed")
 
 
 def test_grpc_without_a_scheme_is_encrypted(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
-from monitel_otlp.commands.replay import nothing_left
+from google.protobuf.message import DecodeError
+
+from monitel_otlp.commands.output import show, warn
+from monitel_otlp.commands.replay import Places, nothing_left
 from monitel_otlp.messages.json_lines import json_line
 from monitel_otlp.spool.discovery import find_spools
 from monitel_otlp.spool.spool import Spool, SpoolError
@@ -30,18 +32,21 @@ def cat(root: Path, *, foreign: bool = False) -> int:
     found = find_spools(root)
     problems = list(found.problems)
     if not (found.folders or problems):
-        raise SpoolError(nothing_left(root, found))
+        raise SpoolError(nothing_left(Places(root, ()), found))
     complete = True
     for folder in found.folders:
         spool = Spool(folder, foreign=foreign)
         try:
             for request in spool.peek():
-                print(json_line(request))
+                try:
+                    show(json_line(request))
+                except DecodeError as error:  # its checksum is right
+                    problems.append(f"a request of the {request.signal} in {str(folder)!r} is not a message: {error}")
         except BrokenPipeError:
             raise
         except (SpoolError, OSError) as error:
             problems.append(str(error))
         complete = complete and not spool.problems
     for problem in problems:
-        print(f"monitel_otlp: {problem}", file=sys.stderr)
+        warn(problem)
     return 0 if complete and not problems else 1

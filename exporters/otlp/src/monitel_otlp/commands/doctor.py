@@ -6,13 +6,19 @@ import logging
 import os
 import re
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from inspect import signature
 from typing import TYPE_CHECKING
 
 from monitel.variables import name_of_variable, read_variables
+from monitel_otlp.boxes.discovery import find_boxes
+from monitel_otlp.boxes.place import PlaceError, choose_root
+from monitel_otlp.boxes.room import Room
 from monitel_otlp.choices import CHOICES
+from monitel_otlp.commands.output import show
+from monitel_otlp.config.black_box import LEAST_BOX_SIZE, box_settings
 from monitel_otlp.config.environment import GRPC, HTTP, Environment
 from monitel_otlp.config.settings import resolve
 from monitel_otlp.configuration import configure
@@ -26,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+    from monitel_otlp.config.black_box import BoxSettings
     from monitel_otlp.config.endpoint import Endpoint
     from monitel_otlp.config.settings import Settings
     from monitel_otlp.transport.answer import Transport
@@ -89,13 +96,14 @@ def examine(endpoint: str | None, headers: Mapping[str, str], protocol: str | No
         chosen = read_variables(CHOICES, {name: each.default for name, each in parameters.items()})
         folder = chosen.pop("spool_dir", None)
         distributions = chosen.get("distributions")
+        box = {name: chosen.pop(name) for name in ("black_box", "black_box_dir", "black_box_size") if name in chosen}
         settings = resolve(endpoint, headers, spool_dir=folder, protocol=protocol, distributions=distributions)
         transports = make_transports(settings)
     with ThreadPoolExecutor() as pool:
         attempts = dict(zip(transports, pool.map(_attempt, transports, transports.values()), strict=True))
     accepted = [signal for signal, (answer, _) in attempts.items() if answer.verdict is Verdict.DELIVERED]
     for signal in SIGNALS:
-        print(signal)
+        show(signal)
         if signal in settings.endpoints:
             _show(signal, settings.endpoints[signal])
         if signal not in attempts:
@@ -105,13 +113,14 @@ def examine(endpoint: str | None, headers: Mapping[str, str], protocol: str | No
         _row("result", "accepted" if signal in accepted else f"FAILED: {answer.reason}", f"{seconds * 1000:.0f} ms")
         if advice := _advice(signal, answer, settings.endpoints[signal], accepted):
             _row("advice", advice)
-    print("all signals")
+    show("all signals")
     _show_common(settings, folder)
+    _show_black_box(box_settings(**box))
     for name, value in chosen.items():
         _row(name.replace("_", " "), str(value), name_of_variable(name))
     for problem in warnings:
         _row("problem", problem)
-    print(f"{len(accepted)} of {len(settings.endpoints)} endpoints accept telemetry")
+    show(f"{len(accepted)} of {len(settings.endpoints)} endpoints accept telemetry")
     return 0 if settings.endpoints and len(accepted) == len(settings.endpoints) else 1
 
 
@@ -165,6 +174,34 @@ def _show_common(settings: Settings, folder: Path | None) -> None:
         _row("problem", "OTEL_SDK_DISABLED=true: configure() records and sends nothing")
 
 
+def _show_black_box(settings: BoxSettings) -> None:
+    """Print where black boxes go, how large they may become, and how many wait to be collected."""
+    source = "default" if settings.folder is None else name_of_variable("black_box_dir")
+    boxes = find_boxes(settings.folder)
+    if not settings.enabled:
+        _row("black box", "off", name_of_variable("black_box"))
+    else:
+        try:
+            root = choose_root(settings.folder, create=False)
+        except PlaceError as error:
+            _row("black box", f"NONE: {error}", source)
+            boxes.problems = [each for each in boxes.problems if each not in str(error)]
+        else:
+            with closing(root.folder):
+                allowed = Room(root.folder, settings.size).allowance()
+            _row("black box", f"{root.path} ({root.file_system})", source)
+            size = f"at most {allowed.bytes:,} bytes per process ({allowed.reason})"
+            _row("black box size", size if allowed.bytes >= LEAST_BOX_SIZE else f"NOT ENOUGH ROOM: {size}")
+    waiting = Counter(each.parent for each in (*boxes.dead, *boxes.collected))
+    for folder, number in sorted(waiting.items()):
+        killed = f"{number} {'process' if number == 1 else 'processes'}"
+        _row("killed", f"{killed}; deliver the telemetry with: python -m monitel_otlp replay {folder}")
+    if boxes.corrupt:
+        _row("problem", f"damaged black boxes, which nothing reads: {', '.join(map(str, boxes.corrupt))}")
+    for problem in boxes.problems:
+        _row("problem", problem)
+
+
 def _spool_state(root: Path, nearest: Path) -> str:
     """Return a remark if the folder cannot be used, or if it holds telemetry; else an empty text."""
     if not _is_usable(nearest):
@@ -179,7 +216,7 @@ def _is_usable(folder: Path) -> bool:
 
 
 def _row(name: str, value: str, source: str = "") -> None:
-    print(f"  {name:<18} {value}{f'  ({source})' if source else ''}")
+    show(f"  {name:<18} {value}{f'  ({source})' if source else ''}")
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from monitel.training_time import DOWN, LOST
+from monitel_otlp.commands.output import show, warn
 from monitel_otlp.ledger.reading import read_runs
 from monitel_otlp.ledger.screen import Screen, columns_of, pad
 from monitel_otlp.ledger.shares import duration, largest_loss, parts_of
@@ -51,11 +52,11 @@ def show_ledger(name: str | None, roots: Sequence[Path]) -> int:
         runs += found
         problems += unreadable
     for problem in problems:
-        print(f"monitel_otlp: {problem}", file=sys.stderr)
+        warn(problem)
     runs.sort(key=lambda run: run.last_ns, reverse=True)
     screen, now_ns = Screen.of(sys.stdout), time.time_ns()
     chosen = _choose(runs, name, roots, now_ns)
-    print("\n".join(table(chosen, screen, now_ns, latest_of=len(runs) if name is None else 1)))
+    show("\n".join(table(chosen, screen, now_ns, latest_of=len(runs) if name is None else 1)))
     return 1 if problems else 0
 
 

@@ -1,38 +1,59 @@
-"""Delivery of the spools of ended processes."""
+"""Delivery of the spools of ended processes; the black boxes of killed processes become spools first."""
 
 from __future__ import annotations
 
-import sys
 import time
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
+from monitel_otlp.boxes.discovery import holds_boxes
+from monitel_otlp.collection.collector import collect_boxes
+from monitel_otlp.commands.output import show, warn
 from monitel_otlp.delivery.replay import ReplayOutcome, replay
 from monitel_otlp.messages.request import SIGNALS
-from monitel_otlp.spool.discovery import find_spools
+from monitel_otlp.spool.discovery import Found, find_spools
 from monitel_otlp.spool.spool import Spool, SpoolError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from monitel_otlp.spool.discovery import Found
     from monitel_otlp.transport.answer import Transport
 
 _HOUR = 3600.0
 _PROMETHEUS, _LOKI = 1 * _HOUR, 7 * 24 * _HOUR  # the default maximum age of data, seconds
 
 
-def replay_all(root: Path, transports: Mapping[str, Transport], *, rejected: bool, foreign: bool) -> int:
-    """Deliver every spool below a folder, and print the outcome.
+@dataclass(frozen=True)
+class Places:
+    """The folders of a replay.
+
+    Attributes:
+        given: A spool, a folder that holds spools, or one that holds black boxes; None for the defaults.
+        roots: The folders that hold spools by default. The first one also gets the spools of processes whose own folder
+            does not exist here.
+        boxes: The folder that holds black boxes; None for those in which ``configure()`` makes them by default.
+    """
+
+    given: Path | None
+    roots: Sequence[Path]
+    boxes: Path | None = None
+
+    def __str__(self) -> str:
+        return " and ".join(repr(str(root)) for root in ([self.given] if self.given is not None else self.roots))
+
+
+def replay_all(places: Places, transports: Mapping[str, Transport], *, rejected: bool, foreign: bool) -> int:
+    """Collect the black boxes of dead processes, deliver every spool that is found, and print the outcome.
 
     A spool that cannot be used is reported; the others are delivered.
 
     Args:
-        root: A spool, or a folder that holds spools.
+        places: Where boxes and spools are.
         transports: The transport of each signal.
         rejected: Also send the refused requests again.
         foreign: Also use folders of other users.
@@ -43,41 +64,67 @@ def replay_all(root: Path, transports: Mapping[str, Transport], *, rejected: boo
     Raises:
         SpoolError: There is no spool.
     """
-    found = find_spools(root)
+    found = _collect_and_find(places)
     problems = list(found.problems)
     folders = sorted({*found.folders, *(found.refused if rejected else ())})
     if not (folders or problems):
-        raise SpoolError(nothing_left(root, found))
+        raise SpoolError(nothing_left(places, found))
     if rejected:
         problems += _take_back(found.refused, foreign=foreign)
     for line in describe_age(folders, foreign=foreign):
-        print(line, flush=True)  # before the progress bar
+        show(line, flush=True)  # before the progress bar
     total, used = ReplayOutcome(), 0
     for problem in problems:
-        print(f"monitel_otlp: {problem}", file=sys.stderr)
+        warn(problem)
     for folder in folders:
         try:
             with tqdm(unit="B", unit_scale=True, desc=folder.name, disable=None) as progress:
                 outcome = replay(folder, transports, foreign=foreign, on_progress=partial(_show, progress))
         except (SpoolError, OSError) as error:
             problems.append(str(error))
-            print(f"monitel_otlp: {error}", file=sys.stderr)
+            warn(error)
             continue
         used += 1
         total.add(outcome)
         for trouble in outcome.troubles:
-            print(f"monitel_otlp: {trouble}", file=sys.stderr)
-    print(_summary(total, used, len(problems)))
+            warn(trouble)
+    show(_summary(total, used, len(problems)))
     if total.offline:
-        print(f"monitel_otlp: {_describe_offline(root, total.offline)}", file=sys.stderr)
+        warn(_describe_offline(places, total.offline))
     return 0 if total.complete and not problems else 1
 
 
-def _describe_offline(root: Path, offline: set[str]) -> str:
+def _collect_and_find(places: Places) -> Found:
+    """Collect the black boxes, print their number, and return the spools."""
+    given = places.given
+    boxes_given = given is not None and holds_boxes(given)
+    collected = collect_boxes(given if boxes_given else places.boxes, fallback=places.roots[0].absolute())
+    if collected.boxes:
+        number = _count(collected.boxes, "black box", "black boxes")
+        show(f"collected {_count(collected.items, 'item')} from {number}", flush=True)
+    for death in collected.deaths:
+        show(str(death), flush=True)
+    found = Found(problems=collected.problems)
+    roots = [root.absolute() for root in places.roots if root.is_dir()] if given is None else [given]
+    for root in () if boxes_given else roots:
+        of_root = find_spools(root)
+        found.folders += of_root.folders
+        found.refused += of_root.refused
+        found.problems += of_root.problems
+    if given is None or boxes_given:
+        found.folders += collected.spools
+        return found
+    for spool in collected.spools:
+        if not spool.is_relative_to(given.absolute()):
+            show(f"a black box is now in the spool {str(spool)!r}, which is not in {places}", flush=True)
+    return found
+
+
+def _describe_offline(places: Places, offline: set[str]) -> str:
     signals = [signal for signal in SIGNALS if signal in offline]
     variables = " and ".join(f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT" for signal in signals)
     return (
-        f"the {' and '.join(signals)} in {str(root)!r} remain there, because no endpoint is set for them: "
+        f"the {' and '.join(signals)} in {places} remain there, because no endpoint is set for them: "
         f"set {variables}, or give --endpoint"
     )
 
@@ -87,10 +134,11 @@ def _show(progress: tqdm[Any], delivered: int, total: int) -> None:
     progress.update(delivered - progress.n)
 
 
-def nothing_left(root: Path, found: Found) -> str:
-    """Return the message for a folder without segments."""
+def nothing_left(places: Places, found: Found) -> str:
+    """Return the message for folders without segments."""
     left = "replay --rejected sends the refused requests again" if found.refused else "nothing is left to deliver"
-    return f"{str(root)!r} holds no spooled telemetry: {left}"
+    verb = "hold" if places.given is None and len(places.roots) > 1 else "holds"
+    return f"{places} {verb} no spooled telemetry: {left}"
 
 
 def _summary(total: ReplayOutcome, used: int, unusable: int) -> str:
@@ -108,8 +156,8 @@ def _summary(total: ReplayOutcome, used: int, unusable: int) -> str:
     return f"delivered {_count(total.delivered, 'item')} from {_count(used, 'spool')}{more}"
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+def _count(number: int, noun: str, plural: str = "") -> str:
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def _take_back(folders: Iterable[Path], *, foreign: bool) -> list[str]:

@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from contextlib import contextmanager
-from multiprocessing import connection, forkserver, get_context
+from multiprocessing import connection, get_all_start_methods, get_context
 from typing import TYPE_CHECKING
 
 from tqdm import tqdm
@@ -32,8 +32,10 @@ def simulate(simulation: Simulation) -> tuple[list[Report], bool]:
         The report of each rank that did not die, and whether Ctrl-C was pressed.
 
     Raises:
-        ValueError: The machine cannot start so many processes.
+        ValueError: The machine cannot start so many processes, or the platform has no ``fork()``.
     """
+    if "forkserver" not in get_all_start_methods():
+        raise ValueError("simulate needs fork(), by which it starts the ranks: this platform does not have it")
     context = get_context("forkserver")
     context.set_forkserver_preload([__name__])
     begin_ns = time.time_ns()
@@ -78,6 +80,8 @@ def _closed_by_ctrl_c(stop: connection.Connection) -> Iterator[None]:
     def close(_number: int, _frame: object) -> None:
         signal.signal(signal.SIGINT, before)
         stop.close()
+
+    from multiprocessing import forkserver  # late: platforms without fork() cannot import it
 
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import re
+from importlib.util import find_spec
 from urllib.parse import unquote
 
 from monitel_otlp.config.endpoint import Address, AddressError, parse_address
@@ -14,6 +15,10 @@ from monitel_otlp.config.secret import Secret
 _log = logging.getLogger("monitel.otlp")
 
 HTTP, GRPC = "http/protobuf", "grpc"
+NO_GRPC = (
+    "the protocol 'grpc' needs the packages grpcio and googleapis-common-protos: run "
+    "`pip install 'monitel-otlp[grpc]'`, or use 'http/protobuf' with the HTTP port of the backend"
+)
 _COMPRESSIONS = ("none", "gzip", "deflate")
 _DEFAULT_TIMEOUT = 10.0
 _SHOWN = 80  # characters of a value in a message
@@ -73,13 +78,9 @@ class Environment:
     def headers(self, signal: str) -> tuple[dict[str, Secret[str]], str]:
         """Return the headers and their source. A malformed entry, which may be a token, is ignored and never logged."""
         source, value = self.read("HEADERS", signal) or ("default", "")
-        found = {}
-        for entry in filter(None, (each.strip() for each in value.split(","))):
-            pair = _header(entry)
-            if pair is None:
-                self.warn_once(f"{source}: an entry is not NAME=VALUE and is ignored")
-            else:
-                found[pair[0]] = Secret(pair[1])
+        found, malformed = parse_headers(value)
+        if malformed:
+            self.warn_once(f"{source}: an entry is not NAME=VALUE and is ignored")
         return found, source
 
     def endpoint(self, signal: str, protocol: str) -> tuple[Address, str] | None:
@@ -109,6 +110,20 @@ class Environment:
             return url
         insecure = self.read("INSECURE", signal)
         return f"http://{url}" if insecure is not None and insecure[1].lower() == "true" else f"https://{url}"
+
+
+def grpc_is_installed() -> bool:
+    """Return True if the packages of the extra ``grpc`` are installed. The import of gRPC affects the process."""
+    return all(find_spec(package) is not None for package in ("grpc", "google.rpc"))
+
+
+def parse_headers(text: str) -> tuple[dict[str, Secret[str]], int]:
+    """Return the headers in a text of the form NAME=VALUE,NAME=VALUE, and the number of malformed entries.
+
+    Names are in lower case. A value without a space is percent-encoded.
+    """
+    pairs = [_header(entry) for entry in filter(None, (each.strip() for each in text.split(",")))]
+    return {pair[0]: Secret(pair[1]) for pair in pairs if pair is not None}, pairs.count(None)
 
 
 def _header(entry: str) -> tuple[str, str] | None:

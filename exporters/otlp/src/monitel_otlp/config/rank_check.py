@@ -16,18 +16,20 @@ class RankCheck:
 
     Args:
         rank: ``training.rank`` of the telemetry; None if it has none.
+
+    Attributes:
+        member: Rank and world size in torch.distributed, even after its end; None if it was not initialized.
     """
 
     def __init__(self, rank: object) -> None:
         self._rank = rank
-        self._checked = False
+        self.member: tuple[int, int] | None = None
 
     def check(self) -> None:
         """Compare the ranks if torch.distributed is initialized. Never raises, and never waits for other ranks."""
-        if self._checked or (member := distributed_rank()) is None:
+        if self.member is not None or (member := distributed_rank()) is None:
             return
-        self._checked = True
-        rank, world_size = member
+        self.member = rank, world_size = member
         if str(self._rank) != str(rank):  # OTEL_RESOURCE_ATTRIBUTES holds text
             _log.warning(
                 "torch.distributed reports rank %d of %d, but the telemetry of this process has %s: call configure() "

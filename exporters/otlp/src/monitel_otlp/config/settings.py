@@ -13,8 +13,10 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
+from monitel_otlp.config.black_box import BoxSettings
 from monitel_otlp.config.endpoint import Address, AddressError, Endpoint, parse_address
-from monitel_otlp.config.environment import GRPC, HTTP, Environment, is_header, positive
+from monitel_otlp.config.environment import GRPC, HTTP, NO_GRPC, Environment, grpc_is_installed, is_header, positive
+from monitel_otlp.config.folder_argument import folder_path
 from monitel_otlp.config.secret import Secret
 from monitel_otlp.messages.request import SIGNALS
 
@@ -22,8 +24,10 @@ _log = logging.getLogger("monitel.otlp")
 
 DISTRIBUTIONS = ("percentiles", "histogram", "both")
 _DEFAULT_INTERVAL = 5.0
+_DEFAULT_IDLE_INTERVAL = 60.0
 _LONGEST_INTERVAL = 86_400.0
 _PATH_OF_SIGNAL = re.compile(rf"/v1/({'|'.join(SIGNALS)})/*$")
+_MARK = re.compile(r"-[0-9a-f]{8}$")  # of the endpoints, at the end of the name of a spool
 
 
 @dataclass(frozen=True)
@@ -33,10 +37,12 @@ class Settings:
     Attributes:
         endpoints: The endpoint of each signal. A signal without one is offline.
         interval: Seconds between two exports.
+        idle_interval: Seconds between two exports of instruments without windows; 0 for the interval.
         spool_root: The folder that holds the spool folder of each process.
         spool_dir: The spool folder of this process.
         distributions: The form in which HISTOGRAM is exported: one of ``DISTRIBUTIONS``.
         problems: Problems with variables, which have been logged.
+        box: The settings of the black box.
     """
 
     endpoints: dict[str, Endpoint]
@@ -45,6 +51,8 @@ class Settings:
     spool_dir: Path
     distributions: str = "percentiles"
     problems: tuple[str, ...] = ()
+    box: BoxSettings = BoxSettings()  # noqa: RUF009  it is frozen
+    idle_interval: float = 0.0
 
     @property
     def mark(self) -> str:
@@ -73,16 +81,20 @@ def resolve(
     protocol: str | None = None,
     *,
     distributions: str | None = None,
+    black_box: BoxSettings | None = None,
 ) -> Settings:
     """Check the arguments, and read omitted settings from the environment.
 
     Raises:
         TypeError: An argument has a wrong type.
         ValueError: The endpoint is not a base URL, the interval is not positive, the protocol or the form of
-            distributions is unknown, or the spool folder is a file.
+            distributions is unknown, the protocol is ``"grpc"`` and the extra is not installed, or the spool folder is
+            a file.
     """
     if protocol not in {None, HTTP, GRPC}:
         raise ValueError(f"protocol must be {HTTP!r} or {GRPC!r}, got {protocol!r}")
+    if protocol == GRPC and not grpc_is_installed():
+        raise ValueError(f"protocol={GRPC!r}: {NO_GRPC}")
     if distributions not in {None, *DISTRIBUTIONS}:
         raise ValueError(f"distributions must be one of {', '.join(map(repr, DISTRIBUTIONS))}, got {distributions!r}")
     root = None if spool_dir is None else spool_folder(spool_dir)
@@ -95,9 +107,18 @@ def resolve(
             endpoints[signal] = found
     if root is None:
         root = default_roots()[0 if endpoints else -1]
-    interval = _interval(export_interval, environment)
+    interval, idle_interval = _intervals(export_interval, environment)
     chosen = _distributions(distributions)
-    return Settings(endpoints, interval, root, _own_folder(root, endpoints), chosen, tuple(environment.problems))
+    return Settings(
+        endpoints,
+        interval,
+        root,
+        _own_folder(root, endpoints),
+        chosen,
+        tuple(environment.problems),
+        BoxSettings() if black_box is None else black_box,
+        idle_interval,
+    )
 
 
 def _distributions(given: str | None) -> str:
@@ -118,13 +139,7 @@ def spool_folder(spool_dir: object) -> Path:
         TypeError: Not a path.
         ValueError: The path, or a part of it, is a file.
     """
-    if not isinstance(spool_dir, (str, os.PathLike)):
-        raise TypeError(f"spool_dir must be a path, got {type(spool_dir).__qualname__}")
-    path = Path(spool_dir)
-    for part in (path, *path.parents):
-        if os.path.isfile(part):  # noqa: PTH113  Path's own raises where it may not look
-            raise ValueError(f"spool_dir must be a folder, or a new path, got {str(path)!r}: {str(part)!r} is a file")
-    return path
+    return folder_path("spool_dir", spool_dir)
 
 
 def default_roots() -> list[Path]:
@@ -152,6 +167,9 @@ def _endpoint(
         located = environment.endpoint(signal, chosen)
     if located is None:
         return None
+    if chosen == GRPC and not grpc_is_installed():
+        environment.warn_once(f"{chosen_by}={GRPC}: {NO_GRPC}; telemetry for it is kept on disk")
+        return None
     address, address_by = located
     from_environment, headers_by = environment.headers(signal)
     timeout, timeout_by = environment.timeout(signal)
@@ -178,6 +196,12 @@ def _own_folder(root: Path, endpoints: Mapping[str, Endpoint]) -> Path:
     name = f"{second}-{os.getpid()}-{milliseconds:03d}{token_hex(3)}"
     mark = _mark(endpoints)
     return (root / (f"{name}-{mark}" if mark else name)).absolute()
+
+
+def mark_of(name: str) -> str:
+    """Return the mark in the name of a spool, with the hyphen before it; empty for a spool without endpoints."""
+    found = _MARK.search(name)
+    return found[0] if found else ""
 
 
 def _mark(endpoints: Mapping[str, Endpoint]) -> str:
@@ -222,21 +246,22 @@ def _headers(headers: Any) -> dict[str, Secret[str]]:
     return {name: Secret(value) for name, value in headers.items()}
 
 
-def _interval(export_interval: object, environment: Environment) -> float:
+def _intervals(export_interval: object, environment: Environment) -> tuple[float, float]:
+    """Return the interval and the idle interval: who chooses an interval expects the values of instruments in it."""
     if export_interval is not None:
         if not isinstance(export_interval, (int, float)) or isinstance(export_interval, bool):
             raise TypeError(f"export_interval must be a number of seconds, got {type(export_interval).__qualname__}")
         if not 0 < export_interval <= _LONGEST_INTERVAL:
             raise ValueError(f"export_interval must be above 0 and at most one day (86400), got {export_interval!r}")
-        return float(export_interval)
+        return float(export_interval), 0.0
     given = os.environ.get("OTEL_METRIC_EXPORT_INTERVAL", "").strip()
     if not given:
-        return _DEFAULT_INTERVAL
+        return _DEFAULT_INTERVAL, _DEFAULT_IDLE_INTERVAL
     milliseconds = positive(given)
     if milliseconds is None or milliseconds > _LONGEST_INTERVAL * 1000:
         environment.warn_once(
             f"OTEL_METRIC_EXPORT_INTERVAL: expected a number of milliseconds (at most one day), got {given!r:.80}; "
             f"using {_DEFAULT_INTERVAL:g} s"
         )
-        return _DEFAULT_INTERVAL
-    return milliseconds / 1000
+        return _DEFAULT_INTERVAL, _DEFAULT_IDLE_INTERVAL
+    return milliseconds / 1000, 0.0

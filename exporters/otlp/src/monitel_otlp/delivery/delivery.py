@@ -17,9 +17,10 @@ from monitel_otlp.delivery.sender import Sender
 from monitel_otlp.messages.request import SIGNALS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from monitel_otlp.accounting import Accounting
+    from monitel_otlp.delivery.retry_queue import Kept
     from monitel_otlp.messages.request import FrozenRequest
     from monitel_otlp.spool.spool import Spool
     from monitel_otlp.transport.answer import Transport
@@ -39,6 +40,7 @@ class Delivery:
         spool: Holds requests that memory cannot hold, and requests that are undelivered at the end of the process.
         attempted: Called with the signal and the seconds of each attempt.
         progressed: Called when a request is settled or on disk.
+        kept: The black box, which keeps the requests in memory.
     """
 
     def __init__(
@@ -48,13 +50,18 @@ class Delivery:
         spool: Spool,
         attempted: Callable[[str, float], None],
         progressed: Callable[[], object],
+        *,
+        kept: Kept | None = None,
     ) -> None:
         self._accounting = accounting
+        self._kept = kept
         self._progress = Event()
         self._progressed = progressed
         self.disk = Disk(spool)
         self.queues = {
-            signal: RetryQueue(signal, accounting, self.disk, self._progress_made, online=signal in transports)
+            signal: RetryQueue(
+                signal, accounting, self.disk, self._progress_made, online=signal in transports, kept=kept
+            )
             for signal in SIGNALS
         }
         self._senders = {
@@ -62,17 +69,13 @@ class Delivery:
             for signal, transport in transports.items()
         }
 
-    def put(self, request: FrozenRequest) -> None:
-        """Add a request of the encoder. A request that is too large for backends is split."""
-        halves = split(request) if len(request.body) > REQUEST_BYTES else None
-        for part in halves or ():
-            self.put(part)
-        if halves is None:
-            queue = self.queues[request.signal]
-            queue.put(request)
-            queue.spill_if_due()
-            if (sender := self._senders.get(request.signal)) is not None:
-                sender.wake()
+    def put(self, request: FrozenRequest, key: str | None = None) -> None:
+        """Add a request of the encoder that is small enough for backends, with its key in the black box."""
+        queue = self.queues[request.signal]
+        queue.put(request, key)
+        queue.spill_if_due()
+        if (sender := self._senders.get(request.signal)) is not None:
+            sender.wake()
 
     @property
     def stored(self) -> bool:
@@ -134,6 +137,8 @@ class Delivery:
             sender.stop()
         jobs = [queue.spill_rest for queue in self.queues.values()]
         jobs += [partial(self._write_raw, items) for items in raw]
+        if self._kept is not None:  # at once, because the raw items are there as well
+            jobs.append(self._kept.close)
         try:
             for job in [*jobs, self._close]:
                 self.disk.call(job, deadline - time.monotonic())
@@ -171,6 +176,15 @@ class Delivery:
                 items.settled = True
                 self._accounting.move(items.signal, Stage.ENCODING, Stage.DISK, written)
                 self._accounting.drop(items.signal, Stage.ENCODING, reason, items.items - written)
+
+
+def parts_of(request: FrozenRequest) -> Iterator[FrozenRequest]:
+    """Yield a request, or the parts of one that is too large for backends."""
+    halves = split(request) if len(request.body) > REQUEST_BYTES else None
+    if halves is None:
+        yield request
+    for half in halves or ():
+        yield from parts_of(half)
 
 
 @dataclass(slots=True, eq=False)

@@ -92,8 +92,8 @@ class Disk:
         return waiting.result(max(0.0, timeout))
 
     def wait(self, timeout: float) -> None:
-        """Wait until all submitted jobs have finished, for so many seconds at most."""
-        if self._busy_since is not None or not self._jobs.empty():
+        """Wait until all jobs that were submitted so far have finished, for so many seconds at most."""
+        if self._thread.is_alive():  # else there is none: jobs ran where they were submitted, or will not run
             with suppress(TimeoutError):
                 self.call(lambda: None, timeout)
 

@@ -1,4 +1,4 @@
-"""Delivery of the spools that earlier processes left for the same endpoints."""
+"""Black boxes and spools of earlier processes: the boxes become spools, those for the same endpoints are delivered."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING
 
 from monitel_otlp._compat import suppress_instrumentation
+from monitel_otlp.collection.collector import collect_boxes
 from monitel_otlp.delivery.replay import replay
 from monitel_otlp.spool.spool import SpoolError
 
@@ -14,60 +15,95 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from monitel_otlp.config.black_box import BoxSettings
     from monitel_otlp.transport.answer import Transport
 
 _log = logging.getLogger("monitel.otlp")
 
 
 class Leftovers:
-    """Delivers the spools that ended processes of this user have left beside the spool of this process.
+    """Delivers what ended processes of this user have left. All of it happens in a separate thread.
+
+    First the black boxes of processes that were killed become spools, beside the spools of these processes. Then, after
+    the backend has accepted a request of this pipeline, the spools beside its own are delivered.
 
     The name of a spool folder ends with a mark of its endpoints. Only folders with the mark of this pipeline are
-    delivered, in a separate thread, after the backend has accepted a request. A folder stays for the next process or
-    for ``replay`` if it is in use, if it cannot be read, or if the backend does not accept a request at the first
-    attempt. The items are not part of the account of this process.
+    delivered. A folder stays for the next process or for ``replay`` if it is in use, if it cannot be read, or if the
+    backend does not accept a request at the first attempt. The items are not part of the account of this process.
 
     Args:
         own: The spool folder of this process.
-        mark: The end of the names of the folders to deliver.
+        mark: The end of the names of the folders to deliver; empty without endpoints: then nothing is delivered.
         make_transports: Makes the transports of the thread.
+        box: The settings of black boxes. No boxes are collected if they are switched off.
     """
 
-    def __init__(self, own: Path, mark: str, make_transports: Callable[[], Mapping[str, Transport]]) -> None:
+    def __init__(
+        self, own: Path, mark: str, make_transports: Callable[[], Mapping[str, Transport]], box: BoxSettings
+    ) -> None:
         self._own = own
         self._mark = mark
         self._make_transports = make_transports
+        self._box = box
         self._starting = Lock()
+        self._accepted = Event()
         self._stopped = Event()
         self._thread = Thread(target=self._run, name="monitel-otlp-leftovers", daemon=True)
 
     @property
-    def started(self) -> bool:
-        """True after :meth:`start`, or after :meth:`stop`."""
-        return self._stopped.is_set() or self._thread.ident is not None
+    def accepted(self) -> bool:
+        """True after :meth:`deliver`, or after :meth:`stop`."""
+        return self._accepted.is_set()
 
-    def start(self) -> None:
-        """Start the thread. Idempotent, and thread-safe."""
+    def collect(self) -> None:
+        """Start the thread, if black boxes are not switched off. Idempotent, and thread-safe."""
+        if self._box.enabled:
+            self._start()
+
+    def deliver(self) -> None:
+        """Allow the delivery, because the backend has accepted a request. Idempotent, and thread-safe."""
+        if self._mark:
+            self._accepted.set()
+            self._start()
+
+    def stop(self) -> None:
+        """Stop after the box or the request that is being processed; the rest stays."""
+        self._stopped.set()
+        self._accepted.set()
+
+    def _start(self) -> None:
         with self._starting:
-            if self.started:
+            if self._stopped.is_set() or self._thread.ident is not None:
                 return
             try:
                 self._thread.start()
             except RuntimeError:  # CPython starts no thread at the end of the process
-                self._stopped.set()
-
-    def stop(self) -> None:
-        """Stop after the request that is being sent; the rest stays on disk."""
-        self._stopped.set()
+                self.stop()
 
     def _run(self) -> None:
         suppress_instrumentation()
+        if self._box.enabled:
+            self._collect()
+        if self._mark:
+            self._accepted.wait()
+            self._deliver_all()
+
+    def _collect(self) -> None:
+        collected = collect_boxes(self._box.folder, fallback=self._own.parent, stopped=self._stopped)
+        for problem in collected.problems:
+            _log.warning("%s", problem)
+        for death in collected.deaths:
+            _log.info("%s", death)
+        for folder in collected.spools:
+            _log.info("the black box of a killed process is now in the spool %s", folder)
+
+    def _deliver_all(self) -> None:
         try:
             folders = sorted(self._own.parent.glob(f"*-{self._mark}"))
         except OSError:
             return
         folders = [folder for folder in folders if folder != self._own and not folder.is_symlink()]
-        if not folders:
+        if not folders or self._stopped.is_set():
             return
         transports = self._make_transports()
         try:

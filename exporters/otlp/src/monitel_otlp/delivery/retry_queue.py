@@ -6,7 +6,7 @@ import logging
 import time
 from collections import Counter, deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from monitel_otlp.accounting import EXIT, UNACCOUNTED, Stage
 
@@ -33,12 +33,31 @@ class Waiting:
         number: Ascending number of the request.
         since: Monotonic time of its arrival, seconds.
         on_disk: It is the oldest request of the spool, and remains there until it is settled.
+        key: Its key in the black box; None if it is not there.
     """
 
     request: FrozenRequest
     number: int = 0
     since: float = 0.0
     on_disk: bool = False
+    key: str | None = None
+
+
+class Kept(Protocol):
+    """Keeps requests in a place that outlives the process."""
+
+    @property
+    def is_open(self) -> bool:
+        """True while there is such a place."""
+
+    def keep(self, key: str, request: FrozenRequest) -> str | None:
+        """Keep a request; return its key, or None if that is not possible."""
+
+    def forget(self, key: str | None) -> None:
+        """Remove a request. Idempotent."""
+
+    def close(self) -> None:
+        """Remove everything, because nothing is only there. Idempotent."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +91,8 @@ class RetryQueue:
         progress: Called when a request is settled or on disk.
         online: False if the signal has no endpoint, so that all requests go to the spool.
         stored: The spool already contains requests.
+        kept: The black box, from which a request is removed with its outcome. Requests for which it has no room are
+            written to the spool.
     """
 
     def __init__(
@@ -83,7 +104,10 @@ class RetryQueue:
         *,
         online: bool,
         stored: bool = False,
+        kept: Kept | None = None,
     ) -> None:
+        self._kept = kept
+        self._exposed = False  # a request in memory is not in the black box
         self.signal = signal
         self._accounting = accounting
         self._lock = accounting.lock
@@ -106,15 +130,16 @@ class RetryQueue:
         """The number of the newest request."""
         return self._put_number
 
-    def put(self, request: FrozenRequest) -> None:
-        """Add a request of the encoder."""
+    def put(self, request: FrozenRequest, key: str | None = None) -> None:
+        """Add a request of the encoder, with its key in the black box."""
         with self._lock:
             if self.over:
                 self._accounting.drop(self.signal, Stage.ENCODING, EXIT, request.items)
                 return
             self._accounting.move(self.signal, Stage.ENCODING, Stage.MEMORY, request.items)
             self._put_number += 1
-            self._memory.append(Waiting(request, self._put_number, time.monotonic()))
+            self._memory.append(Waiting(request, self._put_number, time.monotonic(), key=key))
+            self._expose(key, request)
             self._memory_bytes += len(request.body)
             self._drop_beyond(2 * _MEMORY_BYTES)
 
@@ -154,6 +179,7 @@ class RetryQueue:
                 self._memory_bytes -= len(waiting.request.body)
                 self._count(waiting, outcome, Stage.MEMORY)
                 self._progress()
+                self._forget(waiting)
                 return
         self._disk.submit(lambda: self._settle_on_disk(waiting, outcome))
 
@@ -171,10 +197,11 @@ class RetryQueue:
             now = time.monotonic()
             oldest = self._front or self._memory
             late = bool(oldest) and now - oldest[0].since > _OLDEST_IN_MEMORY
-            due = not self._online or late or self._memory_bytes > _MEMORY_BYTES
+            due = not self._online or late or self._exposed or self._memory_bytes > _MEMORY_BYTES
             if not due or not oldest or self._spill_wanted or self.over or now < self._disk_not_before:
                 return
             self._spill_wanted = True
+            self._exposed = False
         self._disk.submit(self._spill)
 
     def end(self) -> None:
@@ -200,6 +227,16 @@ class RetryQueue:
             self._memory.clear()
             self._spilling = None
             self._memory_bytes = 0
+            for each in rest:
+                self._forget(each)
+
+    def _expose(self, key: str | None, request: FrozenRequest) -> None:
+        """Write the requests in memory to the spool soon, because the black box has no room for this one."""
+        self._exposed |= key is None and not request.idle and self._kept is not None and self._kept.is_open
+
+    def _forget(self, waiting: Waiting) -> None:
+        if self._kept is not None:
+            self._kept.forget(waiting.key)
 
     def count_lost(self) -> None:
         """Count the items that the spool has lost. Runs in the disk thread."""
@@ -234,9 +271,13 @@ class RetryQueue:
         self._accounting.deliver(self.signal, source, outcome.delivered, outcome.synthetic)
         for reason, dropped in outcome.dropped.items():
             self._accounting.drop(self.signal, source, reason, dropped)
-        for part in reversed(outcome.parts):
+        for number, part in reversed(list(enumerate(outcome.parts, 1))):
             self._accounting.move(self.signal, source, Stage.MEMORY, part.items)
-            self._front.appendleft(Waiting(part, waiting.number, time.monotonic()))
+            key = None
+            if self._kept is not None and waiting.key is not None:
+                key = self._kept.keep(f"{waiting.key}.{number}", part)
+            self._expose(key, part)
+            self._front.appendleft(Waiting(part, waiting.number, time.monotonic(), key=key))
             self._memory_bytes += len(part.body)
 
     def _read_oldest(self) -> FrozenRequest | None:
@@ -278,6 +319,7 @@ class RetryQueue:
                 self.stored = self.stored or not waiting.request.idle
                 self._accounting.move(self.signal, Stage.MEMORY, Stage.DISK, waiting.request.items)
                 self.count_lost()
+            self._forget(waiting)
 
     def _next_to_spill(self) -> Waiting | None:
         while self.over and self._front and self._front[0].on_disk:
@@ -305,4 +347,5 @@ class RetryQueue:
             oldest = self._memory.popleft()
             self._memory_bytes -= len(oldest.request.body)
             dropped["disk"] += oldest.request.items
+            self._forget(oldest)
         self._accounting.drop(self.signal, Stage.MEMORY, "disk", dropped["disk"])

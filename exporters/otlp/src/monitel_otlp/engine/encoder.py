@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import sys
 import time
 from dataclasses import dataclass
@@ -45,6 +46,9 @@ class Source:
 class Encoder:
     """Encodes items in rounds. A round takes the items that were queued at its start, a few of each source at a time.
 
+    Between two rounds, whenever a cut for the black box is due, queued items are added to requests that the next round
+    finishes.
+
     Metrics come first, and again whenever they are due during a long round, so a producer that is faster than the
     encoder does not delay them. Between slices of 0.5 ms the GIL is released.
 
@@ -54,10 +58,14 @@ class Encoder:
         metrics: Encodes windows and the values of instruments. Its argument is True in the last round.
         after: Called at the end of each round. Its argument is True in the last round.
         interval: Seconds between two rounds.
+        commit: Called whenever no item is between a queue and a request. Its argument is True if all items are encoded
+            that were queued at the start of the round.
+        due: Returns the monotonic time of the next cut.
 
     Attributes:
         sources: The queues.
         finished: True after the last round.
+        asked: The current round was asked for, by :meth:`wake` or at the end.
     """
 
     def __init__(
@@ -67,7 +75,12 @@ class Encoder:
         metrics: Callable[[bool], object],
         after: Callable[[bool], object],
         interval: float,
+        *,
+        commit: Callable[[bool], object] = lambda _: None,
+        due: Callable[[], float] = lambda: math.inf,
     ) -> None:
+        self._commit = commit
+        self._due = due
         self._accounting = accounting
         self.sources = sources
         self._metrics = metrics
@@ -78,11 +91,13 @@ class Encoder:
         self._rounds = Condition()
         self._wanted = self._done = 0
         self._next_metrics = time.monotonic() + interval
+        self.asked = False
+        self._woken = False  # the next round is a complete one, however early
         self._deadline: float | None = None  # of the last round
         self._is_last = False  # the current round
         self.finished = False
         self._failed = False
-        self._worker = Worker("monitel-otlp", self._run_round, first=interval)
+        self._worker = Worker("monitel-otlp", self._run, first=0.0)
 
     def start(self) -> None:
         """Start the thread, unless the process is ending."""
@@ -90,7 +105,30 @@ class Encoder:
 
     def wake(self) -> None:
         """Start the next round now. Takes no lock."""
+        self._woken = True
         self._worker.wake()
+
+    @property
+    def rounds(self) -> int:
+        """The number of complete rounds."""
+        return self._done
+
+    def cancel(self, patience: float) -> bool:
+        """End without a round, unless there was one, or this one takes longer than so many seconds.
+
+        Returns:
+            True if no round has been, and none will be.
+        """
+        if not self._encoding.acquire(timeout=patience):
+            return False
+        try:
+            if self._done or self._woken or self._deadline is not None:
+                return False
+            self._worker.stop()
+            self.finished = True
+            return True
+        finally:
+            self._encoding.release()
 
     @property
     def over(self) -> bool:
@@ -107,11 +145,21 @@ class Encoder:
         if self._deadline is None:
             self._pace.pause()
 
-    def drain(self, source: Source, most: int = sys.maxsize) -> None:
-        """Encode the items that are queued in one source now, at most ``most``."""
+    def commit(self) -> None:
+        """Hand finished requests to the senders now."""
+        self._commit(False)
+
+    def drain(self, source: Source, most: int = sys.maxsize, *, paced: bool = True) -> None:
+        """Encode the items that are queued in one source now, at most ``most``.
+
+        Args:
+            source: The source.
+            most: The number of items.
+            paced: Release the GIL between slices of work.
+        """
         waiting = min(len(source.queue), most)
         while waiting and not self.over:
-            waiting = self._step(source, waiting)
+            waiting = self._step(source, waiting, paced=paced)
 
     def encode_all(self, deadline: float) -> bool:
         """Wait until all items are encoded that are queued now.
@@ -124,7 +172,7 @@ class Encoder:
         """
         with self._rounds:
             self._wanted = wanted = self._done + 2  # the current round may have started too early
-            self._worker.wake()
+            self.wake()
             return self._rounds.wait_for(lambda: self._done >= wanted, max(0.0, deadline - time.monotonic()))
 
     def finish(self, deadline: float, patience: float) -> bool:
@@ -153,7 +201,17 @@ class Encoder:
             finally:
                 self._encoding.release()
 
-    def _run_round(self) -> float:
+    def _run(self) -> float:
+        if self._woken or self._deadline is not None or time.monotonic() >= self._next_metrics:
+            self._run_round()
+        elif time.monotonic() >= self._due():
+            with self._encoding:
+                self._encode_queued(last=False)
+                self._commit(True)
+        return max(0.0, min(self._next_metrics, self._due()) - time.monotonic())
+
+    def _run_round(self) -> None:
+        self.asked, self._woken = self._woken or self._deadline is not None, False
         last = self._is_last = self._deadline is not None
         with self._encoding:
             self._round(last=last)
@@ -161,22 +219,27 @@ class Encoder:
             self._done += 1
             self._rounds.notify_all()
             if self._done < self._wanted:
-                self._worker.wake()
+                self.wake()
         if last:
             self.finished = True
             self._worker.stop()
-        return max(0.0, self._next_metrics - time.monotonic())
 
     def _round(self, *, last: bool) -> None:
         self._encode_metrics(last=last)
+        self._encode_queued(last=last)
+        for source in self.sources:
+            source.flush()
+            self._commit(False)
+        self._after(last)
+        self._commit(True)
+
+    def _encode_queued(self, *, last: bool) -> None:
+        """Encode the items that are queued now."""
         left = [(source, len(source.queue)) for source in self.sources]
         while left and not self.superseded:
             left = [(source, rest) for source, waiting in left if (rest := self._step(source, waiting))]
             if not last and time.monotonic() >= self._next_metrics:
                 self._encode_metrics(last=False)
-        for source in self.sources:
-            source.flush()
-        self._after(last)
 
     def _encode_metrics(self, *, last: bool) -> None:
         self._next_metrics = time.monotonic() + self._interval
@@ -186,11 +249,14 @@ class Encoder:
             if not self._failed:
                 self._failed = True
                 _log.exception("metrics could not be encoded in one round (further failures are not logged)")
+        self._commit(False)
 
-    def _step(self, source: Source, waiting: int) -> int:
+    def _step(self, source: Source, waiting: int, *, paced: bool = True) -> int:
         """Encode some of the waiting items of a source, and return the number of the others."""
         taken = self._accounting.take(source.signal, source.queue.take, min(_ITEMS_PER_STEP, waiting))
         if taken:
             source.add(taken)
-        self.pause()
+            self._commit(False)
+        if paced:
+            self.pause()
         return waiting - len(taken) if taken else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +12,14 @@ from opentelemetry.context import get_current
 import monitel
 from monitel.bounded_queue import BoundedQueue
 from monitel_otlp.accounting import Stage
+from monitel_otlp.config.black_box import OFF
 from monitel_otlp.delivery.delivery import Delivery
 from monitel_otlp.delivery.leftovers import Leftovers
 from monitel_otlp.engine.encoder import Encoder, Source
 from monitel_otlp.engine.exit_phases import raw_forms, run_exit_phases
 from monitel_otlp.engine.metric_round import MetricRound
+from monitel_otlp.engine.occasion import Occasion
+from monitel_otlp.engine.recording import Recording
 from monitel_otlp.logs.application_events import ApplicationEvents
 from monitel_otlp.logs.mapping import LoggedEvent
 from monitel_otlp.logs.requests import EventRequests
@@ -33,6 +37,7 @@ from monitel_otlp.spool.spool import Spool
 from monitel_otlp.threads.callbacks import CallbackThread
 from monitel_otlp.traces.requests import RangeRequests
 from monitel_otlp.transport.factory import make_transports
+from monitel_otlp.values.latest import flat, latest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -46,12 +51,14 @@ if TYPE_CHECKING:
     from monitel_otlp.accounting import Accounting
     from monitel_otlp.config.settings import Settings
     from monitel_otlp.engine.exit_phases import RawForms
-    from monitel_otlp.messages.request import FrozenRequest
+    from monitel_otlp.metrics.series import Series
     from monitel_otlp.traces.span_queue import Identified, QueuedSpans
+    from monitel_otlp.values.latest import Latest
 
 LIMIT = 100_000  # items of each kind (windows, events, ranges, log records, spans) in a queue
 LIMIT_BYTES = 128 << 20
 _SPOOL_BYTES = 1 << 30
+_PATIENCE = 0.5  # seconds that a new engine is waited for
 
 
 class Engine:
@@ -70,7 +77,8 @@ class Engine:
         attached: Have no providers: windows are exported when the application's reader collects, and events through
             the global LoggerProvider.
         series_limit: Attribute sets per metric name. Further sets become one series.
-        leftovers: Deliver the spools of earlier processes for the same endpoints.
+        leftovers: Collect the black boxes of killed processes, and deliver the spools of earlier processes for the same
+            endpoints.
         each_round: Called in each round of the encoder.
     """
 
@@ -104,14 +112,32 @@ class Engine:
             wake=self.wake,
             after_ns=end_of_earlier_pipelines_ns(resource, mapping),
         )
-        self._event_queue: BoundedQueue[LoggedEvent] = BoundedQueue(LIMIT, LIMIT_BYTES, wake=self.wake)
+        self._recording = Recording(
+            OFF if attached else settings.box,
+            settings.spool_dir,
+            lambda: self.metric_requests.resource,
+            mapping=mapping,
+            table=self._window_queue.table,
+            wake=self.wake,
+        )
+        self.box = self._recording.box
+        self._put = self._recording.put
+        self._event_queue: BoundedQueue[LoggedEvent] = BoundedQueue(
+            LIMIT, LIMIT_BYTES, wake=self.wake, evicted=self._recording.event_done
+        )
         self._spool = Spool(settings.spool_dir, _SPOOL_BYTES, settings.endpoints)
         self._leftovers: Leftovers | None = None
-        if leftovers and settings.mark:
-            self._leftovers = Leftovers(settings.spool_dir, settings.mark, lambda: make_transports(settings))
+        if leftovers:
+            make = partial(make_transports, settings)
+            self._leftovers = Leftovers(settings.spool_dir, settings.mark, make, settings.box)
         transports = make_transports(settings)
         self.delivery = Delivery(
-            accounting, transports, self._spool, self._self_metrics.attempted, self._start_leftovers
+            accounting,
+            transports,
+            self._spool,
+            self._self_metrics.attempted,
+            self._start_leftovers,
+            kept=self.box if self.box.enabled else None,
         )
         self._readings = Readings(self._window_queue.table, delta=mapping.delta, with_waits=not attached)
         self.metric_requests = requests = MetricRequests(
@@ -122,8 +148,10 @@ class Engine:
         self.application_events = ApplicationEvents(accounting) if attached else None
         self._range_requests = RangeRequests(self._put, self._lost, self.metric_requests.resource)
         self.providers: Providers | None = None
-        self._window_source = Source("metrics", "windows", self._window_queue.queue, requests.add, requests.flush)
+        self._window_source = Source("metrics", "windows", self._window_queue.queue, self._add_windows, requests.flush)
         accounting.add_queue("metrics", self._window_queue.queue)
+        self._config: dict[str, Any] = {}
+        self._builders: list[EventRequests] = []
         sources = [self._events_source()]
         if not attached:
             self.providers, more = self._make_providers(resource)
@@ -134,7 +162,23 @@ class Engine:
         for source in sources:
             if source is not self._window_source:
                 accounting.add_queue(source.signal, source.queue)
-        self.encoder = Encoder(accounting, sources, self._encode_metrics, self._after_round, settings.interval)
+        self.encoder = Encoder(
+            accounting,
+            sources,
+            self._encode_metrics,
+            self._after_round,
+            settings.interval,
+            commit=lambda complete: self._recording.commit(complete=complete, last=self.encoder.over),
+            due=lambda: self._recording.due,
+        )
+        self._recording.begin(
+            self.delivery,
+            self.encoder,
+            self._window_source,
+            [requests, *self._builders, self._record_requests, self._span_requests, self._range_requests],
+            readings=self._readings,
+            ranges=ranges,
+        )
         self._metric_round = MetricRound(
             self.encoder,
             self._callbacks,
@@ -145,10 +189,22 @@ class Engine:
             collecting=self.collecting,
             register=self._register_instruments,
             waits=self._readings.waits,
+            occasion=Occasion(settings.idle_interval, self._items_lost, self._readings.waits),
             is_used=self._is_used,
         )
         self.delivery.disk.start()
         self.encoder.start()
+        if self._leftovers is not None:
+            self._leftovers.collect()
+
+    @property
+    def series(self) -> list[Series]:
+        """All series of windows, logged numbers and counters so far."""
+        return self._window_queue.table.all()
+
+    def latest(self) -> Latest:
+        """Return the last values of this process. It touches no file and takes no lock."""
+        return latest(self.series, self._window_queue.numbers(), self._config)
 
     def take(self, event: monitel.Event) -> None:
         """Queue one event, in the thread that logs it."""
@@ -157,7 +213,10 @@ class Engine:
             return
         if isinstance(event, monitel.LoggedNumbers):
             self._window_queue.put_numbers(event)
+        elif isinstance(event, monitel.RunConfig):
+            self._config = {**self._config, **dict(flat(event.config))}
         logged = LoggedEvent(event, event.step, get_current(), self.innermost(), time.time_ns())
+        logged = self._recording.emitted(logged)
         self._event_queue.put(logged, event.config if isinstance(event, monitel.RunConfig) else event.data)
 
     def innermost(self) -> Identified | None:
@@ -234,12 +293,28 @@ class Engine:
             forms=self._raw_forms,
             timeout=timeout,
         )
+        self.box.close()  # at once: its items are on disk now, and would be there twice if the process was killed
         self._callbacks.stop()
         self.accounting.close(encoded=encoded)
         accounts = self.accounting.account()
         return not any(
             each.lost or (each.on_disk and signal in self.settings.endpoints) for signal, each in accounts.items()
         )
+
+    def discard(self) -> bool:
+        """End without a trace, if no request has been finished: nothing is sent or written.
+
+        Returns:
+            True if that was possible; otherwise the engine continues.
+        """
+        if not self.encoder.cancel(_PATIENCE):
+            return False
+        if self._leftovers is not None:
+            self._leftovers.stop()
+        self.delivery.end([], time.monotonic() + _PATIENCE)
+        self._callbacks.stop()
+        self.box.close()
+        return True
 
     def flush_stats(self, timeout: float) -> None:
         """Close the window of every Stat, which calls event handlers of the application, in the callback thread.
@@ -254,6 +329,7 @@ class Engine:
         """Close the files, which belong to the parent. For a forked child."""
         self._abandoned = True
         self._spool.abandon()
+        self.box.abandon()
 
     def _flush_metrics(self) -> None:
         self.encoder.drain(self._window_source)
@@ -264,7 +340,13 @@ class Engine:
         if self.application_events is not None:
             return Source("logs", "events", self._event_queue, self.application_events.add, lambda: None)
         requests = EventRequests(self._put, self._lost, self.metric_requests.resource)
-        return Source("logs", "events", self._event_queue, _each(requests.add), requests.flush)
+        self._builders.append(requests)
+
+        def add(logged: LoggedEvent) -> None:
+            requests.add(logged)
+            self._recording.event_done(logged)
+
+        return Source("logs", "events", self._event_queue, _each(add), requests.flush)
 
     def _make_providers(self, resource: Resource) -> tuple[Providers, list[Source]]:
         records: BoundedQueue[ReadableLogRecord] = BoundedQueue(LIMIT, LIMIT_BYTES, wake=self.wake)
@@ -286,10 +368,12 @@ class Engine:
             discarded=lambda: self._window_queue.discarded,
             coalesced=lambda: self._window_queue.coalesced + self.metric_requests.mapping.coalesced,
             left_out=lambda: self._window_queue.left_out,
+            without_box=lambda: self.box.left_out,
         )
 
-    def _put(self, request: FrozenRequest) -> None:
-        self.delivery.put(request)
+    def _add_windows(self, entries: list[Any]) -> None:
+        self.metric_requests.add(entries)
+        self._recording.encoded_windows(entries)
 
     def _lost(self, signal: str, reason: str, items: int) -> None:
         self.accounting.drop(signal, Stage.ENCODING, reason, items)
@@ -307,6 +391,9 @@ class Engine:
             self._ranges.prepare(last=last)
         self._metric_round.run(last=last)
         self.delivery.keep_up()
+
+    def _items_lost(self) -> int:
+        return sum(each.lost for each in self.accounting.account().values())
 
     def _is_used(self) -> bool:
         recorded = len(self._window_queue) or len(self._event_queue)
@@ -326,10 +413,10 @@ class Engine:
     def _start_leftovers(self) -> None:
         """Start the delivery of earlier spools, once the backend has accepted a request."""
         leftovers = self._leftovers
-        if leftovers is None or leftovers.started:
+        if leftovers is None or leftovers.accepted:
             return
         if any(each.delivered for each in self.accounting.account().values()):
-            leftovers.start()
+            leftovers.deliver()
 
     def _raw_forms(self) -> RawForms:
         requests = self.metric_requests

@@ -14,7 +14,7 @@ from monitel_otlp.accounting import EXIT, Stage
 from monitel_otlp.delivery.delivery import RawItems
 from monitel_otlp.logs.mapping import EventMapping
 from monitel_otlp.raw.forms import raw_events, raw_ranges, raw_records, raw_spans, raw_windows
-from monitel_otlp.spool.raw_segment import encode_block
+from monitel_otlp.spool.raw_segment import encode_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -112,8 +112,8 @@ def _prepare_raw(sources: Sequence[Source], accounting: Accounting, forms: RawFo
             written, tried = 0, len(taken)
             try:
                 form = forms[source.kind](takewhile(lambda _: time.monotonic() < deadline, taken))
-                items = RawItems(source.signal, form.header, encode_block(form.items))
-                written, tried = items.items, len(form.items) + form.lost
+                items = RawItems(source.signal, form.header, encode_blocks(form.items))
+                written, tried = items.items, form.tried
                 prepared.append(items)
             except Exception:
                 _log.exception("the queued %s cannot be written to disk and are dropped", source.kind)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
 
     from monitel_otlp.engine.encoder import Encoder, Source
+    from monitel_otlp.engine.occasion import Occasion
     from monitel_otlp.metrics.wait_readings import WaitReadings
     from monitel_otlp.metrics.window_queue import WindowQueue
     from monitel_otlp.sdk.metric_requests import MetricRequests
@@ -53,6 +55,7 @@ class MetricRound:
         collecting: Held while the SDK collects.
         register: Creates the instruments of the pipeline itself.
         waits: Writes the wait counters; None in an attached pipeline, where they are instruments.
+        occasion: Decides whether instruments are read without windows.
         is_used: Returns True once the application has recorded something.
 
     Attributes:
@@ -71,6 +74,7 @@ class MetricRound:
         collecting: RLock,
         register: Callable[[Meter], object],
         waits: WaitReadings | None,
+        occasion: Occasion,
         is_used: Callable[[], bool],
     ) -> None:
         self._encoder = encoder
@@ -81,23 +85,26 @@ class MetricRound:
         self._callbacks = callbacks
         self._collecting: Any = collecting
         self._register = register
+        self._occasion = occasion
         self._is_used = is_used
         self._instruments: WaitInstruments | None = None
         self._last = False
         self._drained = Event()
         self._failed = False
         self.interrupted = False
-        callbacks.add(Callback("an event handler, while windows were closed,", self._close_windows))
+        callbacks.add(Callback("an event handler, while windows were closed,", self._close_windows, often=True))
         if waits is not None:
             callbacks.add(Callback("reading the longest waits", waits.refresh_own))
-            callbacks.add(Callback("a source of wait counters", waits.refresh_sources))
+            callbacks.add(Callback("a source of wait counters", waits.refresh_sources, often=True))
         if providers is not None:
             register(providers.meter_provider.own_meter(*SCOPE))
         else:
-            callbacks.add(Callback("a source of wait counters", self._create_instruments))
+            callbacks.add(Callback("a source of wait counters", self._create_instruments, often=True))
 
     def run(self, *, last: bool) -> None:
-        """Close expired windows, collect the values of instruments and encode both; in the encoder's thread.
+        """Close expired windows, collect the values of instruments if they are to be sent, and encode both.
+
+        Call it in the encoder's thread.
 
         Args:
             last: The round is the last one.
@@ -110,7 +117,9 @@ class MetricRound:
             if self._providers is not None:
                 self._requests.read()
                 self._requests.flush()
-        self._callbacks.refresh(_LAST_CALLBACKS if last else _CALLBACKS, self._drain_windows)
+            self._encoder.commit()
+        if not self._refresh(_LAST_CALLBACKS if last else _CALLBACKS):
+            return
         if self.interrupted:
             self._collect_apart()
         else:
@@ -119,6 +128,19 @@ class MetricRound:
         if self._providers is not None:
             self._requests.read()
             self._requests.flush()
+
+    def _refresh(self, timeout: float) -> bool:
+        """Run the callbacks; return False if this round sends neither windows nor the values of instruments."""
+        deadline = time.monotonic() + timeout
+        whole = self._providers is None or self._last or self._encoder.asked or self._occasion.is_due
+        self._callbacks.refresh(timeout, self._drain_windows, often=None if whole else True)
+        urgent = self._occasion.is_urgent
+        if not whole:
+            if not (urgent or self._requests.has_windows or len(self._windows)):
+                return False
+            self._callbacks.refresh(max(0.0, deadline - time.monotonic()), self._drain_windows, often=False)
+        self._occasion.sent()
+        return True
 
     def flush_stats(self, timeout: float) -> None:
         """Close the window of every Stat in the callback thread, because that calls the application's event handlers.

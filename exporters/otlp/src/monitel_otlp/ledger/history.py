@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 
 from monitel.training_time import DOWN, LOST, Past
 from monitel_otlp.ledger.run_time import RunTime
+from monitel_otlp.values.run_values import Attempted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -64,6 +65,11 @@ class Attempt:
     marks: tuple[Mark, ...] = ()
     down_ns: int = 0
     overlap_ns: int = 0
+
+    @property
+    def attempted(self) -> Attempted:
+        """The name of the attempt and its steps."""
+        return Attempted(self.name, self.begin, self.marks[-1][0] if self.marks else self.begin)
 
     @property
     def counted(self) -> dict[str, int]:

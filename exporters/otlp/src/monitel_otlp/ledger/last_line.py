@@ -34,22 +34,37 @@ def print_last_line(read: Callable[[], RunTime | None]) -> None:
     """
     with suppress(Exception):  # a signal handler may have interrupted a print; stderr may be closed
         run = read()
-        if run is not None and any(part.name not in _NOTHING for part in parts_of(run.activities)):
+        if run is not None and shows_work(run):
             text = last_line(run, Screen.of(sys.stderr))
             print(f"{text}\n", end="", file=sys.stderr)  # noqa: T201  one write: other ranks print too
 
 
+def shows_work(run: RunTime) -> bool:
+    """Return True if a ledger has more than the start and the end of processes."""
+    return any(part.name not in _NOTHING for part in parts_of(run.activities))
+
+
 def last_line(run: RunTime, screen: Screen) -> str:
     """Return the text that :func:`print_last_line` prints."""
+    first, *others = ledger_lines(run, screen, screen.width - len(_INDENT))
+    return f"\n{_INDENT}".join([f"{_START}{first}", *others])
+
+
+def ledger_lines(run: RunTime, screen: Screen, width: int) -> list[str]:
+    """Return the total, the parts and the sentence: lines with a bar for a terminal, otherwise one long line.
+
+    Args:
+        run: The ledger.
+        screen: The stream that the lines are printed to.
+        width: Columns of a line in a terminal.
+    """
     total = duration(run.elapsed_ns) + (f" in {run.attempts} attempts" if run.attempts > 1 else "")
     parts = parts_of(run.activities)
     if not screen.terminal:
         shown = ", ".join(f"{_name(part, screen)} {part.share}" for part in first_parts(parts, _PARTS_IN_LINE))
-        return f"{_START}{total} ({shown}); {sentence(run, screen)}"
-    width = screen.width - len(_INDENT)
+        return [f"{total} ({shown}); {sentence(run, screen)}"]
     bar = stacked_bar(first_parts(parts, _PARTS_IN_BAR), screen, width)
-    lines = [f"{_START}{total}", *bar, *textwrap.wrap(sentence(run, screen), width)]
-    return f"\n{_INDENT}".join(lines)
+    return [total, *bar, *textwrap.wrap(sentence(run, screen), width)]
 
 
 def stacked_bar(parts: Sequence[Part], screen: Screen, width: int) -> list[str]:

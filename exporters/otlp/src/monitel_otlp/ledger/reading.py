@@ -3,17 +3,36 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from monitel_otlp.ledger.history import run_time
-from monitel_otlp.ledger.run_folder import LEDGERS, read_history
+from monitel_otlp.ledger.run_folder import LEDGERS, read_history, read_values
 from monitel_otlp.ledger.stored import StoredError
 from monitel_otlp.spool.folder import Folder, SpoolError
+from monitel_otlp.values.stored import ValuesError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from monitel_otlp.ledger.history import History
     from monitel_otlp.ledger.run_time import RunTime
+    from monitel_otlp.values.run_values import Attempted, RunValues
+
+
+class StoredRun(NamedTuple):
+    """The files of a run.
+
+    Attributes:
+        time: Its time.
+        last: The last attempt. Its name ends with its process id.
+        attempt_start_ns: Start of the last attempt, Unix ns.
+        values: Its values, with the last step of the ledger; None if there are none.
+    """
+
+    time: RunTime
+    last: Attempted
+    attempt_start_ns: int
+    values: RunValues | None
 
 
 def read_runs(root: Path) -> tuple[list[RunTime], list[str]]:
@@ -26,8 +45,18 @@ def read_runs(root: Path) -> tuple[list[RunTime], list[str]]:
         The runs in the order of their last heartbeats, and a message for each ledger that cannot be read. Without
         ledgers both are empty.
     """
+    found, problems = _read(root, with_values=False)
+    return [each.time for each in found], problems
+
+
+def read_stored(root: Path) -> tuple[list[StoredRun], list[str]]:
+    """Read the ledgers and the values of all runs, as :func:`read_runs` does."""
+    return _read(root, with_values=True)
+
+
+def _read(root: Path, *, with_values: bool) -> tuple[list[StoredRun], list[str]]:
     path = root / LEDGERS
-    runs: list[RunTime] = []
+    runs: list[StoredRun] = []
     problems: list[str] = []
     try:
         if not path.exists() and not path.is_symlink():
@@ -35,15 +64,31 @@ def read_runs(root: Path) -> tuple[list[RunTime], list[str]]:
         with closing(Folder.open(path, foreign=True)) as ledgers:  # JSON is safe to read, and a check would write
             for name in sorted(ledgers.names()):
                 try:
-                    runs.append(run_time(read_history(ledgers, name)))
+                    history = read_history(ledgers, name)
+                    values = _values(ledgers, name, history, problems) if with_values else None
+                    last = history.attempt
+                    start_ns = last.last_ns - sum(last.activities.values())
+                    runs.append(StoredRun(run_time(history), last.attempted, start_ns, values))
                 except FileNotFoundError:
                     continue  # nothing is written yet, or the run was removed
                 except (StoredError, SpoolError, OSError) as error:
                     problems.append(_describe(path / name, error))
     except (SpoolError, OSError) as error:
         problems.append(_describe(path, error))
-    runs.sort(key=lambda run: run.last_ns)
+    runs.sort(key=lambda run: run.time.last_ns)
     return runs, problems
+
+
+def _values(ledgers: Folder, name: str, history: History, problems: list[str]) -> RunValues | None:
+    """Return the values of a run; None if there are none, or if they are damaged or those of another run."""
+    try:
+        values = read_values(ledgers, name)
+    except FileNotFoundError:
+        return None
+    except ValuesError as error:
+        problems.append(f"the values in {str(ledgers.path / name)!r} {error}")
+        return None
+    return values.until(history.attempt.attempted) if values.run == history.run else None
 
 
 def _describe(path: Path, error: Exception) -> str:

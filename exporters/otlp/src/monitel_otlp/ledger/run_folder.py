@@ -1,6 +1,6 @@
-"""The folder of a run below the spool root, with its file and a lock.
+"""The folder of a run below the spool root, with its files and a lock.
 
-The file is replaced as a whole, so a reader always finds a complete one. Only the process with the lock writes.
+A file is replaced as a whole, so a reader always finds a complete one. Only the process with the lock writes.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from monitel_otlp.ledger.starts import read_starts, remove_starts
 from monitel_otlp.ledger.stored import LIMIT_BYTES, StoredError, decode, encode
 from monitel_otlp.spool.folder import Folder, SpoolError, make_folder
 from monitel_otlp.spool.lock import acquire
+from monitel_otlp.values.file import VALUES
+from monitel_otlp.values.stored import LIMIT_BYTES as VALUES_LIMIT_BYTES
+from monitel_otlp.values.stored import decode as decode_values
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,14 +25,13 @@ if TYPE_CHECKING:
     from monitel_otlp.ledger.history import Attempt, History
     from monitel_otlp.ledger.run_identity import RunIdentity
     from monitel_otlp.spool.lock import FolderLock
+    from monitel_otlp.values.run_values import RunValues
 
 _log = logging.getLogger("monitel.otlp")
 
 LEDGERS = "ledgers"
 FILE = "ledger.json"
 RUNS = 100  # runs that are kept
-
-_NEW = "ledger.json.new"
 
 
 class RunFolder:
@@ -85,16 +87,32 @@ class RunFolder:
         Raises:
             OSError: The write failed, and the previous file is still there.
         """
-        content = encode(history)
-        try:
-            self._folder.write_new(_NEW, content)
-        except FileExistsError:  # from a process that was killed
-            self._folder.unlink(_NEW)
-            self._folder.write_new(_NEW, content)
-        self._folder.rename(_NEW, FILE)
+        self.replace(FILE, encode(history))
         if self._has_starts:
             remove_starts(self._folder)
             self._has_starts = False
+
+    def read(self, name: str, limit: int) -> bytes:
+        """Return the first ``limit`` bytes of a file.
+
+        Raises:
+            OSError: There is no such file, or it cannot be read.
+        """
+        return self._folder.read(name, limit)
+
+    def replace(self, name: str, content: bytes) -> None:
+        """Replace a file as a whole.
+
+        Raises:
+            OSError: The write failed, and the previous file is still there.
+        """
+        new = f"{name}.new"
+        try:
+            self._folder.write_new(new, content)
+        except FileExistsError:  # from a process that was killed
+            self._folder.unlink(new)
+            self._folder.write_new(new, content)
+        self._folder.rename(new, name)
 
     def is_new(self) -> bool:
         """Return True if there is no file yet."""
@@ -110,10 +128,11 @@ class RunFolder:
         return read_starts(self._folder, run)
 
     def remove(self) -> None:
-        """Remove the file, the starts, the lock and the folder. Files under other names stay."""
+        """Remove the files, the starts, the lock and the folder. Files under other names stay."""
         remove_starts(self._folder)
-        self._folder.unlink(FILE)
-        self._folder.unlink(_NEW)
+        for name in (FILE, VALUES):
+            self._folder.unlink(name)
+            self._folder.unlink(f"{name}.new")
         self._lock.release(remove=True)
         self._folder.close()
         self._ledgers.remove_subfolder(self.name)
@@ -166,6 +185,18 @@ def read_history(ledgers: Folder, name: str) -> History:
     """
     with closing(ledgers.subfolder(name, create=False)) as folder:
         return decode(folder.read(FILE, LIMIT_BYTES + 1))
+
+
+def read_values(ledgers: Folder, name: str) -> RunValues:
+    """Read the values of a run, which another process may be writing.
+
+    Raises:
+        ValuesError: The file is damaged, or has another version.
+        SpoolError: The folder is unsafe.
+        OSError: The file cannot be read.
+    """
+    with closing(ledgers.subfolder(name, create=False)) as folder:
+        return decode_values(folder.read(VALUES, VALUES_LIMIT_BYTES + 1))
 
 
 def _prune(root: Path, existing: list[str]) -> None:

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 FOLDERS = _RUN, _AGENT, _PROCESS = "run-", "agent-", "process-"  # how the names of folders begin
 
-_UNSET = "none"  # torchrun's run id without --rdzv-id on several nodes: the same for all jobs
+UNSET = "none"  # torchrun's run id without --rdzv-id on several nodes: the same for all jobs
+_FIRST = 1  # process id of the process that takes over children whose parent has ended
 _LOGS = re.compile(r"(.+)/attempt_\d+/\d+/[^/]+", re.DOTALL)  # torchrun's agent has a folder with a unique name
 
 
@@ -53,13 +54,13 @@ def identify(attributes: Mapping[str, Any]) -> RunIdentity:
     """
     given = attributes.get("training.run.id")
     run = "" if given is None else str(given)
-    if run and run != _UNSET:
+    if run and run != UNSET:
         return RunIdentity(run, f"{_RUN}{_digest(run)}", joins=True)
     restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "").strip()
     if logs := _LOGS.fullmatch(os.environ.get("TORCHELASTIC_ERROR_FILE", "")):
         return RunIdentity("", f"{_AGENT}{_digest(logs[1])[:16]}-", joins=True)
     if restarts.isdecimal():  # the parent is the agent, or a shell in which several jobs run
-        return RunIdentity("", f"{_AGENT}{_digest(_parent())[:16]}-", joins=restarts.strip("0") != "")
+        return RunIdentity("", f"{_AGENT}{_digest(parent())[:16]}-", joins=restarts.strip("0") != "")
     return RunIdentity("", _PROCESS, joins=False)
 
 
@@ -71,15 +72,40 @@ def boot_id() -> str:
         return ""
 
 
-def _parent() -> str:
+def parent() -> str:
     """Return the identity of the parent of this process."""
-    parent = os.getppid()
+    pid = os.getppid()
+    return process_name(pid, _parent_and_start(pid)[1])
+
+
+def parent_of(pid: int, start: str) -> str:
+    """Return the identity of the parent of another process, as :func:`parent` does in that process.
+
+    Args:
+        pid: The process id, in the namespace of this process.
+        start: Start time of the process, in ticks since the boot.
+
+    Returns:
+        Empty if the process does not run, or if its parent has ended and the first process has taken its place.
+    """
+    parent_pid, started = _parent_and_start(pid)
+    if started != start or parent_pid <= _FIRST:
+        return ""
+    return process_name(parent_pid, _parent_and_start(parent_pid)[1])
+
+
+def process_name(pid: int | str, start: str) -> str:
+    """Return the identity of a process of this machine by its id, and its start in ticks since the boot."""
+    return f"{boot_id()} {pid} {start}"
+
+
+def _parent_and_start(pid: int) -> tuple[int, str]:
+    """Return the process id of the parent of a process, and the start of the process; empty if it does not run."""
     try:
-        fields = Path(f"/proc/{parent}/stat").read_bytes().rpartition(b")")[2].split()
-        started = fields[19].decode()
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        return int(fields[1]), fields[19].decode()
     except (OSError, IndexError, ValueError):
-        started = ""
-    return f"{boot_id()} {parent} {started}"
+        return 0, ""
 
 
 def _digest(text: str) -> str:

@@ -11,8 +11,8 @@ from secrets import token_hex
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from monitel.activities import ledger
-from monitel.run_events import failed
+from monitel.activities import ledger, since_boot_ns
+from monitel.run_events import failed, status
 from monitel.step import first_step, get_step
 from monitel.training_time import Past, continue_run, repeat
 from monitel_otlp.config.launcher import distributed_rank, is_rank_zero, launch_attributes
@@ -21,16 +21,18 @@ from monitel_otlp.ledger.run_folder import LEDGERS, open_run
 from monitel_otlp.ledger.run_identity import boot_id, identify
 from monitel_otlp.ledger.starts import Start, fold_starts, gap_after
 from monitel_otlp.ledger.step_marks import StepMarks
-from monitel_otlp.spool.folder import SpoolError
+from monitel_otlp.spool.folder import AVAILABLE, SpoolError
 from monitel_otlp.threads.worker import Worker
+from monitel_otlp.values.file import ValuesFile
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from monitel_otlp.ledger.history import Mark
     from monitel_otlp.ledger.run_folder import RunFolder
     from monitel_otlp.ledger.run_time import RunTime
+    from monitel_otlp.values.latest import Latest
 
 _log = logging.getLogger("monitel.otlp")
 
@@ -40,8 +42,8 @@ _PATIENCE = 60.0  # seconds that the ledger waits for an earlier attempt that ha
 _FORK_PATIENCE = 0.1  # seconds that a fork waits
 _HANGS = 0.5  # seconds after which the exit does not wait for a heartbeat
 _STEPPED_NS = 10**9  # difference of two clocks that shows that one of them was set
+_COMPLETED, _FAILED = "completed", "failed"
 _NOT_YET = {"startup", "init", "shutdown"}  # before the rank is known, and after the end
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 _RANKS = ("training.rank", "training.local_rank", "training.node_rank")
 _DIGITS = re.compile(r"[0-9]{1,18}")
@@ -79,6 +81,7 @@ class RunLedger:
 
     def __init__(self, root: Path, attributes: Mapping[str, Any]) -> None:
         self._root = root.absolute()
+        self._attributes = attributes
         self._ranks = {name: int(attributes[name]) for name in _RANKS if _DIGITS.fullmatch(str(attributes.get(name)))}
         self._known_rank: int | None = None  # in torch.distributed, even after its end
         self._identity = identify(attributes)
@@ -88,9 +91,11 @@ class RunLedger:
         self._marks = StepMarks(self._worker.wake)
         self._own_start = Start(self._root / LEDGERS, self._identity)
         self._failed = False
+        self._status = ""  # until the end
         self._folder: RunFolder | None = None
         self._found: History | None = None  # what the file held before this process
         self._start: _Own | None = None
+        self._values: ValuesFile | None = None
         self._resumed = False
         self._refused_since: float | None = None
         self._given_up = self._ending = False
@@ -99,11 +104,17 @@ class RunLedger:
         self._warned = False
         self._busy_since: float | None = None
 
-    def start(self) -> None:
-        """Start the heartbeat, unless this process is known not to be rank zero."""
+    def start(self, latest: Callable[[], Latest | None]) -> None:
+        """Start the heartbeat, unless this process is known not to be rank zero.
+
+        Args:
+            latest: Returns the values of this process, which are stored beside the ledger; None if there are none.
+        """
         if self._is_rank_zero():
+            self._values = ValuesFile(self._identity.run, self._name, self._attributes, latest)
             self._marks.install()
-            self._worker.start()
+            if AVAILABLE:  # else the ledger of this process is only in memory
+                self._worker.start()
 
     def run_time(self) -> RunTime | None:
         """Return the time of the run up to now; None without activities or steps, and in ranks other than zero.
@@ -119,7 +130,9 @@ class RunLedger:
 
     def finish(self, timeout: float) -> None:
         """Store the end of this process; wait for that at most ``timeout`` seconds, and not for a disk that hangs."""
-        self._ending, self._failed = True, failed()
+        self._ending, self._failed, self._status = True, failed(), status()
+        if self._failed and self._status == _COMPLETED:  # as without run events
+            self._status = _FAILED
         if not self._worker.started:
             return
         self._worker.stop()
@@ -182,6 +195,8 @@ class RunLedger:
             self._resume(self._start.earlier)
             if (history := self._history(self._start, ended=ended)) is not None:
                 self._folder.store(history)
+                if self._values is not None:
+                    self._values.store(self._folder, status=self._status, last=ended)
         except FileNotFoundError as error:  # the folder was removed; the next heartbeat makes it again
             self._warn_once(error)
             if self._folder is not None:
@@ -217,6 +232,8 @@ class RunLedger:
             try:
                 found = folder.load(self._identity.run)
                 start = self._start if self._start is not None and found is None else self._after(found, folder)
+                if self._values is not None and (self._start is None or found is not None):
+                    self._values.resume(folder, None if found is None else found.attempt.attempted)
             except BaseException:
                 folder.close()
                 raise
@@ -252,7 +269,7 @@ class RunLedger:
         book = ledger()
         if book is None:
             return None
-        boot_ns, now_ns = time.clock_gettime_ns(_CLOCK), time.time_ns()
+        boot_ns, now_ns = since_boot_ns(), time.time_ns()
         last_ns = book.start_ns + book.elapsed_ns
         attempt = Attempt(
             name=self._name,
@@ -289,6 +306,8 @@ class RunLedger:
             folder.remove()
         else:
             folder.store(self._found)
+            if self._values is not None:
+                self._values.restore(folder)
             folder.close()
         self._folder = None
         continue_run(Past(0, 0, 0))

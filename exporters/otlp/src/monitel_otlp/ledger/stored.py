@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from monitel.activities import ACTIVITIES
 from monitel.training_time import DOWN, LOST
 from monitel_otlp.ledger.history import MARKS, Attempt, Earlier, History
+from monitel_otlp.stored_json import boolean, optional_whole, text, whole, wholes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +20,6 @@ LIMIT_BYTES = 1 << 20
 _NAME_LIMIT = 200  # characters of the name of an activity
 _NAMES = 256  # activities of a run, at most: attempts may have different ones
 _KEPT = {*ACTIVITIES, DOWN, LOST}
-_LIMIT = 2**64  # nanoseconds, and steps
 
 
 class StoredError(ValueError):
@@ -71,7 +71,7 @@ def decode(content: bytes) -> History:
             raise StoredError(f"has version {version}, which a newer monitel has written")
         if type(version) is not int or version != VERSION:
             raise StoredError("has an unknown version")
-        return History(_text(stored["run"]), _earlier(stored["earlier"]), _attempt(stored["attempt"]))
+        return History(text(stored["run"]), _earlier(stored["earlier"]), _attempt(stored["attempt"]))
     except StoredError:
         raise
     except (KeyError, TypeError, ValueError, IndexError, AttributeError):
@@ -79,57 +79,36 @@ def decode(content: bytes) -> History:
 
 
 def _earlier(stored: Any) -> Earlier:
-    found = Earlier(_whole(stored["attempts"]), _durations(stored["activities"]), _marks(stored["line"]))
+    found = Earlier(whole(stored["attempts"]), wholes(stored["activities"], _NAMES), _marks(stored["line"]))
     if found.line and not 0 <= found.line[-1][1] <= found.activities.get("step", 0):
         raise StoredError("is not a ledger")
     return found
 
 
 def _attempt(stored: Any) -> Attempt:
-    begin, ended = stored["begin"], stored["ended"]
-    if not isinstance(ended, bool):
-        raise StoredError("is not a ledger")
     found = Attempt(
-        name=_text(stored["name"]),
-        activities=_durations(stored["activities"]),
-        last_ns=_whole(stored["last_ns"]),
-        boot=_text(stored["boot"]),
-        boot_ns=_whole(stored["boot_ns"]),
-        ended=ended,
-        begin=None if begin is None else _whole(begin),
+        name=text(stored["name"]),
+        activities=wholes(stored["activities"], _NAMES),
+        last_ns=whole(stored["last_ns"]),
+        boot=text(stored["boot"]),
+        boot_ns=whole(stored["boot_ns"]),
+        ended=boolean(stored["ended"]),
+        begin=optional_whole(stored["begin"]),
         marks=_marks(stored["marks"]),
-        down_ns=_whole(stored["down_ns"]),
-        overlap_ns=_whole(stored["overlap_ns"]),
+        down_ns=whole(stored["down_ns"]),
+        overlap_ns=whole(stored["overlap_ns"]),
     )
     if found.overlap_ns > sum(found.activities.values()):
         raise StoredError("is not a ledger")
     return found
 
 
-def _durations(stored: Any) -> dict[str, int]:
-    if len(stored) > _NAMES:
-        raise StoredError("is not a ledger")
-    return {_text(name): _whole(duration_ns) for name, duration_ns in stored.items()}
-
-
 def _marks(stored: Any) -> tuple[tuple[int, int], ...]:
-    found = tuple((_whole(step), _whole(before_ns)) for step, before_ns in stored)
+    found = tuple((whole(step), whole(before_ns)) for step, before_ns in stored)
     rises = all(low[0] < high[0] and low[1] <= high[1] for low, high in pairwise(found))
     if len(found) > MARKS or not rises:
         raise StoredError("is not a ledger")
     return found
-
-
-def _whole(stored: Any) -> int:
-    if type(stored) is not int or not 0 <= stored <= _LIMIT:
-        raise StoredError("is not a ledger")
-    return stored
-
-
-def _text(stored: Any) -> str:
-    if not isinstance(stored, str):
-        raise StoredError("is not a ledger")
-    return stored
 
 
 def _shortened(activities: Mapping[str, int]) -> dict[str, int]:

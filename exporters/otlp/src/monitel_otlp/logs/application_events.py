@@ -53,7 +53,7 @@ class ApplicationEvents:
                 self._accounting.drop("logs", Stage.ENCODING, "application", 1)
 
     def _emit(self, logged: LoggedEvent) -> bool:
-        event, step, context, inside, observed_ns = logged
+        event, step, context, inside, observed_ns, _ = logged
         try:
             if self._records is None:
                 if not is_set(get_logger_provider()):

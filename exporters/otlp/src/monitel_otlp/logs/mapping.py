@@ -41,6 +41,7 @@ class LoggedEvent(NamedTuple):
         context: OpenTelemetry context at the time of logging.
         inside: The innermost open range that becomes a span. It takes precedence over the span of the context.
         observed_ns: Time of logging, Unix ns.
+        number: Its number in the journal of the black box; 0 if it is not there.
     """
 
     event: monitel.Event
@@ -48,6 +49,7 @@ class LoggedEvent(NamedTuple):
     context: Context
     inside: Identified | None
     observed_ns: int
+    number: int = 0
 
 
 class EventMapping:
@@ -74,7 +76,7 @@ class EventMapping:
         Args:
             item: A :class:`LoggedEvent`, or a tuple of its fields.
         """
-        event, step, context, inside, observed_ns = item
+        event, step, context, inside, observed_ns = item[:5]
         name = escape_surrogates(event.name)
         attributes: dict[str, Plain] = {}
         if step is not None:

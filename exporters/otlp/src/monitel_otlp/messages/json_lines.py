@@ -17,7 +17,16 @@ _IDS = {"traceId", "spanId", "parentSpanId"}
 def json_line(request: FrozenRequest) -> str:
     """Return a request as one line, with ids in hex and enums as integers, as the OTLP specification requires."""
     message = MessageToDict(request.message(), use_integers_for_enums=True)
-    return json.dumps(_with_hex_ids(message), ensure_ascii=False, separators=(",", ":"))
+    line = json.dumps(_with_hex_ids(message), ensure_ascii=False, separators=(",", ":"))
+    return line if line.isprintable() else "".join(map(_printable, line))
+
+
+def _printable(character: str) -> str:
+    """Return a character, or its escape sequence in JSON: it could control a terminal."""
+    if character.isprintable():
+        return character
+    units = character.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[begin : begin + 4]}" for begin in range(0, len(units), 4))
 
 
 def _with_hex_ids(value: Any) -> Any:

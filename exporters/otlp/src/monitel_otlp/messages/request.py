@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest, ExportLogsServiceResponse
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
@@ -61,3 +61,13 @@ class FrozenRequest:
         """Return the decoded message."""
         request: Message = REQUESTS[self.signal].FromString(self.body)
         return request
+
+
+class UnfinishedRequest(NamedTuple):
+    """A request under construction; the fields are those of :class:`FrozenRequest`."""
+
+    signal: str
+    body: bytes
+    items: int
+    weights: bytes
+    synthetic: int

@@ -8,7 +8,7 @@ from array import array
 from typing import TYPE_CHECKING, Any
 
 from monitel_otlp.messages.records import LEVELS
-from monitel_otlp.messages.request import REQUESTS, FrozenRequest
+from monitel_otlp.messages.request import REQUESTS, FrozenRequest, UnfinishedRequest
 from monitel_otlp.messages.scopes import write_scope
 
 if TYPE_CHECKING:
@@ -76,14 +76,20 @@ class RequestBuilder:
 
     def flush(self) -> None:
         """Put the records that were added since the last request."""
-        if not self._weights:
+        if (request := self.unfinished()) is None:
             return
-        body, synthetic = self._message.SerializeToString(), self._synthetic
-        items = len(self._weights) - synthetic
-        weights = self._weights.tobytes() if synthetic and items else b""
         created_ns = time.time_ns() if self._created_ns is None else self._created_ns
         self._open()
-        self._put(FrozenRequest(self._signal, body, items, created_ns, weights, synthetic))
+        signal, body, items, weights, synthetic = request
+        self._put(FrozenRequest(signal, body, items, created_ns, weights, synthetic))
+
+    def unfinished(self) -> UnfinishedRequest | None:
+        """Return the records that were added since the last request; None if there are none."""
+        if not self._weights:
+            return None
+        items = len(self._weights) - self._synthetic
+        weights = self._weights.tobytes() if self._synthetic and items else b""
+        return UnfinishedRequest(self._signal, self._message.SerializeToString(), items, weights, self._synthetic)
 
     def _open(self) -> None:
         resources, scopes, records = LEVELS[self._signal]
@@ -120,6 +126,13 @@ class ItemRequests:
     def flush(self) -> None:
         """Put the items that were added since the last request."""
         self._builder.flush()
+
+    def settle(self) -> None:
+        """Do nothing: each item is encoded when it is added."""
+
+    def unfinished(self) -> UnfinishedRequest | None:
+        """Return the request under construction; None if it has no items."""
+        return self._builder.unfinished()
 
     def _add(self, plain: Callable[[], Any], *, synthetic: bool = False) -> None:
         """Encode the plain values that a function returns. Never raises."""

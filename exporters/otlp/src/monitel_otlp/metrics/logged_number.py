@@ -31,6 +31,11 @@ class LoggedNumber:
         self._lock = lock
         self._taken = False
 
+    @property
+    def value(self) -> Any:
+        """The value so far."""
+        return self._value
+
     def replace(self, value: Any, time_ns: int) -> bool:
         """Replace the value by one of the next millisecond, and return True, unless the value is taken already.
 

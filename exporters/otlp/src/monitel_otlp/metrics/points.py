@@ -10,7 +10,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality
 
 from monitel_otel import SCOPE, describe
 from monitel_otlp.messages.records import LEVELS, count_records
-from monitel_otlp.messages.request import FrozenRequest
+from monitel_otlp.messages.request import FrozenRequest, UnfinishedRequest
 from monitel_otlp.messages.scopes import is_own, write_scope
 
 if TYPE_CHECKING:
@@ -128,10 +128,28 @@ class Points:
             del target.scope_metrics[0]
         if not self.windows:
             return FrozenRequest("metrics", self.request.SerializeToString(), 0, created_ns, idle=idle)
+        weights = self._weights(count_records(other_metrics, LEVELS["metrics"][1:]))
+        return FrozenRequest("metrics", self.request.SerializeToString(), self.items, created_ns, weights)
+
+    def unfinished(self, resource_metrics: Any) -> UnfinishedRequest | None:
+        """Return the request with the windows so far; None without a window.
+
+        Args:
+            resource_metrics: ``ResourceMetrics`` with the resource of the request.
+        """
+        if not self.windows:
+            return None
+        target = self.request.resource_metrics[0]
+        target.resource.CopyFrom(resource_metrics.resource)
+        target.schema_url = resource_metrics.schema_url
+        return UnfinishedRequest("metrics", self.request.SerializeToString(), self.items, self._weights(0), 0)
+
+    def _weights(self, others: int) -> bytes:
+        """Return the number of windows that each point completes, for the points of windows and some others."""
         weights = array("I")
         for _, _, of_metric in self._found.values():
             weights.extend(of_metric)
-        weights.extend([0] * count_records(other_metrics, LEVELS["metrics"][1:]))
+        weights.extend([0] * others)
         if self._unplaced and weights:
             weights[-1] += self._unplaced
-        return FrozenRequest("metrics", self.request.SerializeToString(), self.items, created_ns, weights.tobytes())
+        return weights.tobytes()

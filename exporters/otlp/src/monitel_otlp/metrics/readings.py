@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ScopeMetrics
 
 import monitel
+from monitel.attributes import escape_surrogates, fits_int64
 from monitel.training_time import GOODPUT, NAME, goodput
 from monitel_otlp.messages.scopes import write_scope
 from monitel_otlp.metrics.rising_sums import RisingSums, Total, number_point
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from monitel_otlp.metrics.series import Series, SeriesTable
+
+#: Metric name, unit, description, serialized attributes, total, time at which it was zero, and start, time and total of
+#: the last point. Times in Unix ns.
+PlainCounter = tuple[str, str, str, list[bytes], float, int, "tuple[int, int, float] | None"]
 
 _log = logging.getLogger("monitel.otlp")
 
@@ -87,6 +92,25 @@ class Readings:
             resource_metrics.scope_metrics.append(scope)
         return any(written)
 
+    def plain(self) -> list[PlainCounter]:
+        """Return the counters with their current totals and last points, as plain values. It writes no point."""
+        found = []
+        for series, totals in self._by_series().items():
+            definition = series.definition
+            sent = self._sums.sent(series, totals)
+            found.append(
+                (
+                    escape_surrogates(series.name),
+                    escape_surrogates(definition.unit),
+                    escape_surrogates(definition.description),
+                    [pair.SerializeToString() for pair in series.attributes],
+                    _plain_number(sum(total.value for total in totals)),
+                    min(int(total.start_ns) for total in totals),
+                    None if sent is None else (int(sent.start_ns), int(sent.time_ns), _plain_number(sent.total)),
+                )
+            )
+        return found
+
     def _write_round(self) -> Iterator[bool]:
         """Write one reading after the other into the current request, and yield True for each that differs."""
         activities = 0  # whose time has changed
@@ -150,3 +174,7 @@ class Readings:
         if not self._failed:
             self._failed = True
             _log.exception("counter %r cannot be encoded and is left out (further ones are not logged)", name)
+
+
+def _plain_number(value: float) -> float:
+    return int(value) if isinstance(value, int) and fits_int64(value) else float(value)

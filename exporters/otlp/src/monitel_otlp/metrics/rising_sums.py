@@ -54,10 +54,13 @@ class RisingSums:
 
     Args:
         delta: Use delta temporality.
+        earlier: The last point of each counter, by its start: the sums continue from there. By default those of this
+            process.
     """
 
-    def __init__(self, *, delta: bool) -> None:
+    def __init__(self, *, delta: bool, earlier: dict[tuple[Hashable, int], Sent] | None = None) -> None:
         self._delta = delta
+        self._earlier = _last_sent if earlier is None else earlier
         self._sent: dict[Hashable, Sent] = {}
 
     def write(
@@ -86,7 +89,7 @@ class RisingSums:
             True if the total differs from that of the last point.
         """
         total = sum(part.value for part in parts)
-        sent = self._sent.get(series) or _sent_earlier(parts)
+        sent = self.sent(series, parts)
         if sent is None:
             start_ns = min(part.start_ns for part in parts)
             if start_ns >= now_ns:  # the clock was set back
@@ -105,8 +108,12 @@ class RisingSums:
             return False
         self._sent[series] = Sent(start_ns, time_ns, total)
         for identity, value, began_ns in parts:
-            _last_sent[identity, began_ns] = Sent(start_ns, time_ns, value)
+            self._earlier[identity, began_ns] = Sent(start_ns, time_ns, value)
         return sent is None or total != sent.total  # a zero is needed as well: the increase begins there
+
+    def sent(self, series: Hashable, parts: Sequence[Total]) -> Sent | None:
+        """Return the last point of a series; None without one."""
+        return self._sent.get(series) or self._sent_earlier(parts)
 
     def add_metric(self, metrics: Any, name: str, unit: str, description: str) -> Any:
         """Add an empty metric for such points to a message, and return its list of points."""
@@ -114,6 +121,15 @@ class RisingSums:
         metric.sum.is_monotonic = True
         metric.sum.aggregation_temporality = _DELTA if self._delta else _CUMULATIVE
         return metric.sum.data_points
+
+    def _sent_earlier(self, parts: Sequence[Total]) -> Sent | None:
+        """Return what earlier pipelines have sent of a series, in which its counters may have had separate series."""
+        found = [self._earlier.get((part.identity, part.start_ns)) for part in parts]
+        sent = [each for each in found if each is not None]
+        if not sent:
+            return None
+        starts, times, totals = zip(*sent, strict=True)
+        return Sent(min(starts), max(times), sum(totals))
 
     def _first(
         self, attributes: Sequence[KeyValue], total: float, start_ns: int, now_ns: int, zero_ns: int = 0
@@ -135,16 +151,6 @@ class RisingSums:
         if not self._delta:  # another start would look like a reset
             return [number_point(attributes, sent.start_ns, time_ns, total)]
         return [number_point(attributes, sent.time_ns, time_ns, total - sent.total)] if total != sent.total else []
-
-
-def _sent_earlier(parts: Sequence[Total]) -> Sent | None:
-    """Return what earlier pipelines have sent of a series, in which its counters may have had separate series."""
-    found = [_last_sent.get((part.identity, part.start_ns)) for part in parts]
-    sent = [each for each in found if each is not None]
-    if not sent:
-        return None
-    starts, times, totals = zip(*sent, strict=True)
-    return Sent(min(starts), max(times), sum(totals))
 
 
 def number_point(attributes: Sequence[KeyValue], start_ns: int, time_ns: int, value: float) -> Any:

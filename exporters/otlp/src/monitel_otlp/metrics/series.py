@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter, deque
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -43,6 +44,9 @@ class Series:
         histogram: Distribution of the samples so far; set by the encoder, because merging takes too long for the
             training loop.
         dropped: Distributions of windows that were dropped from the queue and are not in ``histogram`` yet.
+        latest: The last window that a Stat has closed; None before, and for numbers and counters.
+        windows: Number of windows in ``largest``.
+        largest: Sum of the largest samples of the windows in ``sum``.
     """
 
     name: str
@@ -56,6 +60,14 @@ class Series:
     end_ns: int = 0
     histogram: monitel.Histogram | None = None
     dropped: deque[monitel.Histogram] = field(default_factory=deque)
+    latest: monitel.Window | None = None
+    windows: int = 0
+    largest: float = 0.0
+
+    def finite(self, window_sum: float) -> float | None:
+        """Return the sum of a window as it counts in the total; None if it is left out of it, see :attr:`sum`."""
+        falls = self.definition.monotonic and window_sum < 0
+        return window_sum if math.isfinite(window_sum) and not falls else None
 
     def drop(self, histogram: monitel.Histogram) -> None:
         """Add the distribution of a dropped window to the total."""
@@ -132,6 +144,10 @@ class SeriesTable:
         metric = NAMES.of_counter(counter.name)
         key = "counter", metric, self.identity(counter.attributes)
         return self._series.get(key) or self._new_of_counter(key, metric, counter)
+
+    def all(self) -> list[Series]:
+        """Return all series so far. Takes no lock."""
+        return list(self._series.values())
 
     def attributes(self) -> tuple[KeyValue, ...]:
         """Return the attributes that every point has."""

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality
 
 import monitel
-from monitel.readings import began_ns, own_waits, source_waits, wait_keys
+from monitel.readings import began_ns, own_waits, source_waits, wait_keys, waits_in_flight
 from monitel_otel import WaitMetrics
 from monitel_otlp.metrics.rising_sums import Total, number_point
 from monitel_otlp.metrics.start_points import MILLISECOND_NS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Hashable, Iterator, Sequence
 
     from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
@@ -58,6 +58,7 @@ class WaitReadings:
         self._attributes = attributes
         self._maxima = monitel.WaitMaxima()
         self._of_sources: dict[str, monitel.WaitReading] = {}
+        self._in_flight: dict[str, int] = {}  # by key of a source: waits that had ended, if another one was active
         self._found: deque[dict[str, float]] = deque()  # longest waits that were read
         self._longest: dict[str, float] = {}
         self._states: dict[str, _State] = {}
@@ -66,6 +67,20 @@ class WaitReadings:
     def any(self) -> bool:
         """Return True if there is a wait counter."""
         return bool(wait_keys() or self._of_sources)
+
+    def lasting(self, since_ns: int) -> frozenset[Hashable]:
+        """Return an identity of each wait that lasts for long. Takes no lock.
+
+        Args:
+            since_ns: Monotonic time, by the clock of monitel; a wait is long if it began earlier. A source provides no
+                times: there a wait is long if it is in flight at two calls, and none of its key has ended in between.
+        """
+        before, self._in_flight = (
+            self._in_flight,
+            {key: reading.count for key, reading in self._of_sources.items() if reading.active},
+        )
+        own = (wait for wait in waits_in_flight() if wait[2] <= since_ns)
+        return frozenset((*own, *(each for each in self._in_flight.items() if before.get(each[0]) == each[1])))
 
     def refresh_own(self) -> None:
         """Read the longest waits of the keys that the process counts itself."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from threading import RLock
 from typing import TYPE_CHECKING, NamedTuple
@@ -106,13 +105,13 @@ class WindowQueue:
                     self._putting = False
 
     def _put(self, window: monitel.Window, series: Series) -> None:
-        falls = series.definition.monotonic and window.sum < 0
-        finite_sum = window.sum if math.isfinite(window.sum) and not falls else None
+        finite_sum = series.finite(window.sum)
         histogram = window.histogram
         size = _WINDOW_BYTES
         if histogram is not None:
             size += _BUCKET_BYTES * (len(histogram.positive) + len(histogram.negative))
         self.discarded += window.discarded
+        series.latest = window
         series.count += window.count
         if not series.begin_ns or window.start_ns < series.begin_ns:
             series.begin_ns = window.start_ns
@@ -120,7 +119,14 @@ class WindowQueue:
             self.nonfinite += 1
         else:
             series.sum += finite_sum
+            if window.count:
+                series.windows += 1
+                series.largest += window.max
         self.queue.put(Entry(window, series, finite_sum, series.count, series.sum), size)
+
+    def numbers(self) -> dict[Series, LoggedNumber]:
+        """Return the last number of each series of ``monitel.log()``. Takes no lock."""
+        return self._newest.copy()
 
     def put_numbers(self, numbers: monitel.LoggedNumbers) -> None:
         """Append the numbers of one ``monitel.log()`` call."""

@@ -101,9 +101,22 @@ def plain_window(entry: QueuedEntry, series: int = 0) -> PlainWindow:
         time_ns, value = int(entry.time_ns), float(entry.take())
         return series, NUMBER, time_ns, time_ns, 1, *(value,) * 4, *(None,) * 3, 0, 0.0, 1
     window = entry.window
+    suffixes = _suffixes(window.definition.aggregations)
+    return plain_numbers(window, series, suffixes, entry.finite_sum, entry.total_count, entry.total_sum)
+
+
+def plain_numbers(  # noqa: PLR0917  called for each window
+    window: Any,
+    series: int,
+    suffixes: tuple[str, ...],
+    finite_sum: float | None,
+    total_count: int,
+    total_sum: float,
+) -> PlainWindow:
+    """Return the numbers of a window, closed or open, and the totals of its series up to it, as exact values."""
     return (
         series,
-        _suffixes(window.definition.aggregations),
+        suffixes,
         int(window.start_ns),
         int(window.end_ns),
         int(window.count),
@@ -113,9 +126,9 @@ def plain_window(entry: QueuedEntry, series: int = 0) -> PlainWindow:
         float(window.last),
         None if window.stddev is None else float(window.stddev),
         None if window.histogram is None else plain_histogram(window.histogram),
-        None if entry.finite_sum is None else float(entry.finite_sum),
-        int(entry.total_count),
-        float(entry.total_sum),
+        None if finite_sum is None else float(finite_sum),
+        int(total_count),
+        float(total_sum),
         1,  # item
     )
 

@@ -21,7 +21,7 @@ from monitel_otlp.raw.sdk_spans import plain_span
 from monitel_otlp.raw.sdk_values import Owners
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from monitel_otlp.logs.mapping import EventMapping
     from monitel_otlp.metrics.mapping import WindowMapping
@@ -38,32 +38,39 @@ class RawForm:
     """The raw form of some items of one kind.
 
     Attributes:
-        header: Plain values for the header of the segment.
-        items: The plain values of each item, in order.
+        header: Plain values for the header of the segment. Complete when all items have been taken.
+        items: The plain values of each item, in order. They are made when they are taken, so that only a part of
+            100,000 items needs the memory for them.
+        tried: Number of items taken, with those that are lost.
         lost: Number of items without plain values.
     """
 
     def __init__(
         self, kind: str, resource: bytes, items: Iterable[Any], plain: Callable[[Any], Any], state: Any
     ) -> None:
-        self.items: list[Any] = []
-        self.lost = 0
+        self.header: Header = (kind, VERSION, resource, tuple(SCOPE), time.time_ns(), state)
+        self.items: Iterable[Any] = self._take(items, plain)
+        self.tried = self.lost = 0
+
+    def _take(self, items: Iterable[Any], plain: Callable[[Any], Any]) -> Iterator[Any]:
         for item in items:
+            self.tried += 1
             try:
-                self.items.append(plain(item))
+                values = plain(item)
             except Exception:
                 self.lost += 1
-        self.header: Header = (kind, VERSION, resource, tuple(SCOPE), time.time_ns(), state)
+            else:
+                yield values
         if self.lost:
-            _log.warning("%d of the queued %s cannot be written to disk and are dropped", self.lost, kind)
+            _log.warning("%d of the queued %s cannot be written to disk and are dropped", self.lost, self.header[0])
 
 
-def raw_events(items: Sequence[Any], mapping: EventMapping, resource: bytes) -> RawForm:
+def raw_events(items: Iterable[Any], mapping: EventMapping, resource: bytes) -> RawForm:
     """Return the raw form of queued events, :class:`monitel_otlp.logs.mapping.LoggedEvent`."""
     return RawForm("events", resource, items, mapping.plain, None)
 
 
-def raw_ranges(items: Sequence[Any], mapping: RangeMapping, resource: bytes) -> RawForm:
+def raw_ranges(items: Iterable[Any], mapping: RangeMapping, resource: bytes) -> RawForm:
     """Return the raw form of ended ranges: each is an ``Ended``, or a pair with the attributes of a synthetic span."""
 
     def plain(item: Any) -> Any:
@@ -82,13 +89,13 @@ def raw_windows(items: Sequence[Any], mapping: WindowMapping, resource: bytes) -
     return RawForm("windows", resource, items, lambda entry: plain_window(entry, numbers[entry.series]), state)
 
 
-def raw_records(items: Sequence[Any]) -> RawForm:
+def raw_records(items: Iterable[Any]) -> RawForm:
     """Return the raw form of log records of the SDK."""
     owners = Owners()
     return RawForm("records", b"", items, lambda record: plain_record(record, owners), owners.plain)
 
 
-def raw_spans(items: Sequence[Any]) -> RawForm:
+def raw_spans(items: Iterable[Any]) -> RawForm:
     """Return the raw form of spans of the SDK."""
     owners = Owners()
     return RawForm("spans", b"", items, lambda span: plain_span(span, owners), owners.plain)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import Metric, MetricsData, ScopeMetrics
     from opentelemetry.sdk.resources import Resource
 
-    from monitel_otlp.messages.request import FrozenRequest
+    from monitel_otlp.messages.request import FrozenRequest, UnfinishedRequest
     from monitel_otlp.metrics.mapping import WindowMapping
     from monitel_otlp.metrics.readings import Readings
     from monitel_otlp.metrics.window_queue import QueuedEntry
@@ -98,11 +98,24 @@ class MetricRequests:
 
     def flush(self) -> None:
         """Put everything that is not in a request yet. This takes no lock of the SDK."""
-        if self._waiting:
-            self._encode_group()
+        self.settle()
         readings = self._readings
         while self._collected or self._points.windows or (readings is not None and readings.due):
             self._put_next()
+
+    def settle(self) -> None:
+        """Encode the windows that wait to be encoded together."""
+        while self._waiting:
+            self._encode_group()
+
+    @property
+    def has_windows(self) -> bool:
+        """True if a window is not in a finished request yet."""
+        return bool(self._waiting or self._points.windows)
+
+    def unfinished(self) -> UnfinishedRequest | None:
+        """Return the request under construction; None if it has no windows."""
+        return self._points.unfinished(ResourceMetricsMessage.FromString(self.resource))
 
     def collected(self, metrics_data: MetricsData) -> Iterator[None]:
         """Encode the metrics that a reader has collected into the next request, and yield after each step.

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from monitel_otlp.messages.records import LEVELS
-from monitel_otlp.messages.request import REQUESTS, FrozenRequest
+from monitel_otlp.messages.request import REQUESTS, FrozenRequest, UnfinishedRequest
 from monitel_otlp.messages.request_builder import BYTES_PER_REQUEST, RECORDS_PER_REQUEST
 from monitel_otlp.messages.scopes import complete_schema
 from monitel_otlp.sdk.official_encoders import ENCODERS
@@ -67,10 +67,20 @@ class RecordRequests:
 
     def flush(self) -> None:
         """Put the records that are not in a request yet."""
-        if self._batch:
-            self._encode_batch()
+        self.settle()
         if self._items:
             self._put_open()
+
+    def settle(self) -> None:
+        """Encode the records that wait to be encoded together."""
+        if self._batch:
+            self._encode_batch()
+
+    def unfinished(self) -> UnfinishedRequest | None:
+        """Return the request under construction; None if it has no items."""
+        if not self._items:
+            return None
+        return UnfinishedRequest(self._signal, self._message.SerializeToString(), self._items, b"", 0)
 
     def _put_open(self) -> None:
         body, items = self._message.SerializeToString(), self._items

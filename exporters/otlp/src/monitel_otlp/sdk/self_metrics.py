@@ -26,6 +26,7 @@ NAMES.reserve(
     "monitel.log.coalesced",
     "monitel.log.left_out",
     "monitel.spool.size",
+    "monitel.black_box.left_out",
 )
 
 
@@ -54,6 +55,7 @@ class SelfMetrics:
         discarded: Callable[[], int],
         coalesced: Callable[[], int],
         left_out: Callable[[], int],
+        without_box: Callable[[], int],
     ) -> None:
         """Create the instruments."""
 
@@ -92,6 +94,12 @@ class SelfMetrics:
         )
         meter.create_observable_counter(
             "monitel.log.left_out", [observe_if_any(left_out)], "{value}", "Logged values that are not numbers"
+        )
+        meter.create_observable_counter(
+            "monitel.black_box.left_out",
+            [observe_if_any(without_box)],
+            "{item}",
+            "Events and requests for which the black box had no room, or after it was switched off",
         )
         meter.create_observable_up_down_counter(
             "monitel.spool.size", [observe(spool_bytes)], "By", "Bytes in the spool"

@@ -11,6 +11,9 @@ from monitel_otlp.messages.request import SIGNALS
 from monitel_otlp.spool import rejected
 from monitel_otlp.spool.folder import SpoolError
 
+#: The end of the hidden name of a spool that a collector of black boxes has not finished. It is not a spool yet.
+UNFINISHED = ".unfinished"
+
 _SEGMENT = re.compile(rf"({'|'.join(SIGNALS)})-\d{{6,9}}\.(spool|raw)")
 
 
@@ -47,6 +50,7 @@ def find_spools(root: Path) -> Found:
     inside = os.path.realpath(root)
     for name, folders, files in os.walk(root, onerror=report):
         folder = Path(name)
+        folders[:] = [each for each in folders if not each.endswith(UNFINISHED)]
         if any(map(_SEGMENT.fullmatch, files)):
             found.folders.append(folder)
         if folder.name == rejected.FOLDER and any(map(rejected.is_message, files)):

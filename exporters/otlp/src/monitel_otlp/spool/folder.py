@@ -6,13 +6,20 @@ import errno
 import os
 import stat
 from contextlib import suppress
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # O_NONBLOCK: a FIFO must not block open()
+#: True if this platform has what a folder needs: descriptors of folders, and locks that end with a process. Windows has
+#: neither.
+AVAILABLE = os.open in os.supports_dir_fd and hasattr(os, "O_DIRECTORY") and find_spec("fcntl") is not None
+UNAVAILABLE = "this platform has neither descriptors of folders nor locks of files as POSIX has them"
+
+FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC if AVAILABLE else 0
+#: O_NONBLOCK: a FIFO must not block open().
+_FILE_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK if AVAILABLE else 0
 _NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE_FLAGS
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -34,22 +41,26 @@ class Folder:
     def __init__(self, path: Path, descriptor: int, owner: int) -> None:
         self.path = path
         self._descriptor = descriptor
+        self._status = os.fstat(descriptor)
         self._owner = owner
 
     @classmethod
-    def open(cls, path: Path, *, foreign: bool = False) -> Folder:
+    def open(cls, path: Path, *, foreign: bool = False, probe: bool = True) -> Folder:
         """Open an existing folder.
 
         Args:
             path: The folder. Its parents may be symbolic links, the folder itself must not be one.
             foreign: Accept a folder that belongs to another user, or that other users can write to.
+            probe: If it seems to be such a folder, make a file in it, and remove it: some file systems report the owner
+                and the permissions of all files so. Otherwise such a folder is refused, and nothing is written.
 
         Raises:
-            SpoolError: The folder is missing, a symbolic link, or unsafe.
+            SpoolError: The folder is missing, a symbolic link, or unsafe, or the platform does not have what it needs.
             OSError: The folder cannot be read.
         """
+        check_platform()
         try:
-            descriptor = os.open(path, _FOLDER_FLAGS)
+            descriptor = os.open(path, FOLDER_FLAGS)
         except FileNotFoundError:
             raise SpoolError(f"there is no folder {str(path)!r}") from None
         except OSError as error:
@@ -58,34 +69,34 @@ class Folder:
             if error.errno == errno.ENOTDIR:
                 raise SpoolError(f"{str(path)!r} is not a folder") from None
             raise
-        return cls._checked(path, descriptor, foreign=foreign)
+        return cls._checked(path, descriptor, foreign=foreign, probe=probe)
 
     @classmethod
-    def _checked(cls, path: Path, descriptor: int, *, foreign: bool) -> Folder:
+    def _checked(cls, path: Path, descriptor: int, *, foreign: bool, probe: bool = True) -> Folder:
         """Return a folder for a descriptor, which is closed if the folder is unsafe."""
         try:
             status = os.fstat(descriptor)
             folder = cls(path, descriptor, status.st_uid)
             if not foreign:
-                folder._check(status)
+                folder._check(status, probe=probe)
         except BaseException:
             os.close(descriptor)
             raise
         return folder
 
-    def _check(self, status: os.stat_result) -> None:
+    def _check(self, status: os.stat_result, *, probe: bool) -> None:
         own, open_to_others = status.st_uid == os.geteuid(), bool(status.st_mode & _OTHERS_WRITE)
         if own and not open_to_others:
             return
         # Some file systems report another owner for every file (NFS with root_squash), or permissions for all users
         # (CIFS, FAT, mounts of virtual machines). A new file reveals that.
-        made = self._probe()
-        if made is None or made.st_uid != status.st_uid:
+        made = self._probe() if probe else None
+        if not own and (made is None or made.st_uid != status.st_uid):
             raise SpoolError(
                 f"{str(self.path)!r} belongs to another user (id {status.st_uid}): run as that user, or use --foreign "
                 "if you trust its content"
             )
-        if open_to_others and not made.st_mode & _OTHERS:
+        if open_to_others and (made is None or not made.st_mode & _OTHERS):
             raise SpoolError(
                 f"other users can write to {str(self.path)!r}: run chmod go-w on it, or use --foreign if you trust its "
                 "content"
@@ -188,7 +199,7 @@ class Folder:
             with suppress(FileExistsError):
                 os.mkdir(name, 0o700, dir_fd=self._descriptor)
         try:
-            descriptor = os.open(name, _FOLDER_FLAGS, dir_fd=self._descriptor)
+            descriptor = os.open(name, FOLDER_FLAGS, dir_fd=self._descriptor)
         except OSError as error:
             if error.errno in {errno.ELOOP, errno.ENOTDIR}:
                 raise SpoolError(f"{str(path)!r} is not a folder, or a symbolic link: remove it") from None
@@ -198,6 +209,26 @@ class Folder:
             os.close(descriptor)
             raise SpoolError(f"{str(path)!r} belongs to another user (id {status.st_uid}): remove it")
         return Folder(path, descriptor, status.st_uid)
+
+    def restrict(self) -> None:
+        """Give access to the folder to its owner, and to nobody else, whatever the umask was.
+
+        Raises:
+            OSError: The folder belongs to another user.
+        """
+        os.fchmod(self._descriptor, 0o700)
+
+    def space(self) -> os.statvfs_result:
+        """Return the size and the free space of the file system.
+
+        Raises:
+            OSError: The file system does not report it.
+        """
+        return os.fstatvfs(self._descriptor)
+
+    def is_same(self, other: Folder) -> bool:
+        """Return True if both are the same folder, open or not."""
+        return os.path.samestat(self._status, other._status)
 
     def unlink(self, name: str) -> None:
         """Remove a file. Errors are ignored."""
@@ -210,10 +241,11 @@ class Folder:
             os.rmdir(name, dir_fd=self._descriptor)
 
     def close(self) -> None:
-        """Close the descriptor. Idempotent."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        """Close the descriptor, unless the application has closed it and uses its number. Idempotent."""
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(self._descriptor), self._status):
+                os.close(self._descriptor)
+        self._descriptor = -1
 
 
 def make_folder(path: Path) -> list[Path]:
@@ -223,8 +255,10 @@ def make_folder(path: Path) -> list[Path]:
         The new folders, outermost first.
 
     Raises:
+        SpoolError: The platform does not have what a :class:`Folder` needs.
         OSError: A folder cannot be made. The others were removed.
     """
+    check_platform()
     missing = [path]
     while not missing[-1].parent.exists():
         missing.append(missing[-1].parent)
@@ -240,6 +274,16 @@ def make_folder(path: Path) -> list[Path]:
         remove_folders(made)
         raise
     return made
+
+
+def check_platform() -> None:
+    """Check that this platform has what a :class:`Folder` needs.
+
+    Raises:
+        SpoolError: It has not.
+    """
+    if not AVAILABLE:
+        raise SpoolError(f"there are no spools, black boxes and stored ledgers here: {UNAVAILABLE}")
 
 
 def remove_folders(made: list[Path]) -> None:

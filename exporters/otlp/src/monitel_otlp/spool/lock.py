@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import re
+import socket
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from monitel_otlp.spool.folder import Folder, SpoolError
+from monitel_otlp.spool.folder import AVAILABLE, FOLDER_FLAGS, UNAVAILABLE, Folder, SpoolError
+
+if AVAILABLE:  # without it no folder is opened that could be locked
+    import fcntl
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _NAME = "lock"
 _WITHOUT_FLOCK = {errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK}
+_EXITING = 0x4  # flag of a process that has released its locks, or is about to
 _ATTEMPTS = 10  # another process may remove the file between open() and flock()
 
 
@@ -88,6 +92,9 @@ class FolderLock:
             self._folder.unlink(self._name)
         if remove and self._descriptor is None:
             self._folder.unlink(_NAME)
+        if self._descriptor is not None:
+            with suppress(OSError):
+                fcntl.flock(self._descriptor, fcntl.LOCK_UN)  # a child that was forked meanwhile has the descriptor too
         self.abandon()
 
     def abandon(self) -> None:
@@ -172,7 +179,7 @@ def this_process() -> Owner:
         namespace = str(Path("/proc/self/ns/pid").readlink())
     pid = str(os.getpid())
     return Owner(
-        re.sub(r"[^A-Za-z0-9.]", "_", os.uname().nodename),
+        re.sub(r"[^A-Za-z0-9.]", "_", socket.gethostname()),
         re.sub(r"\W", "", boot),
         re.sub(r"\D", "", namespace),
         pid,
@@ -181,13 +188,13 @@ def this_process() -> Owner:
 
 
 def _start_time(pid: str) -> str | None:
-    """Return the start time of a process, in ticks since the boot; None if the process has ended."""
+    """Return the start time of a process, in ticks since the boot; None if the process has ended, or is ending."""
     try:
         line = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
         state, *fields = line.rpartition(")")[2].split()  # the command name may contain any character
     except (OSError, ValueError):
         return None
-    return None if state in {"Z", "X"} else fields[18]
+    return None if state in {"Z", "X"} or int(fields[5]) & _EXITING else fields[18]
 
 
 def lock_support(folder: Path) -> str:
@@ -196,9 +203,11 @@ def lock_support(folder: Path) -> str:
     Args:
         folder: An existing folder. A file is made in it, and removed.
     """
+    if not AVAILABLE:
+        return f"none ({UNAVAILABLE})"
     name = f".monitel-lock-{os.getpid()}-{os.urandom(4).hex()}"
     try:
-        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        opened = os.open(folder, FOLDER_FLAGS & ~os.O_NOFOLLOW)
     except OSError as error:
         return f"unknown ({error.strerror})"
     probed = Folder(folder, opened, os.geteuid())

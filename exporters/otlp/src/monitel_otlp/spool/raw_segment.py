@@ -13,13 +13,14 @@ import os
 import struct
 import zlib
 from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from monitel_otlp.spool.position import Position
 from monitel_otlp.spool.request_segment import UNKNOWN, NotRecognisedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from monitel_otlp.messages.request import FrozenRequest
     from monitel_otlp.raw.decoders import Decoder
@@ -36,7 +37,7 @@ _ITEMS_PER_BLOCK = 256
 _LARGEST_BLOCK = 16 << 20  # bytes
 
 
-def encode_block(items: list[Any]) -> list[tuple[bytes, int]]:
+def encode_blocks(items: Iterable[Any]) -> list[tuple[bytes, int]]:
     """Encode items in blocks of at most 256.
 
     ``marshal`` writes only exact built-in values. It writes any other object with a buffer, such as a numpy scalar, as
@@ -49,11 +50,14 @@ def encode_block(items: list[Any]) -> list[tuple[bytes, int]]:
         Blocks, each with its number of items. An item that cannot be written is omitted, so the sum of the numbers may
         be less than the number of items.
     """
-    if len(items) > _ITEMS_PER_BLOCK:
-        parts = [items[begin : begin + _ITEMS_PER_BLOCK] for begin in range(0, len(items), _ITEMS_PER_BLOCK)]
-        return [block for part in parts for block in encode_block(part)]
-    if not items:
-        return []
+    left, blocks = iter(items), []
+    while part := list(islice(left, _ITEMS_PER_BLOCK)):
+        blocks += _encode_part(part)
+    return blocks
+
+
+def _encode_part(items: list[Any]) -> list[tuple[bytes, int]]:
+    """Encode items in one block, or in more if they are large or cannot be written."""
     try:
         content = marshal.dumps(items, _VERSION)
     except (ValueError, OverflowError, MemoryError):
@@ -63,7 +67,7 @@ def encode_block(items: list[Any]) -> list[tuple[bytes, int]]:
     if len(items) == 1:
         return []
     half = len(items) // 2
-    return encode_block(items[:half]) + encode_block(items[half:])
+    return _encode_part(items[:half]) + _encode_part(items[half:])
 
 
 def pack_header(header: Any) -> bytes:

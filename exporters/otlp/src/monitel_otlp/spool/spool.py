@@ -105,7 +105,7 @@ class Spool:
         Args:
             signal: Signal of the items.
             header: Plain values for the decoder. The first field names the kind of the items.
-            blocks: Results of :func:`monitel_otlp.spool.raw_segment.encode_block`.
+            blocks: Results of :func:`monitel_otlp.spool.raw_segment.encode_blocks`.
 
         Returns:
             The number of items that were written. The rest is lost, because of the limit or a full disk;

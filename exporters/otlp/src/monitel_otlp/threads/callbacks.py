@@ -26,31 +26,36 @@ class Callback:
     Args:
         noun: Names it in log messages.
         function: Called without arguments. Its result is kept until :meth:`take`.
+        often: Call it in each round, not only in those that send the values of instruments.
 
     Attributes:
+        often: The argument.
         queued: The function is being called, or will be.
         returned: The last call has ended.
     """
 
-    def __init__(self, noun: str, function: Callable[[], list[Any] | None]) -> None:
+    def __init__(self, noun: str, function: Callable[[], list[Any] | None], *, often: bool = False) -> None:
+        self.often = often
         self.queued = False
         self.returned = False
         self._noun = noun
         self._function = function
         self._failed = False
         self._hung = False
-        self._result: list[Any] | None = None
+        self._result: deque[list[Any] | None] = deque(maxlen=1)  # the thread may replace it while another takes it
 
     def take(self, _options: object = None) -> list[Any]:
         """Return the result of the last call, once."""
-        result, self._result = self._result, None
-        return result or []
+        try:
+            return self._result.pop() or []
+        except IndexError:
+            return []
 
     def run(self) -> None:
         """Call the function. An exception is logged once."""
         self.returned = False
         try:
-            self._result = self._function()
+            self._result.append(self._function())
         except BaseException:  # even a SystemExit must not stop the delivery
             if not self._failed:
                 self._failed = True
@@ -93,17 +98,20 @@ class CallbackThread:
             if self._thread is None:
                 self._start()
 
-    def refresh(self, timeout: float, meanwhile: Callable[[], object] = lambda: None) -> None:
-        """Call all callbacks, and wait for the results.
+    def refresh(
+        self, timeout: float, meanwhile: Callable[[], object] = lambda: None, *, often: bool | None = None
+    ) -> None:
+        """Call the callbacks, and wait for the results.
 
         Args:
             timeout: Seconds at most. A later result is kept for the next round.
             meanwhile: Called repeatedly during the wait. The wait ends when it returns True.
+            often: Call only those that are called often, or only the others. By default all are called.
         """
         deadline = time.monotonic() + timeout
         with self._changed:
             for callback in self._callbacks:
-                if not callback.queued:
+                if not callback.queued and often in {None, callback.often}:
                     callback.queued = True
                     self._queue.append(callback)
             self._changed.notify_all()

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import logging
 from hashlib import blake2b
-from itertools import count
 from random import Random
+from threading import RLock
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from monitel_otlp.config.launcher import is_rank_zero
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from typing import Any
 
 _log = logging.getLogger("monitel.otlp")
@@ -93,18 +93,22 @@ class StepIds:
         rank_id: Id of the span of this rank, a child of the root span.
     """
 
-    __slots__ = ("_ordinals", "rank_id", "root_id", "trace_id")
+    __slots__ = ("_lock", "_ordinals", "rank_id", "root_id", "trace_id")
 
     def __init__(self, trace_id: bytes, rank: str) -> None:
         self.trace_id = trace_id
         self.root_id = _hash(_SPAN_BYTES, trace_id)
         self.rank_id = _hash(_SPAN_BYTES, trace_id, rank.encode())
-        self._ordinals: dict[tuple[bytes, str], Iterator[int]] = {}
+        self._lock = RLock()  # two spans must not get one id
+        self._ordinals: dict[tuple[bytes, str], int] = {}
 
     def span(self, parent_id: bytes, name: str) -> bytes:
         """Return the id of the next span with this name and this parent."""
-        ordinals = self._ordinals.get((parent_id, name)) or self._ordinals.setdefault((parent_id, name), count())
-        return _hash(_SPAN_BYTES, parent_id, name.encode(errors="backslashreplace"), b"%d" % next(ordinals))
+        key = parent_id, name
+        with self._lock:
+            ordinal = self._ordinals.get(key, 0)
+            self._ordinals[key] = ordinal + 1
+        return _hash(_SPAN_BYTES, parent_id, name.encode(errors="backslashreplace"), b"%d" % ordinal)
 
 
 def _number(world_size: Any) -> int:

@@ -164,6 +164,11 @@ class QueuedSpans(Ranges[Identified]):
         """Return the number of ranges in folded spans that are not complete yet."""
         return sum(period.folded for period in self._periods.copy())
 
+    def open_ranges(self) -> list[tuple[str, float]]:
+        """Return name and seconds so far of each range that is open now, the outermost first."""
+        now_ns = ranges.now()
+        return [(each.name, (now_ns - each.monotonic_start_ns) / 1e9) for each in self._open.copy()]
+
     def discard(self) -> int:
         """Remove all ranges that are queued or folded, and return their number."""
         folds: Any = [fold.attributes for period in self._periods.copy() if (fold := period.take_folded())]

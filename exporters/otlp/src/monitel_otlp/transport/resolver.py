@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ipaddress
-import os
 import socket
 import time
 from contextlib import suppress
 from queue import SimpleQueue
 from threading import Event, Lock, Thread, current_thread
 from typing import TYPE_CHECKING, Any
+
+from monitel.fork import register_at_fork
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -171,4 +172,4 @@ def _renew() -> None:
     _shared = Resolver()
 
 
-os.register_at_fork(after_in_child=_renew)
+register_at_fork(after_in_child=_renew)

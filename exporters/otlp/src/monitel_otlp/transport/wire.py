@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-import select
+import selectors
 import socket
 import ssl
 import time
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 RECEIVED_BYTES = 131_072  # limit per attempt for status lines, headers and body; http.client accepts megabytes
 _SLICE = 1 << 18  # bytes per send call
+_Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)  # poll() has no limit for descriptors
 
 
 class TooMuchError(OSError):
@@ -87,9 +88,9 @@ class Wire:
 
     def is_stale(self) -> bool:
         """Return True if the peer has closed an idle connection, or has sent unexpected data."""
-        poll = select.poll()
-        poll.register(self.fileno(), select.POLLIN)
-        return bool(poll.poll(0))
+        with _Selector() as selector:
+            selector.register(self.fileno(), selectors.EVENT_READ)
+            return bool(selector.select(0))
 
     def fileno(self) -> int:
         """Return the descriptor of the socket."""

@@ -1,0 +1,131 @@
+"""Examination of boxes: reads them, and asks the processes that run for their stacks."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, NamedTuple
+
+from monitel.context_page import PAGE_BYTES, Context, read_page
+from monitel_otlp.autopsy.box_findings import SILENT_NS, findings_of
+from monitel_otlp.autopsy.findings import State
+from monitel_otlp.autopsy.kernel_state import KernelState, explain_silence, kernel_state
+from monitel_otlp.autopsy.live_stacks import request_stacks
+from monitel_otlp.black_box.contents import read_box, read_header
+from monitel_otlp.boxes.box_lock import is_alive
+from monitel_otlp.boxes.layout import CONTEXT, BoxError
+from monitel_otlp.spool.folder import Folder, SpoolError
+from monitel_otlp.spool.lock import Owner, this_process
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from monitel_otlp.autopsy.findings import Findings
+
+_LONG_PATIENCE_S, _SHORT_PATIENCE_S = 3.0, 1.0
+_ORDER = {State.DEAD: 0, State.SILENT: 1, State.ALIVE: 2}
+
+
+class _FirstLook(NamedTuple):
+    """An open box, and the facts before its process was asked for stacks."""
+
+    folder: Folder
+    owner: Owner
+    alive: bool
+    page: Context
+    kernel: KernelState | None
+    at_ns: int
+
+
+def examine(paths: Iterable[Path], problems: list[str], *, stacks: bool = True) -> list[Findings]:
+    """Return the findings about the processes of boxes: the dead ones first, then the silent ones.
+
+    It takes as long as the slowest answer of a process that runs, at most three seconds. A box that vanishes meanwhile
+    is left out.
+
+    Args:
+        paths: The boxes.
+        problems: Receives the description of each box that cannot be read.
+        stacks: Ask the processes that run for their stacks. Otherwise nothing is waited for, and nothing is written.
+    """
+    found = []
+    with ExitStack() as opened:
+        looks = []
+        for path in paths:
+            try:
+                folder = Folder.open(path, probe=False)
+                opened.callback(folder.close)
+                looks.append(_look(folder))
+            except Exception as error:  # the content may be damaged in any way
+                _report(path, error, problems)
+        answers = request_stacks({look.folder: _patience_s(look) for look in looks if look.alive and stacks})
+        for look in looks:
+            try:
+                found.append(_findings(look, answers.get(look.folder, "")))
+            except Exception as error:
+                _report(look.folder.path, error, problems)
+    return sorted(found, key=_order)
+
+
+def _look(folder: Folder) -> _FirstLook:
+    owner = read_header(folder).owner
+    alive = is_alive(folder)
+    return _FirstLook(folder, owner, alive, _page(folder), _kernel(owner) if alive else None, time.monotonic_ns())
+
+
+def _patience_s(look: _FirstLook) -> float:
+    """Return how long a process may take for its answer. One that runs Python code answers within a second."""
+    beat_ns = look.page.heartbeat_ns
+    return _LONG_PATIENCE_S if beat_ns is None or look.at_ns - beat_ns < SILENT_NS else _SHORT_PATIENCE_S
+
+
+def _findings(look: _FirstLook, stacks: str) -> Findings:
+    folder = look.folder
+    contents = read_box(folder)
+    found = findings_of(folder.path, contents, alive=is_alive(folder), earlier=look.page if look.alive else None)
+    if found.state is not State.DEAD:
+        found.kernel = _kernel(look.owner)
+        found.stacks = stacks
+    if found.state is State.SILENT:
+        if found.kernel is None:
+            found.silence = ["the process is in another container: there is nothing about it in /proc"]
+        else:
+            elapsed_ns = time.monotonic_ns() - look.at_ns
+            found.silence = explain_silence(found.identity.pid, found.kernel, look.kernel, elapsed_ns)
+    return found
+
+
+def _page(folder: Folder) -> Context:
+    try:
+        return read_page(folder.read(CONTEXT, PAGE_BYTES))
+    except OSError:
+        return Context()
+
+
+def _kernel(owner: Owner) -> KernelState | None:
+    """Return the state of a process of this machine and process id namespace in the kernel; None for any other."""
+    viewer = this_process()
+    if (owner.boot, owner.namespace) != (viewer.boot, viewer.namespace):
+        return None
+    return kernel_state(owner.pid, owner.start)
+
+
+def _report(path: Path, error: Exception, problems: list[str]) -> None:
+    if not path.exists():
+        return  # it was removed meanwhile
+    problems.append(f"{str(path)!r} cannot be read: {reason(error)}")
+
+
+def reason(error: Exception) -> str:
+    """Return why a box cannot be read, in words."""
+    if isinstance(error, OSError) and error.strerror:
+        words = error.strerror
+    else:
+        words = str(error) if isinstance(error, BoxError | SpoolError) else repr(error)
+    return words.partition(", or use --foreign")[0]  # an option of other commands: boxes of others are never read
+
+
+def _order(found: Findings) -> tuple[object, ...]:
+    names = found.identity
+    return _ORDER[found.state], names.service, names.run, names.rank or 0, names.pid or 0, str(found.source)

@@ -1,0 +1,127 @@
+"""State of a process in the kernel, from /proc, and its meaning for a process without a heartbeat.
+
+Only files that any process of the user may read are used.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+_BUSY = 0.2  # cores
+_THREADS = 512  # beyond, threads are not looked at
+_STATE, _UTIME, _STIME, _START = 0, 11, 12, 19  # fields of /proc/PID/stat behind the name
+
+
+class KernelState(NamedTuple):
+    """State of a process in the kernel.
+
+    Attributes:
+        letter: State of the main thread: R running, S sleeping, D waiting for I/O that cannot be interrupted, T
+            stopped, t stopped by a debugger.
+        waiting_in: The kernel function in which the main thread sleeps; empty if it runs, or if that is secret.
+        threads: Number of threads by state.
+        cpu_ns: CPU time of all threads so far.
+        tracer: Id of the process that traces it; 0 if there is none.
+        stuck: Kernel functions in which threads of state D wait.
+    """
+
+    letter: str
+    waiting_in: str
+    threads: Counter[str]
+    cpu_ns: int
+    tracer: int
+    stuck: tuple[str, ...] = ()
+
+
+def kernel_state(pid: str, start: str, proc: Path = Path("/proc")) -> KernelState | None:
+    """Return the state of a process; None if it has ended, or if there is no /proc.
+
+    Args:
+        pid: The process id in this namespace.
+        start: The start time of the process, in ticks since the boot. Another process may have the id by now.
+        proc: The folder of the process file system.
+    """
+    if not (pid.isascii() and pid.isdecimal()):
+        return None
+    folder = proc / pid
+    fields = _stat(folder)
+    if fields is None or fields[_START] != start:
+        return None
+    threads: Counter[str] = Counter()
+    stuck = set()
+    with suppress(OSError):
+        for name in sorted(os.listdir(folder / "task"))[:_THREADS]:  # noqa: PTH208  only names are needed
+            task = _stat(folder / "task" / name)
+            if task is not None:
+                threads[task[_STATE]] += 1
+                if task[_STATE] == "D":
+                    stuck.add(_waiting_in(folder / "task" / name) or "an unknown place")
+    ticks = os.sysconf("SC_CLK_TCK")
+    cpu_ns = sum(int(fields[each]) for each in (_UTIME, _STIME)) * 10**9 // ticks
+    return KernelState(fields[_STATE], _waiting_in(folder), threads, cpu_ns, _tracer(folder), tuple(sorted(stuck)))
+
+
+def _stat(folder: Path) -> list[str] | None:
+    """Return the fields of a stat file behind the name of the command, which may contain any character."""
+    try:
+        fields = _read(folder / "stat").rpartition(")")[2].split()
+    except OSError:
+        return None
+    numbers = fields[_UTIME : _STIME + 1]
+    return fields if len(fields) > _START and all(map(str.isdecimal, numbers)) else None
+
+
+def _waiting_in(folder: Path) -> str:
+    try:
+        found = _read(folder / "wchan").strip()
+    except OSError:
+        return ""
+    return "" if found == "0" else found
+
+
+def _tracer(folder: Path) -> int:
+    with suppress(OSError, ValueError):
+        for line in _read(folder / "status").splitlines():
+            if line.startswith("TracerPid:"):
+                return int(line.partition(":")[2])
+    return 0
+
+
+def _read(path: Path) -> str:
+    return path.read_bytes().decode("utf-8", "replace")
+
+
+def explain_silence(pid: int | None, now: KernelState, before: KernelState | None, elapsed_ns: int) -> list[str]:
+    """Return sentences: why no Python code of a process runs, and what to do.
+
+    Args:
+        pid: Id of the process.
+        now: Its state.
+        before: Its state some time earlier; None if unknown.
+        elapsed_ns: That time.
+    """
+    if now.letter == "T":
+        return ["a signal has stopped the process (state T)", f"kill -CONT {pid} lets it continue"]
+    if now.letter == "t":
+        return [f"a debugger has stopped the process (state t): process {now.tracer}"]
+    found = []
+    if now.stuck:
+        found.append(
+            f"{now.threads['D']} of {now.threads.total()} threads in state D: they wait for a device or a file system, "
+            f"and cannot be interrupted, in {' and '.join(now.stuck)}"
+        )
+    share, runs = 0.0, False
+    if before is not None and elapsed_ns > 0:
+        share = (now.cpu_ns - before.cpu_ns) / elapsed_ns
+        runs = "R" in {*now.threads} & {*before.threads}  # even if other processes leave it little time
+    if share >= _BUSY or runs:
+        found.append(f"no Python code runs: C code computes without releasing the GIL ({share:.1f} cores)")
+    elif not now.stuck:
+        waits = f" in {now.waiting_in}" if now.waiting_in else ""
+        state = f"main thread: state {now.letter}{waits}"
+        found.append(f"no Python code runs: C code waits without releasing the GIL ({state})")
+    return [*found, f"py-spy dump --pid {pid} shows the Python stacks, gdb -p {pid} the C stacks"]

@@ -1,0 +1,167 @@
+"""The processes that a user asks for: all, one by its id, or those of a folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from monitel.variables import read_variables
+from monitel_otlp.autopsy.death_events import deaths_below
+from monitel_otlp.autopsy.examination import examine
+from monitel_otlp.boxes.box_lock import NAME
+from monitel_otlp.boxes.discovery import find_boxes, process_of
+from monitel_otlp.boxes.layout import HEADER
+from monitel_otlp.boxes.place import automatic_roots
+from monitel_otlp.choices import CHOICES
+from monitel_otlp.config.settings import default_roots
+from monitel_otlp.spool.folder import SpoolError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from monitel_otlp.autopsy.findings import Findings
+
+_LISTED = 10
+
+
+def find_processes(target: str | None, problems: list[str]) -> list[Findings]:
+    """Return the findings about the processes that a user asks for.
+
+    Args:
+        target: A process id; or a box, a folder of boxes, or a folder of spools. None for all boxes of this user on
+            this machine, or if there is none, for the boxes that were collected into the usual spools.
+        problems: Receives the description of each box or spool that cannot be read.
+
+    Raises:
+        SpoolError: There is no such process or folder, or nothing is in it.
+    """
+    found = examine(boxes_of(target, problems), problems)
+    if not found or (target is not None and _is_folder(target)):
+        found += deaths_of(target, problems)
+    if not found and target is not None:
+        raise nothing_known(target, problems)
+    return found
+
+
+def boxes_of(target: str | None, problems: list[str]) -> list[Path]:
+    """Return the black boxes that a user asks for.
+
+    Args:
+        target: As for :func:`find_processes`.
+        problems: Receives the description of each box that cannot be read.
+
+    Raises:
+        SpoolError: There is no such folder, or it cannot be read.
+    """
+    if target is None:
+        return _boxes(problems)
+    if not _is_folder(target):
+        return [path for path in _boxes([]) if process_of(path) == int(target)]
+    path = Path(target)
+    names = _names(path)
+    if _is_box(path, names):
+        return [path]
+    return _boxes(problems, path) if any(map(NAME.fullmatch, names)) else []
+
+
+def folders_of(target: str | None) -> list[Path]:
+    """Return the folders in which the boxes that a user asks for appear and vanish. They may be missing."""
+    if target is not None and _is_folder(target):
+        return [Path(target)]
+    given = read_variables(CHOICES, {"black_box_dir": None}).get("black_box_dir")
+    return automatic_roots() if given is None else [given]
+
+
+def deaths_of(target: str | None, problems: list[str]) -> list[Findings]:
+    """Return the deaths that a user asks for of processes whose boxes were collected into spools.
+
+    Args:
+        target: As for :func:`find_processes`.
+        problems: Receives the description of each spool that cannot be read.
+
+    Raises:
+        SpoolError: There is no such folder, or it cannot be read.
+    """
+    if target is None:
+        return _deaths(_spool_roots(), problems)
+    if not _is_folder(target):
+        return [death for death in _deaths(_spool_roots(), []) if death.identity.pid == int(target)]
+    path = Path(target)
+    return [] if _is_box(path, _names(path)) else deaths_below(path, problems)
+
+
+def nothing_known(target: str, problems: list[str]) -> SpoolError:
+    """Return the error about a process or a folder of which nothing is known."""
+    if _is_folder(target):
+        reason = "; ".join(problems) or "it holds no black box, and no spool with an event process.died"
+        return SpoolError(f"nothing is known from {str(Path(target))!r}: {reason}")
+    if problems:
+        return SpoolError("; ".join(problems))
+    return SpoolError(f"there is no black box of process {int(target)}: {_why_none(int(target), _boxes([]))}")
+
+
+def _is_folder(target: str) -> bool:
+    return not (target.isascii() and target.isdecimal())
+
+
+def _boxes(problems: list[str], root: Path | None = None) -> list[Path]:
+    if root is None:
+        root = read_variables(CHOICES, {"black_box_dir": None}).get("black_box_dir")
+    boxes = find_boxes(root)
+    problems += boxes.problems
+    problems += [f"{str(path)!r} is damaged, and was set aside by a collector" for path in boxes.corrupt]
+    return boxes.readable
+
+
+def _spool_roots() -> list[Path]:
+    given = read_variables(CHOICES, {"spool_dir": None}).get("spool_dir")
+    return [given] if given else default_roots()
+
+
+def _deaths(roots: Iterable[Path], problems: list[str]) -> list[Findings]:
+    return [found for root in roots for found in deaths_below(root, problems)]
+
+
+def _why_none(pid: int, boxes: list[Path]) -> str:
+    try:
+        owner = os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116  only the owner is needed
+    except OSError:
+        known = sorted({process_of(path) for path in boxes})
+        more = ", ..." if len(known) > _LISTED else ""
+        listed = ", ".join(map(str, known[:_LISTED]))
+        others = f"; there are boxes of the processes {listed}{more}" if known else ""
+        return (
+            "no such process runs; if it has died, its box may have been collected: give the folder of its spool, or "
+            f"look for the event process.died in the backend{others}"
+        )
+    if owner != os.geteuid():
+        return f"the process belongs to another user (id {owner}): run this command as that user"
+    return (
+        "the process runs, but it has recorded nothing with monitel_otlp, or it has no box; "
+        "monitel doctor, run with its variables, shows where boxes are made"
+    )
+
+
+def _names(path: Path) -> list[str]:
+    """Return the names in a folder.
+
+    Raises:
+        SpoolError: There is no such folder, or it cannot be read.
+    """
+    try:
+        status = os.stat(path)  # noqa: PTH116
+        return os.listdir(path)  # noqa: PTH208
+    except FileNotFoundError:
+        raise SpoolError(f"there is no folder {str(path)!r}; give a process id, or a folder") from None
+    except NotADirectoryError:
+        raise SpoolError(f"{str(path)!r} is not a folder: give the folder that holds it") from None
+    except PermissionError:
+        owner = f"belongs to another user (id {status.st_uid})" if status.st_uid != os.geteuid() else "cannot be read"
+        raise SpoolError(f"{str(path)!r} {owner}: run this command as a user who can read it") from None
+    except OSError as error:  # such as a name that is too long
+        raise SpoolError(f"{str(path)!r:.200} cannot be read: {error.strerror}") from None
+
+
+def _is_box(path: Path, names: list[str]) -> bool:
+    return HEADER in names or NAME.fullmatch(path.absolute().name) is not None

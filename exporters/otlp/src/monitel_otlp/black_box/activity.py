@@ -1,0 +1,69 @@
+"""Description of a process: its step, waits in flight, open ranges, and the activity of its training thread."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import monitel
+from monitel.activities import current, position
+from monitel.readings import waits_in_flight
+from monitel.stage import stage_now
+from monitel.step import first_step
+from monitel.training_time import goodput
+from monitel_otlp.black_box.checked import MOST_IN_PROGRESS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from monitel_otlp.traces.span_queue import QueuedSpans
+
+
+class Stage(NamedTuple):
+    """The stage of a training step in progress.
+
+    Attributes:
+        name: The name.
+        waits: The training thread waits for other ranks in it.
+        age_ns: Time since its begin.
+        thread: Identity of the thread; 0 if unknown.
+    """
+
+    name: str
+    waits: bool
+    age_ns: int
+    thread: int = 0
+
+    @classmethod
+    def of(cls, doing: Mapping[str, Any], since_cut_ns: int) -> Stage | None:
+        """Return the stage in the description of a process in a cut, some time after the cut; None without one."""
+        if not doing.get("stage"):
+            return None
+        name, waits, seconds, thread = doing["stage"]
+        return cls(str(name), bool(waits), round(seconds * 1e9) + since_cut_ns, int(thread))
+
+
+def describe(ranges: QueuedSpans | None) -> dict[str, Any]:
+    """Return what this process is doing, as plain values.
+
+    Returns:
+        ``step``: the training step or None. ``first_step``: the first one that the program has set, or None.
+        ``waits``: key, thread and seconds so far of each wait of the process. ``ranges``: name and seconds so far of
+        each open range, where ranges become spans. ``activity``: name of the activity of the training thread in the
+        ledger, and the seconds since it began. ``thread``: identity of that thread, 0 without a ledger. ``stage``: name
+        of the stage of a step that the training thread is in, whether it waits for other ranks there, seconds so far,
+        and identity of the thread; None without stages. ``goodput``: that of the run over all attempts, or None.
+    """
+    now_ns = time.monotonic_ns()
+    stage = stage_now()
+    waits = [(str(key), int(thread), (now_ns - start_ns) / 1e9) for key, thread, start_ns in waits_in_flight()]
+    return {
+        "step": monitel.get_step(),
+        "first_step": first_step(),
+        "waits": waits[:MOST_IN_PROGRESS],
+        "ranges": [] if ranges is None else ranges.open_ranges()[:MOST_IN_PROGRESS],
+        "activity": current(),
+        "thread": position()[0],
+        "stage": None if stage is None else (stage.name, stage.waits, stage.age_ns / 1e9, stage.thread),
+        "goodput": goodput(),
+    }

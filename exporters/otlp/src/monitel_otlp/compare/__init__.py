@@ -1,0 +1,1 @@
+"""The numbers of several runs, side by side."""

@@ -1,0 +1,149 @@
+"""Work after the end of a command: collection, delivery, and the event of its end."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING
+
+from monitel.variables import read_variables
+from monitel_otlp.choices import CHOICES
+from monitel_otlp.collection.collector import collect_boxes
+from monitel_otlp.collection.death import Deaths, End
+from monitel_otlp.config.settings import resolve
+from monitel_otlp.delivery.replay import replay
+from monitel_otlp.run import attempt
+from monitel_otlp.run.repository import describe_repository
+from monitel_otlp.summary.report_folder import read_reports
+from monitel_otlp.transport.factory import make_transports
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from monitel_otlp.logs.mapping import PlainEvent
+    from monitel_otlp.run.parent import Ended
+    from monitel_otlp.run.process_watch import ProcessEnd
+
+_log = logging.getLogger("monitel.otlp")
+
+
+class Ending:
+    """Collects and delivers the telemetry of killed processes of a command, and logs its start and its end.
+
+    Args:
+        command: The command.
+        folder: The folder of the run.
+
+    Attributes:
+        problems: Descriptions of failures.
+        deaths: The ends of the processes of the command.
+    """
+
+    def __init__(self, command: Sequence[str], folder: Path) -> None:
+        self._command = command
+        self._folder = folder
+        self._stopped = Event()
+        self._repository: dict[str, str | bool] | None = None
+        self._start_logged = False
+        self.problems: list[str] = []
+        self.deaths = Deaths()
+
+    def log_start(self, began_ns: int) -> None:
+        """Log the start now, because the command may run for long, and deliver the event."""
+        self._repository = describe_repository()
+        self._log_events([attempt.started(self._command, began_ns, self._repository)])
+        self._start_logged = True
+
+    def observe(self, ends: Iterable[ProcessEnd]) -> None:
+        """Take the ends of processes, for the events of their deaths."""
+        for each in ends:
+            self.deaths.add(each.process.pid, _end(each.status, each.time_ns), each.process.start)
+
+    def collect(self, *, observed_only: bool = False) -> bool:
+        """Collect the black boxes of ended processes, and deliver them; return True if there were any.
+
+        Args:
+            observed_only: Leave those of processes whose end has not been observed yet, so that it will be known.
+        """
+        settings = resolve(None, **read_variables(_CHOICES, dict.fromkeys(_CHOICES)))
+        root = read_variables(_ROOT, dict.fromkeys(_ROOT)).get("black_box_dir")
+        collected = collect_boxes(
+            root,
+            fallback=settings.spool_root,
+            deaths=self.deaths,
+            stopped=self._stopped,
+            run=str(self._folder),
+            observed_only=observed_only,
+        )
+        self.problems += collected.problems
+        self._deliver(collected.spools)
+        return bool(collected.spools)
+
+    def finish(self, end: Ended, ends: Sequence[ProcessEnd], *, recorded: bool) -> None:
+        """Collect and deliver everything that is left, and log the end.
+
+        Args:
+            end: The end of the command.
+            ends: The ends of its processes.
+            recorded: A process of the command was recorded.
+        """
+        self.observe(ends)
+        self.deaths.add(end.pid, _end(end.status, end.ended_ns))
+        recorded = self.collect() or recorded
+        self._deliver(self._left_by_processes())
+        if recorded or resolve().mark:
+            events = [attempt.ended(self._command, end, ends)]
+            if not self._start_logged:
+                described = self._repository if self._repository is not None else describe_repository()
+                events.insert(0, attempt.started(self._command, end.began_ns, described))
+            self._log_events(events)
+
+    def stop(self) -> None:
+        """Stop soon; the rest stays on disk."""
+        self._stopped.set()
+
+    def _left_by_processes(self) -> set[Path]:
+        """Return the spools that processes of the run have not emptied before their end."""
+        reports, _ = read_reports(self._folder)
+        return {Path(each.spool_dir) for each in reports if each.stored and each.spool_dir}
+
+    def _log_events(self, events: Sequence[PlainEvent]) -> None:
+        settings = resolve(None, **read_variables(_CHOICES, dict.fromkeys(_CHOICES)))
+        try:
+            attempt.write_events(events, settings.spool_dir)
+        except Exception as error:
+            self.problems.append(f"the events of the attempt cannot be written: {error}")
+            return
+        self._deliver([settings.spool_dir])
+
+    def _deliver(self, folders: Iterable[Path]) -> None:
+        """Deliver the spools that have the endpoints of the variables, until one cannot be delivered."""
+        mark, transports = resolve().mark, None
+        for folder in sorted(each for each in folders if mark and each.name.endswith(f"-{mark}")):
+            if self._stopped.is_set():
+                break
+            if transports is None:
+                transports = make_transports(resolve())
+            try:
+                outcome = replay(folder, transports, pauses=(), stopped=self._stopped)
+            except Exception as error:
+                _log.debug("%s was not delivered: %s", folder, error)
+                continue
+            if outcome.troubles:
+                break  # the next one would take as long
+        for transport in (transports or {}).values():
+            transport.close()
+
+
+_CHOICES = {"spool_dir": CHOICES["spool_dir"]}
+_ROOT = {"black_box_dir": CHOICES["black_box_dir"]}
+
+
+def _end(status: int | None, time_ns: int) -> End:
+    if status is None:
+        return End(time_ns=time_ns)
+    if os.WIFSIGNALED(status):
+        return End(signal=os.WTERMSIG(status), time_ns=time_ns)
+    return End(code=os.WEXITSTATUS(status), time_ns=time_ns)

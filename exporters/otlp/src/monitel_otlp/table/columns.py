@@ -1,0 +1,244 @@
+"""The columns of the table: titles, widths, texts of the cells, and the columns that narrow screens leave out."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from monitel_otlp.autopsy.lines import number
+from monitel_otlp.ledger.screen import columns_of, cut, pad
+from monitel_otlp.ledger.shares import duration
+from monitel_otlp.table.figures import per_second, percent, short_time, sparkline
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from monitel_otlp.black_box.activity import Stage
+    from monitel_otlp.ledger.screen import Screen
+    from monitel_otlp.top.rank import Rank
+
+    Key: TypeAlias = float | str | None
+    Text: TypeAlias = Callable[[Rank, Screen, int], str]
+
+GAP = 1  # columns of the terminal between two cells
+_LONG_NS = 10**9  # shorter activities are usual in a step
+_MISSING = "-"
+_TREND = 30  # rates of a row at most
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the table.
+
+    Attributes:
+        name: The name in arguments.
+        title: The heading.
+        width: Columns of the terminal that it takes at least.
+        importance: Narrow screens leave out the columns with the smallest numbers first.
+        meaning: The meaning in a few words.
+        text: Returns the printable text of a cell, which may be longer than the column. Arguments: the row, the screen,
+            and the time of the look, Unix ns.
+        key: Returns the value to sort by; None if it is unknown.
+        right: The cells are aligned on the right.
+        descending: The largest values are of the most interest.
+        growth: Its share of the columns of the terminal that remain.
+        most: Columns of the terminal that it takes at most.
+        end: The end of a longer text is shown, not its beginning.
+    """
+
+    name: str
+    title: str
+    width: int
+    importance: int
+    meaning: str
+    text: Text
+    key: Callable[[Rank], Key]
+    right: bool = True
+    descending: bool = True
+    growth: int = 0
+    most: int = 1 << 10
+    end: bool = False
+
+    def cell(self, text: str, width: int) -> str:
+        """Return a printable text in exactly ``width`` columns of the terminal."""
+        if self.end:
+            text = text[-width:]
+        if not self.right:
+            return pad(text, width)
+        text = cut(text, width)
+        return " " * (width - columns_of(text)) + text
+
+
+def fitting(width: int, value_name: str = "") -> list[tuple[Column, int]]:
+    """Return the columns of the table that fit into a screen, and the width of each.
+
+    Args:
+        width: Columns of the terminal.
+        value_name: Printable name of the chosen number, which is the title of its column.
+    """
+    shown = sorted(COLUMNS, key=lambda each: -each.importance)
+    while len(shown) > 1 and _needed(shown) > width:
+        shown.pop()
+    shown.sort(key=COLUMNS.index)
+    free, growth = max(width - _needed(shown), 0), sum(each.growth for each in shown)
+    found = []
+    for column in shown:
+        grown = min(column.width + (free * column.growth // growth if growth else 0), column.most)
+        title = value_name.upper() if value_name and column.name == "value" else column.title
+        found.append((replace(column, title=title), grown))
+    return found
+
+
+def by_name(name: str) -> Column:
+    """Return a column.
+
+    Raises:
+        ValueError: There is no such column.
+    """
+    for column in COLUMNS:
+        if column.name == name:
+            return column
+    raise ValueError(f"there is no column {name!r}; the columns are {', '.join(each.name for each in COLUMNS)}")
+
+
+def _needed(columns: list[Column]) -> int:
+    return sum(each.width + GAP for each in columns) - GAP
+
+
+def _or_missing(value: float | None, text: Callable[[float], str]) -> str:
+    return _MISSING if value is None else text(value)
+
+
+def _activity(rank: Rank, screen: Screen, _now_ns: int) -> str:
+    if not rank.activity:
+        return _MISSING
+    age_ns = rank.activity_age_ns or 0
+    return screen.printable(rank.activity) + (f" {duration(age_ns)}" if age_ns >= _LONG_NS else "")
+
+
+def _waiting(rank: Rank, screen: Screen, _now_ns: int) -> str:
+    if not rank.waits:
+        stage = _long_stage(rank)
+        if stage is None:
+            return _MISSING
+        return f"{duration(stage.age_ns)} {'other ranks' if stage.waits else f'in {screen.printable(stage.name)}'}"
+    wait, *others = rank.waits
+    more = f" and {len(others)} more" if others else ""
+    return f"{duration(wait.age_ns)} {screen.printable(wait.key)}{more}"
+
+
+def _waiting_ns(rank: Rank) -> int | None:
+    stage = _long_stage(rank)
+    return rank.waits[0].age_ns if rank.waits else None if stage is None else stage.age_ns
+
+
+def _long_stage(rank: Rank) -> Stage | None:
+    return rank.stage if rank.stage is not None and rank.stage.age_ns >= _LONG_NS else None
+
+
+def _event(rank: Rank, screen: Screen, now_ns: int) -> str:
+    if rank.event is None:
+        return _MISSING
+    return f"{duration(max(now_ns - rank.event.time_ns, 0))} {screen.printable(rank.event.name)}"
+
+
+def _number(value: float | None) -> Key:
+    """Return a key that sorts NaN before every other number: it is the news."""
+    return math.inf if value is not None and math.isnan(value) else value
+
+
+#: All columns, from left to right.
+COLUMNS = (
+    Column(
+        *("rank", "RANK", 4, 14, "rank in the job"),
+        lambda rank, *_: _or_missing(rank.rank, str),
+        lambda rank: rank.rank,
+        descending=False,
+    ),
+    Column(
+        *("pid", "PID", 7, 9, "process id"),
+        lambda rank, *_: _or_missing(rank.pid, str),
+        lambda rank: rank.pid,
+        descending=False,
+    ),
+    Column(
+        *("state", "STATE", 6, 13, "alive, silent (no heartbeat), dead or ended; ? if the box cannot be read"),
+        lambda rank, *_: "?" if rank.problem else rank.state.value,
+        lambda rank: rank.state.value,
+        right=False,
+    ),
+    Column(
+        *("step", "STEP", 9, 12, "the last training step"),
+        lambda rank, *_: _or_missing(rank.step, str),
+        lambda rank: rank.step,
+    ),
+    Column(
+        *("rate", "STEP/S", 7, 11, "steps per second over the last ten seconds"),
+        lambda rank, *_: _or_missing(rank.rate, per_second),
+        lambda rank: rank.rate,
+    ),
+    Column(
+        *("trend", "TREND", 8, 2, "steps per second at the last refreshes"),
+        lambda rank, screen, _: sparkline(rank.rates, screen, _TREND),
+        lambda rank: rank.rate,
+        right=False,
+        growth=1,
+        most=_TREND,
+        end=True,
+    ),
+    Column(
+        *("p50", "P50", 7, 6, "median time of a step"),
+        lambda rank, *_: _or_missing(rank.step_p50, short_time),
+        lambda rank: rank.step_p50,
+    ),
+    Column(
+        *("p99", "P99", 7, 3, "time that 99 of 100 steps do not exceed"),
+        lambda rank, *_: _or_missing(rank.step_p99, short_time),
+        lambda rank: rank.step_p99,
+    ),
+    Column(
+        *("data", "DATA", 5, 8, "share of the time that went into waiting for data"),
+        lambda rank, *_: _or_missing(rank.data, percent),
+        lambda rank: rank.data,
+    ),
+    Column(
+        *("wait", "WAIT", 5, 7, "share of the time that went into waiting for other ranks"),
+        lambda rank, *_: _or_missing(rank.waiting, percent),
+        lambda rank: rank.waiting,
+    ),
+    Column(
+        *("value", "LOSS", 10, 5, "last value of the loss, or of the number chosen by --show"),
+        lambda rank, *_: _or_missing(rank.value, number),
+        lambda rank: _number(rank.value),
+    ),
+    Column(
+        *("goodput", "GOODPUT", 7, 4, "share of the run's time that went into steps"),
+        lambda rank, *_: _or_missing(rank.goodput, percent),
+        lambda rank: rank.goodput,
+    ),
+    Column(
+        *("waiting", "WAITING", 16, 10, "age and key of the longest wait in progress, or the stage of a long step"),
+        _waiting,
+        _waiting_ns,
+        right=False,
+        growth=2,
+        most=40,
+    ),
+    Column(
+        *("activity", "ACTIVITY", 12, 0, "activity of the training thread, and its age"),
+        _activity,
+        lambda rank: rank.activity or None,
+        right=False,
+        descending=False,
+        growth=1,
+        most=24,
+    ),
+    Column(
+        *("event", "LAST EVENT", 18, 1, "age and name of the last event"),
+        _event,
+        lambda rank: rank.event.time_ns if rank.event else None,
+        right=False,
+        growth=2,
+    ),
+)

@@ -1,0 +1,76 @@
+"""A screen whose keys are handled one after the other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.screen import Screen
+
+from monitel_otlp.terminal.keys import COMMON_KEYS, bar
+from monitel_otlp.terminal.widgets import Lines
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from textual.app import ComposeResult
+    from textual.events import Key as KeyEvent
+
+    from monitel_otlp.ledger.screen import Screen as Terminal
+    from monitel_otlp.terminal.keys import Key
+    from monitel_otlp.terminal.line import Line
+
+
+class KeyScreen(Screen[None]):
+    """A screen with a first line, lines that can be scrolled, and a last line with the keys.
+
+    The application asks it for the action of each key, and runs the action before it looks at the next key. With
+    bindings of textual, a key could overtake one that opens another screen.
+
+    Args:
+        terminal: The terminal.
+    """
+
+    KEYS: ClassVar[tuple[Key, ...]] = ()
+
+    def __init__(self, terminal: Terminal) -> None:
+        super().__init__()
+        self.terminal = terminal
+        self._actions = {name: key.action for key in (*COMMON_KEYS, *self.KEYS) for name in key.keys.split(",")}
+        self.first, self.last = (Lines(colours=terminal.colours, bar=True) for _ in range(2))
+        self.body = Lines(colours=terminal.colours)
+
+    def compose(self) -> ComposeResult:
+        """Make the widgets."""
+        yield self.first
+        yield self.body
+        yield self.last
+
+    def on_mount(self) -> None:
+        """Draw at once."""
+        self.draw()
+
+    def on_resize(self) -> None:
+        """Draw for the new size."""
+        self.call_after_refresh(self.draw)
+
+    def action_of(self, event: KeyEvent) -> str:
+        """Return the action of a key; empty if it has none, or was handled."""
+        return self._actions.get(event.key, "")
+
+    def head(self) -> Line:
+        """Return the first line."""
+        raise NotImplementedError
+
+    def lines(self, width: int) -> Sequence[Line]:
+        """Return the lines between the first and the last one."""
+        raise NotImplementedError
+
+    def draw(self) -> None:
+        """Draw everything that has changed."""
+        self.draw_head()
+        self.last.show([bar(self.KEYS)])
+        self.body.show([*self.lines(max(self.size.width - 1, 1))])  # the scroll bar takes a column
+
+    def draw_head(self) -> None:
+        """Draw the first line."""
+        self.first.show([self.head()])

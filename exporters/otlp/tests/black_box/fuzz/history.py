@@ -1,0 +1,120 @@
+"""The operations of a job, written by the job into a mapped file before and after each one; the file survives SIGKILL.
+
+An operation has begun before it is called, and is done after it returned. Each source is a sequence of operations
+1, 2, 3 ... of one thread, so that two numbers describe it.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+_CAPACITY = 16_384  # operations of a source; the file is sparse
+_HEADER = 1024  # words: the facts, and the names of the sources as JSON
+_FACTS = ("configured_ns", "lateness_ns", "stopped_ns", "ended_ns", "step", "names")
+_NAMES_AT = 16  # word
+
+
+class HistoryWriter:
+    """The file of one process, which this process writes.
+
+    Args:
+        path: The new file.
+        sources: Names of the sources.
+    """
+
+    def __init__(self, path: Path, sources: Sequence[str]) -> None:
+        names = json.dumps(sources).encode()
+        if len(names) > 8 * (_HEADER - _NAMES_AT):
+            raise ValueError("too many sources")
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        size = 8 * (_HEADER + len(sources) * (2 + _CAPACITY))
+        os.ftruncate(file, size)
+        self._map = mmap.mmap(file, size)
+        os.close(file)
+        self._map[8 * _NAMES_AT : 8 * _NAMES_AT + len(names)] = names
+        self._words = memoryview(self._map).cast("q")
+        self.set(names=len(names))
+        self._sources = {name: Source(self._words, number) for number, name in enumerate(sources)}
+
+    def set(self, **facts: int) -> None:
+        """Write facts, see :class:`History`."""
+        for name, value in facts.items():
+            self._words[_FACTS.index(name)] = value
+
+    def __getitem__(self, name: str) -> Source:
+        return self._sources[name]
+
+
+class Source:
+    """A sequence of operations of one thread, numbered from 1.
+
+    A word is written by one 8-byte store, so that SIGKILL leaves the old or the new value.
+    """
+
+    def __init__(self, words: memoryview[int], number: int) -> None:
+        self._words = words
+        self._at = _HEADER + number * (2 + _CAPACITY)
+        self._next = 1
+
+    @property
+    def full(self) -> bool:
+        """True if the file has no room for a further operation."""
+        return self._next > _CAPACITY
+
+    @property
+    def next(self) -> int:
+        """Number of the next operation."""
+        return self._next
+
+    def do(self, operation: Callable[[int], object]) -> None:
+        """Call an operation with its number."""
+        number, words, at = self._next, self._words, self._at
+        words[at] = number
+        operation(number)
+        words[at + 1 + number] = time.monotonic_ns()
+        words[at + 1] = number
+        self._next = number + 1
+
+
+class History(NamedTuple):
+    """The content of a file.
+
+    Attributes:
+        configured_ns: Time at which ``configure()`` had returned; 0 before. Monotonic ns, as all times here.
+        lateness_ns: The longest that a thread of the process has overslept within the last seconds.
+        stopped_ns: Time just before the process ended itself; 0 if it did not.
+        ended_ns: Time at which the shutdown of the pipeline had returned; 0 before.
+        step: The latest step.
+        begun: Number of operations that have begun, by source.
+        done_ns: Times at which the operations were done, by source.
+    """
+
+    configured_ns: int
+    lateness_ns: int
+    stopped_ns: int
+    ended_ns: int
+    step: int
+    begun: dict[str, int]
+    done_ns: dict[str, list[int]]
+
+
+def read_history(path: Path) -> History:
+    """Return the content of the file of an ended process."""
+    words = memoryview(path.read_bytes()).cast("q")
+    facts = dict(zip(_FACTS, words, strict=False))
+    length = facts.pop("names")
+    names: list[str] = json.loads(words[_NAMES_AT:_HEADER].tobytes()[:length]) if length else []
+    begun, done = {}, {}
+    for number, name in enumerate(names):
+        at = _HEADER + number * (2 + _CAPACITY)
+        begun[name] = words[at]
+        done[name] = words[at + 2 : at + 2 + words[at + 1]].tolist()
+    return History(**facts, begun=begun, done_ns=done)

@@ -1,0 +1,117 @@
+"""Commands, each run with and without ``monitel run``."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+RUN = (sys.executable, "-m", "monitel_otlp", "run", "--")
+PREFIXES: tuple[tuple[str, ...], ...] = ((), RUN)
+PYTHON = (sys.executable, "-I", "-S", "-c")  # starts fast, and is not recorded
+
+#: Prints each signal that it receives, until its input ends.
+SIGNALS = """\
+import os, signal, sys
+def note(number, frame):
+    os.write(1, signal.Signals(number).name.encode() + b"\\n")
+for number in set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}:
+    signal.signal(number, note)
+print(os.getpid(), flush=True)
+sys.stdin.read()
+"""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The end of a command.
+
+    Attributes:
+        status: Exit status; negative for a signal.
+        stdout: Output.
+        stderr: Error output, without the lines of ``monitel run``.
+        summary: The lines of ``monitel run``.
+    """
+
+    status: int
+    stdout: str
+    stderr: str
+    summary: str
+
+
+def outcome(command: Sequence[str], stdin: str = "", **options: Any) -> Outcome:
+    """Run a command in a new session, and return its end."""
+    ended = subprocess.run(
+        command, input=stdin, capture_output=True, text=True, timeout=60, check=False, start_new_session=True, **options
+    )
+    return Outcome(ended.returncode, ended.stdout, *split(ended.stderr))
+
+
+def split(stderr: str) -> tuple[str, str]:
+    """Return the lines of a command, and those that ``monitel run`` has printed after them."""
+    begins = [begin for mark in ("monitel: ", "monitel run: ") if (begin := stderr.find(mark)) >= 0]
+    begin = min(begins, default=len(stderr))
+    return stderr[:begin], stderr[begin:]
+
+
+def both(command: Sequence[str], stdin: str = "", **options: Any) -> tuple[Outcome, Outcome]:
+    """Return the end of a command without and with ``monitel run``."""
+    without, with_run = (outcome([*prefix, *command], stdin, **options) for prefix in PREFIXES)
+    assert not without.summary
+    return without, with_run
+
+
+def check_same(command: Sequence[str], stdin: str = "", **options: Any) -> Outcome:
+    """Check that a command ends with ``monitel run`` as without, and return that end."""
+    without, with_run = both(command, stdin, **options)
+    assert without == Outcome(with_run.status, with_run.stdout, with_run.stderr, "")
+    return with_run
+
+
+@contextmanager
+def running(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """Start a command in a new session, whose processes are killed at the end of the block."""
+    process = subprocess.Popen(
+        command,
+        text=True,
+        start_new_session=True,
+        **{"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options},
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    """Return the next line of a process."""
+    assert process.stdout is not None
+    return process.stdout.readline().rstrip("\n")
+
+
+def children(pid: int) -> list[int]:
+    """Return the children of the main thread of a process."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()]
+
+
+def state(pid: int) -> str:
+    """Return the state of a process, one letter; X if there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[0]
+    except OSError:
+        return "X"
+
+
+def is_running(pid: int) -> bool:
+    """Return True if a process runs, and is not a zombie."""
+    return state(pid) not in {"Z", "X"}

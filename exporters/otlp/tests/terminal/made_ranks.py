@@ -1,0 +1,110 @@
+"""Rows of jobs that never ran, with known numbers, and a source of looks."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from monitel_otlp.autopsy.findings import PastEvent, Wait
+from monitel_otlp.summary.report import JobName
+from monitel_otlp.top.rank import JobRows, Look, Rank, RankState
+from monitel_otlp.verdict.rules import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SECOND = 10**9
+#: 2026-01-02 03:04:05 UTC.
+NOW = 1_767_323_045 * SECOND
+JOB = JobName("", "llm", "run-7")
+HEALTHY = Verdict("healthy", "healthy: all 4 ranks make progress, 8.25 steps/s")
+
+
+def rank_of(number: int | None, **changes: Any) -> Rank:
+    """Return the row of a live rank of four, with a value in each column."""
+    row: dict[str, Any] = {
+        "box": Path(f"/boxes/{number}"),
+        "pid": 4000 + (number or 0),
+        "host": "n04",
+        "job": JOB,
+        "rank": number,
+        "world_size": 4,
+        "seen_ns": NOW,
+        "step": 1200,
+        "step_age_ns": SECOND // 10,
+        "rate": 8.25,
+        "rates": (8.0, 4.0, 8.25),
+        "step_p50": 0.1203,
+        "step_p99": 0.155,
+        "data": 0.05,
+        "waiting": 0.004,
+        "goodput": 0.91,
+        "value_name": "train.loss",
+        "value": 2.25,
+        "activity": "step",
+        "activity_age_ns": SECOND // 20,
+        "event": PastEvent(NOW - 120 * SECOND, 9, "checkpoint.saved", {}),
+    }
+    return Rank(**{**row, **changes})
+
+
+def dead_rank(number: int, **changes: Any) -> Rank:
+    """Return the row of a rank that SIGKILL has ended 4 seconds ago."""
+    return rank_of(number, state=RankState.DEAD, death="killed by SIGKILL", seen_ns=NOW - 4 * SECOND, **changes)
+
+
+def waiting_rank(number: int, seconds: float, key: str = "all_reduce", **changes: Any) -> Rank:
+    """Return the row of a rank in a wait."""
+    return rank_of(number, waits=(Wait(key, round(seconds * SECOND)),), **changes)
+
+
+def look_at(*ranks: Rank, verdict: Verdict = HEALTHY, problems: Sequence[str] = ()) -> Look:
+    """Return a look at jobs: one for each name, in the order of the rows."""
+    names = dict.fromkeys(rank.job for rank in ranks)
+    jobs = [JobRows(name, None, tuple(rank for rank in ranks if rank.job == name), verdict) for name in names]
+    return Look(NOW, tuple(jobs), tuple(problems))
+
+
+class Looks:
+    """A source of looks. The last one is returned again and again.
+
+    Args:
+        looks: The looks.
+    """
+
+    def __init__(self, *looks: Look) -> None:
+        self._looks = deque(looks)
+        self._last = look_at()
+        self._more = threading.Condition()
+        self._hangs = False
+        self.closed = threading.Event()
+
+    def add(self, look: Look) -> None:
+        """Give another look."""
+        with self._more:
+            self._looks.append(look)
+            self._more.notify_all()
+
+    def hang(self, hangs: bool = True) -> None:
+        """Let the next readings hang, as on a disk that does not answer, or let them continue."""
+        with self._more:
+            self._hangs = hangs
+            self._more.notify_all()
+
+    @property
+    def taken(self) -> bool:
+        """The application has shown every look, and waits for another one."""
+        return not self._looks
+
+    def look(self) -> Look:
+        """Return the next look."""
+        with self._more:
+            self._more.wait_for(lambda: not self._hangs)
+            self._last = self._looks.popleft() if self._looks else self._last
+            return self._last
+
+    def close(self) -> None:
+        """Note that the source was closed."""
+        self.closed.set()
