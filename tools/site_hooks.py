@@ -21,6 +21,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = (  # under these names in the navigation
     "CONTRIBUTING.md",
     "CHANGELOG.md",
+    "SECURITY.md",
+    "CODE_OF_CONDUCT.md",
     "compose/README.md",
     "compose/grafana/README.md",
     "exporters/otel/README.md",
