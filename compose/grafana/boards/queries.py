@@ -19,7 +19,7 @@ PROMETHEUS = DataSourceRef("prometheus", "prometheus")
 #: rank counts. Prometheus' label ``job`` is not used: it is ``namespace/name``, which Loki and Tempo do not have.
 RUN = 'service_name="$service", service_namespace=~"$namespace", training_run_id=~"$run"'
 RANKS = f'{RUN}, training_rank=~"$rank"'
-ALIVE = f"monitel_queue_size{{{RUN}}}"  # every process sends it at every export
+ALIVE = f"monitel_queue_size{{{RUN}}}"  # every process sends it with all metrics, at least once a minute
 
 #: Log records of the chosen runs, in Loki.
 CHOSEN_RECORDS = '{service_name="$service", service_namespace=~"$namespace"} | training_run_id=~"$run"'

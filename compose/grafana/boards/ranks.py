@@ -252,7 +252,7 @@ def make() -> dashboard.Dashboard:
                 lines(
                     "The longest silences",
                     "s",
-                    "Since the last export: some seconds. It grows while a process cannot reach the backend, or hangs "
+                    "About a minute at most. It grows while a process cannot reach the backend, or hangs "
                     "without letting go of Python's lock.",
                     query(f"topk(5, time() - timestamp({ALIVE}))", RANK_OF),
                 ),

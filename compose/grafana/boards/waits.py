@@ -63,7 +63,7 @@ def make() -> dashboard.Dashboard:
                 lines(
                     "Longest wait",
                     "s",
-                    "Of any rank, within an export interval. Peaks at regular times are often checkpoints.",
+                    "Of any rank, in the minute before. Peaks at regular times are often checkpoints.",
                     query(f"max by ({OF_RUN}) (${{wait}}_wait_max_seconds{{{RUN}}})", WHO),
                 ),
                 lines(
