@@ -80,7 +80,8 @@ class Compared:
     def _has_a_box_for_certain(self) -> bool:
         if not (self.is_job and self.death.status and self.history.configured_ns) or self.history.stopped_ns:
             return False
-        return self.death.at_ns - self.history.configured_ns > _CERTAIN_NS
+        waited_ns = self.history.lateness_at(self.death.at_ns)
+        return self.death.at_ns - self.history.configured_ns - waited_ns > _CERTAIN_NS
 
 
 @dataclass

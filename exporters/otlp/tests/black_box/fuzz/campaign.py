@@ -36,7 +36,7 @@ class Outcome:
         done: Number of operations that were done.
         lost: Number of operations that were done and have not arrived.
         ages: For each process, the age of its oldest lost operation at the time of death, seconds.
-        late: The longest that a thread of a process has overslept in its last seconds.
+        late: The longest that a process has waited for a processor, see :class:`.history.History`.
         repeated: Number of requests that arrived twice, by signal.
         reported: Number of events ``process.died``.
     """
@@ -62,7 +62,7 @@ class Outcome:
             self.done += each.verdict.done
             self.lost += each.verdict.lost
             self.ages.append(each.verdict.lost_s)
-            self.late = max(self.late, each.history.lateness_ns / 1e9)
+            self.late = max(self.late, each.history.lateness_at(each.died_ns or 0) / 1e9)
             self.repeated += each.arrived.repeated
             self.reported += len(each.deaths)
 
@@ -72,7 +72,7 @@ class Outcome:
             f"{self.kills} kills of jobs and {self.collectors_killed} of collectors; {self.processes} processes did "
             f"{self.done:,} operations, of which {self.lost:,} are lost, the oldest in the median {median(ages):.2f} s "
             f"before the death, in 99 % of processes {ages[int(0.99 * len(ages))]:.2f} s, at most {ages[-1]:.2f} s "
-            f"(threads were {self.late:.2f} s late at most); process.died of {self.reported}; requests that arrived "
+            f"(one has waited {self.late:.2f} s for a processor); process.died of {self.reported}; requests that arrived "
             f"twice: {self.repeated.total()}; problems: {len(self.problems)}"
         )
 

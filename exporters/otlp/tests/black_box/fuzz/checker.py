@@ -71,7 +71,7 @@ def compare(history: History, arrived: Arrived, died_ns: int | None, *, repeats:
         verdict.done += len(done_ns)
         if count < len(done_ns):
             verdict.lost += len(done_ns) - count
-            bound = 0.0 if kind == "event" else BOUND + history.lateness_ns / _SECOND_NS
+            bound = 0.0 if kind == "event" or died_ns is None else BOUND + history.lateness_at(died_ns) / _SECOND_NS
             _judge(f"{source}: {count} of {len(done_ns)} arrived", done_ns[count:], died_ns, verdict, bound=bound)
     for signal, times in arrived.repeated.items():
         if times > repeats:

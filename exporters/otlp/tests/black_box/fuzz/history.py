@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 _CAPACITY = 16_384  # operations of a source; the file is sparse
 _HEADER = 1024  # words: the facts, and the names of the sources as JSON
-_FACTS = ("configured_ns", "lateness_ns", "stopped_ns", "ended_ns", "step", "names")
+_FACTS = ("configured_ns", "lateness_ns", "awake_ns", "stopped_ns", "ended_ns", "step", "names")
 _NAMES_AT = 16  # word
+LATE_NS = 100_000_000
 
 
 class HistoryWriter:
@@ -89,7 +90,8 @@ class History(NamedTuple):
 
     Attributes:
         configured_ns: Time at which ``configure()`` had returned; 0 before. Monotonic ns, as all times here.
-        lateness_ns: The longest that a thread of the process has overslept within the last seconds.
+        lateness_ns: The time that a thread of the process has overslept, over all sleeps that were late by more than 0.1 s.
+        awake_ns: Time at which that thread was last awake; 0 if there was none.
         stopped_ns: Time just before the process ended itself; 0 if it did not.
         ended_ns: Time at which the shutdown of the pipeline had returned; 0 before.
         step: The latest step.
@@ -99,11 +101,17 @@ class History(NamedTuple):
 
     configured_ns: int
     lateness_ns: int
+    awake_ns: int
     stopped_ns: int
     ended_ns: int
     step: int
     begun: dict[str, int]
     done_ns: dict[str, list[int]]
+
+    def lateness_at(self, died_ns: int) -> int:
+        """Return the time in ns that the process has waited for a processor: also at its death, if it slept then."""
+        asleep_ns = died_ns - self.awake_ns
+        return self.lateness_ns + (asleep_ns if self.awake_ns and asleep_ns > LATE_NS else 0)
 
 
 def read_history(path: Path) -> History:

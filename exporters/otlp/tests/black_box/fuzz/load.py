@@ -16,6 +16,8 @@ import monitel
 from monitel import COUNT, HISTOGRAM, MAX, MEAN, MIN, STDDEV, SUM, VALUE, Stat
 from monitel.profiler import record_function
 
+from .history import LATE_NS
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -27,7 +29,7 @@ _WINDOWS = (0.1, 0.3, 1.0, 5.0, 60.0)
 TILES = 3  # Stats of a thread
 _TILE = [COUNT, SUM, MIN, MAX, VALUE, MEAN]
 _PAUSES = (0.002, 0.005, 0.01, 0.02, 0.05)  # seconds; two numbers of a series may not share a millisecond
-_SAMPLED_NS = 3 * 10**9
+_SLEEP_NS = 20_000_000
 
 
 def source_names(threads: int, tiles: int = TILES) -> list[str]:
@@ -102,15 +104,15 @@ class Load:
             self._stopped.wait(0.002 if busy else lane.rng.choice(_PAUSES))
 
     def _measure_lateness(self) -> None:
-        """Write the longest that this thread has overslept in the last seconds: others will have waited as long."""
-        late: list[tuple[int, int]] = []
-        while not self._stopped.is_set():
-            due_ns = time.monotonic_ns() + 20_000_000
-            self._stopped.wait(0.02)
-            now_ns = time.monotonic_ns()
-            late = [each for each in late if each[0] > now_ns - _SAMPLED_NS]
-            late.append((now_ns, now_ns - due_ns))
-            self._history.set(lateness_ns=max(by_ns for _, by_ns in late))
+        """Write the time that this thread has overslept: others will have waited as long for a processor."""
+        total_ns, awake_ns = 0, time.monotonic_ns()
+        self._history.set(awake_ns=awake_ns)
+        while not self._stopped.wait(_SLEEP_NS / 1e9):
+            due_ns, awake_ns = awake_ns + _SLEEP_NS, time.monotonic_ns()
+            if (late_ns := awake_ns - due_ns) > LATE_NS:
+                total_ns += late_ns
+                self._history.set(lateness_ns=total_ns)
+            self._history.set(awake_ns=awake_ns)
 
 
 class _Lane:
