@@ -90,7 +90,7 @@ class History(NamedTuple):
 
     Attributes:
         configured_ns: Time at which ``configure()`` had returned; 0 before. Monotonic ns, as all times here.
-        lateness_ns: The time that a thread of the process has overslept, over all sleeps that were late by more than 0.1 s.
+        lateness_ns: The time that a thread has overslept, over all sleeps that were late by more than 0.1 s.
         awake_ns: Time at which that thread was last awake; 0 if there was none.
         stopped_ns: Time just before the process ended itself; 0 if it did not.
         ended_ns: Time at which the shutdown of the pipeline had returned; 0 before.
