@@ -71,9 +71,9 @@ class Outcome:
         return (
             f"{self.kills} kills of jobs and {self.collectors_killed} of collectors; {self.processes} processes did "
             f"{self.done:,} operations, of which {self.lost:,} are lost, the oldest in the median {median(ages):.2f} s "
-            f"before the death, in 99 % of processes {ages[int(0.99 * len(ages))]:.2f} s, at most "
-            f"{ages[-1]:.2f} s (one has waited {self.late:.2f} s for a processor); process.died of {self.reported}; requests that arrived "
-            f"twice: {self.repeated.total()}; problems: {len(self.problems)}"
+            f"before the death, in 99 % of processes {ages[int(0.99 * len(ages))]:.2f} s, at most {ages[-1]:.2f} s "
+            f"(one has waited {self.late:.2f} s for a processor); process.died of {self.reported}; requests that "
+            f"arrived twice: {self.repeated.total()}; problems: {len(self.problems)}"
         )
 
 
