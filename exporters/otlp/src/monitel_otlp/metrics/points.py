@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
@@ -43,8 +44,11 @@ class Points:
         of_scope = self.request.resource_metrics.add().scope_metrics.add()
         write_scope(of_scope, scope)
         self._metrics = of_scope.metrics
-        self._found: dict[str, tuple[int, Any, list[int]]] = {}
-        self._added: list[tuple[int, Any, list[int]]] = []  # metrics of the uncommitted window
+        # A tuple or a list for each metric would cause garbage collections.
+        self._numbers: dict[str, int] = {}  # of metrics
+        self._points: list[Any] = []  # by number of the metric
+        self._weights: dict[int, int] = {}  # of points that complete windows, by metric << 32 | place in the metric
+        self._added: list[int] = []  # metrics of the uncommitted window
         self._unplaced = 0  # windows without a point, counted with the next point
 
     def add(  # noqa: PLR0917  called for each point: keywords would cost a tenth of it
@@ -58,9 +62,9 @@ class Points:
     ) -> Any:
         """Return a new, empty point with the end time of a window; ``shape`` is a field of ``Metric``."""
         series = row.series
-        key = f"{shape} {name}"  # a tuple would cause garbage collections
-        found = self._found.get(key)
-        if found is None:
+        key = f"{shape} {name}"
+        number = self._numbers.get(key)
+        if number is None:
             definition = series.definition
             metric = self._metrics.add()
             metric.name = name
@@ -71,11 +75,10 @@ class Points:
                 data.aggregation_temporality = temporality
             if monotonic:
                 data.is_monotonic = True
-            found = self._found[key] = len(self._found), data.data_points, []
-        self._added.append(found)
-        _, points, weights = found
-        point = points.add()
-        weights.append(0)
+            number = self._numbers[key] = len(self._points)
+            self._points.append(data.data_points)
+        point = self._points[number].add()
+        self._added.append(number)
         point.time_unix_nano = row.end_ns
         if series.attributes:
             point.attributes.extend(series.attributes)
@@ -89,21 +92,17 @@ class Points:
         self._unplaced += items
         if not added:
             return
-        last = added[0]
-        for each in added:
-            if each[0] >= last[0]:
-                last = each
-        last[2][-1] = self._unplaced
+        last = max(added)
+        points = self._points[last]
+        self._weights[last << 32 | len(points) - 1] = self._unplaced
         self._unplaced = 0
-        self.bytes += last[1][-1].ByteSize() * len(added)
+        self.bytes += points[-1].ByteSize() * len(added)
         added.clear()
 
     def rollback(self) -> None:
         """Remove the points of a window that could not be encoded."""
-        for _, points, weights in reversed(self._added):
-            if len(points) == len(weights):
-                del points[-1]
-            weights.pop()
+        for number in self._added:
+            del self._points[number][-1]
         self._added.clear()
 
     def frozen(self, other_metrics: Any, created_ns: int, *, idle: bool = False) -> FrozenRequest:
@@ -128,7 +127,7 @@ class Points:
             del target.scope_metrics[0]
         if not self.windows:
             return FrozenRequest("metrics", self.request.SerializeToString(), 0, created_ns, idle=idle)
-        weights = self._weights(count_records(other_metrics, LEVELS["metrics"][1:]))
+        weights = self._weights_of_points(count_records(other_metrics, LEVELS["metrics"][1:]))
         return FrozenRequest("metrics", self.request.SerializeToString(), self.items, created_ns, weights)
 
     def unfinished(self, resource_metrics: Any) -> UnfinishedRequest | None:
@@ -142,14 +141,14 @@ class Points:
         target = self.request.resource_metrics[0]
         target.resource.CopyFrom(resource_metrics.resource)
         target.schema_url = resource_metrics.schema_url
-        return UnfinishedRequest("metrics", self.request.SerializeToString(), self.items, self._weights(0), 0)
+        return UnfinishedRequest("metrics", self.request.SerializeToString(), self.items, self._weights_of_points(0), 0)
 
-    def _weights(self, others: int) -> bytes:
+    def _weights_of_points(self, others: int) -> bytes:
         """Return the number of windows that each point completes, for the points of windows and some others."""
-        weights = array("I")
-        for _, _, of_metric in self._found.values():
-            weights.extend(of_metric)
-        weights.extend([0] * others)
+        begins = [0, *accumulate(map(len, self._points))]
+        weights = array("I", [0]) * (begins[-1] + others)
+        for place, items in self._weights.items():
+            weights[begins[place >> 32] + (place & 0xFFFFFFFF)] = items
         if self._unplaced and weights:
             weights[-1] += self._unplaced
         return weights.tobytes()
