@@ -161,8 +161,12 @@ class Recorder:
     def _next_cut(self) -> Cut:
         windows, serials = self._read
         state = self._windows.read(serials, self._pace.pause)
-        parts = [tuple(part) for builder in self._builders if (part := builder.unfinished()) is not None]
-        yield_gil()  # each part takes some microseconds, or tens of them when the caches are cold
+        parts = []
+        for builder in self._builders:
+            self._pace.pause()
+            if (part := builder.unfinished()) is not None:
+                parts.append(tuple(part))
+        yield_gil()  # each step takes some microseconds, or tens of them when the caches are cold
         counters, context = self._counters(), self._describe()
         yield_gil()
         below, done = self._box.events_done()

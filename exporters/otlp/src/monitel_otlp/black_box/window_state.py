@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from monitel.open_windows import live_stats
@@ -21,7 +22,27 @@ REPORTED = STEP_TIME, STAGE_TIME, DEVICE_STAGE_TIME = (
     *("training.step.duration", "training.stage.duration", "training.stage.device.duration"),
 )
 
-_NO_TOTALS = (0, 0.0, 0, 0.0)  # count and sum; number of windows, and sum of their largest samples
+_FEW = 1000  # Stats
+
+
+@dataclass(slots=True)
+class _Encoded:
+    """What is encoded of a series. It is changed in place: a tuple for each window would cause garbage collections.
+
+    Attributes:
+        count: Number of samples.
+        sum: Sum of the samples.
+        windows: Number of windows.
+        largest: Sum of their largest samples.
+    """
+
+    count: int = 0
+    sum: float = 0.0
+    windows: int = 0
+    largest: float = 0.0
+
+
+_NOTHING = _Encoded()
 
 
 class WindowState:
@@ -35,8 +56,10 @@ class WindowState:
 
     def __init__(self, table: SeriesTable) -> None:
         self._table = table
-        self._ends: dict[int, tuple[monitel.StatDefinition, int]] = {}  # by id of the definition, which it keeps alive
-        self._totals: dict[Series, tuple[int, float, int, float]] = {}
+        self._ends: dict[int, int] = {}  # by id of the definition
+        self._ended: dict[int, monitel.StatDefinition] = {}  # the same definitions, so that their ids stay theirs
+        self._most_ended = _FEW
+        self._encoded: dict[Series, _Encoded] = {}
         self._definitions: dict[int, monitel.StatDefinition] = {}  # of the newest reading, by serial number
         self._changed = True
         self._serials: tuple[int, ...] = ()
@@ -52,8 +75,8 @@ class WindowState:
             serials: The Stats that have a window in the reading.
         """
         found = self._definitions
-        if not found.keys() >= set(serials):
-            found = {**found, **{stat._serial: stat.definition for stat in live_stats()}}
+        if unknown := set(serials) - found.keys():
+            found = {**found, **{stat._serial: stat.definition for stat in live_stats() if stat._serial in unknown}}
         self._definitions = {serial: found[serial] for serial in serials if serial in found}
 
     def encoded(self, entries: Iterable[QueuedEntry]) -> None:
@@ -61,11 +84,14 @@ class WindowState:
         for entry in entries:
             if not isinstance(entry, LoggedNumber):
                 definition = entry.window.definition
-                self._ends[id(definition)] = definition, entry.window.end_ns
-                _, _, windows, largest = self._totals.get(entry.series, _NO_TOTALS)
+                self._ended[id(definition)] = definition
+                self._ends[id(definition)] = entry.window.end_ns
+                if (totals := self._encoded.get(entry.series)) is None:
+                    totals = self._encoded[entry.series] = _Encoded()
+                totals.count, totals.sum = entry.total_count, entry.total_sum
                 if entry.window.count and entry.finite_sum is not None:
-                    windows, largest = windows + 1, largest + entry.window.max
-                self._totals[entry.series] = entry.total_count, entry.total_sum, windows, largest
+                    totals.windows += 1
+                    totals.largest += entry.window.max
                 self._changed = True
 
     def read(self, serials: tuple[int, ...], pause: Callable[[], object] = lambda: None) -> bytes:
@@ -77,9 +103,8 @@ class WindowState:
         """
         if not self._changed and serials == self._serials:
             return self._state
-        alive = {id(stat.definition) for stat in live_stats()}
-        alive.update(map(id, self._definitions.values()))
-        self._ends = {key: end for key, end in self._ends.items() if key in alive}
+        if len(self._ended) > self._most_ended:
+            self._forget_destructed()
         numbers: dict[Series, int] = {}
         states = []
         for serial in dict.fromkeys(serials):
@@ -87,15 +112,27 @@ class WindowState:
                 continue  # it was destructed, and its window is encoded
             series = self._table.of_stat(definition)
             suffixes = tuple(aggregation.suffix for aggregation in definition.aggregations)
-            _, end_ns = self._ends.get(id(definition), (None, 0))
+            end_ns = self._ends.get(id(definition), 0)
             states.append(StatState(serial, numbers.setdefault(series, len(numbers)), suffixes, end_ns))
-        for series in self._totals:  # those of the summary of ``monitel run``
+            pause()
+        for series in self._encoded:  # those of the summary of ``monitel run``
             if series.definition.name in REPORTED:
                 numbers.setdefault(series, len(numbers))
         plain = []
         for series in numbers:
-            plain.append(SeriesState(plain_series(series), *self._totals.get(series, _NO_TOTALS)))
+            encoded = self._encoded.get(series, _NOTHING)
+            plain.append(
+                SeriesState(plain_series(series), encoded.count, encoded.sum, encoded.windows, encoded.largest)
+            )
             pause()
         self._state = pack_state(states, plain)
         self._changed, self._serials = False, serials
         return self._state
+
+    def _forget_destructed(self) -> None:
+        """Forget the Stats that are neither alive nor in the newest reading."""
+        alive = {id(stat.definition) for stat in live_stats()}
+        alive.update(map(id, self._definitions.values()))
+        for key in self._ended.keys() - alive:
+            del self._ended[key], self._ends[key]
+        self._most_ended = _FEW + 2 * len(self._ended)  # looking at all Stats takes milliseconds if there are thousands
