@@ -126,10 +126,12 @@ def set_step(step: int) -> None:
     """Set the step of windows, and write it."""
     if _window_set_step is None:
         raise RuntimeError("set_step() needs open()")
-    _window_set_step(step)
-    if (writer := _current()) is not None:
-        with writer.lock:
-            writer.put_step(step)
+    if (writer := _current()) is None:
+        _window_set_step(step)
+        return
+    with writer.lock:  # of two threads the same one is last in both
+        _window_set_step(step)
+        writer.put_step(step)
 
 
 def enter_wait(token: int, key: str, thread: int, start_ns: int) -> None:
