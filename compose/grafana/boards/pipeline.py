@@ -80,7 +80,7 @@ def make() -> dashboard.Dashboard:
                     "On disk",
                     "bytes",
                     "Of the five fullest processes. What has waited for a minute is there, and what has no endpoint. "
-                    "It is delivered when the backend is back, or by python -m monitel_otlp replay.",
+                    "It is delivered when the backend is back, or by monitel replay.",
                     query(f"topk(5, {of('monitel_spool_size_bytes')})", RANK_OF),
                 ),
             ],

@@ -202,7 +202,7 @@ def test_waiting_requests_are_reported(
         monitel.emit("event")
     capsys.readouterr()
     report = examine(status=1)
-    assert f"python -m monitel_otlp replay {tmp_path / 'monitel-runs'}  (default)" in report["all signals"]["spool"]
+    assert f"monitel replay {tmp_path / 'monitel-runs'}  (default)" in report["all signals"]["spool"]
 
 
 def test_lock_of_the_spool_is_reported(
@@ -222,7 +222,7 @@ def test_raw_segments_are_reported(examine: Callable[..., Sections], tmp_path: P
     """Items that were not encoded before an exit wait for replay as well."""
     with closing(Spool(tmp_path / "monitel-runs" / "ended")) as spool:
         spool.append_raw("logs", ("events",), encode_blocks([("event", 1)]))
-    assert "python -m monitel_otlp replay" in examine(status=1)["all signals"]["spool"]
+    assert "monitel replay" in examine(status=1)["all signals"]["spool"]
 
 
 def test_unusable_spool_is_reported(receiver: Receiver, examine: Callable[..., Sections], tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_lack_of_room_is_shown(rows: Callable[[], dict[str, str]], monkeypatch: 
 
 def test_waiting_boxes_are_shown_with_the_command(rows: Callable[[], dict[str, str]], own_boxes: Path) -> None:
     """Boxes of running processes are not counted."""
-    command = f"deliver the telemetry with: python -m monitel_otlp replay {own_boxes}"
+    command = f"deliver the telemetry with: monitel replay {own_boxes}"
     with holding(own_boxes):
         assert "killed" not in rows()
         kill_with_box(own_boxes)

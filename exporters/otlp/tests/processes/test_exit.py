@@ -43,7 +43,7 @@ def test_unreachable_endpoint_delays_the_exit_by_at_most_two_seconds(
     assert ended.at - float(ended.stdout) < limit(EXIT)
     assert (list(range(1, 12)), ["checkpoint"]) == spooled(tmp_path / "spool")
     (folder,) = (tmp_path / "spool").iterdir()
-    command = f"python -m monitel_otlp replay {folder}"
+    command = f"monitel replay {folder}"
     assert LastLine(0, 0, None, 12, str(folder), command) == last_line(ended.stderr)
 
 
