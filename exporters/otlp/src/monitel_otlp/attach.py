@@ -193,9 +193,9 @@ class MetricExporter(_Attached, SDKMetricExporter):
 
     Args:
         **arguments: ``endpoint``, ``headers``, ``export_interval``, ``spool_dir``, ``protocol``, ``distributions``,
-            ``ranks``, ``rank_attribute``, ``workers``, ``series_limit``, ``run_events``, ``black_box``,
-            ``black_box_dir`` and ``black_box_size``, with the same variables, as for
-            :func:`monitel_otlp.configure`. All exporters use the arguments of the first one.
+            ``ranks``, ``rank_attribute``, ``workers``, ``series_limit`` and ``run_events``, with the same variables,
+            as for :func:`monitel_otlp.configure`; the arguments of the black box have no effect. All exporters use the
+            arguments of the first one.
 
     Example:
         >>> from opentelemetry.sdk.metrics import MeterProvider

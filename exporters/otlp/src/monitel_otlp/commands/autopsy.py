@@ -44,7 +44,7 @@ def add_autopsy(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         help="a process id; or a black box, a folder that holds black boxes, or a folder that holds spools. "
         "Default: all black boxes of this user on this machine",
     )
-    command.add_argument("--all", action="store_true", help="all windows, counters, waits, ranges and events")
+    command.add_argument("--all", action="store_true", help="all windows, counters, waits, ranges, events and threads")
     command.add_argument("--json", action="store_true", help="one JSON object with everything, for programs")
     command.set_defaults(run=_run, interrupted="interrupted")
 
@@ -91,7 +91,8 @@ def show_autopsy(target: str | None, *, complete: bool = False, as_json: bool = 
 
 def _summary(processes: Sequence[Findings]) -> str:
     if not processes:
-        return "no black boxes of this user on this machine, of running or of dead processes"
+        found = "no black boxes of this user on this machine, of running or dead processes"
+        return f"{found}; monitel run -- COMMAND records a job"
     numbers = {
         state: sum(each.state is state for each in processes) for state in (State.DEAD, State.SILENT, State.ALIVE)
     }

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from monitel_otlp.table.columns import Column
     from monitel_otlp.top.rank import JobRows, Look, Rank
 
-NO_BOXES = "no black boxes of this user on this machine, of running or of dead processes"
+NO_BOXES = (
+    "no black boxes of this user on this machine, of running or dead processes; monitel run -- COMMAND records a job"
+)
 _WIDE, _LEAST = 160, 20  # columns of the terminal
 _COLOURS = {RankState.ALIVE: "green", RankState.SILENT: "yellow", RankState.DEAD: "red", RankState.ENDED: ""}
 
