@@ -14,6 +14,7 @@ from exporters.otlp.tests.checks import in_time, wait_until, warnings_with
 from exporters.otlp.tests.collection.dead_boxes import (
     SPOOL,
     box_with_requests,
+    dead_process,
     header_of,
     make_box,
     spooled_bodies,
@@ -32,10 +33,12 @@ from monitel_otlp.__main__ import main
 from monitel_otlp.black_box.contents import header_values
 from monitel_otlp.boxes.layout import HEADER, pack
 from monitel_otlp.collection.collector import Collected, collect_boxes
+from monitel_otlp.collection.death import Deaths, End
 from monitel_otlp.config.run_folder import make_run_folder, remove_run_folder
 from monitel_otlp.delivery import leftovers
 from monitel_otlp.messages.request import REQUESTS, FrozenRequest
 from monitel_otlp.messages.scopes import write_scope
+from monitel_otlp.spool.lock import this_process
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -179,6 +182,32 @@ def test_box_of_a_run_is_left_to_it_while_it_runs(own_boxes: Path, tmp_path: Pat
         os.close(announcements)
     assert 1 == collect_boxes(own_boxes, fallback=tmp_path / "fallback").boxes
     remove_run_folder(folder)
+
+
+def test_box_before_an_exec_is_not_left_to_the_run(own_boxes: Path, tmp_path: Path) -> None:
+    """The run observes how the process ends, with its new program: the end of the earlier one is no death."""
+    folder, announcements = make_run_folder()
+    try:
+        box = make_box(own_boxes, tmp_path / "runs" / SPOOL, owner=this_process(), requests=[log_request("before")])
+        header = header_of(tmp_path / "runs" / SPOOL, this_process())._replace(run=folder)
+        write_file(box / HEADER, pack(header_values(header)))
+        outcome = collect_boxes(own_boxes, fallback=tmp_path / "fallback")
+        assert (1, [], []) == (outcome.items, outcome.deaths, outcome.problems)
+    finally:
+        os.close(announcements)
+        remove_run_folder(folder)
+
+
+def test_box_waits_until_its_end_is_observed(own_boxes: Path, tmp_path: Path) -> None:
+    """Of several ranks that die at once, ``monitel run`` hears of one first."""
+    deaths = Deaths()
+    for number in (1, 2):
+        owner = dead_process()._replace(pid=str(4194000 + number))
+        make_box(own_boxes, tmp_path / "runs" / SPOOL, number=number, owner=owner)
+    deaths.add(4194001, End(signal=9))
+    first = collect_boxes(own_boxes, fallback=tmp_path / "fallback", deaths=deaths, observed_only=True)
+    assert ["killed by SIGKILL"] == [death.how for death in first.deaths]
+    assert 1 == len(collect_boxes(own_boxes, fallback=tmp_path / "fallback", deaths=deaths).deaths)
 
 
 def replay(*arguments: object) -> int:

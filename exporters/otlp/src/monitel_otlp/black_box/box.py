@@ -14,7 +14,7 @@ from monitel_otlp.black_box.cut import CutWriter
 from monitel_otlp.black_box.event_journal import EventJournal
 from monitel_otlp.black_box.own_file import OwnFile
 from monitel_otlp.black_box.request_files import RequestFiles
-from monitel_otlp.boxes.box_lock import claim
+from monitel_otlp.boxes.box_lock import acquire
 from monitel_otlp.boxes.layout import (
     CONTEXT,
     CUTS,
@@ -256,19 +256,19 @@ class _OpenBox:
             raise PlaceError(f"there is no room for it: {room.allowance().reason}")
         # Without room for a cut there is no box. Events can be left out, and requests go to the spool then.
         items = Share(room, room.allowance().bytes // 2)
-        self.cuts = CutWriter(self._make(CUTS), room.claim)
-        self.events = EventJournal(self._make(JOURNALS), items.claim, wake)
+        self.cuts = CutWriter((self._make(CUTS[0]), self._make(CUTS[1])), room.claim)
+        self.events = EventJournal((self._make(JOURNALS[0]), self._make(JOURNALS[1])), items.claim, wake)
         self.requests = RequestFiles(self.folder, items.claim, items.release)
-        self.folder.write_new(HEADER, content)
+        self._make(HEADER).write(content, 0)
         with suppress(OSError, ValueError):  # the page and the handler of crashes are of use, and not needed
             open_page(self.folder.path / CONTEXT, mapped=self._root.is_memory)
         with suppress(OSError, ValueError):
             install(self.folder.path / STACKS)
 
-    def _make(self, names: tuple[str, str]) -> tuple[OwnFile, OwnFile]:
-        one, other = made = [OwnFile(self.folder, name) for name in names]
-        self._files += made
-        return one, other
+    def _make(self, name: str) -> OwnFile:
+        made = OwnFile(self.folder, name)
+        self._files.append(made)
+        return made
 
     def check(self) -> None:
         """Check that the box still belongs to this process.
@@ -290,28 +290,42 @@ class _OpenBox:
         self.folder.unlink(STACKS_WANTED)
 
     def remove(self) -> None:
-        """Remove all files and the folder. Until that has happened, the lock is held."""
+        """Remove all files and the folder. Until that has happened, the lock is held.
+
+        A box that cannot be removed, for instance by a process that has changed its user id, is emptied: otherwise a
+        collector would deliver its content once more.
+        """
         uninstall(self.folder.path / STACKS)
         close_page(self.folder.path / CONTEXT)
-        is_own = self._lock.keep()
-        if is_own:
-            remove_box(self._root.folder, self.folder.path.name)
+        if self._lock.keep():
+            gone = remove_box(self._root.folder, self.folder.path.name)
+        else:
+            self._lock.release()
+            gone = self._remove_unlocked()
+        if not gone:
+            for file in reversed(self._files):  # the header first
+                file.empty()
         self.close_files()
-        if not is_own:
-            self._remove_unlocked()
 
-    def _remove_unlocked(self) -> None:
-        """Remove the box by its path, because the application has closed the descriptors, and with them the lock.
+    def _remove_unlocked(self) -> bool:
+        """Remove the box by its path, because the application has ended the lock, or somebody has removed its file.
 
-        A box that a collector has or had, and one that was removed or replaced, is left alone.
+        Returns:
+            False if the box may still be there, and no collector has it.
         """
         path = self.folder.path
-        with suppress(OSError, SpoolError), ExitStack() as opened:
-            root = opened.enter_context(closing(Folder.open(path.parent)))
-            box = opened.enter_context(closing(root.subfolder(path.name, create=False)))
-            if box.is_same(self.folder) and (lock := claim(box)) is not None:
-                opened.callback(lock.release)
-                remove_box(root, path.name)
+        try:
+            with ExitStack() as opened:
+                root = opened.enter_context(closing(Folder.open(path.parent)))
+                box = opened.enter_context(closing(root.subfolder(path.name, create=False)))
+                if not box.is_same(self.folder):
+                    return False
+                opened.callback(acquire(box).release)
+                return remove_box(root, path.name)
+        except BlockingIOError:
+            return True
+        except (OSError, SpoolError):
+            return False
 
     def close_files(self) -> None:
         """Close all descriptors."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 from monitel_otlp.spool.folder import Folder, write_at
 
@@ -34,6 +35,12 @@ class OwnFile:
         """
         self._check()
         write_at(self._descriptor, content, offset)
+
+    def empty(self) -> None:
+        """Remove the content, if the descriptor is still its own. Errors are ignored."""
+        with suppress(OSError):
+            self._check()
+            os.ftruncate(self._descriptor, 0)
 
     def close(self) -> None:
         """Close the file, if the descriptor is still its own. Idempotent."""

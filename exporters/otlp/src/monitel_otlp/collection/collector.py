@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from threading import Event
 
-    from monitel_otlp.black_box.contents import Contents
+    from monitel_otlp.black_box.contents import Contents, Header
     from monitel_otlp.collection.death import Death
     from monitel_otlp.collection.target import Target
 
@@ -84,7 +84,8 @@ def collect_boxes(
 
     Boxes of running processes and of other users are not touched. A damaged box gets the suffix ``.corrupt``. A box
     that cannot be collected now, because the disk is full for instance, stays for the next collector. A box of a
-    process that ``monitel run`` has started is left to it while it runs, because it observes how the process ends.
+    process that ``monitel run`` has started is left to it while it runs, because it observes how the process ends;
+    except if the process has called exec.
     Thread-safe; collectors in several threads and processes share the boxes.
 
     Args:
@@ -159,9 +160,13 @@ class _Collection:
             self._finish(root, box, self._name)
             return
         contents = self._read(root, box)
-        if contents is None or (contents.header.run != self._run and is_running(contents.header.run)):
+        if contents is None:
             return
-        death = None if has_called_exec(contents.header.owner) else death_of(contents, self._deaths)
+        death = None
+        if not has_called_exec(contents.header.owner):
+            if self._is_left(contents.header):
+                return
+            death = death_of(contents, self._deaths)
         target = target_of(contents.header, self._name, self._fallback)
         _remove_unfinished(target)
         try:
@@ -184,6 +189,12 @@ class _Collection:
         self._outcome.problems += [f"the black box {str(self._path)!r}: {each}" for each in contents.problems]
         self._finish(root, box, collected)
 
+    def _is_left(self, header: Header) -> bool:
+        """Return True if the end of a process is still to be observed, by this caller or by ``monitel run``."""
+        if self._observed_only and self._deaths.of(header.owner) is None:
+            return True
+        return header.run != self._run and is_running(header.run)
+
     def _read(self, root: Folder, box: Folder) -> Contents | None:
         """Return the contents of a box; None if it is empty. A damaged box is set aside."""
         try:
@@ -192,7 +203,7 @@ class _Collection:
             raise
         except BoxError as error:
             if _is_empty(box):
-                remove_box(root, self._name)  # the process was killed while it made the box
+                remove_box(root, self._name)
                 return None
             raise self._set_aside(root, error) from None
         except Exception as error:  # its checksums are right, and its content is not
@@ -226,9 +237,9 @@ def _remove(unfinished: list[Path]) -> None:
 
 
 def _is_empty(box: Folder) -> bool:
-    """Return True if a box holds no data."""
+    """Return True if a box holds no data, or if its process has emptied it."""
     sizes = {name: box.status(name).st_size for name in box.names()}
-    return not any(
+    return sizes.get(HEADER) == 0 or not any(
         name.startswith(REQUEST) or (name in CUTS and size) or (name in JOURNALS and size > EMPTY_JOURNAL)
         for name, size in sizes.items()
     )
