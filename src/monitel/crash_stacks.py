@@ -52,7 +52,7 @@ def install(path: str | os.PathLike[str]) -> bool:
         path: The file, in an existing folder.
 
     Returns:
-        Whether a handler is installed for at least one signal. Without the C extension there is none.
+        True if a handler is installed for at least one signal; without the C extension False.
 
     Raises:
         ValueError: The path is longer than 4,095 bytes, or contains a null byte.

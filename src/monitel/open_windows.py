@@ -22,7 +22,7 @@ def open_windows(most: int = sys.maxsize) -> tuple[bytes, tuple[int, ...]]:
     hundreds of Stats, and runs no Python code meanwhile, except with a test's clock or without the C extension.
 
     Args:
-        most: The number of live Stats at most, the oldest ones. Without it those of all.
+        most: The largest number of live Stats to read, the oldest ones first; all by default.
 
     Returns:
         Bytes for :func:`decode`, and the serial number of the Stat of each window.

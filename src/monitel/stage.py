@@ -15,7 +15,7 @@ class StageNow(NamedTuple):
 
     Attributes:
         name: The stage.
-        waits: The thread waits for other ranks in it.
+        waits: True if the thread waits for other ranks in it.
         age_ns: Time since its begin.
         thread: Identity of the thread.
     """

@@ -218,7 +218,7 @@ def waits_of(thread: int) -> dict[str, int | None]:
 def _mirror(entered: Callable[[int, str, int, int], object] | None, left: Callable[[int], object] | None) -> None:
     """Call functions with each wait from now on, and with those in progress. They replace the previous functions.
 
-    If a thread hangs inside of a wait counter, those in progress are left out.
+    If the lock of the wait counters is not free in time, waits in progress are left out.
 
     Args:
         entered: Called with a number that identifies the wait, its key, its thread and its start; None for no calls.
