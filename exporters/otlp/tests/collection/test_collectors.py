@@ -185,7 +185,7 @@ def test_box_of_a_run_is_left_to_it_while_it_runs(own_boxes: Path, tmp_path: Pat
 
 
 def test_box_before_an_exec_is_not_left_to_the_run(own_boxes: Path, tmp_path: Path) -> None:
-    """The run observes how the process ends, with its new program: the end of the earlier one is no death."""
+    """The run observes how the process ends, with its new program: the end of the earlier one is not a death."""
     folder, announcements = make_run_folder()
     try:
         box = make_box(own_boxes, tmp_path / "runs" / SPOOL, owner=this_process(), requests=[log_request("before")])
@@ -199,7 +199,7 @@ def test_box_before_an_exec_is_not_left_to_the_run(own_boxes: Path, tmp_path: Pa
 
 
 def test_box_waits_until_its_end_is_observed(own_boxes: Path, tmp_path: Path) -> None:
-    """Of several ranks that die at once, ``monitel run`` hears of one first."""
+    """If several ranks die at once, ``monitel run`` observes the end of one first."""
     deaths = Deaths()
     for number in (1, 2):
         owner = dead_process()._replace(pid=str(4194000 + number))

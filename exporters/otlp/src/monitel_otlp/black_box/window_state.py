@@ -27,7 +27,7 @@ _FEW = 1000  # Stats
 
 @dataclass(slots=True)
 class _Encoded:
-    """What is encoded of a series. It is changed in place: a tuple for each window would cause garbage collections.
+    """The encoded samples of a series. It is changed in place: a tuple for each window would cause garbage collections.
 
     Attributes:
         count: Number of samples.
