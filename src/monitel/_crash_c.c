@@ -5,10 +5,13 @@
  * exit status, the core dump and other handlers are as without it. It allocates nothing, takes no lock and calls no
  * Python.
  *
- * CPython 3.11 and 3.12 export a function that prints all stacks. Elsewhere the handler calls `dump`, the handler that
+ * CPython 3.11 and 3.12 export functions that print stacks. Elsewhere the handler calls `dump`, the handler that
  * faulthandler.register() installs for a signal, and which prints to a fixed descriptor. If faulthandler is enabled, its
  * handler, `fatal`, is called as well: it prints the stacks where the application wants them, and ends the process. In
  * both cases a descriptor is redirected during the call.
+ *
+ * CPython prints at most 100 threads, the newest first, and the file is limited. So the stack of the thread that has
+ * crashed may be missing; it is printed before the others then.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -52,8 +55,10 @@ static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL}; /* they can be ca
 static char path[PATH_MAX];           /* of the file; absolute */
 static volatile pid_t owner;          /* the process that installed the handler; 0 for none */
 static const char *(*print_stacks)(int, PyInterpreterState *, PyThreadState *); /* NULL if CPython does not export it */
+static void (*print_stack)(int, PyThreadState *); /* of one thread */
 static void (*dump)(int);             /* NULL if it is not needed */
-static int dump_number;               /* the signal with which `dump` is registered */
+static int dump_number;               /* the signal with which `dump` is registered for all threads */
+static int this_number;               /* the one for the thread that it runs in; 0 for none */
 static int dump_descriptor;           /* the descriptor to which it prints */
 static struct sigaction fatal;        /* of faulthandler, as it was last seen */
 static uintptr_t code_begin;          /* of the interpreter, which has faulthandler */
@@ -61,6 +66,7 @@ static uintptr_t code_end;
 static bool has_stderr;               /* descriptor 2 was stderr at the installation */
 static struct stat stderr_then;       /* its file */
 static _Atomic pid_t crashing;        /* the thread inside the handler; 0 for none */
+static volatile sig_atomic_t only_this; /* only the stack of that thread is wanted */
 static volatile sig_atomic_t reading; /* that thread reads stacks */
 static sigjmp_buf unreadable;         /* where it continues if it crashes again */
 static volatile time_t reported;      /* monotonic seconds of the last report, plus one; 0 for none */
@@ -155,9 +161,15 @@ call_reader(void (*function)(int), int argument)
 }
 
 static void
-print_all(int target)
+print_wanted(int target)
 {
-    print_stacks(target, NULL, PyGILState_GetThisThreadState());
+    PyThreadState *this = PyGILState_GetThisThreadState();
+    if (only_this) {
+        print_stack(target, this);
+    }
+    else {
+        print_stacks(target, NULL, this);
+    }
 }
 
 static void
@@ -169,7 +181,7 @@ write_note(int target)
     }
 }
 
-/* Print the stacks of all threads, as far as they can be read. */
+/* Print the stacks of all threads, or that of this thread, as far as they can be read. */
 static void
 write_stacks(int target)
 {
@@ -179,10 +191,47 @@ write_stacks(int target)
         sigaddset(&all_faults, faults[i]);
     }
     sigprocmask(SIG_UNBLOCK, &all_faults, &before);
-    if (!(dump != NULL ? call_reader(dump, dump_number) : print_stacks == NULL || call_reader(print_all, target))) {
+    if (!(dump != NULL          ? call_reader(dump, only_this ? this_number : dump_number)
+          : print_stacks != NULL ? call_reader(print_wanted, target)
+                                 : true)) {
         write_note(target);
     }
     sigprocmask(SIG_SETMASK, &before, NULL);
+}
+
+static void
+capture(int target)
+{
+    if (dump != NULL) {
+        call_redirected(dump_descriptor, target, write_stacks, target);
+    }
+    else {
+        write_stacks(target);
+    }
+}
+
+/* Return an anonymous file with the stack of this thread, if a part of a file does not have it; -1 otherwise. */
+static int
+missing_stack(int captured, off_t begin, off_t end)
+{
+    bool can_print = dump != NULL ? this_number != 0 : print_stack != NULL;
+    if (captured < 0 || !can_print || !Py_IsInitialized() || PyGILState_GetThisThreadState() == NULL ||
+        contains(captured, begin, end, "Current thread 0x") || contains(captured, begin, end, "Stack (most")) {
+        return -1;
+    }
+    int found = anonymous_file(TEXT_LIMIT / 2);
+    if (found >= 0) {
+        Line line = {.length = 0};
+        add(&line, "Current thread 0x");
+        add_number(&line, (uintptr_t)pthread_self(), 16, 16);
+        add(&line, ": ");
+        write_all(found, line.text, line.length);
+        only_this = 1;
+        capture(found);
+        only_this = 0;
+        write_all(found, "\n", 1);
+    }
+    return found;
 }
 
 /* Return whether `fatal` was installed over the handler: it has run already. It is installed for all signals at once. */
@@ -280,15 +329,13 @@ report(Slot *slot, const siginfo_t *info, pid_t thread, struct sigaction *next)
     }
     int printed = target >= 0 ? target : shows ? STDERR_FILENO : -1;
     if (!by_fatal && printed >= 0 && Py_IsInitialized()) {
-        if (dump != NULL) {
-            call_redirected(dump_descriptor, printed, write_stacks, printed);
-        }
-        else {
-            write_stacks(printed);
-        }
+        capture(printed);
     }
     off_t end = target < 0 ? 0 : position_of(target);
+    int first = missing_stack(captured, begin, end);
+    off_t first_end = first < 0 ? 0 : position_of(first);
     if (captured >= 0 && file >= 0) {
+        copy(first, 0, first_end, file);
         off_t room = FILE_LIMIT - lseek(file, 0, SEEK_END);
         copy(captured, begin, end - begin < room ? end : begin + room, file);
     }
@@ -296,7 +343,11 @@ report(Slot *slot, const siginfo_t *info, pid_t thread, struct sigaction *next)
         /* it stays longer than it should */
     }
     if (shows && (by_fatal || write_all(STDERR_FILENO, line.text, line.length)) && target >= 0) {
+        copy(first, 0, first_end, STDERR_FILENO);
         copy(target, begin, end, STDERR_FILENO);
+    }
+    if (first >= 0) {
+        close(first);
     }
     if (captured >= 0) {
         close(captured);
@@ -399,26 +450,39 @@ find_code(struct dl_phdr_info *library, size_t size, void *address)
     return 0;
 }
 
-/* Get the address of the handler that faulthandler.register() installs, and leave the signal as it was. */
+/* Register `dump` for a signal below another one that is not in use, and leave the signal as it was; return it or 0. */
+static int
+register_dump(PyObject *faulthandler, int above, int all_threads)
+{
+    for (int number = above - 1; number >= SIGRTMIN; number--) {
+        struct sigaction before, registered;
+        if (sigaction(number, NULL, &before) == 0 && (before.sa_flags & SA_SIGINFO) == 0 &&
+            before.sa_handler == SIG_DFL) {
+            PyObject *done =
+                PyObject_CallMethod(faulthandler, "register", "iiii", number, dump_descriptor, all_threads, 0);
+            if (done == NULL) {
+                return 0;
+            }
+            Py_DECREF(done);
+            sigaction(number, NULL, &registered);
+            sigaction(number, &before, NULL);
+            dump = registered.sa_handler;
+            return number;
+        }
+    }
+    return 0;
+}
+
+/* Get the address of the handler that faulthandler.register() installs. */
 static void
 find_dump(PyObject *faulthandler)
 {
     struct rlimit limit;
     bool low = getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_max <= HIGHEST_DESCRIPTOR;
     dump_descriptor = low ? (int)limit.rlim_max - 1 : HIGHEST_DESCRIPTOR;
-    for (dump_number = SIGRTMAX - 1; dump_number >= SIGRTMIN; dump_number--) {
-        struct sigaction before, registered;
-        if (sigaction(dump_number, NULL, &before) == 0 && (before.sa_flags & SA_SIGINFO) == 0 &&
-            before.sa_handler == SIG_DFL) { /* else it is in use */
-            PyObject *done = PyObject_CallMethod(faulthandler, "register", "iiii", dump_number, dump_descriptor, 1, 0);
-            if (done != NULL) {
-                Py_DECREF(done);
-                sigaction(dump_number, NULL, &registered);
-                sigaction(dump_number, &before, NULL);
-                dump = registered.sa_handler;
-            }
-            return;
-        }
+    dump_number = register_dump(faulthandler, SIGRTMAX, 1);
+    if (dump_number != 0) {
+        this_number = register_dump(faulthandler, dump_number, 0);
     }
 }
 
@@ -432,6 +496,7 @@ find_functions(void)
     void *address = dlsym(RTLD_DEFAULT, "PyInit_faulthandler");
 #ifndef Py_GIL_DISABLED /* without the GIL the other threads run meanwhile; `dump` knows what it may read */
     *(void **)&print_stacks = dlsym(RTLD_DEFAULT, "_Py_DumpTracebackThreads");
+    *(void **)&print_stack = dlsym(RTLD_DEFAULT, "_Py_DumpTraceback");
 #endif
     if (address != NULL) {
         dl_iterate_phdr(find_code, address);

@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <poll.h>
 #include <stdbool.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -69,6 +70,31 @@ copy(int source, off_t position, off_t end, int target)
         }
         position += length;
     }
+}
+
+/* Return whether a part of a file contains a text. */
+static bool
+contains(int source, off_t position, off_t end, const char *text)
+{
+    static char buffer[4096]; /* only one thread reports */
+    size_t size = strlen(text), filled = 0;
+    while (position < end) {
+        ssize_t length = pread(source, buffer + filled, sizeof buffer - filled, position);
+        if (length <= 0) {
+            return false;
+        }
+        position += length;
+        filled += (size_t)length;
+        for (size_t at = 0; at + size <= filled; at++) {
+            if (memcmp(buffer + at, text, size) == 0) {
+                return true;
+            }
+        }
+        size_t kept = filled < size ? filled : size - 1; /* the text may begin there */
+        memmove(buffer, buffer + filled - kept, kept);
+        filled = kept;
+    }
+    return false;
 }
 
 /* Open a descriptor that is not one of the standard streams, which may be closed. */

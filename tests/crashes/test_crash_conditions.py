@@ -268,3 +268,28 @@ def test_crash_in_a_thread_that_did_not_install(tmp_path: Path) -> None:
     assert (-signal.SIGSEGV, 1) == (ended.status, stacks_in(ended.file))
     current = ended.file.partition("Current thread")[2]
     assert " in crashing\n" in current.partition("Thread 0x")[0]
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        pytest.param("for _ in range(120):\n    start(threading.Event().wait)\n", id="many"),
+        pytest.param("for _ in range(40):\n    start(descend, 90)\n", id="deep"),
+    ],
+)
+def test_crashed_thread_comes_first_among_many(tmp_path: Path, others: str) -> None:
+    """CPython prints the newest 100 threads, and the file is limited: its stack would be missing."""
+    script = """\
+def start(function, *arguments):
+    threading.Thread(target=function, args=arguments, daemon=True).start()
+descending = "def descend(depth):\\n  descend(depth - 1) if depth else threading.Event().wait()"
+exec(compile(descending, "x" * 200, "exec"))
+"""
+    for enable in ("", "faulthandler.enable()\n"):
+        ended = crash(tmp_path, f"{enable}{script}{others}install()\ncrashing()\n")
+        assert -signal.SIGSEGV == ended.status
+        for text in (ended.file, ended.stderr):
+            assert 1 == text.count(" in crashing\n")
+            assert " in crashing\n" in text.partition("Current thread 0x")[2].partition("\nThread 0x")[0]
+        assert len(ended.file) <= 256 << 10
+        (tmp_path / "stacks").unlink()
