@@ -103,6 +103,24 @@ def test_narrow_screen_has_blocks_in_place_of_columns() -> None:
     assert ["steps", "  1  1,000", "  2  600 (-40 %)"] == lines[lines.index("steps") : lines.index("last step")]
 
 
+@pytest.mark.parametrize("width", [30, 80])
+def test_ends_of_long_names_are_shown(width: int) -> None:
+    """Runs, values and settings with long names often differ at the ends of these."""
+    name = "experiment-of-a-large-model-with-small-batches-rate-0."
+    numbers = {(f"{name}{each}", ()): Number(1.0) for each in range(2)}
+    runs = [made_run(f"{name}{each}", numbers=numbers, config={"note": f"{name}{each}"}) for each in range(2)]
+    lines = comparison_lines(runs, Screen(width))
+    assert not [line for line in lines if ".." in line]  # as a text that is cut
+
+
+def test_spaces_of_a_setting_are_kept() -> None:
+    """A setting of nothing but spaces has a row."""
+    runs = [made_run(config={"gap": " ", "text": "a  b"}), made_run(config={"gap": "", "text": "a b"})]
+    lines = comparison_lines(runs, Screen())
+    assert any(line.split() == ["gap"] for line in lines)
+    assert any("a  b" in line for line in lines)
+
+
 def test_first_thirty_values_are_shown() -> None:
     """The option --all shows all values; those of monitel's own sources are at the end."""
     names = ["training.stage.duration.mean", *(f"layer.{each:02}" for each in range(40))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from monitel_otlp.autopsy.lines import wrapped
@@ -15,7 +16,7 @@ from monitel_otlp.compare.rows import (
     time_rows,
     value_rows,
 )
-from monitel_otlp.ledger.screen import columns_of, cut, pad
+from monitel_otlp.ledger.screen import columns_of, pad
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -95,28 +96,36 @@ class _Table:
     def heading(self) -> list[str]:
         """Return the names of the runs."""
         if self._has_columns:
-            return [self._line("", self._labels)]
-        return [cut(f"{number}  {label}", self._screen.width) for number, label in enumerate(self._labels, start=1)]
+            return [*self._in_columns("", self._labels)]
+        return [*self._in_block(self._labels, "")]
 
     def row(self, row: Row) -> Iterator[str]:
         """Yield the lines of a row."""
         name = self._screen.printable(row.name)
         cells = [self._screen.printable(text) for text in _cells(row)]
-        if not self._has_columns:
-            yield cut(name, self._screen.width)
-            for number, cell in enumerate(cells, start=1):
-                yield cut(f"  {number}  {cell}", self._screen.width)
-        elif any(columns_of(cell) > self._column for cell in cells):
-            parts = [[*wrapped(cell, self._column)] for cell in cells]
-            height = max(map(len, parts))
-            for line in range(height):
-                yield self._line("" if line else name, [part[line] if line < len(part) else "" for part in parts])
+        if self._has_columns:
+            yield from self._in_columns(name, cells)
         else:
-            yield self._line(name, cells)
+            yield from _broken(name, self._screen.width)
+            yield from self._in_block(cells, "  ")
 
-    def _line(self, name: str, cells: Sequence[str]) -> str:
-        columns = [pad(cell, self._column) for cell in cells]
-        return _GAP.join([pad(name, self._name), *columns]).rstrip()
+    def _in_columns(self, name: str, cells: Sequence[str]) -> Iterator[str]:
+        parts = [_broken(name, self._name), *(_broken(cell, self._column) for cell in cells)]
+        for first, *others in zip_longest(*parts, fillvalue=""):
+            columns = [pad(first, self._name), *(pad(each, self._column) for each in others)]
+            yield _GAP.join(columns).rstrip()
+
+    def _in_block(self, cells: Sequence[str], indent: str) -> Iterator[str]:
+        for number, cell in enumerate(cells, start=1):
+            label = f"{indent}{number}  "
+            for line in _broken(cell, self._screen.width - len(label)):
+                yield f"{label}{line}".rstrip()
+                label = " " * len(label)
+
+
+def _broken(text: str, columns: int) -> list[str]:
+    """Return the lines of a text that may be too long: its end is what often differs between runs."""
+    return [text] if columns_of(text) <= columns else [*wrapped(text, columns)] or [""]
 
 
 def _cells(row: Row) -> list[str]:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from monitel_otlp.boxes.box_lock import NAME
 from monitel_otlp.boxes.discovery import find_boxes, process_of
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from monitel_otlp.compare.evidence import Process
     from monitel_otlp.compare.run import Run
     from monitel_otlp.ledger.reading import StoredRun
+
+    _Group: TypeAlias = tuple[str, str]  # the name of a run, and the last attempt of a run without an id
 
 _LISTED = 20
 
@@ -61,9 +63,10 @@ def find_run(target: str, places: Places, problems: list[str]) -> Run:
         SpoolError: There is no such run, or the folder holds several.
     """
     stored = _stored(places.roots, places, problems)
-    named = [each for each in stored if target in {each.time.run, label_of(each)}]
-    if named:
+    if named := [each for each in stored if each.time.run == target]:
         return _complete(target, named[-1], places, problems)
+    if named := [each for each in stored if label_of(each) == target]:
+        return _complete(target, _only_start(target, named), places, problems)
     path = Path(target)
     if places.disks.read(path, lambda: os.path.lexists(path) and (path.is_dir() or os.sep in target)):
         return _in_folder(path, places, problems)
@@ -81,6 +84,20 @@ def label_of(stored: StoredRun) -> str:
         start = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(stored.time.start_ns / 1e9))
         return stored.time.run or start
     return stored.time.run
+
+
+def _only_start(start: str, runs: Sequence[StoredRun]) -> StoredRun:
+    """Return the only run without an id that has started at a time.
+
+    Raises:
+        SpoolError: There are several.
+    """
+    if len(runs) > 1:
+        raise SpoolError(
+            f"{len(runs):,} runs without an id have started at {start}: give the spool, the black box or the process "
+            "id of one of them; set training.run.id to give runs a name"
+        )
+    return runs[0]
 
 
 def _stored(roots: Iterable[Path], places: Places, problems: list[str]) -> list[StoredRun]:
@@ -201,30 +218,36 @@ def _only_run(
         SpoolError: There is none, or there are several.
     """
     ledgers = [*beside, *stored]
-    groups: dict[str, tuple[StoredRun | None, list[Process]]] = {label_of(each): (each, []) for each in stored}
+    groups: dict[_Group, tuple[StoredRun | None, list[Process]]] = {_group_of(each): (each, []) for each in stored}
     others = []
     for process in processes:
         own = next((each for each in reversed(ledgers) if _belongs(process, each)), None)
         if own is None and process.run in {"", UNSET} and process.rank:
             others.append(process)  # another rank than zero, which has no ledger
         else:
-            groups.setdefault(_name(process) if own is None else label_of(own), (own, []))[1].append(process)
+            group = (_name(process), "") if own is None else _group_of(own)
+            groups.setdefault(group, (own, []))[1].append(process)
     if others:
-        only = next(iter(groups)) if len(groups) == 1 else _name(others[0])
+        only = next(iter(groups)) if len(groups) == 1 else (_name(others[0]), "")
         groups.setdefault(only, (None, []))[1].extend(others)
     if not groups:
         reason = "; ".join(problems) or "it holds no ledger, no spool and no black box"
         raise SpoolError(f"nothing is known from {where}: {reason}")
     if len(groups) > 1:
-        listed = [*map(_printable, [*groups][:_LISTED])]
+        listed = [_printable(label) for label, _ in [*groups][:_LISTED]]
         more = [f"and {len(groups) - _LISTED:,} more"] if len(groups) > _LISTED else []
         raise SpoolError(
             "\n  ".join([f"{where} holds {len(groups):,} runs; give one of them by its name:", *listed, *more])
         )
-    ((label, (run, of_run)),) = groups.items()
+    (((label, _), (run, of_run)),) = groups.items()
     if run is None:
         return assemble(label, where, None, of_run)
     return assemble(label, f"the ledger and {where}" if of_run else "the ledger", run, of_run)
+
+
+def _group_of(stored: StoredRun) -> _Group:
+    """Return the group of a run with a ledger: several runs without an id may have started in the same second."""
+    return label_of(stored), "" if stored.time.run else stored.last.name
 
 
 def _name(process: Process) -> str:
