@@ -223,6 +223,18 @@ def test_program_without_an_endpoint_is_on_disk() -> None:
     assert "monitel replay" in ended.summary
 
 
+def test_working_directory_that_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the program, which is killed then: all its telemetry is below the home folder."""
+    (gone := tmp_path / "gone").mkdir()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    script = f"import os, shutil\nshutil.rmtree({str(gone)!r})\n{KILLED}"
+    ended = outcome([*RUN, sys.executable, "-c", script], cwd=gone)
+    assert (-9, "trained\n", "") == (ended.status, ended.stdout, ended.stderr)
+    values, names = spooled(tmp_path / "state")
+    assert (5, {"run.started", "epoch", "process.died", "attempt.started", "attempt.ended"}) == (values[-1], {*names})
+    assert "could not be finished" not in ended.summary
+
+
 def test_switched_off() -> None:
     """OTEL_SDK_DISABLED leaves nothing of the program on disk."""
     Path("train.py").write_text(LOSS)

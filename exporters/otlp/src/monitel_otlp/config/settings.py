@@ -143,9 +143,22 @@ def spool_folder(spool_dir: object) -> Path:
 
 
 def default_roots() -> list[Path]:
-    """Return the folders that hold the spools without a ``spool_dir``: with endpoints the first, without the last."""
+    """Return the folders that hold the spools without a ``spool_dir``: with endpoints the first, without the last.
+
+    If the working directory was removed, nothing can be made in it: all spools are in the first one then.
+    """
     state, offline = _state_folder(), Path("monitel-runs")
-    return [offline] if state is None else [state, offline]
+    if state is None:
+        return [offline]
+    return [state, offline] if _has_working_directory() else [state]
+
+
+def _has_working_directory() -> bool:
+    try:
+        Path.cwd()
+    except OSError:
+        return False
+    return True
 
 
 def _state_folder() -> Path | None:
