@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from exporters.otlp.tests.autopsy.test_autopsy_processes import HANG, job
 
-from monitel_otlp.ledger.screen import Screen
+from monitel_otlp.ledger.screen import Screen, columns_of
 from monitel_otlp.terminal import background
 from monitel_otlp.top.ranks import Ranks
 
@@ -39,6 +39,20 @@ def stopped(pid: int) -> Iterator[None]:
         yield
     finally:
         os.kill(pid, signal.SIGCONT)
+
+
+def test_scroll_bar_hides_nothing() -> None:
+    """In a list that is longer than the screen, each line ends before the scroll bar."""
+
+    async def test() -> None:
+        ranks = [waiting_rank(rank, 30.0, "all_reduce of a long name") for rank in range(30)]
+        for width in (30, 40, 80, 120):
+            async with session(Looks(look_at(*ranks)), width=width, height=10) as top:
+                body = top.widgets[2]
+                assert body.show_vertical_scrollbar
+                assert {True} == {columns_of(line.text) <= body.scrollable_content_region.width for line in body.shown}
+
+    run(test)
 
 
 async def scrolled_to(top: Session, words: str) -> str:

@@ -100,9 +100,9 @@ class DetailScreen(ScrolledScreen):
         seen = message.seen
         if isinstance(seen, Stacks):
             self._asking, self._stacks = False, seen
-            number = len(self.lines(max(self.size.width - 1, 1)))
+            number = len(self.lines(self.line_width))
             self.draw()
-            answer = len([*answer_lines(seen, self.terminal, max(self.size.width - 1, 1))])
+            answer = len([*answer_lines(seen, self.terminal, self.line_width)])
             self.body.scroll_to(y=number - answer + 1, animate=False, force=True)
             return
         if self.paused and self._details is not None:

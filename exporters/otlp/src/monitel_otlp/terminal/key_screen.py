@@ -53,6 +53,11 @@ class KeyScreen(Screen[None]):
         """Draw for the new size."""
         self.call_after_refresh(self.draw)
 
+    @property
+    def line_width(self) -> int:
+        """The columns of a line; the scroll bar takes one."""
+        return max(self.size.width - 1, 1)
+
     def action_of(self, event: KeyEvent) -> str:
         """Return the action of a key; empty if it has none, or was handled."""
         return self._actions.get(event.key, "")
@@ -69,7 +74,7 @@ class KeyScreen(Screen[None]):
         """Draw everything that has changed."""
         self.draw_head()
         self.last.show([bar(self.KEYS)])
-        self.body.show([*self.lines(max(self.size.width - 1, 1))])  # the scroll bar takes a column
+        self.body.show([*self.lines(self.line_width)])
 
     def draw_head(self) -> None:
         """Draw the first line."""

@@ -66,9 +66,9 @@ class ListScreen(KeyScreen):
 
     def draw(self) -> None:
         """Draw everything that has changed."""
-        width = self.size.width
-        if not width:
+        if not self.size.width:
             return  # it is not laid out yet
+        width = self.line_width
         self.draw_head()
         self.last.show([self._input_line() if self._asked else bar(self.KEYS)])
         if self._look is None:
@@ -116,7 +116,7 @@ class ListScreen(KeyScreen):
 
     def action_neighbour(self, distance: int) -> None:
         """Sort by the next column."""
-        self._listing.sort_by_neighbour(distance, self.size.width)
+        self._listing.sort_by_neighbour(distance, self.line_width)
         self._changed()
 
     def action_sort_by(self, column: str) -> None:

@@ -71,7 +71,7 @@ class ColumnMenu(KeyScreen):
         """Draw the menu, with the cursor."""
         self.draw_head()
         self.last.show([bar(self.KEYS)])
-        self.body.show([*self.lines(max(self.size.width - 1, 1))], self._number)
+        self.body.show([*self.lines(self.line_width)], self._number)
 
     def action_move(self, distance: int) -> None:
         """Move the cursor."""
