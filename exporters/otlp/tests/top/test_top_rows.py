@@ -70,6 +70,16 @@ def test_ages_are_those_of_the_page() -> None:
     assert (0, [0, 0]) == (early.step_age_ns, [each.age_ns for each in early.waits])
 
 
+def test_stage_does_not_grow_across_a_step() -> None:
+    """A process that makes a step in 20 ms is not shown in data for a second, only because the cut is a second old."""
+    context = {"activity": ("data", 0.5), "stage": ("data", False, 0.25, 5)}
+    for step_age_ns, grown_ns in ((S, 0), (2 * S, 2 * S), (3 * S, 2 * S)):
+        page = Context(step=12, step_ns=UPTIME - step_age_ns, heartbeat_ns=UPTIME)
+        found = doing_of(watch_of(page=page, context=context), NOW, UPTIME)
+        assert found.stage is not None
+        assert (S // 2 + grown_ns, S // 4 + grown_ns) == (found.activity_age_ns, found.stage.age_ns)
+
+
 def test_ages_in_a_cut_have_grown_since() -> None:
     """The cut is 2 seconds old. Without a page its waits are shown, and its step, whose age is not known."""
     context = {

@@ -110,6 +110,9 @@ def doing_of(watch: BoxWatch, now_ns: int, monotonic_ns: int) -> Doing:
     page, cut = watch.page, watch.cut
     context = {} if cut is None else cut.context
     since_cut_ns = 0 if cut is None else max(now_ns - cut.time_ns, 0)
+    step_age_ns = _step_age_ns(watch, now_ns, monotonic_ns)
+    if step_age_ns is not None and step_age_ns < since_cut_ns:
+        since_cut_ns = 0  # a step was set since then: what the cut shows may be over
     if page.heartbeat_ns is not None:
         waits = [Wait(each.key, max(monotonic_ns - each.start_ns, 0), each.thread) for each in page.waits]
     else:
@@ -120,7 +123,7 @@ def doing_of(watch: BoxWatch, now_ns: int, monotonic_ns: int) -> Doing:
     activity, seconds = context.get("activity") or ("", None)
     return Doing(
         last_step(watch),
-        _step_age_ns(watch, now_ns, monotonic_ns),
+        step_age_ns,
         str(activity),
         None if seconds is None else round(seconds * 1e9) + since_cut_ns,
         longest_first(waits),
