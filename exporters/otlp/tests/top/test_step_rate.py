@@ -53,6 +53,14 @@ def test_rate_falls_when_a_step_is_overdue(every: float) -> None:
     assert 0.0 == steps.rate(now_ns + 11 * SECOND)
 
 
+def test_large_steps_have_a_rate() -> None:
+    """A step may be a number of tokens; floats have too few digits for the largest ones."""
+    steps = StepRate()
+    for number in range(101):
+        steps.note(2**62 + number, number * SECOND // 10)
+    assert steps.rate(10 * SECOND) == pytest.approx(10.0)
+
+
 def test_step_that_falls_is_a_new_beginning() -> None:
     """A notebook runs a loop again."""
     steps, now_ns = noted([0.1] * 10)

@@ -68,17 +68,17 @@ class StepRate:
         last = self._marks[-1]
         end_ns = now_ns if self._is_overdue(now_ns) else last.set_ns
         begin_ns = max(end_ns - RATE_NS, self._marks[0].set_ns)
-        return (last.step - self._step_at(begin_ns)) * 1e9 / (end_ns - begin_ns)
+        return self._steps_since(begin_ns) * 1e9 / (end_ns - begin_ns)
 
-    def _step_at(self, time_ns: int) -> float:
-        """Return the step at a time after the first mark; between two marks it rises steadily."""
-        after = self._marks[-1]
+    def _steps_since(self, time_ns: int) -> float:
+        """Return the steps since a time after the first mark; between two marks they rise steadily."""
+        last = after = self._marks[-1]
         for before in reversed(self._marks):
             if before.set_ns <= time_ns:
                 share = (time_ns - before.set_ns) / ((after.set_ns - before.set_ns) or 1)
-                return before.step + share * (after.step - before.step)
+                return last.step - before.step - share * (after.step - before.step)  # exact for large steps
             after = before
-        return after.step
+        return last.step - after.step
 
     def _is_overdue(self, now_ns: int) -> bool:
         last, before = self._marks[-1], self._marks[-2]
