@@ -49,6 +49,12 @@ def test_process_that_has_just_begun() -> None:
     assert "starting: rank 0 has been starting for 1.0 s" == verdict([RankFacts("1", 0, age_ns=S)]).text
 
 
+def test_loop_in_an_activity_of_its_own() -> None:
+    """The ledger has neither ``step`` nor ``data``, so nothing waits for data; the steps are known."""
+    found = verdict([RankFacts("1", step=50, step_age_ns=0, steps=50, rate=10.0, activities={"epoch": 5 * S})])
+    assert "healthy: 10.00 steps/s, 0 % waiting for data" == found.text
+
+
 def test_start_that_hangs() -> None:
     """The ledger counts a wait over its threshold as stuck."""
     found = verdict([starting(rank, "stuck", 20.0) for rank in range(4)])

@@ -143,7 +143,9 @@ def data_share(process: RankFacts) -> float | None:
         data, step = (max(process.activities.get(name, 0), 0) for name in ("data", "step"))
         pause = min(data, longest) if 0 <= longest < data + step else 0.0  # it may be all of the longest steps
         parts = [data - pause, data + step - pause]
-    return parts[0] / parts[1] if parts[1] else None
+    if not parts[1]:
+        return 0.0 if loop_ns(process) else None  # the whole loop may be in an activity of its own
+    return parts[0] / parts[1]
 
 
 def _longest(job: JobFacts, rank: int | None, group: str, stage: str) -> float:
