@@ -206,7 +206,7 @@ def test_differences_have_a_meaning_or_are_empty() -> None:
     assert ["+50 %", "-150 %", "+0.3 %", "-0.0 %", "+99,900 %", "+200 %"] == [
         difference(*pair) for pair in ((1.5, 1), (-0.5, 1), (1.003, 1), (0.99999, 1), (1000, 1), (1, -1))
     ]
-    assert ["+10.0 points", ""] == [points(0.5, 0.4), points(None, 0.4)]
+    assert ["+10.0 points", "", ""] == [points(0.5, 0.4), points(None, 0.4), points(math.nan, 0.4)]
     assert ["0.333333", "1,234,567", "1.23457e+07", "1e-30", "nan"] == [
         number(each) for each in (1 / 3, 1234567, 12345678.9, 1e-30, math.nan)
     ]

@@ -64,6 +64,6 @@ def difference(value: float | None, first: float | None) -> str:
 
 def points(share: float | None, first: float | None) -> str:
     """Return the difference of two shares in percentage points; empty without one."""
-    if share is None or first is None or share == first:
+    if share is None or first is None or share == first or not math.isfinite(share - first):
         return ""
     return f"{100 * (share - first):+.1f} points"
