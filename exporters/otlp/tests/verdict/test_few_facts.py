@@ -49,7 +49,7 @@ def test_process_that_has_just_begun() -> None:
     assert "starting: rank 0 has been starting for 1.0 s" == verdict([RankFacts("1", 0, age_ns=S)]).text
 
 
-def test_loop_in_an_activity_of_its_own() -> None:
+def test_loop_in_another_activity() -> None:
     """The ledger has neither ``step`` nor ``data``, so nothing waits for data; the steps are known."""
     found = verdict([RankFacts("1", step=50, step_age_ns=0, steps=50, rate=10.0, activities={"epoch": 5 * S})])
     assert "healthy: 10.00 steps/s, 0 % waiting for data" == found.text

@@ -144,7 +144,7 @@ def data_share(process: RankFacts) -> float | None:
         pause = min(data, longest) if 0 <= longest < data + step else 0.0  # it may be all of the longest steps
         parts = [data - pause, data + step - pause]
     if not parts[1]:
-        return 0.0 if loop_ns(process) else None  # the whole loop may be in an activity of its own
+        return 0.0 if loop_ns(process) else None  # the whole loop may be in another activity
     return parts[0] / parts[1]
 
 
