@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from contextlib import closing
 from typing import TYPE_CHECKING
@@ -139,6 +140,16 @@ def test_run_without_an_id_is_named_by_its_start(command: Command, tmp_path: Pat
     start = "2026-01-02 05:17:00"
     assert f"  {start}  (ended, 5.0 s from {start})" in command("ledger", "x", returncode=1).stderr.splitlines()
     assert command("ledger", start).stdout.startswith(f"run         without an id\nstarted     {start}\n")
+
+
+def test_start_of_several_runs_names_the_latest(command: Command, tmp_path: Path) -> None:
+    """The table shows that there are others."""
+    root = tmp_path / "monitel-runs"
+    store(root, "", {"step": 5.0})
+    (ledger,) = (root / LEDGERS).iterdir()
+    shutil.copytree(ledger, ledger.with_name(f"{ledger.name}1"))
+    found = command("ledger", "2026-01-02 05:17:00").stdout
+    assert found.startswith("run         without an id (the latest of 2 runs)\n")
 
 
 def test_unknown_run_lists_the_latest_runs(command: Command, tmp_path: Path) -> None:

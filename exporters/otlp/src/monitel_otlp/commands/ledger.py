@@ -56,11 +56,12 @@ def show_ledger(name: str | None, roots: Sequence[Path]) -> int:
     runs.sort(key=lambda run: run.last_ns, reverse=True)
     screen, now_ns = Screen.of(sys.stdout), time.time_ns()
     chosen = _choose(runs, name, roots, now_ns)
-    show("\n".join(table(chosen, screen, now_ns, latest_of=len(runs) if name is None else 1)))
+    show("\n".join(table(chosen[0], screen, now_ns, latest_of=len(chosen))))
     return 1 if problems else 0
 
 
-def _choose(runs: Sequence[RunTime], name: str | None, roots: Sequence[Path], now_ns: int) -> RunTime:
+def _choose(runs: Sequence[RunTime], name: str | None, roots: Sequence[Path], now_ns: int) -> Sequence[RunTime]:
+    """Return the runs with a name, the latest first; those without an id that started in one second have one name."""
     below = " and ".join(repr(str(root)) for root in roots)
     if not runs:
         raise SpoolError(
@@ -68,12 +69,11 @@ def _choose(runs: Sequence[RunTime], name: str | None, roots: Sequence[Path], no
             "if it has another spool_dir, give --spool-dir"
         )
     if name is None:
-        return runs[0]
+        return runs
     screen = Screen.of(sys.stderr)
     shown = screen.printable(name)
-    chosen = next((run for run in runs if run.run == name), None)
-    chosen = chosen or next((run for run in runs if label(run, screen) == shown), None)
-    if chosen is None:
+    chosen = [run for run in runs if run.run == name] or [run for run in runs if label(run, screen) == shown]
+    if not chosen:
         listed = [f"{label(run, screen)}  ({_summary(run, now_ns)})" for run in runs[:_LISTED]]
         more = [f"and {len(runs) - _LISTED:,} older ones"] if len(runs) > _LISTED else []
         raise SpoolError("\n  ".join([f"there is no run '{shown}' below {below}; the runs are", *listed, *more]))
