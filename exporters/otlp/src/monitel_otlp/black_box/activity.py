@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from monitel_otlp.traces.span_queue import QueuedSpans
 
 
+_LONGEST_NAME = 1_000  # characters; readers refuse a description with a name that is ten times as long
+
+
 class Stage(NamedTuple):
     """The stage of a training step in progress.
 
@@ -44,7 +47,7 @@ class Stage(NamedTuple):
 
 
 def describe(ranges: QueuedSpans | None) -> dict[str, Any]:
-    """Return what this process is doing, as plain values.
+    """Return what this process is doing, as plain values. The end of a long name is left out.
 
     Returns:
         ``step``: the training step or None. ``first_step``: the first one that the program has set, or None.
@@ -56,14 +59,20 @@ def describe(ranges: QueuedSpans | None) -> dict[str, Any]:
     """
     now_ns = time.monotonic_ns()
     stage = stage_now()
-    waits = [(str(key), int(thread), (now_ns - start_ns) / 1e9) for key, thread, start_ns in waits_in_flight()]
+    waits = waits_in_flight()[:MOST_IN_PROGRESS]
+    open_ranges = [] if ranges is None else ranges.open_ranges()[:MOST_IN_PROGRESS]
+    activity, activity_seconds = current()
     return {
         "step": monitel.get_step(),
         "first_step": first_step(),
-        "waits": waits[:MOST_IN_PROGRESS],
-        "ranges": [] if ranges is None else ranges.open_ranges()[:MOST_IN_PROGRESS],
-        "activity": current(),
+        "waits": [(_short(key), int(thread), (now_ns - start_ns) / 1e9) for key, thread, start_ns in waits],
+        "ranges": [(_short(name), seconds) for name, seconds in open_ranges],
+        "activity": (_short(activity), activity_seconds),
         "thread": position()[0],
         "stage": None if stage is None else (stage.name, stage.waits, stage.age_ns / 1e9, stage.thread),
         "goodput": goodput(),
     }
+
+
+def _short(name: object) -> str:
+    return str(name)[:_LONGEST_NAME]
