@@ -10,7 +10,7 @@ from monitel_otlp.black_box.checked import check_cut
 
 
 def test_long_names_are_cut_off() -> None:
-    """One of them would cost the whole description: the step, all waits, and the activity."""
+    """A reader refuses a description with a longer one: the step, all waits and the activity would be lost."""
     name = "x" * 100_000
     with monitel.WaitCounter(name).guard(), monitel.activity(name):
         described = describe(None)
