@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -47,5 +48,5 @@ def exit_summary(accounts: Mapping[str, Account], spool_dir: PathLike[str], *, o
     if spooled or stored:
         what = f"{spooled} {'item' if spooled == 1 else 'items'}" if spooled else "values of instruments"
         where = " --endpoint http://HOST:4318" if offline else ""
-        parts.append(f"{what} in {spool_dir}, replay with: monitel replay {spool_dir}{where}")
+        parts.append(f"{what} in {spool_dir}, replay with: monitel replay {shlex.quote(str(spool_dir))}{where}")
     return f"monitel: {'; '.join(parts) or 'nothing was recorded'}"

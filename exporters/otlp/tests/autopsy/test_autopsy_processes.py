@@ -294,7 +294,7 @@ def test_nothing_and_unknown_targets(
     }.items():
         assert "" == autopsy.text(target, status=1)
         assert words in autopsy.stderr, target
-        assert autopsy.stderr.startswith("monitel_otlp: ")
+        assert autopsy.stderr.startswith("monitel: ")
     monkeypatch.setattr(os, "geteuid", lambda: 54321)
     assert "" == autopsy.text(str(os.getpid()), status=1)
     assert "belongs to another user" in autopsy.stderr

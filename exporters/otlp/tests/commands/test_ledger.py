@@ -159,7 +159,7 @@ def test_unknown_run_lists_the_latest_runs(command: Command, tmp_path: Path) -> 
     printed = command("ledger", "run-\x1b]0;x\x07", "--spool-dir", "runs", returncode=1)
     assert "" == printed.stdout
     first, *listed, last = printed.stderr.splitlines()
-    assert "monitel_otlp: there is no run 'run-\\x1b]0;x\\x07' below 'runs'; the runs are" == first
+    assert "monitel: there is no run 'run-\\x1b]0;x\\x07' below 'runs'; the runs are" == first
     assert "  run-24  (killed or hung, 2.0 s from 2026-01-02 05:17:03)" == listed[0]
     assert "  run-23  (ended, 2.0 s from 2026-01-02 05:17:03)" == listed[1]
     assert [f"  run-{number} " for number in range(24, 4, -1)] == [line.split(" (")[0] for line in listed]

@@ -39,7 +39,7 @@ def test_closed_stdout_is_an_error(tmp_path: Path, command: str) -> None:
     """The command ends with one line on stderr, and the status 1."""
     ended = in_shell(command, ">&-", tmp_path)
     assert (1, "") == (ended.returncode, ended.stdout)
-    assert "monitel_otlp: stdout is closed: the output of this command needs it\n" == ended.stderr
+    assert "monitel: stdout is closed: the output of this command needs it\n" == ended.stderr
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
@@ -48,7 +48,7 @@ def test_full_stdout_is_named(tmp_path: Path, command: str) -> None:
     """The message says which output cannot be written, and Python adds nothing at its exit."""
     ended = in_shell(command, ">/dev/full", tmp_path)
     assert 1 == ended.returncode
-    assert "monitel_otlp: stdout cannot be written: No space left on device\n" == ended.stderr
+    assert "monitel: stdout cannot be written: No space left on device\n" == ended.stderr
 
 
 def test_closed_stderr_hides_only_messages(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_control_characters_are_escaped() -> None:
         show("one \x1b]0;owned\x07\ntwo 数据 \x9b")
         warn(ValueError("\x1b[2J"))
     assert "one \\x1b]0;owned\\x07\ntwo 数据 \\x9b\n" == output.getvalue()
-    assert "monitel_otlp: \\x1b[2J\n" == errors.getvalue()
+    assert "monitel: \\x1b[2J\n" == errors.getvalue()
 
 
 @pytest.mark.parametrize(

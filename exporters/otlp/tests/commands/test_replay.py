@@ -162,7 +162,7 @@ def test_ctrl_c_prints_one_line(
 
     monkeypatch.setattr(monitel_otlp.commands.parser, f"_{arguments[0]}", pressed)
     assert 130 == main(arguments)
-    assert ("", f"monitel_otlp: {words}\n") == capsys.readouterr()
+    assert ("", f"monitel: {words}\n") == capsys.readouterr()
 
 
 @pytest.mark.parametrize("arguments", [[], ["cat"], ["dance"], ["--help"]], ids=" ".join)

@@ -408,7 +408,7 @@ def test_impossible_delays_are_refused(capsys: pytest.CaptureFixture[str], delay
     """Nothing is started if a delay is for a rank that does not exist, or would leave windows without a step."""
     assert 1 == main(["simulate", "--ranks", "4", *(part for each in delays for part in ("--late", each))])
     out, err = capsys.readouterr()
-    assert ("", f"monitel_otlp: {message}\n") == (out, err)
+    assert ("", f"monitel: {message}\n") == (out, err)
 
 
 def test_wrong_endpoint_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -233,7 +233,7 @@ def test_folder_with_several_runs_lists_them(train: Run, compare: Compare) -> No
     train(JOB + END, 0, 3, 0.02, 0.5, env=environment("run-a"))
     train(JOB + END, 0, 3, 0.02, 0.5, env=environment("run-%1b[2J"))
     printed = compare("spool", "run-a", "--spool-dir", "spool", returncode=1)
-    assert "monitel_otlp: 'spool' holds 2 runs; give one of them by its name:\n" in printed.stderr
+    assert "monitel: 'spool' holds 2 runs; give one of them by its name:\n" in printed.stderr
     assert {"  run-a", "  run-\\x1b[2J"} == set(printed.stderr.splitlines()[1:])
 
 

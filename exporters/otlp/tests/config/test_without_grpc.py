@@ -123,7 +123,7 @@ def test_command_names_the_extra(run: Run, site: dict[str, str]) -> None:
         returncode=1,
     )
     (line,) = ended.stderr.splitlines()
-    assert line.startswith("monitel_otlp: protocol='grpc': ")
+    assert line.startswith("monitel: protocol='grpc': ")
     assert _COMMAND in line
 
 

@@ -221,4 +221,4 @@ def test_without_a_terminal_nothing_is_drawn(tmp_path: Path) -> None:
     ended = subprocess.run(TOP, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False, timeout=60)
     assert (1, "") == (ended.returncode, ended.stdout)
     (line,) = ended.stderr.splitlines()
-    assert line.startswith("monitel_otlp: monitel top needs a terminal, and stdin is not one: use monitel top --once")
+    assert line.startswith("monitel: monitel top needs a terminal, and stdin is not one: use monitel top --once")

@@ -34,7 +34,7 @@ def test_screen_names_the_command_that_installs_it(run: Run, site: dict[str, str
     """Without the extra the command ends with one line, which names the extra and the options that do without."""
     ended = run("-m", "monitel_otlp", "top", env=site, returncode=1)
     (line,) = ended.stderr.splitlines()
-    assert line.startswith("monitel_otlp: ")
+    assert line.startswith("monitel: ")
     for words in ("pip install 'monitel-otlp[top]'", "--once", "--json"):
         assert words in line
 

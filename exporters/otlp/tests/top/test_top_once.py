@@ -251,9 +251,9 @@ def test_json_without_once_prints_new_problems_to_stderr(
     printed = capsys.readouterr()
     assert ["[]"] * 4 == printed.out.splitlines()
     assert [
-        "monitel_otlp: a\\x1b is damaged",
-        "monitel_otlp: b is damaged",
-        "monitel_otlp: interrupted",
+        "monitel: a\\x1b is damaged",
+        "monitel: b is damaged",
+        "monitel: interrupted",
     ] == printed.err.splitlines()
 
 

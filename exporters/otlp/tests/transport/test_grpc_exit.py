@@ -194,7 +194,7 @@ def test_replay_over_grpc_stops_at_a_refusal(grpc_receiver: GrpcReceiver, run: R
     command = (*COMMAND, "replay", runs, "--protocol", "grpc", "--endpoint", grpc_receiver.url)
     grpc_receiver.rule(refuse)
     ended = run(*command, returncode=1)
-    lines = [line for line in ended.stderr.splitlines() if line.startswith("monitel_otlp: ")]
+    lines = [line for line in ended.stderr.splitlines() if line.startswith("monitel: ")]
     assert 1 == len([line for line in lines if "UNAUTHENTICATED" in line and "run this command again" in line])
     assert (EVENTS[:7], EVENTS[7:]) == (grpc_receiver.record_names(), spooled(runs)[1])
     grpc_receiver.forget_rules()

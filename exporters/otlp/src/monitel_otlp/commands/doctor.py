@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shlex
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -195,7 +196,7 @@ def _show_black_box(settings: BoxSettings) -> None:
     waiting = Counter(each.parent for each in (*boxes.dead, *boxes.collected))
     for folder, number in sorted(waiting.items()):
         killed = f"{number} {'process' if number == 1 else 'processes'}"
-        _row("killed", f"{killed}; deliver the telemetry with: monitel replay {folder}")
+        _row("killed", f"{killed}; deliver the telemetry with: monitel replay {shlex.quote(str(folder))}")
     if boxes.corrupt:
         _row("problem", f"damaged black boxes, which nothing reads: {', '.join(map(str, boxes.corrupt))}")
     for problem in boxes.problems:
@@ -207,7 +208,7 @@ def _spool_state(root: Path, nearest: Path) -> str:
     if not _is_usable(nearest):
         return f": NOT USABLE, {nearest} is not a folder, or cannot be written"
     if root.is_dir() and not root.is_symlink() and find_spools(root).folders:
-        return f"; deliver the telemetry of ended processes with: monitel replay {root}"
+        return f"; deliver the telemetry of ended processes with: monitel replay {shlex.quote(str(root))}"
     return ""
 
 

@@ -66,7 +66,7 @@ def check_stdout() -> None:
         raise OutputError("stdout is closed: the output of this command needs it")
 
 
-def warn(message: object, program: str = "monitel_otlp") -> None:
+def warn(message: object, program: str = "monitel") -> None:
     """Print a problem to stderr, if that can be written.
 
     Args:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import shlex
 import signal
 import time
 from collections import Counter
@@ -240,7 +241,7 @@ def _print_outcome(simulation: Simulation, reports: list[Report], seconds: float
         warn(f"{_count(len(failed), 'rank')} could not deliver everything")
         warn(f"output of rank {failed[0].rank}:\n{failed[0].stderr.rstrip()}", "")
     if spooled:
-        show(f"replay      monitel replay {reports[0].spool_root}")
+        show(f"replay      monitel replay {shlex.quote(str(reports[0].spool_root))}")
     return not (dead or failed)
 
 
