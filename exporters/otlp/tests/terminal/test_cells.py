@@ -31,6 +31,17 @@ def test_columns_fill_the_screen_exactly() -> None:
     assert all(size <= column.most for column, size in fitting(1000))
 
 
+def test_long_ranks_and_steps_are_not_cut() -> None:
+    """Ranks of 16,384 differ in their last digits, and a number of tokens is not only its first digits."""
+    rows = [rank_of(rank, step=step) for rank, step in ((16376, 999_999_999), (16377, 15_234_000_000), (3, 2**62))]
+    cells = {
+        column.name: [column.cell(column.text(row, SCREEN, NOW), width).strip() for row in rows]
+        for column, width in fitting(100, rows=rows)
+    }
+    assert ["16376", "16377", "3"] == cells["rank"]
+    assert ["999999999", "1.523e+10", "4.612e+18"] == cells["step"]
+
+
 def test_activity_shows_its_age_from_one_second() -> None:
     """Shorter ones change at each look."""
     ages = (None, SECOND - 1, SECOND, 90 * SECOND)

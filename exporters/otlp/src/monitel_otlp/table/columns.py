@@ -12,7 +12,7 @@ from monitel_otlp.ledger.shares import duration
 from monitel_otlp.table.figures import per_second, percent, short_time, sparkline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from monitel_otlp.black_box.activity import Stage
     from monitel_otlp.ledger.screen import Screen
@@ -25,6 +25,7 @@ GAP = 1  # columns of the terminal between two cells
 _LONG_NS = 10**9  # shorter activities are usual in a step
 _MISSING = "-"
 _TREND = 30  # rates of a row at most
+_STEP, _LONGEST_RANK = 9, 7  # digits
 
 
 @dataclass(frozen=True)
@@ -70,17 +71,20 @@ class Column:
         return " " * (width - columns_of(text)) + text
 
 
-def fitting(width: int, value_name: str = "") -> list[tuple[Column, int]]:
+def fitting(width: int, value_name: str = "", rows: Iterable[Rank] = ()) -> list[tuple[Column, int]]:
     """Return the columns of the table that fit into a screen, and the width of each.
 
     Args:
         width: Columns of the terminal.
         value_name: Printable name of the chosen number, which is the title of its column.
+        rows: The rows, of which ranks with many digits need a wider column.
     """
-    shown = sorted(COLUMNS, key=lambda each: -each.importance)
+    longest = min(max((len(str(row.rank)) for row in rows), default=0), _LONGEST_RANK)
+    columns = [replace(each, width=max(each.width, longest)) if each.name == "rank" else each for each in COLUMNS]
+    shown = sorted(columns, key=lambda each: -each.importance)
     while len(shown) > 1 and _needed(shown) > width:
         shown.pop()
-    shown.sort(key=COLUMNS.index)
+    shown.sort(key=columns.index)
     free, growth = max(width - _needed(shown), 0), sum(each.growth for each in shown)
     found = []
     for column in shown:
@@ -108,6 +112,11 @@ def _needed(columns: list[Column]) -> int:
 
 def _or_missing(value: float | None, text: Callable[[float], str]) -> str:
     return _MISSING if value is None else text(value)
+
+
+def _step(step: float) -> str:
+    """Return a step, which may be a number of tokens; one that is too long is rounded: its first digits mislead."""
+    return str(step) if len(str(step)) <= _STEP else f"{step:.3e}"
 
 
 def _activity(rank: Rank, screen: Screen, _now_ns: int) -> str:
@@ -169,8 +178,8 @@ COLUMNS = (
         right=False,
     ),
     Column(
-        *("step", "STEP", 9, 12, "the last training step"),
-        lambda rank, *_: _or_missing(rank.step, str),
+        *("step", "STEP", _STEP, 12, "the last training step"),
+        lambda rank, *_: _or_missing(rank.step, _step),
         lambda rank: rank.step,
     ),
     Column(

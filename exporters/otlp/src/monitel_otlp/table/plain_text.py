@@ -56,7 +56,7 @@ def table_lines(
         return
     yield from wrapped(summary(look), width)
     jobs = [(job, [rank for rank in job.ranks if not filter_text or matches(rank, filter_text)]) for job in look.jobs]
-    columns = fitting(width, _value_name(look, screen))
+    columns = fitting(width, _value_name(look, screen), look.ranks)
     for job, ranks in jobs:
         if ranks:
             yield ""

@@ -59,7 +59,7 @@ class Listing:
 
     def sort_by_neighbour(self, distance: int, width: int) -> None:
         """Sort by another column of a screen: 1 is the next one to the right, -1 the one to the left."""
-        names = [column.name for column, _ in fitting(width)]
+        names = [column.name for column, _ in fitting(width, rows=self._rows)]
         here = names.index(self.column) if self.column in names else -1
         self.sort_by(names[(here + distance) % len(names)])
 
@@ -112,7 +112,7 @@ class Listing:
     def title(self, width: int, value_name: str) -> Line:
         """Return the line with the titles of the columns; the one that the rows are sorted by stands out."""
         parts = []
-        for column, columns in fitting(width, self.screen.printable(value_name)):
+        for column, columns in fitting(width, self.screen.printable(value_name), self._rows):
             sorted_by = column.name == self.column
             parts += [(column.cell(column.title, columns), STRONG if sorted_by else BAR), (" " * GAP, BAR)]
         return Line((*parts, ("", BAR)))
@@ -124,7 +124,7 @@ class Listing:
             look: The look that was handed to ``update()`` last.
             width: Columns of the terminal.
         """
-        columns = fitting(width)
+        columns = fitting(width, rows=self._rows)
         shown = {rank.box for rank in self._rows}
         rows = iter(self._rows)
         found: list[Line] = []
