@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
+from exporters.otlp.tests.checks import wait_until
 from exporters.otlp.tests.scripts import started, wait_until_ready, write_script
 from exporters.otlp.tests.terminal.tmux import needs_tmux, terminal
 
@@ -35,6 +36,9 @@ if rank == 2:
     stages |= {"data": 25, "sync": 0}
 timers = {name: monitel.stat("training.stage.duration", attributes={"training.stage": name}) for name in stages}
 random.seed(rank)
+print("ready", flush=True)
+while not os.path.exists("../go"):
+    time.sleep(0.001)
 next_s = time.monotonic()
 for step in range(1, 10**6):
     monitel.set_step(step)
@@ -47,8 +51,6 @@ for step in range(1, 10**6):
     loss.add(2.3 / (1 + step / 400) + random.gauss(0, 0.02))
     if step == 60:
         monitel.emit("checkpoint.saved", step=step)
-    if step == 20:
-        print("ready", flush=True)
 """
 
 
@@ -59,19 +61,20 @@ def keep(screen: Terminal, name: str, folder: Path) -> None:
     (PICTURES / name).write_text(picture_of(shown, WIDTH), encoding="utf-8")
 
 
-def test_pictures_of_a_late_rank(tmp_path: Path) -> None:
+def test_pictures_of_a_late_rank(tmp_path: Path, own_boxes: Path) -> None:
     """The list names the late rank, and the view of that rank has its stages and its stacks."""
     with ExitStack() as stack:
-        boxes = tmp_path / "boxes"
-        boxes.mkdir(mode=0o700)
+        own_boxes.mkdir(mode=0o700)
         for rank in range(4):
             folder = tmp_path / f"rank{rank}"
             folder.mkdir()
             variables = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "4"}
-            run = {"OTEL_RESOURCE_ATTRIBUTES": "training.run.id=run-7", "MONITEL_BLACK_BOX_DIR": str(boxes)}
+            run = {"OTEL_RESOURCE_ATTRIBUTES": "training.run.id=run-7", "MONITEL_BLACK_BOX_DIR": str(own_boxes)}
             process = stack.enter_context(started(folder, write_script(folder, TRAIN), env={**variables, **run}))
             wait_until_ready(process)
-        top = [sys.executable, "-m", "monitel_otlp", "top", str(boxes)]
+        (tmp_path / "go").touch()  # the ranks make their steps together
+        wait_until(lambda: 4 == len([*own_boxes.glob("*-*")]), "four boxes")
+        top = [sys.executable, "-m", "monitel_otlp", "top", str(own_boxes)]
         screen = stack.enter_context(terminal(tmp_path, *top, width=WIDTH, height=HEIGHT))
         seen = screen.until_shown("late rank: rank 2 takes", " ms longer than the others in data", " checkpoint.s")
         late = re.search(r"takes ([\d.]+) ms longer", seen)
