@@ -90,7 +90,7 @@ class Ending:
             recorded: A process of the command was recorded.
         """
         self.observe(ends)
-        self.deaths.add(end.pid, _end(end.status, end.ended_ns))
+        self.deaths.add(end.pid, _end(end.status, end.ended_ns), end.start)
         recorded = self.collect() or recorded
         self._deliver(self._left_by_processes())
         if recorded or resolve().mark:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from monitel_otlp.config.run_folder import start_time
 from monitel_otlp.run.child import start
 from monitel_otlp.run.witness import Witness
 
@@ -34,12 +35,14 @@ class Ended:
 
     Attributes:
         pid: Its process id.
+        start: Its start time in ticks since the boot: an earlier process may have had the same id.
         status: Its status, as ``os.waitpid`` returns it.
         began_ns: Time of its start, Unix ns.
         ended_ns: Time of its end, Unix ns.
     """
 
     pid: int
+    start: str
     status: int
     began_ns: int
     ended_ns: int
@@ -62,6 +65,7 @@ class Parent:
         self._mask: set[int] = set()
         self._witness = Witness()
         self._child = 0
+        self._start_time = ""
         self.began_ns = 0
         self._passes_on = not any(name.startswith("SLURM_JOB") for name in os.environ)  # it signals all processes
         self._passed_stop = False
@@ -81,6 +85,7 @@ class Parent:
                 self._witness.start()  # before the command, whose first signal it must see
             self.began_ns = time.time_ns()
             self._child = start(command, environment, self._mask)
+            self._start_time = start_time(self._child)
         except BaseException:
             self.close()
             raise
@@ -90,7 +95,7 @@ class Parent:
         """Wait until the command has ended."""
         while True:
             if (status := self._reap()) is not None:
-                return Ended(self._child, status, self.began_ns, time.time_ns())
+                return Ended(self._child, self._start_time, status, self.began_ns, time.time_ns())
             received = signal.sigwaitinfo(WAITED)
             if received.si_signo != signal.SIGCHLD:
                 self._take(received)
