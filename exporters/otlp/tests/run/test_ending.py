@@ -16,7 +16,7 @@ KILLED = 9  # a status, as os.waitpid() returns it
 
 @pytest.mark.parametrize(("start", "reason"), [("1", "signal"), ("2", "unknown")])
 def test_end_is_that_of_the_command(tmp_path: Path, start: str, reason: str) -> None:
-    """It is not that of an earlier process with the same id, whose box nobody has collected."""
+    """The box of an earlier process with the same id, which nobody has collected, gets another one."""
     owner = dead_process()
     make_box(Path(os.environ["MONITEL_BLACK_BOX_DIR"]), tmp_path / "runs" / SPOOL, owner=owner)
     Ending(["true"], tmp_path).finish(Ended(int(owner.pid), start, KILLED, 1, 2), [], recorded=False)
