@@ -14,6 +14,7 @@ from monitel_otlp.black_box.activity import Stage
 from monitel_otlp.ledger.screen import Screen, columns_of
 from monitel_otlp.summary.report import JobName
 from monitel_otlp.table.columns import COLUMNS, fitting
+from monitel_otlp.table.plain_text import table_lines
 from monitel_otlp.terminal.line import BAD, GOOD, WARNING
 from monitel_otlp.terminal.listing import Listing
 from monitel_otlp.top.rank import RankState
@@ -172,6 +173,7 @@ def test_filter_leaves_rows_that_contain_its_text() -> None:
         assert ranks == order(look, Listing(TERMINAL, filter_text=text)), text
     nothing = shown(look, listing=Listing(TERMINAL, filter_text="\x1b"))
     assert [r"no row contains '\\x1b': F4 changes the filter, Esc removes it"] == nothing
+    assert ["", r"no row contains '\x1b'"] == [*table_lines(look, TERMINAL, 80, filter_text="\x1b")][1:]
 
 
 def test_cursor_stays_on_its_process() -> None:

@@ -61,6 +61,8 @@ def table_lines(
         if ranks:
             yield ""
             yield from _job(job, sorted_ranks(ranks, sort, descending), columns, screen, width, look.time_ns)
+    if not any(ranks for _, ranks in jobs):
+        yield from ("", *wrapped(f"no row contains '{screen.printable(filter_text)}'", width))
 
 
 def _job(  # noqa: PLR0917  the parts of one section
