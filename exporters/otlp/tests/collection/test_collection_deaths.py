@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +20,14 @@ from exporters.otlp.tests.collection.dead_boxes import (
 from exporters.otlp.tests.collection.killed_jobs import replay, run_killed
 from exporters.otlp.tests.scripts import needs_c
 
+from monitel.context_page import Context
+from monitel_otlp.autopsy import box_findings
+from monitel_otlp.black_box.contents import read_box
 from monitel_otlp.boxes.layout import STACKS
 from monitel_otlp.collection import death, kernel_log
 from monitel_otlp.collection.collector import collect_boxes
 from monitel_otlp.collection.death import Deaths, End
+from monitel_otlp.spool.folder import Folder
 
 if TYPE_CHECKING:
     from exporters.otlp.tests.receiver import Receiver
@@ -147,6 +152,26 @@ def test_time_of_the_parent_takes_precedence(own_boxes: Path) -> None:
     assert 5 == found["training.step"]
     stage = [found[name] for name in ("training.stage", "training.stage.age", "training.stage.waits")]
     assert ["forward", 3.5, True] == stage
+
+
+def test_activity_does_not_last_across_a_step(own_boxes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If a step was set after the cut, the activity and the stage of the cut may be over: they do not grow."""
+    now, second = time.time_ns(), 10**9
+    page = Context(step=12, step_ns=9 * second, heartbeat_ns=10 * second, heartbeat_unix_ns=now)
+    monkeypatch.setattr(death, "read_page", lambda _content: page)
+    doing = {"activity": ("data", 1.0), "stage": ("data", False, 0.5, 7)}
+    box = make_box(own_boxes, Path("runs", SPOOL).absolute(), cut=cut_of(time_ns=now - 3 * second, context=doing))
+    deaths = Deaths()
+    deaths.add(4194000, End(signal=9, time_ns=now), "1")
+    monkeypatch.setattr(box_findings, "read_page", lambda _content: page)
+    with closing(Folder.open(box)) as folder:
+        shown = box_findings.findings_of(box, read_box(folder), alive=False)
+    (found,) = deaths_of(own_boxes, deaths)
+    assert (12, 1.0, 0.5) == tuple(
+        found[name] for name in ("training.step", "training.activity.duration", "training.stage.age")
+    )
+    assert shown.stage is not None
+    assert (second, second // 2) == (shown.activity_age_ns, shown.stage.age_ns)
 
 
 def test_process_of_another_namespace_is_not_confused_with_one_of_this_one(own_boxes: Path) -> None:

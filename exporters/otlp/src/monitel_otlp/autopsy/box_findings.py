@@ -25,7 +25,7 @@ from monitel_otlp.autopsy.findings import (
     Wait,
 )
 from monitel_otlp.autopsy.records import attributes_of, event_of, event_of_plain, identity_of, records_of, whole
-from monitel_otlp.black_box.activity import Stage
+from monitel_otlp.black_box.activity import Stage, since_cut_ns
 from monitel_otlp.boxes.box_lock import has_called_exec
 from monitel_otlp.collection.death import Deaths, death_of
 from monitel_otlp.spool.spool import Spool
@@ -92,10 +92,10 @@ def _add_activity(found: Findings, contents: Contents, page: Context, at_ns: int
         return None if began_ns is None else max(at_ns - began_ns, 0)
 
     doing = {} if contents.cut is None else contents.cut.context
-    since_cut_ns = 0 if contents.cut is None else max(at_ns - contents.cut.time_ns, 0)
+    cut_ns = None if contents.cut is None else contents.cut.time_ns
 
     def grown_ns(seconds: float) -> int:
-        return round(seconds * 1e9) + since_cut_ns
+        return round(seconds * 1e9) + since_cut_ns(at_ns, cut_ns, None)
 
     if page.heartbeat_ns is None:  # there is no page
         found.step = whole(doing.get("step"))
@@ -105,10 +105,11 @@ def _add_activity(found: Findings, contents: Contents, page: Context, at_ns: int
         waits = [Wait(each.key, age_ns(each.start_ns) or 0, each.thread) for each in page.waits]
     found.waits, found.waits_left_out = sorted(waits, key=lambda wait: -wait.age_ns), page.waits_left_out
     found.ranges = [OpenRange(str(name), grown_ns(seconds)) for name, seconds in doing.get("ranges", ())]
-    found.stage = Stage.of(doing, since_cut_ns)
+    since_ns = since_cut_ns(at_ns, cut_ns, found.step_age_ns)
+    found.stage = Stage.of(doing, since_ns)
     if doing.get("activity"):
         activity, seconds = doing["activity"]
-        found.activity, found.activity_age_ns = str(activity), grown_ns(seconds)
+        found.activity, found.activity_age_ns = str(activity), round(seconds * 1e9) + since_ns
 
 
 def _rate(found: Findings, page: Context, earlier: Context | None) -> float | None:

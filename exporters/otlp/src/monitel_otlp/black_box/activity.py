@@ -46,6 +46,18 @@ class Stage(NamedTuple):
         return cls(str(name), bool(waits), round(seconds * 1e9) + since_cut_ns, int(thread))
 
 
+def since_cut_ns(at_ns: int, cut_ns: int | None, step_age_ns: int | None) -> int:
+    """Return how long the activity and the stage of a cut have lasted after it; 0 if they may be over.
+
+    Args:
+        at_ns: The time of the question, Unix ns.
+        cut_ns: The time of the cut, Unix ns; None without a cut.
+        step_age_ns: Time since the last step was set; None if unknown. If that was after the cut, they may be over.
+    """
+    since_ns = 0 if cut_ns is None else max(at_ns - cut_ns, 0)
+    return 0 if step_age_ns is not None and step_age_ns < since_ns else since_ns
+
+
 def describe(ranges: QueuedSpans | None) -> dict[str, Any]:
     """Return what this process is doing, as plain values. The end of a long name is left out.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from monitel.attributes import escape_surrogates
 from monitel.context_page import read_page
 from monitel.crash_stacks import read_crash
-from monitel_otlp.black_box.activity import Stage
+from monitel_otlp.black_box.activity import Stage, since_cut_ns
 from monitel_otlp.collection.kernel_log import killed_for_memory
 from monitel_otlp.spool.lock import this_process
 
@@ -239,8 +239,10 @@ def _described(contents: Contents, deaths: Deaths) -> Death:
         end = replace(end or End(), signal=signal.SIGKILL, out_of_memory=True)
     time_ns = max(last_seen.time_ns, 0 if end is None else end.time_ns)
     doing = {} if contents.cut is None else contents.cut.context
-
-    since_cut = 0.0 if contents.cut is None else max(0.0, (time_ns - contents.cut.time_ns) / 1e9)
+    step_age = None if page.step_ns is None else _age(page.unix_ns(page.step_ns), time_ns)
+    cut_ns = None if contents.cut is None else contents.cut.time_ns
+    since_cut = since_cut_ns(time_ns, cut_ns, None) / 1e9
+    since_ns = since_cut_ns(time_ns, cut_ns, None if step_age is None else round(step_age * 1e9))
     waits = [(key, seconds + since_cut) for key, _, seconds in doing.get("waits", ())]
     if page.heartbeat_ns is not None:  # the page is newer than the cut
         waits = [(wait.key, _age(page.unix_ns(wait.start_ns), time_ns) or 0.0) for wait in page.waits]
@@ -250,14 +252,14 @@ def _described(contents: Contents, deaths: Deaths) -> Death:
         end,
         last_seen,
         doing.get("step") if page.step is None else page.step,
-        None if page.step_ns is None else _age(page.unix_ns(page.step_ns), time_ns),
+        step_age,
         activity,
-        None if activity_seconds is None else activity_seconds + since_cut,
+        None if activity_seconds is None else activity_seconds + since_ns / 1e9,
         tuple(sorted(waits, key=lambda wait: -wait[1])),
         tuple((name, seconds + since_cut) for name, seconds in doing.get("ranges", ())),
         "" if survived else contents.stacks,
         {"waits": page.waits_left_out} if page.waits_left_out else {},
-        Stage.of(doing, round(since_cut * 1e9)),
+        Stage.of(doing, since_ns),
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel.training_time import DOWN
 from monitel_otlp.autopsy.findings import Wait
-from monitel_otlp.black_box.activity import Stage
+from monitel_otlp.black_box.activity import Stage, since_cut_ns
 from monitel_otlp.top.period import seconds_in_stage, time_between
 from monitel_otlp.top.rank import Rank, RankState
 from monitel_otlp.top.step_rate import RATE_NS
@@ -109,15 +109,14 @@ def doing_of(watch: BoxWatch, now_ns: int, monotonic_ns: int) -> Doing:
     """Return what a process is doing, at a time by both clocks."""
     page, cut = watch.page, watch.cut
     context = {} if cut is None else cut.context
-    since_cut_ns = 0 if cut is None else max(now_ns - cut.time_ns, 0)
     step_age_ns = _step_age_ns(watch, now_ns, monotonic_ns)
-    if step_age_ns is not None and step_age_ns < since_cut_ns:
-        since_cut_ns = 0  # a step was set since then: what the cut shows may be over
+    cut_ns = None if cut is None else cut.time_ns
+    since_ns = since_cut_ns(now_ns, cut_ns, step_age_ns)
     if page.heartbeat_ns is not None:
         waits = [Wait(each.key, max(monotonic_ns - each.start_ns, 0), each.thread) for each in page.waits]
     else:
         waits = [
-            Wait(str(key), round(seconds * 1e9) + since_cut_ns, int(thread))
+            Wait(str(key), round(seconds * 1e9) + since_cut_ns(now_ns, cut_ns, None), int(thread))
             for key, thread, seconds in context.get("waits", ())
         ]
     activity, seconds = context.get("activity") or ("", None)
@@ -125,9 +124,9 @@ def doing_of(watch: BoxWatch, now_ns: int, monotonic_ns: int) -> Doing:
         last_step(watch),
         step_age_ns,
         str(activity),
-        None if seconds is None else round(seconds * 1e9) + since_cut_ns,
+        None if seconds is None else round(seconds * 1e9) + since_ns,
         longest_first(waits),
-        Stage.of(context, since_cut_ns),
+        Stage.of(context, since_ns),
     )
 
 
