@@ -49,7 +49,7 @@ def test_scroll_bar_hides_nothing() -> None:
         for width in (30, 40, 80, 120):
             async with session(Looks(look_at(*ranks)), width=width, height=10) as top:
                 body = top.widgets[2]
-                assert body.show_vertical_scrollbar
+                await top.until(lambda body=body: body.show_vertical_scrollbar, "the scroll bar")
                 assert {True} == {columns_of(line.text) <= body.scrollable_content_region.width for line in body.shown}
 
     run(test)
