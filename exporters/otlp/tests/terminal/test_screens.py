@@ -41,16 +41,16 @@ def stopped(pid: int) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
-def test_scroll_bar_hides_nothing() -> None:
+@pytest.mark.parametrize("width", [30, 40, 80, 120])
+def test_scroll_bar_hides_nothing(width: int) -> None:
     """In a list that is longer than the screen, each line ends before the scroll bar."""
 
     async def test() -> None:
         ranks = [waiting_rank(rank, 30.0, "all_reduce of a long name") for rank in range(30)]
-        for width in (30, 40, 80, 120):
-            async with session(Looks(look_at(*ranks)), width=width, height=10) as top:
-                body = top.widgets[2]
-                await top.until(lambda body=body: body.show_vertical_scrollbar, "the scroll bar")
-                assert {True} == {columns_of(line.text) <= body.scrollable_content_region.width for line in body.shown}
+        async with session(Looks(look_at(*ranks)), width=width, height=10) as top:
+            body = top.widgets[2]
+            await top.until(lambda: body.show_vertical_scrollbar, "the scroll bar")
+            assert {True} == {columns_of(line.text) <= body.scrollable_content_region.width for line in body.shown}
 
     run(test)
 
