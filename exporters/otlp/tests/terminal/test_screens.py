@@ -8,6 +8,7 @@ import signal
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import pytest
 from exporters.otlp.tests.autopsy.test_autopsy_processes import HANG, job
 
 from monitel_otlp.ledger.screen import Screen, columns_of
@@ -20,8 +21,6 @@ from .made_ranks import Looks, dead_rank, look_at, rank_of, waiting_rank
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    import pytest
 
     from monitel_otlp.top.rank import Look
 
