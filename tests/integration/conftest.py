@@ -20,15 +20,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-from .durations import sixty_times_faster
-from .loki import COMPOSE, Loki, loki_program
-from .services import DEADLINE, Program, Wire, eventually, free_port
+from tests.integration.durations import sixty_times_faster
+from tests.integration.loki import COMPOSE, Loki, loki_program
+from tests.integration.services import DEADLINE, Program, Wire, eventually, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from exporters.otlp.tests.receiver import Receiver
+    from tests.support.receiver import Receiver
 
 __all__ = ["COMPOSE", "DEADLINE", "ROOT", "Loki", "Prometheus", "eventually", "free_port", "running"]
 
@@ -187,7 +186,7 @@ def prometheus(backends: Path, tmp_path: Path, request: pytest.FixtureRequest) -
 def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
     """The backend of the exporters' own tests, in the place of Loki and Tempo: it can be looked at."""
     monkeypatch.syspath_prepend(str(ROOT))
-    from exporters.otlp.tests.receiver import Receiver
+    from tests.support.receiver import Receiver
 
     with Receiver() as receiver:
         yield receiver

@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from .conftest import ROOT
-from .late_rows import PAUSES, ROWS, Row
+from tests.integration.conftest import ROOT
+from tests.integration.late_rows import PAUSES, ROWS, Row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from monitel_otlp.verdict.lateness import Times
+    from tests.integration.stack.filling import Store
 
-    from .stack.filling import Store
+    from monitel_otlp.verdict.lateness import Times
 
 TIMEOUT = 400  # seconds of the longest job, where each row is measured several times
 

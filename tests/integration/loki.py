@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .services import Program, free_port
+from tests.integration.services import Program, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,7 +11,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .services import DEADLINE
+from tests.integration.services import DEADLINE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

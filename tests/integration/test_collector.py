@@ -9,17 +9,16 @@ import urllib.request
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.integration.training import check, check_events, train, training
 
 from monitel_otlp.spool.discovery import find_spools
-
-from .training import check, check_events, train, training
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable
     from pathlib import Path
 
-    from .conftest import Collector, Loki, Prometheus, Stack
+    from tests.integration.conftest import Collector, Loki, Prometheus, Stack
 
     Python = Callable[..., subprocess.CompletedProcess[str]]
 

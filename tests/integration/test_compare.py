@@ -10,8 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-from .conftest import COMPOSE, free_port, prometheus_command, running
+from tests.integration.conftest import COMPOSE, free_port, prometheus_command, running
 
 if TYPE_CHECKING:
     import subprocess

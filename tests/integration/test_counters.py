@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from .conftest import Collector, Prometheus
+    from tests.integration.conftest import Collector, Prometheus
 
     Python = Callable[..., subprocess.CompletedProcess[str]]
 

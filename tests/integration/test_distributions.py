@@ -9,8 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-from .conftest import Prometheus, free_port, prometheus_command, running
+from tests.integration.conftest import Prometheus, free_port, prometheus_command, running
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,9 +42,7 @@ def run(folder: Path, url: str, distributions: str | None, *, negative: bool = F
     """Three windows of 3,000 samples each: the samples, the last window's p99, and the scale of all."""
     environment = {**os.environ, "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": f"{url}/api/v1/otlp/v1/metrics"}
     command = [sys.executable, "-c", RUN, json.dumps([distributions, negative])]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=60, cwd=folder, env=environment, check=False
-    )
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=folder, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -55,7 +52,7 @@ def test_histogram_quantile_is_within_the_bound(prometheus: Prometheus, tmp_path
     """By query: a bucket's width at most from NumPy's exact percentile of all samples."""
     numpy = pytest.importorskip("numpy", reason="numpy is not installed")
     samples, p99, scale = run(tmp_path, prometheus.url, "both", negative=negative)
-    width = 2 ** 2**-scale - 1
+    width = 2**2**-scale - 1
     assert width < 0.1
     for q in QS:
         (found,) = prometheus.query(f"histogram_quantile({q}, step_time_histogram_seconds)")
@@ -79,7 +76,7 @@ def test_windows_can_be_told_apart(prometheus: Prometheus, tmp_path: Path) -> No
     between = f"step_time_histogram_seconds @ {at[2]} - step_time_histogram_seconds @ {at[1]}"
     (median,) = prometheus.query(f"histogram_quantile(0.5, {between})")
     expected = numpy.percentile(samples[6000:], 50, method="inverted_cdf")
-    assert abs(float(median) - expected) <= (2 ** 2**-scale - 1) * expected
+    assert abs(float(median) - expected) <= (2**2**-scale - 1) * expected
     assert [] == prometheus.query("step_time_p50_seconds")
 
 

@@ -8,14 +8,13 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import pytest
-
-from .training import check, check_events, train, training
+from tests.integration.training import check, check_events, train, training
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from .conftest import Loki, Stack
+    from tests.integration.conftest import Loki, Stack
 
     Python = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -10,13 +10,12 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.integration.conftest import DEADLINE, ROOT, eventually
+from tests.integration.late_measurements import Measured, measure, send
+from tests.integration.late_rows import ROWS, WORLDS, Row
+from tests.integration.stack.filling import Store, store
 
 from monitel_otlp.verdict import lateness
-
-from .conftest import DEADLINE, ROOT, eventually
-from .late_measurements import Measured, measure, send
-from .late_rows import ROWS, WORLDS, Row
-from .stack.filling import Store, store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from .conftest import Loki, Stack
+    from tests.integration.conftest import Loki, Stack
 
     Python = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable
 
-    from .conftest import Collector, Prometheus
+    from tests.integration.conftest import Collector, Prometheus
 
     Python = Callable[..., subprocess.CompletedProcess[str]]
 

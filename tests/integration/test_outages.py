@@ -5,17 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.integration.training import check, check_accounts, check_events, train, training
 
 from monitel_otlp.spool.discovery import find_spools
-
-from .training import check, check_accounts, check_events, train, training
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable
     from pathlib import Path
 
-    from .conftest import Loki, Stack
+    from tests.integration.conftest import Loki, Stack
 
     Python = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -8,8 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-
-from .conftest import DEADLINE, ROOT, free_port, running
+from tests.integration.conftest import DEADLINE, ROOT, free_port, running
 
 if TYPE_CHECKING:
     import subprocess

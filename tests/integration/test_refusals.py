@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from .conftest import Collector, Loki
+    from tests.integration.conftest import Collector, Loki
 
     Python = Callable[..., subprocess.CompletedProcess[str]]
 

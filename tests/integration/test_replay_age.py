@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from .conftest import Prometheus
+    from tests.integration.conftest import Prometheus
 
     Python = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -51,9 +51,7 @@ def replayed(python: Python, prometheus: Prometheus, tmp_path: Path) -> Callable
     return replayed
 
 
-def test_prometheus_takes_nothing_old_by_default(
-    replayed: Callable[..., list[str]], prometheus: Prometheus
-) -> None:
+def test_prometheus_takes_nothing_old_by_default(replayed: Callable[..., list[str]], prometheus: Prometheus) -> None:
     """With present data in Prometheus, points older than an hour are refused; replay foretells and counts them."""
     age, result = replayed(0.1, "fresh")
     assert "6 minutes ago" in age
@@ -66,9 +64,7 @@ def test_prometheus_takes_nothing_old_by_default(
 
 
 @pytest.mark.parametrize("prometheus", ["5h"], indirect=True)
-def test_what_is_older_than_the_window_is_refused(
-    replayed: Callable[..., list[str]], prometheus: Prometheus
-) -> None:
+def test_what_is_older_than_the_window_is_refused(replayed: Callable[..., list[str]], prometheus: Prometheus) -> None:
     """With the window that was advised the same data is stored; what is beyond it gets a 500, for good."""
     replayed(0.1, "fresh")
     assert "delivered 3 items from 1 spool" == replayed(3, "old")[-1]

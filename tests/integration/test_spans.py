@@ -10,19 +10,17 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-from .conftest import DEADLINE
-from .services import Program, eventually, free_port
-from .spans import expected, ranks, read_file
+from tests.integration.conftest import DEADLINE
+from tests.integration.services import Program, eventually, free_port
+from tests.integration.spans import expected, ranks, read_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from exporters.otlp.tests.receiver import Receiver
-
-    from .conftest import Collector
-    from .spans import Ranks, Span
+    from tests.integration.conftest import Collector
+    from tests.integration.spans import Ranks, Span
+    from tests.support.receiver import Receiver
 
 pytestmark = pytest.mark.integration
 

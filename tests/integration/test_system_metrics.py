@@ -8,13 +8,12 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-
-from .conftest import ROOT, eventually
+from tests.integration.conftest import ROOT, eventually
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .conftest import Stack
+    from tests.integration.conftest import Stack
 
 pytestmark = pytest.mark.integration
 
@@ -35,7 +34,7 @@ def test_documented_queries_return_the_state_of_the_process(
         "opentelemetry.instrumentation.system_metrics",
         reason="pip install opentelemetry-instrumentation-system-metrics",
     )
-    from exporters.otlp.tests.system.fake_nvml import FakeNvml
+    from tests.unit.otlp.system.fake_nvml import FakeNvml
 
     import monitel_otlp
 

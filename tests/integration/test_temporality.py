@@ -7,15 +7,14 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-
-from .conftest import free_port, running
+from tests.integration.conftest import free_port, running
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable
     from pathlib import Path
 
-    from .conftest import Prometheus
+    from tests.integration.conftest import Prometheus
 
     Python = Callable[..., subprocess.CompletedProcess[str]]
 

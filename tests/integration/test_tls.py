@@ -9,17 +9,15 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-
-from .conftest import DEADLINE, collector_program, running
-from .training import check, train
+from tests.integration.conftest import DEADLINE, collector_program, running
+from tests.integration.training import check, train
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from exporters.otlp.tests.receiver import Receiver
-
-    from .conftest import Prometheus
+    from tests.integration.conftest import Prometheus
+    from tests.support.receiver import Receiver
 
 pytestmark = pytest.mark.integration
 

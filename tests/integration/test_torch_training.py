@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-
-from .conftest import ROOT
-from .services import DEADLINE
+from tests.integration.conftest import ROOT
+from tests.integration.services import DEADLINE
 
 if TYPE_CHECKING:
-    from .conftest import Prometheus, Stack
+    from tests.integration.conftest import Prometheus, Stack
 
 pytestmark = [
     pytest.mark.integration,

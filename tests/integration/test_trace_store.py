@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-from .conftest import ROOT
-from .services import Program, free_port
-from .spans import ERROR, UNSET, Span, expected, ranks
+from tests.integration.conftest import ROOT
+from tests.integration.services import Program, free_port
+from tests.integration.spans import ERROR, UNSET, Span, expected, ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -12,14 +12,13 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-from .conftest import ROOT
-from .services import DEADLINE
+from tests.integration.conftest import ROOT
+from tests.integration.services import DEADLINE
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .conftest import Stack
+    from tests.integration.conftest import Stack
 
 pytestmark = [
     pytest.mark.integration,

@@ -13,15 +13,14 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-from .conftest import ROOT
-from .services import DEADLINE, eventually
+from tests.integration.conftest import ROOT
+from tests.integration.services import DEADLINE, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from .conftest import Stack
+    from tests.integration.conftest import Stack
 
 pytestmark = [pytest.mark.integration, pytest.mark.frameworks]
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from .conftest import Prometheus
+    from tests.integration.conftest import Prometheus
 
     Python = Callable[..., subprocess.CompletedProcess[str]]
 

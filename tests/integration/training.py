@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from .services import DEADLINE, eventually
+from tests.integration.services import DEADLINE, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from .conftest import Loki, Prometheus
+    from tests.integration.conftest import Loki, Prometheus
 
 # Epochs of 50 steps, as many as the first argument says; "told": until a line on stdin, and each end is printed.
 TRAIN = """\

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from exporters.otlp.tests.receiver import Receiver
+from tests.support.receiver import Receiver
 
 import monitel
 from monitel.profiler import record_function

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from exporters.otlp.tests.receiver import Receiver
+from tests.support.receiver import Receiver
 
 import monitel
 

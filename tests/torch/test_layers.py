@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.test_public_api import CORE, imports, private, sources
+from tests.unit.test_public_api import CORE, imports, private, sources
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from exporters.otlp.tests.receiver import Receiver
+from tests.support.receiver import Receiver
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.profiler.traces import exported, lines
+from tests.unit.profiler.traces import exported, lines
 
 import monitel
 from monitel.profiler import profile, record_function

@@ -31,8 +31,8 @@ def config(port: int, forward_to: str) -> dict[str, Any]:
 def spent(program: Path, interval_ms: int) -> tuple[float, int, int]:
     """CPU time of the Collector, and the windows and requests that it took."""
     os.environ["OTEL_METRIC_EXPORT_INTERVAL"] = str(interval_ms)
-    from exporters.otlp.tests.receiver import Receiver
     from tests.integration.conftest import free_port, running
+    from tests.support.receiver import Receiver
 
     from monitel_otlp.commands.simulate import simulate
     from monitel_otlp.commands.simulation import Simulation

@@ -48,7 +48,7 @@ class Cost:
 
 def cost(ranks: int, stats: int, windows: int = _WINDOWS, seconds: float = 1.0) -> Cost:
     """Simulate so many windows of so many seconds, and look at what has arrived."""
-    from exporters.otlp.tests.receiver import Receiver
+    from tests.support.receiver import Receiver
 
     from monitel_otlp.commands.simulate import simulate
     from monitel_otlp.commands.simulation import Simulation

@@ -9,11 +9,10 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.loggers import CSVLogger
+from tests.integration.jobs import truth
 from torch.utils.data import DataLoader, TensorDataset
 
 from monitel.integrations.lightning import MonitelCallback, MonitelLogger
-
-from . import truth
 
 SAMPLES, BATCH = 2_002, 4
 

@@ -7,13 +7,12 @@ import random
 from typing import TYPE_CHECKING
 
 import torch
+from tests.integration.jobs import truth
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
 import monitel
 import monitel.torch
-
-from . import truth
 
 if TYPE_CHECKING:
     from torch import Tensor

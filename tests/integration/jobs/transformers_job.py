@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from tests.integration.jobs import truth
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
 from monitel.integrations.transformers import MonitelCallback
-
-from . import truth
 
 SAMPLES, BATCH = 2_002, 4  # the last batch has two samples
 

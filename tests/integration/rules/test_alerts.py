@@ -13,7 +13,7 @@ from tests.integration.stack.filling import store
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from exporters.otlp.tests.receiver import Receiver
+    from tests.support.receiver import Receiver
 
 pytestmark = pytest.mark.integration
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.integration.conftest import COMPOSE
-
-from .test_rules import promtool, run
-from .test_stage_rules import HOST, text
+from tests.integration.rules.test_rules import promtool, run
+from tests.integration.rules.test_stage_rules import HOST, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

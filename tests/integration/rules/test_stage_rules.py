@@ -10,18 +10,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from tests.integration.conftest import COMPOSE, eventually
+from tests.integration.rules.drawn_jobs import RECORDED, drawn, recorded
+from tests.integration.rules.test_rules import promtool, run
 from tests.integration.stack.filling import store
-
-from .drawn_jobs import RECORDED, drawn, recorded
-from .test_rules import promtool, run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from tests.integration.rules.drawn_jobs import Process, Series
     from tests.integration.stack.filling import Store
-
-    from .drawn_jobs import Process, Series
 
 __all__ = ["promtool"]
 

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.integration.conftest import DEADLINE
 from tests.integration.durations import sixty_times_faster
-
-from .filling import COMPOSE, filled
+from tests.integration.stack.filling import COMPOSE, filled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .filling import Store
+    from tests.integration.stack.filling import Store
 
 FOLDER = COMPOSE / "grafana" / "dashboards"
 

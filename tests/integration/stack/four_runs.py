@@ -6,9 +6,9 @@ from collections import defaultdict
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from monitel_otlp.verdict import lateness
+from tests.integration.stack.known_stages import KnownRank
 
-from .known_stages import KnownRank
+from monitel_otlp.verdict import lateness
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from .filling import Store
+    from tests.integration.stack.filling import Store
 
 # Ten cycles per second until the end of stdin.
 JOB = """\

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from .filling import Store
+    from tests.integration.stack.filling import Store
 
 # The ledger is read in the last activity. The line at the end is printed after the last export.
 JOB = """\

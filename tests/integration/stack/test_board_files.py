@@ -8,8 +8,7 @@ import runpy
 from typing import TYPE_CHECKING
 
 import pytest
-
-from .boards import FOLDER
+from tests.integration.stack.boards import FOLDER
 
 if TYPE_CHECKING:
     from pathlib import Path

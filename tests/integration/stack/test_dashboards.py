@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.integration.conftest import DEADLINE, ROOT, eventually
-
-from .boards import Board, board, nodes, settle, unknown_labels
-from .filling import RATE, filled, store
+from tests.integration.stack.boards import Board, board, nodes, settle, unknown_labels
+from tests.integration.stack.filling import RATE, filled, store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from .filling import Store
+    from tests.integration.stack.filling import Store
 
 BOARDS = ("overview", "time", "ranks", "waits", "pipeline")
 DEMO = ROOT / "docs" / "examples" / "train_char_model.py"

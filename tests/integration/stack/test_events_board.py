@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.integration.conftest import COMPOSE, DEADLINE, Loki
-
-from .filling import filled
+from tests.integration.stack.filling import filled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 from tests.integration.conftest import COMPOSE
-
-from .filling import RULE_FILES
+from tests.integration.stack.filling import RULE_FILES
 
 yaml = pytest.importorskip("yaml", reason="pip install pyyaml")
 

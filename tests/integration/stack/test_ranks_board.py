@@ -12,20 +12,19 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from tests.integration.conftest import ROOT, eventually
+from tests.integration.stack.boards import board
+from tests.integration.stack.filling import store
+from tests.integration.stack.four_runs import HOSTS, RUNS, TIMES, WORK, awaited, cycles, in_stage, over, suspects, waits
+from tests.integration.stack.known_stages import training
 
 from monitel_otlp.verdict import lateness
-
-from .boards import board
-from .filling import store
-from .four_runs import HOSTS, RUNS, TIMES, WORK, awaited, cycles, in_stage, over, suspects, waits
-from .known_stages import training
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from .boards import Board
-    from .filling import Store
+    from tests.integration.stack.boards import Board
+    from tests.integration.stack.filling import Store
 
     Values = Mapping[Any, float]  # by labels
 

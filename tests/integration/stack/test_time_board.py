@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.integration.conftest import ROOT
 from tests.integration.durations import sixty_times_faster
-
-from . import known_times
-from .boards import board
-from .filling import filled, store
+from tests.integration.stack import known_times
+from tests.integration.stack.boards import board
+from tests.integration.stack.filling import filled, store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from .boards import Board
-    from .filling import Store
-    from .known_times import Known
+    from tests.integration.stack.boards import Board
+    from tests.integration.stack.filling import Store
+    from tests.integration.stack.known_times import Known
 
 pytestmark = pytest.mark.integration
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 torch: Any = pytest.importorskip("torch", reason="compares with torch.monitor: torch is not installed")
 np: Any = pytest.importorskip("numpy", reason="compares NumPy values too: numpy is not installed")
 
-from .parity import HOURS, MOMENT, event, fill, make, outcome, plain, recorded, special, with_handle  # noqa: E402  after the check for torch
+from tests.torch.parity.parity import HOURS, MOMENT, event, fill, make, outcome, plain, recorded, special, with_handle  # noqa: E402  after the check for torch
 
 pytestmark = pytest.mark.torch
 

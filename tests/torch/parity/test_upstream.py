@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 torch: Any = pytest.importorskip("torch", reason="compares with torch.monitor: torch is not installed")
 
-from .parity import HOURS, event, recorded  # noqa: E402  after the check for torch
+from tests.torch.parity.parity import HOURS, event, recorded  # noqa: E402  after the check for torch
 
 pytestmark = pytest.mark.torch
 

@@ -11,13 +11,13 @@ import monitel
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .device_scalars import Scalars
+    from tests.torch.scalars.device_scalars import Scalars
 
 
 @pytest.fixture
 def device() -> Iterator[Scalars]:
     """Install the hooks that record tensors."""
-    from .device_scalars import scalars  # late: it imports torch, which may be missing
+    from tests.torch.scalars.device_scalars import scalars  # late: it imports torch, which may be missing
 
     with scalars() as device:
         yield device

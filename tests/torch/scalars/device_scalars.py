@@ -6,13 +6,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.torch.scalars.later_device import later, start
 
 import monitel
 from monitel.torch.scalars import fetcher
 from monitel.torch.scalars.fetcher import Fetcher
 from monitel.torch.scalars.hooks import ScalarHooks
-
-from .later_device import later, start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,7 +15,7 @@ from monitel.profiler import record_function
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.conftest import RunScript
+    from tests.core_conftest import RunScript
 
     Step = Callable[[Any], Any]
 

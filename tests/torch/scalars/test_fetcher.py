@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 torch: Any = pytest.importorskip("torch", reason="has tensors on a device: torch is not installed")
 
+from tests.torch.scalars.device_scalars import ALL, Scalars, windows  # noqa: E402
+from tests.torch.scalars.later_device import Stream, later, on_later  # noqa: E402
+
 from monitel.torch._compat import plain_tensor_check  # noqa: E402  after the check for torch
 from monitel.torch.scalars import fetcher  # noqa: E402
 from monitel.torch.scalars.compiled_adds import CompiledAdds  # noqa: E402
-
-from .device_scalars import ALL, Scalars, windows  # noqa: E402
-from .later_device import Stream, later, on_later  # noqa: E402
 
 pytestmark = pytest.mark.torch
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.uint8, torch.bool]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from tests.conftest import RunScript
+    from tests.core_conftest import RunScript
 
 pytest.importorskip("torch", reason="has tensors on a device: torch is not installed")
 

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 torch: Any = pytest.importorskip("torch", reason="has tensors on a device: torch is not installed")
 
-from monitel.torch.scalars.graph_capture import CaptureGuard  # noqa: E402  after the check for torch
+from tests.torch.scalars.device_scalars import ALL, Scalars, scalars, windows  # noqa: E402
+from tests.torch.scalars.later_device import later, on_later  # noqa: E402
 
-from .device_scalars import ALL, Scalars, scalars, windows  # noqa: E402
-from .later_device import later, on_later  # noqa: E402
+from monitel.torch.scalars.graph_capture import CaptureGuard  # noqa: E402  after the check for torch
 
 pytestmark = pytest.mark.torch
 

@@ -10,10 +10,10 @@ import monitel
 
 torch: Any = pytest.importorskip("torch", reason="has tensors on a device: torch is not installed")
 
-from .later_device import later, on_later  # noqa: E402
+from tests.torch.scalars.later_device import later, on_later  # noqa: E402
 
 if TYPE_CHECKING:
-    from .device_scalars import Scalars
+    from tests.torch.scalars.device_scalars import Scalars
 
 pytestmark = pytest.mark.torch
 

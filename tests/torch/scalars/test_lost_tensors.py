@@ -12,10 +12,10 @@ import monitel
 
 torch: Any = pytest.importorskip("torch", reason="has tensors on a device: torch is not installed")
 
-from monitel.torch.scalars import fetcher, staging_ring  # noqa: E402  after the check for torch
+from tests.torch.scalars.device_scalars import ALL, Scalars, windows  # noqa: E402
+from tests.torch.scalars.later_device import later, on_later  # noqa: E402
 
-from .device_scalars import ALL, Scalars, windows  # noqa: E402
-from .later_device import later, on_later  # noqa: E402
+from monitel.torch.scalars import fetcher, staging_ring  # noqa: E402  after the check for torch
 
 pytestmark = pytest.mark.torch
 ROOM = staging_ring.PAGES * staging_ring.SLOTS

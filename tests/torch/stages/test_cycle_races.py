@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 import pytest
-from tests.leaks.cases import extension
+from tests.nightly.leaks.cases import extension
 
 if TYPE_CHECKING:
     from collections.abc import Callable

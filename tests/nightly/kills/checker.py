@@ -1,0 +1,211 @@
+"""Comparison of a job's operations with its telemetry at the backend: nothing half or twice, and nothing old lost."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from tests.nightly.kills.load import SHARED_BITS
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+    from tests.nightly.kills.arrivals import Arrived
+    from tests.nightly.kills.history import History
+    from tests.support.inbox import Point
+
+    Window = Mapping[str, Point]
+
+#: Seconds before the death in which samples may be lost: a second between two cuts, and half a second to spare.
+BOUND = 1.5
+
+_DELTA = 1
+_SECOND_NS = 10**9
+_ONE_MASK = (1 << SHARED_BITS) - 1
+
+
+@dataclass
+class Verdict:
+    """The result of a comparison.
+
+    Attributes:
+        problems: Breaches of the promise, in words.
+        lost: Number of operations that were done and have not arrived.
+        done: Number of operations that were done.
+        lost_s: Age of the oldest lost operation at the time of death, seconds.
+    """
+
+    problems: list[str] = field(default_factory=list)
+    lost: int = 0
+    done: int = 0
+    lost_s: float = 0.0
+
+
+def compare(history: History, arrived: Arrived, died_ns: int | None, *, repeats: int = 1) -> Verdict:
+    """Compare the operations of a process with its telemetry at the backend.
+
+    Args:
+        history: The operations.
+        arrived: The telemetry.
+        died_ns: Time of its death, monotonic ns; None if it had shut down completely, so that nothing may be missing.
+        repeats: The most requests of a signal that may have arrived twice.
+    """
+    verdict = Verdict(list(arrived.problems))
+    for source, begun in history.begun.items():
+        done_ns = history.done_ns[source]
+        kind, _, thread = source.partition(".")
+        if kind.startswith("tile") or kind == "short":
+            count = _of_tiles(source, arrived.windows.get(source, {}), verdict)
+        elif kind == "shared":
+            count = _of_shared(arrived.windows.get(kind, {}), int(thread), verdict)
+        elif kind == "counter":
+            count = _of_counter(source, arrived.points.get(source, []), verdict)
+        else:
+            count = _of_single_items(source, _numbers(kind, source, arrived, verdict), begun, len(done_ns), verdict)
+        if count > begun:
+            verdict.problems.append(f"{source}: {count} arrived of {begun}")
+        verdict.done += len(done_ns)
+        if count < len(done_ns):
+            verdict.lost += len(done_ns) - count
+            bound = 0.0 if kind == "event" or died_ns is None else BOUND + history.lateness_at(died_ns) / _SECOND_NS
+            _judge(f"{source}: {count} of {len(done_ns)} arrived", done_ns[count:], died_ns, verdict, bound=bound)
+    for signal, times in arrived.repeated.items():
+        if times > repeats:
+            verdict.problems.append(f"{times} requests of {signal} arrived twice, expected at most {repeats}")
+    return verdict
+
+
+def _judge(found: str, lost_ns: list[int], died_ns: int | None, verdict: Verdict, *, bound: float) -> None:
+    """Report operations that have not arrived, unless all of them were done so many seconds before the death."""
+    if died_ns is None:
+        verdict.problems.append(f"{found}, and the process had shut down")
+        return
+    age = (died_ns - lost_ns[0]) / _SECOND_NS
+    verdict.lost_s = max(verdict.lost_s, age)
+    if not bound or age > bound:
+        older = bisect_right(lost_ns, died_ns - int(bound * _SECOND_NS)) if bound else len(lost_ns)
+        verdict.problems.append(
+            f"{found}; {older} more are promised: the oldest was done {age:.3f} s before the death, "
+            f"and the last {bound:.3f} s may be lost"
+        )
+
+
+def _of_tiles(series: str, windows: Mapping[int, Window], verdict: Verdict) -> int:
+    """Check the windows of a series with the samples 1, 2, 3 ...; return the last sample."""
+    aggregations = {name for window in windows.values() for name in window} - {"stddev"}
+    whole = []
+    for time_ns, window in sorted(windows.items()):
+        if missing := aggregations - window.keys():
+            verdict.problems.append(f"{series}: half a window at {time_ns}, without {sorted(missing)}")
+        else:
+            whole.append(window)
+            verdict.problems += [f"{series}.{problem}" for problem in _of_window(window)]
+    end = 0
+    for low, high in sorted(_samples(window) for window in whole):
+        if low != end + 1:
+            verdict.problems.append(f"{series}: the window from {low} to {high} follows the sample {end}")
+        end = max(end, high)
+    for name in ("count", "sum", "histogram"):
+        points = [window[name] for window in whole if name in window]
+        verdict.problems += [f"{series}.{name}: {problem}" for problem in _of_totals(points, whole, name)]
+    return end
+
+
+def _samples(window: Window) -> tuple[int, int]:
+    """Return the first and the last sample."""
+    return int(window["min"].value), int(window["max"].value)
+
+
+def _of_window(window: Window) -> Iterator[str]:
+    """Yield the problems of the values of one window."""
+    low, high = _samples(window)
+    expected = {"value": high, "mean": (low + high) / 2}
+    if window["count"].temporality == _DELTA:
+        expected["count"] = high - low + 1
+    for name, value in expected.items():
+        if window[name].value != value:
+            yield f"{name} is {window[name].value}, expected {value}, for the samples from {low} to {high}"
+
+
+def _of_totals(points: list[Point], windows: list[Window], name: str) -> Iterator[str]:
+    """Yield the problems of sums: they rise, or begin, with the windows, in the order of arrival.
+
+    Two threads may hand over two windows of a Stat in the wrong order: their totals are in that order.
+    """
+    values = [int(point.proto.count if name == "histogram" else point.value) for point in points]
+    if points and points[0].temporality == _DELTA:
+        for before, point in pairwise(points):
+            if point.start_ns < before.time_ns:
+                yield f"the point at {point.time_ns} begins before the earlier one ends"
+    else:
+        values = [value - before for before, value in pairwise([0, *values])]
+        if len({point.start_ns for point in points}) > 1:
+            yield "there are several start times"
+    samples = [_samples(window) for window in windows if name in window]
+    sizes = [(high + 1 - low) * ((low + high) / 2 if name == "sum" else 1) for low, high in samples]
+    if Counter(values) != Counter(sizes):
+        yield f"the points are {values[:20]}, and the windows {sizes[:20]}"
+
+
+def _of_shared(windows: Mapping[int, Window], thread: int, verdict: Verdict) -> int:
+    """Check the totals of the series that all threads share; return the number of samples of one thread."""
+    count = total = 0
+    seen = 0
+    for _, window in sorted(windows.items()):
+        if {"count", "sum"} - window.keys():
+            verdict.problems.append(f"shared: half a window, {sorted(window)}")
+            continue
+        count = _next_total(window["count"], count)
+        total = _next_total(window["sum"], total)
+        of_threads = [total >> (SHARED_BITS * each) & _ONE_MASK for each in range(4)]
+        if sum(of_threads) != count:
+            verdict.problems.append(f"shared: the count is {count}, and the sum that of {of_threads}")
+        if of_threads[thread] < seen:
+            verdict.problems.append(f"shared: the samples of thread {thread} fall from {seen} to {of_threads[thread]}")
+        seen = of_threads[thread]
+    return seen
+
+
+def _of_counter(name: str, points: Collection[Point], verdict: Verdict) -> int:
+    """Check the points of a counter that rises by one; return its total."""
+    total = before_ns = 0
+    for point in sorted(points, key=lambda point: point.time_ns):
+        if point.time_ns <= before_ns:
+            verdict.problems.append(f"{name}: two points at {before_ns}")
+        if point.temporality == _DELTA and point.start_ns < before_ns:
+            verdict.problems.append(f"{name}: a point begins before the end of the earlier one")
+        before, total, before_ns = total, _next_total(point, total), point.time_ns
+        if total < before:
+            verdict.problems.append(f"{name} falls from {before} to {total}")
+    return total
+
+
+def _next_total(point: Point, total: int) -> int:
+    return int(point.value) + (total if point.temporality == _DELTA else 0)
+
+
+def _numbers(kind: str, source: str, arrived: Arrived, verdict: Verdict) -> list[int]:
+    """Return the numbers of the items of a source that are not aggregated."""
+    if kind == "number":
+        return [int(point.value) for point in arrived.points.get(source, [])]
+    if kind == "range":
+        return arrived.ranges.get(source, [])
+    records = [record.attributes for record in arrived.records if record.name == source]
+    for each in records:
+        if each["square"] != each["number"] ** 2 or set(each["text"]) - {"x"}:
+            verdict.problems.append(f"{source}: the event {each['number']} is damaged")
+    return [int(each["number"]) for each in records]
+
+
+def _of_single_items(source: str, numbers: list[int], begun: int, done: int, verdict: Verdict) -> int:
+    """Check items that arrive one by one; return how many of the first ones have arrived without a gap."""
+    found = {*numbers}
+    if len(found) < len(numbers):
+        twice = sorted(number for number in found if numbers.count(number) > 1)
+        verdict.problems.append(f"{source}: {len(twice)} items arrived twice, such as {twice[:5]}")
+    if beyond := sorted(number for number in found if not 0 < number <= begun):
+        verdict.problems.append(f"{source}: items that the job did not make: {beyond[:5]}")
+    return next((number - 1 for number in range(1, done + 1) if number not in found), max(done, len(found)))

@@ -1,0 +1,108 @@
+"""The C extensions leak neither memory nor references, whether their functions succeed or fail."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import sys
+from contextlib import contextmanager
+from inspect import getdoc
+from types import BuiltinFunctionType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.nightly.leaks import files, structures, windows
+from tests.nightly.leaks.cases import CASES, TEXT, VALUES, extension
+from tests.nightly.leaks.measure import leaks, steady_growth
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.skipif(
+    not getattr(sys, "_is_gil_enabled", lambda: True)(), reason="CPython without the GIL frees references later"
+)
+
+_MODULES = {
+    "_window_c": "",
+    "_bounded_queue_c": "",
+    "_activities_c": "",
+    "profiler.ranges._ranges_c": "",
+    "torch.stages._cycle_c": "",
+    "_context_c": "context.",
+    "_crash_c": "crash.",
+    "_sigterm_c": "sigterm.",
+}
+_UNCOVERED_BY_NATURE = {"__doc__", "__module__"}
+
+
+@pytest.fixture(autouse=True)
+def _quiet(both_twins: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Skip without the extensions; ignore exceptions of callbacks, and collect garbage only where it is measured."""
+    monkeypatch.setattr("sys.unraisablehook", lambda _report: None)
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@contextmanager
+def _prepared(name: str, folder: Path) -> Iterator[Callable[[], object]]:
+    made = CASES[name].make(folder)
+    yield next(made)
+    assert next(made, None) is None
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_operation_leaks_nothing(name: str, tmp_path: Path) -> None:
+    """Repeated a thousand times, three times: memory, objects and references do not grow with the repetitions."""
+    assert getdoc(CASES[name].make)
+    with _prepared(name, tmp_path) as operation:
+        assert {} == leaks(steady_growth(operation, VALUES))
+
+
+def test_each_function_of_the_extensions_has_a_case() -> None:
+    """A function or method that is new in C needs one."""
+    covered = frozenset[str]().union(*(case.covers for case in CASES.values()))
+    assert set() == {name for module, prefix in _MODULES.items() for name in _functions(module, prefix)} - covered
+    assert {windows, structures, files}  # they have filled the table
+
+
+def _functions(module: str, prefix: str) -> Iterator[str]:
+    for name, value in vars(extension(module)).items():
+        if isinstance(value, BuiltinFunctionType):
+            yield f"{prefix}{name}"
+        elif isinstance(value, type):
+            for member, found in vars(value).items():
+                if member not in _UNCOVERED_BY_NATURE and type(found).__name__ != "member_descriptor":
+                    yield f"{name}.{member}"
+
+
+def _leak_a_reference() -> None:
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(TEXT))
+
+
+def _leak_an_object() -> None:
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(object()))
+
+
+def _leak_a_container() -> None:
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object([]))
+
+
+def _leak_memory() -> None:
+    ctypes.pythonapi.PyMem_RawMalloc.restype = ctypes.c_void_p
+    assert ctypes.pythonapi.PyMem_RawMalloc(ctypes.c_size_t(16))
+
+
+@pytest.mark.parametrize(
+    ("leak", "found"),
+    [
+        (_leak_a_reference, {"references"}),
+        (_leak_an_object, {"heap_bytes"}),
+        (_leak_a_container, {"heap_bytes", "objects", "references"}),
+        (_leak_memory, {"heap_bytes"}),
+    ],
+)
+def test_leak_is_found(leak: Callable[[], None], found: set[str]) -> None:
+    """Each kind of leak, of the smallest size."""
+    assert found == set(leaks(steady_growth(leak, VALUES)))

@@ -1,0 +1,211 @@
+"""Operations of the open window in C, used well and used wrongly."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tests.nightly.leaks.cases import BIG, REAL, TEXT, VALUES, Broken, BrokenClock, covers, fail, refused
+
+import monitel
+from monitel import _window
+from monitel.aggregation import Aggregation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+EVERYTHING = [*Aggregation]
+
+
+@covers("Accumulator.__new__ Accumulator._open Accumulator._close Accumulator.count Accumulator.add own_add")
+def stats_that_are_made(_folder: Path) -> Iterator[Callable[[], object]]:
+    """A Stat is made, used and destructed, with every aggregation and with one; a subclass is made."""
+
+    def operation() -> None:
+        plain = monitel.Stat(TEXT, [Aggregation.MEAN], 60.0)
+        plain.add(REAL)
+        rich = monitel.Stat(TEXT, EVERYTHING, 60.0)
+        rich.add(REAL)
+        rich.flush()
+        rich.add(BIG)
+        assert rich.count == plain.count == 1
+
+    yield operation
+
+
+@covers("own_add")
+def classes_with_their_own_add(_folder: Path) -> Iterator[Callable[[], object]]:
+    """A type gets the method; an object that cannot have it raises."""
+
+    class Own(_window.Accumulator):  # type: ignore[misc,unused-ignore]
+        pass
+
+    def operation() -> None:
+        assert _window.own_add(Own) is Own
+        refused(TypeError, _window.own_add, int)
+
+    yield operation
+
+
+@covers("Accumulator.add")
+def samples(_folder: Path) -> Iterator[Callable[[], object]]:
+    """Samples of every kind, and arguments that are refused."""
+    stat = monitel.Stat("x", EVERYTHING, 60.0)
+
+    class Convertible:
+        def __float__(self) -> float:
+            return REAL
+
+    class Broke:
+        __float__ = fail
+
+    convertible, broke = Convertible(), Broke()
+
+    def operation() -> None:
+        for value in (REAL, BIG, True, 10**300, -0.0, float("nan"), float("inf"), 5e-324, convertible):
+            stat.add(value)
+        stat.add(v=REAL)
+        refused(TypeError, stat.add)
+        refused(TypeError, stat.add, REAL, REAL)
+        refused(TypeError, stat.add, REAL, v=REAL)
+        refused(TypeError, stat.add, wrong=REAL)
+        refused(TypeError, stat.add, TEXT)
+        refused(TypeError, stat.add, broke)
+        refused(TypeError, stat.add, 10**400)
+
+    yield operation
+
+
+@covers(
+    "Accumulator.add Accumulator._close Accumulator._close_expired Accumulator.discarded "
+    "Accumulator.max_samples expired live Accumulator._serial Accumulator._window_ns Accumulator._coarse"
+)
+def windows_that_close(_folder: Path) -> Iterator[Callable[[], object]]:
+    """By time, by samples and by a flush, with handlers, one of which raises; samples beyond the limit."""
+    with monitel.testing.ManualClock() as clock, monitel.register_event_handler(fail):
+        stat = monitel.Stat("x", EVERYTHING, 1.0, 2)
+
+        def operation() -> None:
+            clock.advance(1)
+            stat.add(REAL)
+            clock.advance(1)
+            refused(Broken, stat.add, REAL)
+            refused(Broken, stat.add, REAL)
+            stat.add(REAL)
+            clock.advance(1)
+            stat.add(REAL)
+            clock.advance(1)
+            assert stat in _window.expired()
+            assert stat in _window.live()
+            refused(Broken, stat._close_expired)
+            stat._close_expired()
+            stat.add(REAL)
+            refused(Broken, stat.flush)
+            assert (stat.count, stat.discarded > 0, stat.max_samples) == (0, True, 2)
+            assert (stat._window_ns, stat._coarse in {False, True}, stat._serial > 0) == (10**9, True, True)
+
+        yield operation
+
+
+@covers("Accumulator.add Accumulator._open Accumulator._close_expired expired open_windows")
+def clocks_that_fail(_folder: Path) -> Iterator[Callable[[], object]]:
+    """An injected clock raises, returns no int, a negative one, and one that is too large."""
+    clock = BrokenClock()
+
+    @_window.own_add
+    class Raw(_window.Accumulator):  # type: ignore[misc,unused-ignore]
+        def _log_closed(self, *_closed: Any) -> None:
+            fail()
+
+    raw: Any = Raw()
+    raw._open(10**9, 10, clock, 1, 1)
+
+    def operation() -> None:
+        for now, error in ((None, Broken), (TEXT, TypeError), (-1, ValueError), (1 << 80, OverflowError)):
+            clock.now = 0
+            raw._reset()
+            raw.add(REAL)
+            clock.now = now
+            for call in (raw._close_expired, raw._close, _window.expired, _window.open_windows):
+                refused(error, call)
+            refused(error, raw.add, REAL)
+            refused(error, raw._reserve, VALUES)
+            refused(error, raw._open, 10**9, 10, clock, 1, 1)
+        clock.now = 0
+        refused(TypeError, raw._open, TEXT)
+        raw._reset()
+
+    yield operation
+
+
+@covers("Accumulator._reserve Accumulator._reset Accumulator._close")
+def pending_samples(_folder: Path) -> Iterator[Callable[[], object]]:
+    """Values that come later: kept by a window, closed with it, and left out beyond the limit."""
+    clock = BrokenClock()
+    kept: list[Any] = []
+
+    @_window.own_add
+    class Raw(_window.Accumulator):  # type: ignore[misc,unused-ignore]
+        def _log_closed(self, *closed: Any) -> None:
+            kept[:] = closed
+
+    raw: Any = Raw()
+    raw._open(10**9, 3, clock, 0, 0)
+
+    def operation() -> None:
+        collector = [REAL]
+        assert (collector, None) == raw._reserve(collector)
+        raw.add(REAL)
+        assert raw._reserve(None)[1] is not None
+        assert (None, None) == raw._reserve(collector)
+        clock.now += 10**9
+        raw._reserve(collector)
+        raw._close()
+        raw._reserve(collector)
+        raw._reset()
+        clock.now += 10**9
+
+    yield operation
+    raw._reset()
+
+
+@covers("open_windows")
+def windows_as_bytes(_folder: Path) -> Iterator[Callable[[], object]]:
+    """The open windows of Stats, and one that is passed to a handler meanwhile."""
+    stats = [monitel.Stat(f"x{each}", EVERYTHING, 60.0) for each in range(3)]
+    found: list[int] = []
+    with monitel.register_event_handler(lambda _event: found.append(len(_window.open_windows()[0]))):
+
+        def operation() -> None:
+            for stat in stats:
+                stat.add(REAL)
+            _window.open_windows()
+            stats[0].flush()
+            found.clear()
+
+        yield operation
+
+
+@covers("set_step get_step set_value_hook untrack live expired")
+def functions_of_windows(_folder: Path) -> Iterator[Callable[[], object]]:
+    """The step, the hook of values and the garbage collector."""
+
+    def operation() -> None:
+        _window.set_step(BIG)
+        assert BIG == _window.get_step()
+        refused(OverflowError, _window.set_step, 1 << 70)  # type: ignore[arg-type,unused-ignore]
+        refused(TypeError, _window.set_step, TEXT)
+        _window.set_step(None)
+        previous = _window.set_value_hook(fail)
+        stat = monitel.Stat(TEXT, [Aggregation.MEAN], 60.0)
+        refused(Broken, stat.add, TEXT)
+        assert fail is _window.set_value_hook(lambda _stat, _value: None)
+        stat.add(TEXT)  # type: ignore[arg-type,unused-ignore]
+        _window.set_value_hook(lambda _stat, _value: TEXT)  # type: ignore[arg-type,return-value,unused-ignore]
+        refused(TypeError, stat.add, TEXT)
+        _window.set_value_hook(previous)
+        refused(TypeError, _window.untrack, [])
+        refused(TypeError, _window.untrack, BIG)
+        _window.untrack(stat)
+
+    yield operation

@@ -1,0 +1,67 @@
+"""Scripts in an interpreter without what another platform does not have; see ``reduced/sitecustomize.py``."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_REDUCED = Path(__file__).parent / "reduced"
+_TIMEOUT = 120.0
+
+
+class Finished(Protocol):
+    """Type of a finished process."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+class RunOn(Protocol):
+    """Type of the fixture ``run_on``."""
+
+    def __call__(
+        self, platform: str, *arguments: object, env: Mapping[str, str] | None = None, returncode: int = 0
+    ) -> Finished:
+        """Run Python with these arguments on a simulated platform."""
+
+
+@pytest.fixture
+def run_on(tmp_path: Path) -> RunOn:
+    """Return a function that runs Python in an empty folder, on ``"windows"`` or ``"macos"``; a warning is an error."""
+
+    def run_on(
+        platform: str, *arguments: object, env: Mapping[str, str] | None = None, returncode: int = 0
+    ) -> Finished:
+        own = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "MONITEL_"))}
+        own |= {"MONITEL_TEST_PLATFORM": platform, "PYTHONPATH": str(_REDUCED), "HOME": str(tmp_path)}
+        own.pop("XDG_STATE_HOME", None)
+        switch = {"MONITEL_NO_EXTENSIONS": os.environ.get("MONITEL_NO_EXTENSIONS", "0")}
+        finished = subprocess.run(
+            [sys.executable, "-W", "error", *map(str, arguments)],
+            env={**own, **switch, "MONITEL_RUN_EVENTS": "0", **(env or {})},
+            cwd=tmp_path,
+            capture_output=True,
+            check=False,
+            text=True,
+            timeout=_TIMEOUT,
+        )
+        assert returncode == finished.returncode, finished.stderr
+        return finished
+
+    return run_on
+
+
+@pytest.fixture(params=["windows", "macos"])
+def platform(request: pytest.FixtureRequest) -> str:
+    """The simulated platform."""
+    name: str = request.param
+    return name

@@ -1,0 +1,147 @@
+"""The core without what Windows or macOS do not have: it is imported, and does its work."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.nightly.platforms.conftest import RunOn
+
+_MISSING = {
+    "windows": """
+import os, select, signal, sys, time
+assert "win32" == sys.platform
+for module in ("fcntl", "resource", "pwd", "termios"):
+    try:
+        __import__(module)
+    except ModuleNotFoundError:
+        continue
+    raise AssertionError(module)
+absent = {
+    os: "fork register_at_fork uname geteuid getuid pread pwrite O_NOFOLLOW O_DIRECTORY O_CLOEXEC sysconf",
+    select: "poll epoll",
+    signal: "SIGKILL SIGHUP SIGUSR1 SIGBUS pthread_sigmask",
+    time: "clock_gettime CLOCK_MONOTONIC CLOCK_BOOTTIME",
+}
+try:
+    os.open(".", os.O_RDONLY)
+except PermissionError:
+    pass
+else:
+    raise AssertionError("a folder was opened")
+""",
+    "macos": """
+import fcntl, os, resource, select, signal, sys, time
+assert "darwin" == sys.platform and os.fork and os.register_at_fork
+absent = {
+    os: "O_TMPFILE posix_fadvise sched_getaffinity pidfd_open memfd_create",
+    select: "epoll",
+    signal: "sigtimedwait SIGRTMIN",
+    time: "CLOCK_BOOTTIME",
+}
+import multiprocessing
+assert "spawn" == multiprocessing.get_start_method()
+""",
+}
+_CHECK = """
+for module, names in absent.items():
+    assert [] == [name for name in names.split() if hasattr(module, name)], module
+for path in ("/proc/self/stat", "/dev/shm"):
+    assert not os.path.exists(path)
+"""
+
+_WORK = """
+import json, threading
+import monitel
+from monitel import COUNT, HISTOGRAM, MEAN, SUM, Stat, profiler
+from monitel.profiler import ranges
+
+events, ended = [], []
+monitel.register_event_handler(events.append)
+with monitel.testing.ManualClock() as clock:
+    loss = Stat("loss", [COUNT, SUM, MEAN, HISTOGRAM], 60.0)
+    for number in range(10):
+        monitel.set_step(number)
+        loss.add(number)
+    clock.advance(60)
+    monitel.close_expired_windows()
+with monitel.stat("time", window_size=3600.0).time():
+    pass
+monitel.emit("checkpoint", path="step-9.pt")
+monitel.log({"accuracy": 0.5})
+monitel.config({"rate": 0.1})
+monitel.counter("samples").add(32)
+with monitel.WaitCounter("rendezvous").guard():
+    pass
+with ranges.listen(ended=lambda each: ended.append(each.name)), profiler.record_function("save"):
+    with monitel.activity("checkpoint.save"):
+        pass
+with profiler.profile() as profile, profiler.record_function("step"):
+    pass
+profile.export_chrome_trace("trace.json")
+profiler.tensorboard_trace_handler("traces")(profile)
+
+def worker():
+    for number in range(1000):
+        shared.add(1)
+
+shared = Stat("shared", [SUM], 3600.0)
+threads = [threading.Thread(target=worker) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+monitel.flush()
+windows = {key: value for event in events if event.window is not None for key, value in event.data.items()}
+with open("trace.json") as file:
+    trace = json.load(file)
+print(json.dumps({
+    "windows": {key: windows[key] for key in ("loss.count", "loss.sum", "loss.mean", "shared.sum")},
+    "p50": 3.9 < windows["loss.p50"] < 5.1,
+    "timed": 0 <= windows["time.mean"] < 60,
+    "names": [event.name for event in events if event.window is None],
+    "waits": monitel.wait_counters()["rendezvous"].count,
+    "counters": [reading.total for reading in monitel.counters() if reading.counter.name == "samples"],
+    "ranges": ended,
+    "saved": monitel.ledger().activities["checkpoint.save"] > 0,
+    "origin": monitel.ledger().origin,
+    "trace": [each["name"] for each in trace["traceEvents"] if each.get("cat") == "user_annotation"],
+    "files": len(os.listdir("traces")),
+}))
+"""
+_DONE = {
+    "windows": {"loss.count": 10.0, "loss.sum": 45.0, "loss.mean": 4.5, "shared.sum": 4000.0},
+    "p50": True,
+    "timed": True,
+    "names": ["checkpoint", "run.log", "run.config"],
+    "waits": 1,
+    "counters": [32],
+    "ranges": ["save"],
+    "saved": True,
+    "origin": "import",
+    "trace": ["step"],
+    "files": 1,
+}
+
+
+def test_fork_hooks_are_registered_in_one_module() -> None:
+    """Every other module calls ``monitel.fork.register_at_fork``, including those that need torch."""
+    root = Path(__file__).parents[3]
+    files = [
+        file for folder in ("src", "exporters") for file in (root / folder).rglob("*.py") if "tests" not in file.parts
+    ]
+    found = [file.name for file in files if "os.register_at_fork" in file.read_text(encoding="utf-8")]
+    assert ["fork.py"] == found
+
+
+@pytest.mark.parametrize("twin", ["c", "py"])
+def test_core_works(run_on: RunOn, platform: str, twin: str) -> None:
+    """Stats, events, handlers, ranges, the profiler and the ledger work, with and without the extensions."""
+    environment = {"MONITEL_NO_EXTENSIONS": "1"} if twin == "py" else {}
+    finished = run_on(platform, "-c", _MISSING[platform] + _CHECK + _WORK, env=environment)
+    assert _DONE == json.loads(finished.stdout)
+    assert "" == finished.stderr

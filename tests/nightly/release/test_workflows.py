@@ -1,0 +1,97 @@
+"""Workflow files: everything that they run exists here, and they have only the rights that they need."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Any, TYPE_CHECKING
+
+import pytest
+from tests.support.paths import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+yaml = pytest.importorskip("yaml", reason="pyyaml is not installed")
+
+WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
+TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+CREATED = {"dist", "dist/*.whl", "build/site"}
+
+
+def load(path: Path) -> dict[Any, Any]:
+    """Return the content of a workflow file."""
+    loaded: dict[Any, Any] = yaml.safe_load(path.read_text("utf-8"))
+    return loaded
+
+
+def steps(path: Path) -> list[dict[str, Any]]:
+    """Return the steps of all jobs."""
+    return [step for job in load(path)["jobs"].values() for step in job["steps"]]
+
+
+def unknown(command: str) -> list[str]:
+    """Return the targets, modules and files that a command names and that are not in the repository."""
+    words = shlex.split(command.replace("$(", "( ").replace('"', " "))
+    found = []
+    for previous, word in zip(["", *words], words, strict=False):
+        if previous == "make":
+            known = word in TARGETS
+        elif word.startswith("tools."):
+            module = ROOT / word.replace(".", "/")
+            known = module.with_suffix(".py").is_file() or (module / "__main__.py").is_file()
+        elif "/" in word or word.endswith((".py", ".txt")):
+            known = word in CREATED or (ROOT / re.sub(r"\[\w+\]$", "", word).rstrip(")")).exists()
+        else:
+            continue
+        found += [] if known else [word]
+    return found
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_commands_of_workflows_exist(path: Path) -> None:
+    """Every target of make, module and file that a step runs exists."""
+    commands = [step["run"] for step in steps(path) if "run" in step]
+    assert commands
+    assert [] == [word for command in commands for word in unknown(command)]
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("make tests", ["tests"]),
+        ("python -m tools.releases --out dist", ["tools.releases"]),
+        ("python tools/versions.py", ["tools/versions.py"]),
+        ("pytest tests/stats tests/statistics", ["tests/statistics"]),
+        ("pip install -e 'exporters/otlp[grpc]' -r tools/release/requirements.txt", []),
+    ],
+)
+def test_names_that_do_not_exist_are_found(command: str, expected: list[str]) -> None:
+    """The test above finds names that are misspelt."""
+    assert expected == unknown(command)
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_workflows_have_few_rights(path: Path) -> None:
+    """A workflow only reads; a job that writes says why; jobs end, clones keep no token, actions have full versions."""
+    workflow = load(path)
+    assert {"contents": "read"} == workflow["permissions"]
+    assert "concurrency" in workflow
+    assert "secrets." not in path.read_text("utf-8")
+    for name, job in workflow["jobs"].items():
+        assert job["timeout-minutes"] <= 60, name
+    for step in steps(path):
+        if "uses" in step:
+            action, _, version = step["uses"].partition("@")
+            assert re.fullmatch(r"v\d+\.\d+\.\d+|[0-9a-f]{40}", version), step["uses"]
+            if action == "actions/checkout":
+                assert step["with"]["persist-credentials"] is False
+
+
+def test_only_publishing_has_an_identity() -> None:
+    """The job that publishes gets a token of a few minutes, only for a tag, after all files were built and checked."""
+    jobs = load(ROOT / ".github/workflows/release.yml")["jobs"]
+    assert ["publish"] == [name for name, job in jobs.items() if "id-token" in job.get("permissions", {})]
+    assert "github.ref_type == 'tag'" == jobs["publish"]["if"]
+    assert {"same-everywhere", "wheels"} == set(jobs["publish"]["needs"])
+    assert not any("run" in step for step in jobs["publish"]["steps"])

@@ -1,0 +1,163 @@
+"""Run the tests that execute C code under AddressSanitizer and UndefinedBehaviorSanitizer: ``make sanitize``.
+
+The four distributions are built from a copy of the tree, with assertions and with warnings as errors, in a separate
+environment, so that no ``.so`` of the tree is replaced. Each process of the tests loads the libraries of the
+sanitizers, which end it with SIGABRT at the first fault. The reports of AddressSanitizer are printed at the end,
+including those of processes whose output and status a test ignores. Those of UndefinedBehaviorSanitizer are in the
+stderr of the process, which ``-s -n 0`` shows. CPython keeps memory until its end on purpose, so leaks are not searched
+here: ``tests/leaks`` does that.
+
+    python3 tests/sanitizers/run.py                     the tests below
+    python3 tests/sanitizers/run.py tests/stats -x      these arguments of pytest
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+BUILD = ROOT / "build" / "sanitized"
+TREE = BUILD / "tree"
+LOG = BUILD / "build.log"
+REPORTS = BUILD / "reports"
+PYTHON = BUILD / "venv" / "bin" / "python"
+COPIED = ("src", "exporters", "tests", "conftest.py", "pyproject.toml", "README.md", "LICENSE")
+NEEDED = ("pytest", "pytest-xdist", "hypothesis", "numpy", "trustme", "pyyaml", "opentelemetry-distro")
+SANITIZERS = "-fsanitize=address,undefined"  # not bounds-strict: tuples of CPython end with an array of one
+WARNINGS = "-Wall -Wextra -Wconversion -Werror"
+FLAGS = {
+    **os.environ,
+    "CFLAGS": f"-O1 -g -fno-omit-frame-pointer -UNDEBUG {WARNINGS} {SANITIZERS} -fno-sanitize-recover=all",
+    "LDFLAGS": SANITIZERS,
+}
+
+#: The tests that execute C code: the core, and the processes, boxes and collectors of the exporter.
+TESTS = ("tests", *(f"exporters/otlp/tests/{folder}" for folder in ("processes", "black_box", "collection")))
+#: Tests that cannot run here, and why.
+LEFT_OUT = {
+    "tests/test_docs.py": "needs docs/, and executes no C code that other tests do not",
+    "tests/test_reference_pages.py": "reads docs/",
+    "tests/integration": "needs backends",
+    "tests/integrations": "needs torch and trainers",
+    "tests/torch": "needs torch",
+    "tests/webassembly": "needs another interpreter",
+    "tests/release": "reads tools/ and the Makefile",
+    "tests/platforms": "replaces functions of the system",
+    "tests/bench": "measures",
+    "tests/leaks": "measures memory, of which the sanitizer takes most",
+    "exporters/otlp/tests/collection/test_collection_kills.py": "kills collectors, which execute no C code of monitel",
+    "exporters/otlp/tests/black_box/fuzz": "kills jobs for minutes; its processes do what those of the other tests do",
+}
+DESELECTED = {
+    "tests/test_public_api.py::test_one_version": "reads tools/",
+    "tests/profiler/test_trace_file.py::test_a_million_ranges": "measures time, and takes half a minute here",
+    "tests/profiler/test_trace_file.py::test_memory_of_an_export": "measures memory, of which a sanitizer takes most",
+    "tests/ledger/test_jobs.py::test_job_with_every_activity": "compares times within 1 %, and the start is slow here",
+    "exporters/otlp/tests/black_box/test_crowded_box.py::test_box_stays_in_a_long_outage": "has a limit of 20 s",
+}
+MARKERS = "not stress and not timed and not torch and not frameworks and not python_twin"
+#: The system did not give AddressSanitizer memory, or did not take it back: the code under test is not at fault.
+OF_THE_SYSTEM = ("AddressSanitizer failed to allocate", "AddressSanitizer failed to deallocate")
+MOST_FAILED = 10  # tests that fail are executed once more, alone: a sanitizer makes limits of time short
+
+
+def build() -> None:
+    """Copy the tree, and install it with the sanitizers."""
+    BUILD.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(TREE, ignore_errors=True)
+    ignored = shutil.ignore_patterns("*.so", "__pycache__", "build", "*.egg-info")
+    for name in COPIED:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, TREE / name, ignore=ignored)
+        else:
+            shutil.copy2(ROOT / name, TREE / name)
+    if not PYTHON.exists():
+        subprocess.run([sys.executable, "-m", "venv", str(BUILD / "venv")], check=True, timeout=300)
+    packages = (str(TREE), *(str(TREE / "exporters" / name) for name in ("otel", "otlp[grpc]", "tensorboard")))
+    command = [str(PYTHON), "-m", "pip", "install", "--verbose", "--disable-pip-version-check", *NEEDED, *packages]
+    with LOG.open("w", encoding="utf-8") as log:
+        for _ in range(2):  # registries fail now and then
+            built = subprocess.run(command, check=False, env=FLAGS, stdout=log, stderr=log, timeout=900)
+            if built.returncode == 0:
+                break
+    installed = PYTHON.parents[1].glob("lib/python*/site-packages/monitel/**/*.so")
+    missing = {each.stem for each in TREE.glob("src/**/*_c.c")} - {each.name.partition(".")[0] for each in installed}
+    if built.returncode or missing:
+        sys.exit(f"cannot build {', '.join(sorted(missing)) or 'the distributions'}: see {LOG}")
+
+
+def preloaded() -> str:
+    """Return the libraries that must be loaded before Python is."""
+    names = ("libasan.so", "libubsan.so", "libstdc++.so.6")  # the last one, because gRPC throws exceptions
+    compiler = os.environ.get("CC", "cc")
+    asked = ([compiler, f"-print-file-name={name}"] for name in names)
+    return " ".join(
+        subprocess.run(each, check=True, capture_output=True, text=True, timeout=60).stdout.strip() for each in asked
+    )
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of the tests, which the processes that they start inherit."""
+    fatal = ("segv", "sigbus", "abort", "sigill", "sigfpe")  # the tests of crashes need the handlers of monitel
+    report = f"log_path={REPORTS}/report:abort_on_error=1"  # pytest would capture stderr
+    handlers = ":".join(f"handle_{name}=0" for name in fatal)
+    return {
+        **{name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "MONITEL"))},
+        "LD_PRELOAD": preloaded(),
+        "ASAN_OPTIONS": f"{report}:detect_leaks=0:allow_user_segv_handler=1:{handlers}",
+        "UBSAN_OPTIONS": f"{report}:print_stacktrace=1",
+        "PYTHONMALLOC": "malloc",  # each object is a block that the sanitizer knows
+        "MONITEL_REQUIRE_EXTENSIONS": "1",
+    }
+
+
+def execute(options: list[str]) -> tuple[int, bool]:
+    """Run pytest; return its status, and whether its output has a report of UndefinedBehaviorSanitizer."""
+    command = [str(PYTHON), "-m", "pytest", "-q", *options]
+    undefined = False
+    with subprocess.Popen(
+        command, env=environment(), cwd=TREE, stdout=subprocess.PIPE, text=True, errors="replace"
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            undefined = undefined or ": runtime error: " in line
+            sys.stdout.write(line)
+            sys.stdout.flush()
+    return process.returncode, undefined
+
+
+def reports() -> list[str]:
+    """Return the reports of AddressSanitizer about the code under test, and print all of them."""
+    found = [path.read_text(errors="replace") for path in sorted(REPORTS.iterdir())]
+    sys.stderr.write("\n".join(found))
+    return [each for each in found if not any(text in each for text in OF_THE_SYSTEM)]
+
+
+def failed_tests() -> list[str]:
+    """Return the tests that failed in the last run."""
+    path = TREE / ".pytest_cache" / "v" / "cache" / "lastfailed"
+    return [*json.loads(path.read_text("utf-8"))] if path.exists() else []
+
+
+def main(arguments: list[str]) -> int:
+    """Build, and run the tests. A report of a sanitizer fails the run, and so does a test that fails twice."""
+    build()
+    options = ["-n", "4", "--dist", "worksteal", "-m", MARKERS]
+    options += [f"--ignore={name}" for name in LEFT_OUT] + [f"--deselect={name}" for name in DESELECTED]
+    shutil.rmtree(REPORTS, ignore_errors=True)
+    REPORTS.mkdir()
+    status, undefined = execute([*options, *(arguments or TESTS)])
+    failed = failed_tests()
+    if status == 1 and not undefined and not reports() and 1 <= len(failed) <= MOST_FAILED:
+        print("\n".join(["once more, alone:", *failed]), flush=True)  # noqa: T201  a command
+        status, undefined = execute(["-n", "1", *failed])
+    return 1 if undefined or reports() else status
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

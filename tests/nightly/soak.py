@@ -1,0 +1,183 @@
+"""Minutes of random faults: accounts add up and match the arrivals, memory does not grow, and no thread remains.
+
+Then a thousand jobs are killed at random, and lose at most a moment.
+
+Not part of the test suite; run it with ``pytest tests/nightly/soak.py``. ``MONITEL_SOAK_SECONDS`` sets the
+duration of the faults in seconds, ``MONITEL_SOAK_KILLS`` the number of kills.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.nightly.kills.campaign import run_campaign
+from tests.support.inbox import Answer, Request
+from tests.support.receiver import partial_success
+from tests.support.spools import spooled
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.receiver import Receiver
+    from tests.support.scripts import Run, Terminate
+
+SECONDS = float(os.environ.get("MONITEL_SOAK_SECONDS", "110"))
+KILLS = int(os.environ.get("MONITEL_SOAK_KILLS", "1000"))
+SEED = 20261120
+
+TRAIN = """
+import gc, json, pathlib, random, resource, sys, threading, time
+import monitel, monitel_otlp
+from opentelemetry.metrics import Observation
+
+url, seconds, seed = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
+rng = random.Random(seed)
+threads = threading.active_count()
+pipeline = monitel_otlp.configure(endpoint=url, export_interval=0.2, spool_dir="spool", spans=True)
+pause = threading.Event()
+logged = {"windows": 0, "events": 0, "breaks": 0}
+
+def count(event):
+    logged["windows" if event.window else "events"] += 1
+
+def check():
+    for signal, each in pipeline.account().items():
+        found = each.delivered + each.on_disk + each.folded + each.lost + each.waiting
+        if each.recorded != found or min(each.waiting, each.on_disk, each.delivered) < 0:
+            logged["breaks"] += 1
+            print("the account does not add up:", signal, each, file=sys.stderr)
+
+def slow_sensor(_options):
+    if rng.random() < 0.1:
+        pause.wait(2.5)
+    return [Observation(1)]
+
+def remove_a_segment():
+    for segment in sorted(pathlib.Path("spool").rglob("*.spool"))[:1]:
+        segment.unlink(missing_ok=True)
+
+monitel.register_event_handler(count)
+stats = [monitel.Stat(f"stat.{n}", monitel.aggregation.TORCHS, 0.05) for n in range(20)]
+meter = pipeline.meter_provider.get_meter("mine")
+counter = meter.create_counter("mine")
+meter.create_observable_gauge("slow", [slow_sensor])
+
+def resident():
+    gc.collect()
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+begin, early, step = time.monotonic(), 0, 0
+while (elapsed := time.monotonic() - begin) < seconds:
+    monitel.set_step(step := step + 1)
+    with monitel.profiler.record_function("step"):
+        for stat in stats:
+            stat.add(rng.random())
+    counter.add(1)
+    if rng.random() < 0.2:
+        monitel.emit("event", number=logged["events"])
+    if rng.random() < 0.002:
+        remove_a_segment()
+    if step % 50 == 0:
+        check()
+    if not early and elapsed > seconds / 3:
+        early = resident()
+    pause.wait(0.005)
+late = resident()
+for _ in range(20_000):  # a burst before the exit
+    monitel.emit("event", number=logged["events"])
+began = time.monotonic()
+pipeline.shutdown()
+took = time.monotonic() - began
+check()
+account = {signal: {"recorded": each.recorded, "delivered": each.delivered, "on_disk": each.on_disk,
+                    "waiting": each.waiting, "dropped": dict(each.dropped)}
+           for signal, each in pipeline.account().items()}
+pause.wait(3)  # a sensor may still be asleep
+left = [each.name for each in threading.enumerate() if each.name.startswith("monitel")]
+print(json.dumps({**logged, "early": early, "late": late, "took": took, "account": account, "left": left}))
+"""
+
+FAULTS = (
+    Answer(503),
+    Answer(429, headers={"Retry-After": "0"}),
+    Answer(500),
+    Answer(400),
+    Answer(413),
+    Answer(fault="drop unread"),
+    Answer(fault="drop unanswered"),
+    Answer(fault="drop in answer"),
+    Answer(fault="drip"),
+    Answer(delay=0.1),
+)
+
+BLOCKED = """
+import ctypes
+pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="blocked", export_interval=3600.0)
+for number in range(10_000):
+    monitel.emit("blocked", number=number)
+print("ready", flush=True)
+ctypes.CDLL(None).system(b"exec sleep 15 >/dev/null 2>&1")  # in C: no Python handler runs
+"""
+
+
+def test_everything_is_accounted_for(receiver: Receiver, run: Run, tmp_path: Path) -> None:
+    """Each item is delivered, on disk, or dropped with a reason; delivered items are those that the backend decoded."""
+    rng = random.Random(SEED)
+
+    def fault(request: Request) -> Answer | None:
+        if rng.random() < 0.8:
+            return None
+        if rng.random() < 0.1:
+            return partial_success(request.signal, 1, "one too many")
+        return rng.choice(FAULTS)
+
+    receiver.rule(fault)
+    env = {"OTEL_EXPORTER_OTLP_TIMEOUT": "1"}
+    ended = run("-W", "ignore", "-c", TRAIN, receiver.url, SECONDS, SEED, env=env, timeout=SECONDS + 60)
+    report: dict[str, Any] = json.loads(ended.stdout)
+    assert 0 == report["breaks"]
+    account = report["account"]
+    assert report["windows"] == account["metrics"]["recorded"]
+    assert report["events"] == account["logs"]["recorded"]
+    assert report["windows"] > 20 * SECONDS
+    for signal_, each in account.items():
+        assert 0 == each["waiting"]
+        assert each["recorded"] == each["delivered"] + each["on_disk"] + sum(each["dropped"].values()), signal_
+        assert not {"unaccounted", "encoding", "exit"} & each["dropped"].keys(), (signal_, each)
+    received = {record.attributes["number"] for record in receiver.records("event")}
+    missing = set(range(report["events"])) - received
+    logs = account["logs"]
+    assert logs["delivered"] <= len(received)
+    assert len(missing) <= logs["on_disk"] + sum(logs["dropped"].values())
+    assert logs["on_disk"] == len(spooled(tmp_path / "spool")[1])
+    assert report["took"] < 3.0
+    assert report["late"] - report["early"] < 20 << 20, report
+    assert [] == report["left"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the C handler for SIGTERM needs Linux")
+def test_sigterm_inside_c_loses_nothing(receiver: Receiver, terminate: Terminate, tmp_path: Path) -> None:
+    """With the main thread inside C and a backend that fails at random, 10,000 events are delivered or on disk."""
+    rng = random.Random(SEED)
+    receiver.rule(lambda _request: rng.choice([None, None, Answer(503), Answer(fault="drip")]))
+    terminate(BLOCKED, receiver.url, within=10)
+    received = {record.attributes["number"] for record in receiver.records("blocked")}
+    stored = spooled(tmp_path / "blocked")[1]
+    assert 10_000 <= len(received) + len(stored)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a black box needs Linux")
+def test_killed_jobs_lose_at_most_a_moment(own_boxes: Path) -> None:
+    """Its samples that are older than 1.5 s at SIGKILL, and each of its events, arrive once: see ``black_box/fuzz``."""
+    own_boxes.mkdir(mode=0o700)
+    outcome = run_campaign(own_boxes, SEED, KILLS, MONITEL_RUN_EVENTS="0")
+    sys.stdout.write(f"{outcome}\n")  # -rP prints it
+    assert "" == "\n".join(outcome.problems)
+    assert outcome.kills >= KILLS
+    assert outcome.reported > KILLS // 2

@@ -1,0 +1,82 @@
+"""Workers that torchrun starts again: their ledger continues, and that of another job does not."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import pytest
+from tests.support.scripts import write_script
+
+from monitel_otlp.ledger.reading import read_runs
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.scripts import Run
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed"),
+]
+
+TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1", "--monitor-interval", "0.1")
+DEFAULT_ID = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0")  # the run id is "none"
+
+#: Both ranks fail in their first attempt, at step 8, and resume at step 4.
+JOB = """\
+from monitel_otlp.ledger import run_ledger
+run_ledger.HEARTBEAT = 0.03
+monitel_otlp.configure(spool_dir="spool")
+attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+for step in range(4 * attempt, 12):
+    monitel.set_step(step)
+    time.sleep(0.05)
+    if step == 8 and not attempt:
+        sys.exit(7)
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "runs"),
+    [(DEFAULT_ID, [2, 2]), (("--rdzv-id", "run-7", *DEFAULT_ID), [4])],
+    ids=["default id", "id"],
+)
+def test_restarted_workers_continue_the_run(
+    arguments: tuple[str, ...], runs: list[int], run: Run, tmp_path: Path
+) -> None:
+    """Restarts by one agent are attempts of one run. Two jobs are two runs, unless they have the same id."""
+    path = write_script(tmp_path, JOB)
+    run(*TORCHRUN, *arguments, path, timeout=120)
+    run(*TORCHRUN, *arguments, path, timeout=120)
+    found, problems = read_runs(tmp_path / "spool")
+    assert ([], runs) == (problems, [each.attempts for each in found])
+    for each in found:
+        assert sum(each.activities.values()) == each.elapsed_ns == each.last_ns - each.start_ns
+        jobs = each.attempts // 2
+        # Steps 4 to 8 of the first attempt; with one id also all steps of the first job, at the restart from step 0.
+        assert (0.25 if jobs == 1 else 0.25 + 0.6 + 0.25) == pytest.approx(each.activities["lost"] / 1e9, rel=0.3)
+        assert 0.6 == pytest.approx(each.activities["step"] / 1e9, rel=0.3)
+        assert each.activities["down"] > 0
+
+
+#: Prints the run id that torchrun would pass to its workers, for each command line.
+PRINT_RUN_IDS = """\
+import sys
+from torch.distributed import run
+run.elastic_launch = lambda config, entrypoint: lambda *arguments: print(config.run_id)
+for arguments in sys.argv[1:]:
+    run.main([*arguments.split(), "train.py"])
+"""
+
+
+def test_rdzv_id_is_ignored_on_one_node_without_an_address(run: Run) -> None:
+    """A random one replaces it, as the table in the documentation says."""
+    heeded = ["--nnodes 2", "--master-port 29500", "--rdzv-endpoint localhost:29500"]
+    ignored = ["", "--standalone"]
+    commands = [f"{where} {which}" for where in (*heeded, *ignored) for which in ("--rdzv-id run-7", "")]
+    ids = run("-c", PRINT_RUN_IDS, *commands, timeout=120).stdout.split()
+    given = 2 * len(heeded)
+    assert ["run-7", "none"] * len(heeded) == ids[:given]
+    assert 2 * len(ignored) == len({UUID(each) for each in ids[given:]})

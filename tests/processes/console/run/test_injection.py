@@ -1,0 +1,291 @@
+"""The sitecustomize module of ``monitel run``: every Python on the path works as without it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.unit.console.run.job import RUN, both, check_same, outcome
+
+from monitel_otlp.run.environment import INJECTED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FOLDER = Path(INJECTED)
+PYENV = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+OTHERS = sorted({str(path) for path in [*PYENV.glob("*/bin/python"), Path("/usr/bin/python3")] if path.exists()})
+
+#: Prints everything that a program can see of sitecustomize.
+SEEN = """\
+import sys
+print(sys.path, [type(finder).__name__ for finder in sys.meta_path if "Watch" not in repr(finder)])
+print("sitecustomize" in sys.modules and sys.modules["sitecustomize"].__file__)
+try:
+    import sitecustomize
+    print(sitecustomize.__file__)
+except ImportError as error:
+    print("none")
+"""
+#: Prints if the process has been recorded, for a module that only looks like torch.
+RECORDED = """\
+import os, sys
+{module}
+print("monitel_otlp.configuration" in sys.modules, flush=True)
+"""
+
+
+@pytest.fixture(autouse=True)
+def like_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A package that has only the name of torch, which is fast to import; and a spool outside of the folder."""
+    folder = tmp_path / "packages"
+    for name in ("torch", "torch/utils", "torch/distributed"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "__init__.py").write_text("")
+    for name in ("torch/utils/collect_env", "torch/distributed/run", "torch/distributed/worker"):
+        (folder / f"{name}.py").write_text(RECORDED.format(module="import torch"))
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.setenv("MONITEL_SPOOL_DIR", str(tmp_path / "spool"))
+    monkeypatch.setenv("MONITEL_BLACK_BOX", "0")
+    yield folder
+    assert not (tmp_path / "monitel-runs").exists()
+
+
+@pytest.mark.parametrize("python", [sys.executable, *OTHERS])
+def test_other_interpreters_print_nothing(python: str) -> None:
+    """Neither do interpreters without monitel that import a torch, nor those that are too old for monitel."""
+    ended = check_same([python, "-c", f"{SEEN}import torch"], env={**os.environ, "OTEL_SDK_DISABLED": "true"})
+    assert (0, "") == (ended.status, ended.stderr)
+
+
+@pytest.mark.parametrize("option", ["-S", "-I", "-E", "-v"])
+def test_options_of_the_interpreter(option: str) -> None:
+    """A Python that ignores the variable, or loads no sitecustomize, works, and is not recorded."""
+    ended = outcome([*RUN, sys.executable, option, "-c", "import sys; print('torch' in sys.modules)"])
+    assert (0, "False\n") == (ended.status, ended.stdout)
+    assert option == "-v" or not ended.stderr
+
+
+@pytest.mark.parametrize("value", [None, "", "a", "a:b", ":a", "a:", ":", "a::b", f"{INJECTED}:a"])
+def test_search_path_is_that_of_the_user(value: str | None) -> None:
+    """``sys.path`` is the same with each form of PYTHONPATH, also in processes that the program starts."""
+    environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
+    if value is not None:
+        environment["PYTHONPATH"] = value
+    again = f"{SEEN}\nimport subprocess\nsubprocess.run([sys.executable, '-c', {SEEN!r}])"
+    if value == f"{INJECTED}:a":  # a user who does that by hand has it without run, too
+        ended = outcome([*RUN, sys.executable, "-c", again], env=environment)
+        assert INJECTED not in ended.stdout
+    else:
+        check_same([sys.executable, "-c", again], env=environment)
+
+
+def test_variable_does_not_grow() -> None:
+    """Each process of a chain has the same PYTHONPATH."""
+    script = (
+        "import os, subprocess, sys\nprint(os.environ['PYTHONPATH'], flush=True)\n"
+        "if sys.argv[2:]: subprocess.run([sys.executable, '-c', sys.argv[1], *sys.argv[1:-1]])"
+    )
+    lines = outcome([*RUN, sys.executable, "-c", script, script, "1", "2", "3"]).stdout.splitlines()
+    assert [f"{INJECTED}:{os.environ['PYTHONPATH']}"] * 4 == lines
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "print('theirs')\nimport sys\nsys.custom = 1\n",
+        "raise ValueError('theirs')\n",
+        "import no_such_module\n",
+        "raise ImportError('theirs')\n",
+        "import torch\nprint('imported')\n",
+        "syntax error\n",
+    ],
+)
+def test_sitecustomize_of_the_user_is_loaded(like_torch: Path, content: str) -> None:
+    """Once, with the same effects and error messages."""
+    (like_torch / "sitecustomize.py").write_text(content)
+    script = "import sys; print(getattr(sys, 'custom', None), 'torch' in sys.modules)\n" + SEEN
+    isolated = (RUN[0], "-I", *RUN[1:])  # else run itself, which is a Python program, loads it as well
+    without, with_run = (outcome([*prefix, sys.executable, "-c", script]) for prefix in ((), isolated))
+    assert (without.status, without.stderr) == (with_run.status, with_run.stderr)
+    if "torch" not in content:  # else further finders are added
+        assert without.stdout == with_run.stdout
+
+
+def test_usercustomize_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python loads it after sitecustomize."""
+    import site
+
+    if not site.ENABLE_USER_SITE and sys.prefix == sys.base_prefix:
+        pytest.skip("the user's site is disabled")
+    (tmp_path / "packages/usercustomize.py").write_text("print('user')\n")
+    check_same([OTHERS[0] if OTHERS else sys.executable, "-c", SEEN])
+
+
+def recorded(script: str) -> list[bool]:
+    """Run a script with ``monitel run``; return what each process prints: if it has been recorded."""
+    ended = outcome([*RUN, sys.executable, "-c", script], env={**os.environ, "OTEL_SDK_DISABLED": "true"})
+    assert (0, "") == (ended.status, ended.stderr)
+    return [text == "True" for text in ended.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("module", ["import torch", "import monitel", "from torch import utils"])
+def test_program_is_recorded(module: str) -> None:
+    """Once it imports one of the two modules."""
+    assert [True] == recorded(RECORDED.format(module=module))
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        *("", "import json", "import monitel_otlp"),
+        "import importlib.util; importlib.util.find_spec('torch'); importlib.util.find_spec('monitel')",
+    ],
+)
+def test_program_without_these_modules_is_not_recorded(module: str) -> None:
+    """Nothing is imported for it, and a search for a module does not import it."""
+    assert [False] == recorded(RECORDED.format(module=module))
+
+
+def test_module_is_as_without(like_torch: Path) -> None:
+    """Its loader and its specification have no trace of the hook, and the hook is gone."""
+    script = (
+        "import sys, torch, importlib.util\n"
+        "print(type(torch.__loader__).__name__, vars(torch.__loader__) == vars(torch.__spec__.loader))\n"
+        "print('exec_module' in vars(torch.__loader__), torch.__spec__.origin, torch.__path__)\n"
+        "import monitel\n"
+        "print([each for each in sys.meta_path if 'Watch' in repr(each)], importlib.util.find_spec('torch').name)\n"
+    )
+    ended = check_same([sys.executable, "-c", script])
+    assert "[]" in ended.stdout
+
+
+def test_failed_import_is_that_of_the_program(like_torch: Path) -> None:
+    """The exception is the same, and a later import works."""
+    (like_torch / "torch/__init__.py").write_text(
+        "import os\nif 'OK' not in os.environ: raise ImportError('no CUDA')\n"
+    )
+    script = "import os\ntry:\n    import torch\nexcept ImportError as error: print(error)\nos.environ['OK'] = '1'\n"
+    without, with_run = both([sys.executable, "-c", script + RECORDED.format(module="import torch")])
+    assert ("no CUDA\nFalse\n", "no CUDA\nTrue\n") == (without.stdout, with_run.stdout)
+
+
+AGAIN = RECORDED.format(module="import torch")
+CHILD = "import subprocess\nsubprocess.run([sys.executable, *{arguments!r}], check=True, env={{**os.environ, {env}}})\n"
+TOOL, RANK, LOCAL_RANK = (
+    CHILD.format(arguments=["-c", AGAIN], env=env) for env in ("", "'RANK': '1'", "'LOCAL_RANK': '1'")
+)
+REPLACED = f"if not sys.argv[1:]: os.execv(sys.executable, [sys.executable, '-c', {AGAIN!r}, 'x'])"
+SPAWNING = """\
+import multiprocessing, os, sys, torch
+def work(): print("monitel_otlp.configuration" in sys.modules, flush=True)
+if __name__ == "__main__":
+    process = multiprocessing.get_context(sys.argv[1]).Process(target=work)
+    process.start(); process.join(); work()
+"""
+#: Arguments of Python, and for each process that it becomes, if it is recorded.
+ROLES: dict[str, tuple[list[str], list[bool]]] = {
+    "tool of a program": (["-c", AGAIN + TOOL], [True, False]),
+    "rank that a program starts": (["-c", AGAIN + RANK], [True, True]),
+    "rank that Lightning starts": (["-c", AGAIN + LOCAL_RANK], [True, True]),
+    "exec": (["-c", f"{AGAIN}{REPLACED}"], [True, True]),
+    "run in a program": (
+        ["-c", f"{AGAIN}import subprocess\nsubprocess.run([*{RUN!r}, sys.executable, '-c', {AGAIN!r}])"],
+        [True, True],
+    ),
+    "launcher as a module": (["-m", "torch.distributed.run"], [False, True]),
+    "launcher as a script": (["packages/torchrun"], [False, True]),
+    "rank as a module": (["-m", "torch.distributed.worker"], [True]),
+    "spawned child": (["spawning.py", "spawn"], [False, True]),
+    "child of a server": (["spawning.py", "forkserver"], [False, True]),
+    "worker of the compiler": (["packages/torch/_inductor/compile_worker/__main__.py", "--x"], [False]),
+    "tool of torch": (["-m", "torch.utils.collect_env"], [False]),
+    "warnings that are errors": (["-W", "error", "-c", AGAIN], [True]),
+}
+DRIVER = """\
+import json, subprocess, sys
+commands = json.loads(sys.argv[1])
+pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+ended = [subprocess.Popen([sys.executable, *each], **pipes) for each in commands]
+print(json.dumps([each.communicate() for each in ended]))
+"""
+
+
+def test_roles_of_processes(like_torch: Path) -> None:
+    """Programs and ranks are recorded; launchers, tools, and workers of multiprocessing and of the compiler are not."""
+    (like_torch / "torch/distributed/run.py").write_text(AGAIN + RANK)
+    (like_torch / "torchrun").write_text(AGAIN + RANK)
+    worker = like_torch / "torch/_inductor/compile_worker"
+    worker.mkdir(parents=True)
+    (worker / "__main__.py").write_text(AGAIN)
+    Path("spawning.py").write_text(SPAWNING)
+    commands = json.dumps([command for command, _ in ROLES.values()])
+    ended = outcome([*RUN, sys.executable, "-c", DRIVER, commands], env={**os.environ, "OTEL_SDK_DISABLED": "true"})
+    assert 0 == ended.status, ended.stderr
+    printed = dict(zip(ROLES, json.loads(ended.stdout), strict=True))
+    expected = {name: ["".join(f"{each}\n" for each in recorded), ""] for name, (_, recorded) in ROLES.items()}
+    assert expected == printed
+
+
+@pytest.mark.parametrize("form", ["script", "module", "input", "folder"])
+def test_forms_of_programs(tmp_path: Path, form: str) -> None:
+    """Scripts, modules, input, and folders with ``__main__.py``, with their arguments and search paths."""
+    text = RECORDED.format(module="import torch") + "print(sys.argv, __name__, sys.path[0])\n"
+    (tmp_path / "train").mkdir()
+    for name in ("train.py", "train/__main__.py"):
+        (tmp_path / name).write_text(text)
+    command = {"script": ["train.py"], "module": ["-m", "train"], "input": ["-"], "folder": ["train"]}[form]
+    without, with_run = both([sys.executable, *command, "a"], text)
+    assert without.stdout.replace("False", "True", 1) == with_run.stdout
+    assert (0, "") == (with_run.status, with_run.stderr)
+
+
+def test_damaged_installation_is_not_noticed(like_torch: Path) -> None:
+    """The program runs, and nothing is printed."""
+    (like_torch / "monitel_otlp").mkdir()
+    (like_torch / "monitel_otlp/__init__.py").write_text("raise RuntimeError('damaged')\n")
+    script = [sys.executable, "-c", "import torch; print('works')"]
+    environment = {**os.environ, "PYTHONPATH": f"{INJECTED}:{like_torch}", "MONITEL_RUN_FOLDER": "/nowhere"}
+    ended = outcome(script, env=environment)
+    assert (0, "works\n", "") == (ended.status, ended.stdout, ended.stderr + ended.summary)
+
+
+@pytest.mark.parametrize("value", ["/nowhere", "relative", "/etc/passwd", "a\tb", "/" + "x" * 5000])
+def test_folder_of_the_run_that_is_gone(value: str, tmp_path: Path) -> None:
+    """A daemon that outlives the command works, and prints no error."""
+    script = "import torch, monitel; monitel.emit('x'); print('works')"
+    environment = {**os.environ, "PYTHONPATH": f"{INJECTED}:{os.environ['PYTHONPATH']}", "MONITEL_RUN_FOLDER": value}
+    ended = outcome([sys.executable, "-c", script], env=environment)
+    assert (0, "works\n", "") == (ended.status, ended.stdout, ended.stderr)
+
+
+def test_file_is_read_by_old_pythons() -> None:
+    """The file has no text that Python 2 refuses; its other tests run it there."""
+    text = (FOLDER / "sitecustomize.py").read_bytes()
+    text.decode("ascii")
+    assert [b"sitecustomize.py"] == [path.name.encode() for path in FOLDER.glob("*.py")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "module"),
+    [
+        (["-m", "torch.utils.bottleneck"], "torch.utils.bottleneck"),
+        (["-X", "dev", "-m", "train"], "train"),
+        (["train.py", "-m", "torch.model"], ""),
+        (["-c", "pass", "-m", "torch.model"], ""),
+        (["-u", "train.py"], ""),
+        (["-m"], ""),
+        ([], ""),
+    ],
+)
+def test_module_is_that_of_the_interpreter(arguments: list[str], module: str) -> None:
+    """An option of the program with the same name is not."""
+    source = (FOLDER / "sitecustomize.py").read_text("utf-8")
+    functions = source[source.index("def _module_of") : source.index("def _is_recorded")]
+    found: dict[str, Any] = {}
+    exec(functions, found)  # importing the module changes the path
+    assert module == found["_module_of"](arguments)

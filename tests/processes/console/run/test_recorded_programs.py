@@ -1,0 +1,265 @@
+"""Programs that ``monitel run`` records: their telemetry, the events of the attempt, killed processes, the summary."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.support.checks import in_time, limit
+from tests.support.hostile import url_of
+from tests.support.spools import folders, spooled
+from tests.unit.console.run.job import RUN, both, outcome, running
+
+if TYPE_CHECKING:
+    import socket
+
+    from tests.support.receiver import Receiver
+    from tests.unit.console.run.job import Outcome
+
+LOSS = """\
+import os, signal, sys, time
+import monitel
+for step in range(5):
+    monitel.set_step(step)
+    monitel.stat("loss", [monitel.COUNT], 60.0).add(step)
+monitel.emit("epoch")
+print("trained", flush=True)
+"""
+KILLED = f"{LOSS}time.sleep(1.5)\nos.kill(os.getpid(), signal.SIGKILL)\n"
+
+
+@pytest.fixture(autouse=True)
+def run_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let programs emit ``run.started`` and ``run.ended``."""
+    monkeypatch.delenv("MONITEL_RUN_EVENTS")
+
+
+def record(receiver: Receiver, script: str, *options: str, env: dict[str, str] | None = None) -> Outcome:
+    """Run a script with ``monitel run``, with the receiver as the endpoint."""
+    Path("train.py").write_text(script)
+    command = [
+        *RUN[:-1],
+        "--endpoint",
+        receiver.url,
+        *options,
+        "--",
+        sys.executable,
+        "train.py",
+        "--token",
+        "hf_secret",
+    ]
+    return outcome(command, env={**os.environ, **(env or {})})
+
+
+def test_program_is_exported_without_code(receiver: Receiver) -> None:
+    """All its items arrive once, with the service name of the option; nothing but the summary is printed."""
+    ended = record(receiver, LOSS, "--service-name", "job")
+    assert (0, "trained\n", "") == (ended.status, ended.stdout, ended.stderr)
+    assert ["run.started", "epoch", "run.ended", "attempt.started", "attempt.ended"] == receiver.record_names()
+    assert 5 == receiver.values("loss.count")[-1]
+    resources = [each.resource for each in receiver.all_points()] + [each.resource for each in receiver.records()]
+    assert {"job"} == {each["service.name"] for each in resources}
+    assert "steps" in ended.summary
+    assert not Path("monitel-runs").exists()
+
+
+def test_events_of_the_attempt(receiver: Receiver, tmp_path: Path) -> None:
+    """Both events have the program and its script, but no other argument; also the commit, and the end."""
+    git = ("git", "-c", "user.name=a", "-c", "user.email=b")
+    for arguments in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "first"]):
+        subprocess.run([*git, *arguments], check=True)
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    record(receiver, "raise SystemExit(3)")
+    started, ended = receiver.records()
+    name = Path(sys.executable).name
+    assert {"run.command": f"{name} train.py", "run.git.commit": commit, "run.git.dirty": False} == started.attributes
+    assert {"run.command": f"{name} train.py", "process.exit.code": 3} == {
+        key: value for key, value in ended.attributes.items() if key != "run.duration"
+    }
+    assert 0 < ended.attributes["run.duration"] < 60
+    assert (9, 17) == (started.severity, ended.severity)
+    assert not any(b"hf_secret" in request.body for request in receiver.requests)
+    Path("tracked").write_text("")
+    subprocess.run([*git, "add", "tracked"], check=True)
+    record(receiver, "")
+    assert receiver.records()[2].attributes["run.git.dirty"] is True
+
+
+def test_killed_program(receiver: Receiver) -> None:
+    """Items that are older than a second arrive once, and so does one event of the death."""
+    ended = record(receiver, KILLED)
+    assert -9 == ended.status
+    names = receiver.record_names()
+    assert ["run.started", "epoch", "process.died", "attempt.started", "attempt.ended"] == names
+    assert 5 == receiver.values("loss.count")[-1]
+    died, last = receiver.records()[2], receiver.records()[-1]
+    assert ("SIGKILL", "parent", 4) == (
+        died.attributes["process.exit.signal"],
+        died.attributes["process.exit.time.source"],
+        died.attributes["training.step"],
+    )
+    assert ("SIGKILL", "killed by SIGKILL", died.attributes["process.pid"]) == (
+        last.attributes["process.exit.signal"],
+        last.attributes["attempt.first_death"],
+        last.attributes["attempt.first_death.pid"],
+    )
+    assert "killed by SIGKILL" in ended.summary
+    assert [] == folders(Path("monitel-runs")) if Path("monitel-runs").exists() else True
+
+
+RANKS = """\
+import os, subprocess, sys, time
+code = "import os, signal, time, monitel\\nmonitel.set_step(1)\\ntime.sleep(float(os.environ['RANK']))\\n"
+code += "os.kill(os.getpid(), [signal.SIGUSR1, signal.SIGKILL][os.environ['RANK'] == '0'])"
+ranks = [subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "RANK": str(rank)}) for rank in (1, 0)]
+for rank in ranks:
+    rank.wait()
+raise SystemExit(1)
+"""
+
+
+def test_first_dead_rank_is_named(receiver: Receiver) -> None:
+    """Its parent has taken the status; the system still shows it."""
+    ended = record(receiver, RANKS)
+    last = receiver.records()[-1]
+    assert (1, 0, "killed by SIGKILL") == (
+        last.attributes["process.exit.code"],
+        last.attributes["attempt.first_death.rank"],
+        last.attributes["attempt.first_death"],
+    )
+    died = [each.attributes for each in receiver.records() if each.name == "process.died"]
+    assert {"SIGKILL", "SIGUSR1"} == {each["process.exit.signal"] for each in died}
+    assert 1 == ended.status
+
+
+OWN = """\
+import sys
+import monitel
+monitel.emit("early")
+import monitel_otlp
+{delay}
+pipeline = monitel_otlp.configure(endpoint=sys.argv[-1], service_name="mine", spool_dir="own")
+loss = monitel.stat("loss", [monitel.COUNT], 60.0)
+loss.add(1)
+monitel.emit("late")
+{end}
+"""
+
+
+@pytest.mark.parametrize("delay", ["", "from threading import Event; Event().wait(1.5)"])
+@pytest.mark.parametrize("endpoint", [False, True])
+def test_pipeline_of_the_program_wins(receiver: Receiver, delay: str, endpoint: bool) -> None:
+    """Every item is exported once, by the pipeline of the program; the other one leaves no trace."""
+    Path("train.py").write_text(OWN.format(delay=delay, end=""))
+    options = ["--endpoint", receiver.url, "--service-name", "other"] if endpoint else []
+    ended = outcome([*RUN[:-1], *options, "--", sys.executable, "train.py", receiver.url])
+    assert (0, "") == (ended.status, ended.stderr)
+    mine = [each.name for each in receiver.records() if each.resource["service.name"] == "mine"]
+    assert ["early", "late", "run.ended", "run.started"] == sorted(mine)
+    assert {"mine"} == {each.resource["service.name"] for each in receiver.all_points()}
+    assert 1 == receiver.values("loss.count")[-1]
+    others = [each.name for each in receiver.records() if each.resource["service.name"] != "mine"]
+    assert (["attempt.started", "attempt.ended"] if endpoint else []) == others
+    if not endpoint:  # only the events of the attempt are on disk
+        assert ["attempt.started", "attempt.ended"] == spooled(Path("monitel-runs"))[1]
+
+
+def test_pipeline_of_the_program_that_comes_late(receiver: Receiver) -> None:
+    """After the first requests no item is lost, and none arrives twice; the run goes on."""
+    delay = "from threading import Event; Event().wait(1.5)"
+    Path("train.py").write_text(OWN.format(delay=delay, end=""))
+    command = [*RUN[:-1], "--endpoint", receiver.url, "--", sys.executable, "train.py", receiver.url]
+    ended = outcome(command, env={**os.environ, "OTEL_METRIC_EXPORT_INTERVAL": "100"})
+    assert (0, "") == (ended.status, ended.stderr)
+    names = [name for name in receiver.record_names() if not name.startswith("attempt.")]
+    assert ["early", "late", "run.ended", "run.started"] == sorted(names)
+    assert 1 == receiver.values("loss.count")[-1]
+
+
+EXPORTER = """\
+import sys
+import monitel
+from opentelemetry import metrics
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+from opentelemetry.sdk.resources import Resource
+import monitel_otlp
+exporter = monitel_otlp.MetricExporter(endpoint=sys.argv[-1], spool_dir="own")
+reader = PeriodicExportingMetricReader(exporter, 3_600_000)
+provider = MeterProvider([reader], Resource.create({"service.name": "mine"}))
+metrics.set_meter_provider(provider)
+monitel.stat("loss", [monitel.COUNT], 60.0).add(1)
+monitel.flush()
+assert metrics.get_meter_provider() is provider
+"""
+
+
+@pytest.mark.invalid_output("the resource belongs to the application", "resource.distro")
+def test_exporter_of_the_program_wins(receiver: Receiver) -> None:
+    """Windows arrive once, and the program can set its providers."""
+    Path("train.py").write_text(EXPORTER)
+    ended = outcome([*RUN, sys.executable, "train.py", receiver.url])
+    assert (0, "") == (ended.status, ended.stderr)
+    points = receiver.points("loss.count")
+    assert ({"mine"}, 1) == ({each.resource["service.name"] for each in points}, points[-1].value)
+    assert not any(counts for counts, _ in [spooled(Path("monitel-runs"))])
+
+
+def test_program_without_an_endpoint_is_on_disk() -> None:
+    """The summary names the folder, and the program prints what it prints without."""
+    Path("train.py").write_text(LOSS)
+    ended = outcome([*RUN, sys.executable, "train.py"])
+    assert (0, "trained\n", "") == (ended.status, ended.stdout, ended.stderr)
+    values, names = spooled(Path("monitel-runs"))
+    assert (5, {"run.started", "epoch", "run.ended", "attempt.started", "attempt.ended"}) == (values[-1], {*names})
+    assert "monitel replay" in ended.summary
+
+
+def test_working_directory_that_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the program, which is killed then: all its telemetry is below the home folder."""
+    (gone := tmp_path / "gone").mkdir()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    script = f"import os, shutil\nshutil.rmtree({str(gone)!r})\n{KILLED}"
+    ended = outcome([*RUN, sys.executable, "-c", script], cwd=gone)
+    assert (-9, "trained\n", "") == (ended.status, ended.stdout, ended.stderr)
+    values, names = spooled(tmp_path / "state")
+    assert (5, {"run.started", "epoch", "process.died", "attempt.started", "attempt.ended"}) == (values[-1], {*names})
+    assert "could not be finished" not in ended.summary
+
+
+def test_switched_off() -> None:
+    """OTEL_SDK_DISABLED leaves nothing of the program on disk."""
+    Path("train.py").write_text(LOSS)
+    without, with_run = both([sys.executable, "train.py"], env={**os.environ, "OTEL_SDK_DISABLED": "true"})
+    assert (without.status, without.stdout, without.stderr) == (with_run.status, with_run.stdout, with_run.stderr)
+    assert not Path("monitel-runs").exists()
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_end_is_not_delayed_by_a_backend_that_hangs(blackhole: socket.socket, interrupted: bool) -> None:
+    """The rest stays on disk after some seconds, or at once after Ctrl-C, and the status is that of the command."""
+    Path("train.py").write_text(f"{LOSS}sys.stdout.close()\nos.close(1)\nraise SystemExit(7)\n")
+    environment = {**os.environ, "MONITEL_SPOOL_DIR": "spool", "OTEL_EXPORTER_OTLP_ENDPOINT": url_of(blackhole)}
+    with running([*RUN, sys.executable, "train.py"], env=environment) as process, in_time(2 + 5 + 3):
+        assert process.stderr is not None
+        lines = iter(process.stderr.readline, "")
+        assert (
+            "monitel: delivering the remaining telemetry; Ctrl-C stops the delivery, and the rest stays on disk\n"
+            in lines
+        )
+        if interrupted:
+            began = time.monotonic()
+            os.killpg(process.pid, signal.SIGINT)
+        assert 7 == process.wait(60)
+        if interrupted:
+            assert time.monotonic() - began < limit(2)
+            assert "stopped; telemetry that is not delivered stays on disk" in process.stderr.read()
+    assert ["epoch", "run.ended", "run.started"] == sorted(
+        name for name in spooled(Path("spool"))[1] if not name.startswith("attempt.")
+    )

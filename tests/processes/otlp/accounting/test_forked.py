@@ -1,0 +1,112 @@
+"""Accounts of forked children: each starts at zero and counts from the first item, of any kind and in any thread."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.support.receiver import Receiver
+    from tests.support.scripts import Run
+
+CHILD = """\
+import json
+pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=3600, spans=True,
+                                  span_budget=1, logging_level="WARNING")
+monitel.emit("parent")
+def account(signal):
+    found = pipeline.account()[signal]
+    return [found.recorded, found.delivered, found.folded, dict(found.dropped)]
+"""
+
+
+def test_forked_child_starts_at_zero(receiver: Receiver, train: Run) -> None:
+    """Parent and child count only their own items."""
+    script = """\
+if os.fork() == 0:
+    assert account("logs") == [0, 0, 0, {}], account("logs")
+    monitel.emit("child")
+    assert pipeline.shutdown()
+    assert account("logs") == [1, 1, 0, {}], account("logs")
+    os._exit(0)
+assert 0 == os.wait()[1]
+assert pipeline.shutdown()
+assert account("logs") == [1, 1, 0, {}], account("logs")
+"""
+    train(CHILD + script, receiver.url)
+    assert {"parent", "child"} == {record.name for record in receiver.records()}
+
+
+def test_first_item_of_a_forked_child_is_counted(receiver: Receiver, train: Run) -> None:
+    """The first item may be a log record, or a range that is folded while its outer range still runs."""
+    script = """\
+import logging
+from monitel.profiler import record_function
+if os.fork() == 0:
+    logging.warning("child")
+    pipeline.shutdown()
+    assert account("logs")[:2] == [1, 1], account("logs")
+    os._exit(0)
+assert 0 == os.wait()[1]
+if os.fork() == 0:
+    outer = record_function("outer")
+    outer.__enter__()
+    with record_function("inner"):
+        pass
+    pipeline.shutdown()
+    assert account("traces") == [2, 1, 1, {}], account("traces")
+    os._exit(0)
+assert 0 == os.wait()[1]
+"""
+    train(CHILD + script, receiver.url)
+    assert ["child"] == [record.body for record in receiver.records() if record.scope == "root"]
+
+
+def test_threads_of_a_forked_child_share_one_account(receiver: Receiver, train: Run) -> None:
+    """Threads that record the child's first items concurrently create one engine."""
+    script = """\
+import threading
+sys.setswitchinterval(1e-6)
+for _ in range(5):
+    if os.fork() == 0:
+        barrier = threading.Barrier(4)
+        def emit():
+            barrier.wait()
+            for _ in range(5):
+                monitel.emit("child")
+        threads = [threading.Thread(target=emit) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        complete = pipeline.shutdown(10)
+        assert (complete, account("logs")) == (True, [20, 20, 0, {}]), account("logs")
+        os._exit(0)
+    assert 0 == os.wait()[1]
+"""
+    train(CHILD + script, receiver.url)
+    assert 100 == len([record for record in receiver.records() if record.name == "child"])
+
+
+def test_items_of_a_data_loader_worker_are_dropped(receiver: Receiver, train: Run) -> None:
+    """Windows, events, log records and ranges, including folded ones, are counted with the reason ``worker``."""
+    script = """\
+import logging, types
+from monitel.profiler import record_function
+if os.fork() == 0:
+    sys.modules["torch.utils.data"] = types.SimpleNamespace(get_worker_info=lambda: object())
+    loss = Stat("loss", [COUNT], 60.0)
+    loss.add(1)
+    loss.flush()
+    monitel.emit("event")
+    logging.error("record")
+    for _ in range(3):
+        with record_function("range"):
+            pass
+    assert not pipeline.shutdown()
+    found = [account(signal) for signal in ("metrics", "logs", "traces")]
+    assert found == [[each, 0, 0, {"worker": each}] for each in (1, 2, 3)], found
+    os._exit(0)
+assert 0 == os.wait()[1]
+"""
+    train(CHILD + script, receiver.url)
+    assert ["parent"] == receiver.record_names()

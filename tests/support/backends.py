@@ -1,0 +1,123 @@
+"""Fixtures: backends, and pipelines whose accounts are checked at the end of each test."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.support import inbox
+from tests.support.hostile import refusing_url, url_of
+from tests.support.inbox import DEADLINE
+from tests.support.pipelines import check_accounts
+from tests.support.receiver import Receiver
+from tests.support.validity.requests import assert_valid
+
+import monitel_otlp
+from monitel_otlp import Pipeline
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.support.grpc_receiver import GrpcReceiver
+    from tests.support.pipelines import Start
+
+_made: list[Pipeline] = []  # in this test
+
+_initialize = Pipeline.__init__
+
+
+def _keep(self: Pipeline, *arguments: Any, **options: Any) -> None:
+    _initialize(self, *arguments, **options)
+    _made.append(self)
+
+
+Pipeline.__init__ = _keep  # type: ignore[method-assign]
+
+
+@pytest.fixture(autouse=True)
+def accounts_add_up(fresh_state: None) -> Iterator[None]:  # noqa: ARG001  what is left is checked afterwards
+    """Check the account of every pipeline that the test made, at its end: nothing may vanish."""
+    _made.clear()
+    yield
+    if not _made:
+        return
+    running = [each for each in _made if not each._over.is_set()]
+    for pipeline in _made:
+        check_accounts(pipeline)
+        pipeline.shutdown()
+        check_accounts(pipeline)
+        assert {0} == {each.waiting for each in pipeline.account().values()}
+    _made.clear()
+    _forget_series()
+    assert not running, f"the test leaves {len(running)} running pipelines"
+
+
+def _forget_series() -> None:
+    """Forget what pipelines have sent: with a manual clock, counters of several tests have one start."""
+    sys.modules["monitel_otlp.metrics.rising_sums"]._last_sent.clear()
+    sys.modules["monitel_otlp.metrics.start_points"]._latest.clear()  # clocks of tests run ahead
+
+
+@pytest.fixture(autouse=True)
+def valid_output(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Check everything that the receivers have accepted in the test by the rules of OTLP's data model.
+
+    A test that breaks rules on purpose has the marker ``invalid_output`` with the reason and the names of the rules.
+    """
+    failures = request.session.testsfailed
+    yield
+    if not inbox.opened:
+        return
+    undisturbed, accepted = inbox.all_accepted(), inbox.take_accepted()
+    broken = [name for mark in request.node.iter_markers("invalid_output") for name in mark.args[1:]]
+    if accepted and request.session.testsfailed == failures:
+        assert_valid(accepted, undisturbed=undisturbed, broken=broken)
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    """A backend that accepts everything over HTTP, unless the test sets other answers."""
+    with Receiver() as receiver:
+        yield receiver
+
+
+@pytest.fixture
+def grpc_receiver() -> Iterator[GrpcReceiver]:
+    """A backend that accepts everything over gRPC, unless the test sets other answers."""
+    pytest.importorskip("grpc", reason="the extra monitel-otlp[grpc] is not installed")
+    from tests.support.grpc_receiver import GrpcReceiver
+
+    with GrpcReceiver() as receiver:
+        yield receiver
+
+
+@pytest.fixture
+def blackhole() -> Iterator[socket.socket]:
+    """An endpoint that accepts connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(DEADLINE)
+        yield listening
+
+
+@pytest.fixture
+def unreachable(request: pytest.FixtureRequest, blackhole: socket.socket) -> str:
+    """The URL of an endpoint that refuses connections, or with the parameter ``blackholed`` never answers."""
+    return url_of(blackhole) if request.param == "blackholed" else refusing_url()
+
+
+@pytest.fixture
+def start(receiver: Receiver, tmp_path: Path) -> Iterator[Start]:
+    """Return a function that configures pipelines: by default they send to the receiver when they are flushed."""
+    pipelines: list[Pipeline] = []
+
+    def start(**arguments: Any) -> Pipeline:
+        usual = {"endpoint": receiver.url, "export_interval": 3600.0, "spool_dir": tmp_path / "spool"}
+        pipelines.append(monitel_otlp.configure(**{**usual, **arguments}))
+        return pipelines[-1]
+
+    yield start
+    for pipeline in pipelines:
+        pipeline.shutdown()

@@ -1,0 +1,55 @@
+"""Waiting for a condition, limits of time, and warnings in the log."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from contextlib import contextmanager
+from threading import Event
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.support.inbox import DEADLINE
+
+from monitel_otlp.config.environment import grpc_is_installed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_NO_GRPC = pytest.mark.skipif(not grpc_is_installed(), reason="the extra monitel-otlp[grpc] is not installed")
+#: The values of a parameter of tests.
+PROTOCOLS = ["http/protobuf", pytest.param("grpc", marks=_NO_GRPC)]
+
+EXIT = 2.2  # seconds: two for the exit of a pipeline, the rest for the end of the interpreter
+
+#: Tests that run side by side wait for each other's processes; ``make stress`` runs the timed ones alone, strictly.
+_SLACK = 1.0 if os.environ.get("MONITEL_STRICT_LIMITS") == "1" else 5.0
+
+
+def limit(seconds: float) -> float:
+    """Return a limit of time, which is five times as long outside ``make stress``: other programs run, too."""
+    return seconds * _SLACK
+
+
+@contextmanager
+def in_time(seconds: float) -> Iterator[None]:
+    """Fail the test if the block takes the limit of so many seconds or more."""
+    began = time.monotonic()
+    yield
+    took = time.monotonic() - began
+    assert took < limit(seconds), f"took {took:.3f} s, expected less than {limit(seconds):g} s"
+
+
+def wait_until(holds: Callable[[], object], condition: str = "the condition") -> None:
+    """Call ``holds`` until it returns something true; fail the test after ``DEADLINE`` seconds."""
+    deadline, pause = time.monotonic() + DEADLINE, Event()
+    while not holds():
+        assert time.monotonic() < deadline, f"{condition} does not hold within {DEADLINE:g} s"
+        pause.wait(0.01)
+
+
+def warnings_with(caplog: pytest.LogCaptureFixture, *words: str) -> list[str]:
+    """Return the messages of the warnings and errors that contain all these words."""
+    messages = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+    return [message for message in messages if all(word in message for word in words)]

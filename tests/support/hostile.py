@@ -1,0 +1,211 @@
+"""Peers that break, hang or attack: plain sockets whose connections are each handed to a function."""
+
+from __future__ import annotations
+
+import gzip
+from contextlib import suppress
+from functools import partial
+from socket import SHUT_RDWR, create_server, socket
+from threading import Event, Thread
+from typing import TYPE_CHECKING
+
+from tests.support.inbox import DEADLINE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Behaviour = Callable[["Peer", socket], object]
+
+DRIP_INTERVAL = 0.02  # seconds between two pieces
+OK_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-protobuf\r\n"
+
+
+def url_of(listening: socket) -> str:
+    """Return the URL of a listening socket."""
+    return f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+
+def refusing_url() -> str:
+    """Return a URL that refuses connections."""
+    with create_server(("127.0.0.1", 0)) as closed:
+        return url_of(closed)
+
+
+class Peer:
+    """A server with a thread for each connection; use it as a context manager.
+
+    Args:
+        behave: Called with the peer and each connection; the connection is closed when the function returns.
+
+    Attributes:
+        sent_bytes: Number of bytes that the kernel has accepted.
+        requests: Requests that ``read_request`` has read.
+        connections: Number of connections so far.
+    """
+
+    def __init__(self, behave: Behaviour) -> None:
+        self.sent_bytes = 0
+        self.connections = 0
+        self.requests: list[bytes] = []
+        self._behave = behave
+        self.closing = Event()
+        self._open: list[socket] = []
+        self._threads: list[Thread] = []
+        self._listener = create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+
+    @property
+    def url(self) -> str:
+        """Base URL."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def __enter__(self) -> Peer:  # noqa: PYI034  typing.Self is 3.11's
+        self._run(self._accept)
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.closing.set()
+        for each in [self._listener, *self._open]:
+            with suppress(OSError):  # the client may have closed it first
+                each.shutdown(SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(DEADLINE)
+            assert not thread.is_alive()
+        self._listener.close()
+
+    def send(self, connection: socket, content: bytes) -> None:
+        """Send the whole content."""
+        connection.sendall(content)
+        self.sent_bytes += len(content)
+
+    def drip(self, connection: socket, content: Iterator[bytes]) -> None:
+        """Send the pieces one by one, slowly."""
+        for piece in content:
+            self.send(connection, piece)
+            if self.closing.wait(DRIP_INTERVAL):
+                return
+
+    def flood(self, connection: socket, content: bytes) -> None:
+        """Send the content again and again, as fast as the client reads."""
+        while not self.closing.is_set():
+            self.send(connection, content)
+
+    def read_request(self, connection: socket) -> bytes:
+        """Read a whole request."""
+        content = b""
+        while b"\r\n\r\n" not in content:
+            content += self._received(connection)
+        head, _, body = content.partition(b"\r\n\r\n")
+        lengths = [line for line in head.lower().splitlines() if line.startswith(b"content-length:")]
+        length = int(lengths[0].partition(b":")[2]) if lengths else 0
+        while len(body) < length:
+            body += self._received(connection)
+        self.requests.append(head + b"\r\n\r\n" + body)
+        return self.requests[-1]
+
+    def _received(self, connection: socket) -> bytes:
+        content = connection.recv(1 << 16)
+        if not content:
+            raise ConnectionError("the client has left")
+        return content
+
+    def _accept(self) -> None:
+        with suppress(OSError):  # of the listener that is shut down
+            while True:
+                connection = self._listener.accept()[0]
+                self.connections += 1
+                self._open.append(connection)
+                self._run(partial(self._serve, connection))
+
+    def _serve(self, connection: socket) -> None:
+        with connection, suppress(OSError):
+            self._behave(self, connection)
+
+    def _run(self, work: Callable[[], object]) -> None:
+        self._threads.append(Thread(target=work, daemon=True))
+        self._threads[-1].start()
+
+
+def drips_status_line(peer: Peer, connection: socket) -> None:
+    """Send an endless status line one byte at a time."""
+    peer.read_request(connection)
+    peer.drip(connection, iter([b"H", b"T", b"T", b"P", b"/", b"1", b".", b"1", b" ", *[b"2"] * 10_000]))
+
+
+def drips_headers(peer: Peer, connection: socket) -> None:
+    """Send endless headers one byte at a time."""
+    peer.read_request(connection)
+    peer.send(connection, b"HTTP/1.1 200 OK\r\nX: ")
+    peer.drip(connection, iter([b"y"] * 10_000))
+
+
+def drips_body(peer: Peer, connection: socket) -> None:
+    """Send a body of a known length one byte at a time."""
+    peer.read_request(connection)
+    peer.send(connection, OK_HEAD + b"Content-Length: 100000\r\n\r\n")
+    peer.drip(connection, iter([b"\0"] * 10_000))
+
+
+def drips_events(peer: Peer, connection: socket) -> None:
+    """Send server-sent events slowly, in an endless chunked body."""
+    peer.read_request(connection)
+    peer.send(connection, b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+    peer.drip(connection, iter([b"6\r\n: hi\n\n\r\n"] * 10_000))
+
+
+def continues_forever(peer: Peer, connection: socket) -> None:
+    """Send ``100 Continue`` again and again."""
+    peer.read_request(connection)
+    peer.flood(connection, b"HTTP/1.1 100 Continue\r\n\r\n" * 1000)
+
+
+def hints_forever(peer: Peer, connection: socket) -> None:
+    """Send ``103 Early Hints`` again and again."""
+    peer.read_request(connection)
+    peer.flood(connection, b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" * 1000)
+
+
+def sends_headers_forever(peer: Peer, connection: socket) -> None:
+    """Send endless headers as fast as the client reads."""
+    peer.read_request(connection)
+    peer.send(connection, b"HTTP/1.1 200 OK\r\n")
+    peer.flood(connection, b"X-A: " + b"b" * 60_000 + b"\r\n")
+
+
+def sends_one_endless_line(peer: Peer, connection: socket) -> None:
+    """Send an endless status line as fast as the client reads."""
+    peer.read_request(connection)
+    peer.flood(connection, b"H" * 60_000)
+
+
+def sends_body_forever(peer: Peer, connection: socket) -> None:
+    """Send an endless body as fast as the client reads."""
+    peer.read_request(connection)
+    peer.send(connection, OK_HEAD + b"\r\n")
+    peer.flood(connection, b"\0" * 60_000)
+
+
+def sends_chunks_forever(peer: Peer, connection: socket) -> None:
+    """Send endless chunks as fast as the client reads."""
+    peer.read_request(connection)
+    peer.send(connection, OK_HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+    peer.flood(connection, b"1000\r\n" + b"\0" * 4096 + b"\r\n")
+
+
+def sends_bomb(peer: Peer, connection: socket) -> None:
+    """Send 300 kB that decompress to 300 MB."""
+    peer.read_request(connection)
+    content = gzip.compress(bytes(1 << 20)) * 300  # consecutive gzip members form one file
+    peer.send(connection, OK_HEAD + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(content) + content)
+    peer.closing.wait()
+
+
+def never_answers(peer: Peer, connection: socket) -> None:
+    """Read the request and never answer."""
+    peer.read_request(connection)
+    peer.closing.wait()
+
+
+def never_reads(peer: Peer, _connection: socket) -> None:
+    """Accept the connection and never read."""
+    peer.closing.wait()

@@ -1,0 +1,85 @@
+"""Pipelines of the tests: how they are started, how they are kept busy, and whether their accounts add up."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tests.support.inbox import DEADLINE
+
+import monitel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pytest
+    from tests.support.inbox import Inbox
+
+    from monitel_otlp import Pipeline
+    from monitel_otlp.messages.request import FrozenRequest
+
+
+class Start(Protocol):
+    """Type of the fixture ``start``."""
+
+    def __call__(self, **arguments: Any) -> Pipeline:
+        """Configure a pipeline."""
+
+
+def check_accounts(pipeline: Pipeline) -> None:
+    """Check that the numbers of each account add up, and that none is negative or unexplained."""
+    for name, account in pipeline.account().items():
+        found = account.delivered + account.on_disk + account.folded + account.lost + account.waiting
+        assert account.recorded == found, (name, account)
+        numbers = [account.delivered, account.on_disk, account.folded, account.waiting, *account.dropped.values()]
+        assert min(numbers) >= 0, (name, account)
+        assert "unaccounted" not in account.dropped, (name, account)
+
+
+#: Lines of a script that begin and end a period in which nothing is encoded, as :func:`busy_encoder` does.
+HOLD_ENCODER = "pipeline.engine.encoder._encoding.acquire()\n"
+RELEASE_ENCODER = "pipeline.engine.encoder._encoding.release()\n"
+
+
+@contextmanager
+def busy_encoder(pipeline: Pipeline) -> Iterator[None]:
+    """Let nothing be encoded during the block, as on a machine without CPU time for the encoder."""
+    assert pipeline.engine is not None
+    with pipeline.engine.encoder._encoding:
+        yield
+
+
+def metric_requests(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> list[FrozenRequest]:
+    """Return a list to which each metrics request is added when the encoder has finished it."""
+    assert pipeline.engine is not None
+    found: list[FrozenRequest] = []
+    put = pipeline.engine.delivery.put
+
+    def add_and_put(request: FrozenRequest) -> None:
+        found.append(request)
+        put(request)
+
+    monkeypatch.setattr(pipeline.engine.metric_requests, "_put", add_and_put)
+    return found
+
+
+def emit_and_flush(pipeline: Pipeline, *names: str, seconds: float = 0.2) -> bool:
+    """Emit events, each in its own request, and return True if the last flush has delivered everything in time."""
+    outcome = True
+    for name in names:
+        monitel.emit(name)
+        outcome = pipeline.force_flush(seconds)
+    return outcome
+
+
+def deliver(pipeline: Pipeline, *names: str) -> bool:
+    """Emit events, each in its own request, and return True if a backend that works has taken all."""
+    return emit_and_flush(pipeline, *names, seconds=DEADLINE)
+
+
+def reported_drops(receiver: Inbox, pipeline: Pipeline, reason: str) -> dict[str, int | float]:
+    """Return the dropped items by signal, as the pipeline's own metrics report them for a reason."""
+    pipeline.force_flush(DEADLINE)  # False: something was lost
+    pipeline.force_flush(DEADLINE)
+    points = receiver.points("monitel.exporter.item.dropped")
+    return {point.attributes["signal"]: point.value for point in points if point.attributes["error.type"] == reason}

@@ -1,0 +1,213 @@
+"""Producers of every kind of item, and a backend that answers at random with a seed."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import Event, Lock, Thread
+from typing import TYPE_CHECKING, Any
+
+from tests.support.inbox import DEADLINE, Answer
+from tests.support.pipelines import check_accounts
+from tests.support.receiver import partial_success
+
+import monitel
+import monitel_otlp.delivery.retry_queue
+import monitel_otlp.delivery.sender
+import monitel_otlp.engine.engine
+import monitel_otlp.messages.request_builder
+import monitel_otlp.sdk.metric_requests
+import monitel_otlp.sdk.record_requests
+import monitel_otlp.spool.segment_writer
+from monitel import COUNT, VALUE, Stat
+from monitel.profiler import record_function
+from monitel_otlp._compat import SeverityNumber
+from monitel_otlp.messages.records import LEVELS, count_records
+from monitel_otlp.messages.request import SIGNALS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    import pytest
+    from tests.support.inbox import Inbox, Request
+    from tests.support.receiver import Receiver
+
+    from monitel_otlp import Pipeline
+
+_logger = logging.getLogger("application")
+_SIGNAL_OF = {
+    "window": "metrics",
+    **dict.fromkeys(["event", "record", "logging"], "logs"),
+    **dict.fromkeys(["range", "span"], "traces"),
+}
+
+
+def close_windows(stat: Stat, clock: monitel.testing.ManualClock, *windows: list[float]) -> None:
+    """Add the samples of each window to a Stat, and advance the clock by a minute after each."""
+    for samples in windows:
+        for sample in samples:
+            stat.add(sample)
+        clock.advance(60)
+
+
+def wait(clock: monitel.testing.ManualClock, key: str, *seconds: float) -> None:
+    """Wait once for each number of seconds."""
+    for each in seconds:
+        with monitel.WaitCounter(key).guard():
+            clock.advance(each)
+
+
+def record_one_of_each(pipeline: Pipeline, number: int) -> None:
+    """Record a window, an event and a span with this number."""
+    stat = Stat(f"stat{number}", [COUNT], 60.0)
+    stat.add(1)
+    stat.flush()
+    monitel.emit(f"event {number}")
+    pipeline.tracer_provider.get_tracer("mine").start_span(f"span {number}").end()
+
+
+def has_arrived(receiver: Inbox, number: int, signals: Iterable[str] = SIGNALS) -> bool:
+    """Return True if the items of :func:`record_one_of_each` with this number have arrived."""
+    found: dict[str, Callable[[], object]] = {
+        "metrics": lambda: receiver.values(f"stat{number}.count"),
+        "logs": lambda: receiver.records(f"event {number}"),
+        "traces": lambda: any(span.name == f"span {number}" for span in receiver.spans()),
+    }
+    return all(found[signal]() for signal in signals)
+
+
+def emit_items(pipeline: Pipeline, count: int, seed: int) -> Counter[str]:
+    """Record items of all kinds in random order, and return their number by signal."""
+    choose = random.Random(seed)
+    stat = Stat(f"loss.{seed}", [COUNT, VALUE], 3600.0)
+    logger = pipeline.logger_provider.get_logger("mine")
+    tracer = pipeline.tracer_provider.get_tracer("mine")
+    handed_over: Counter[str] = Counter()
+    for number in range(count):
+        kind = choose.choice(list(_SIGNAL_OF))
+        handed_over[_SIGNAL_OF[kind]] += 1
+        if kind == "window":
+            stat.add(number)
+            stat.flush()
+        elif kind == "event":
+            monitel.emit("event", id=f"{seed}.{number}")
+        elif kind == "range":
+            with record_function(f"range {seed}.{number}"):
+                pass
+        elif kind == "record":
+            logger.emit(body=f"{seed}.{number}", severity_number=SeverityNumber.INFO)
+        elif kind == "span":
+            tracer.start_span(f"span {seed}.{number}").end()
+        else:
+            _logger.warning("%d.%d", seed, number)
+    return handed_over
+
+
+@contextmanager
+def checked_continuously(pipeline: Pipeline) -> Iterator[list[int]]:
+    """Check in a thread that the accounts add up while the block runs; the list grows with each check."""
+    stop, checks, broken = Event(), list[int](), list[BaseException]()
+
+    def check() -> None:
+        try:
+            while not stop.wait(0.0005):
+                check_accounts(pipeline)
+                checks.append(1)
+        except BaseException as error:
+            broken.append(error)
+
+    thread = Thread(target=check, daemon=True)
+    thread.start()
+    try:
+        yield checks
+    finally:
+        stop.set()
+        thread.join(DEADLINE)
+    assert [] == broken
+    assert checks
+
+
+def run_together(*functions: Callable[[], object]) -> None:
+    """Run each function in its own thread, and raise the first exception."""
+    failed: list[BaseException] = []
+
+    def guarded(function: Callable[[], object]) -> None:
+        try:
+            function()
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [Thread(target=guarded, args=[function], daemon=True) for function in functions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE)
+        assert not thread.is_alive()
+    if failed:
+        raise failed[0]
+
+
+@dataclass
+class RandomBackend:
+    """A backend that draws its answers with a seeded generator.
+
+    Attributes:
+        choose: The generator.
+        answers: HTTP status codes and faults to choose from.
+        left_out: Number of points, records or spans of accepted requests that it has left out, by signal.
+    """
+
+    choose: random.Random
+    answers: list[str]
+    left_out: Counter[str] = field(default_factory=Counter)
+    lock: Any = field(default_factory=Lock)
+
+    def __call__(self, request: Request) -> Answer:
+        """Return an answer."""
+        records = count_records(request.message, LEVELS[request.signal])
+        with self.lock:
+            answer = self.choose.choice(self.answers)
+            left_out = self.choose.randint(0, records) if answer == "partial" else 0
+            self.left_out[request.signal] += left_out
+        if answer == "partial":
+            return partial_success(request.signal, left_out, "left out")
+        if answer == "drop unanswered":
+            return Answer(fault="drop unanswered")
+        if answer == "drop in answer":
+            return Answer(503, fault="drop in answer")
+        return Answer(int(answer))
+
+
+#: Answers to choose from if the backend answers each request, and if it may also close connections.
+ANSWERED = ["200", "200", "200", "400", "413", "429", "500", "503", "partial"]
+ANY = [*ANSWERED, "drop unanswered", "drop in answer"]
+
+
+def answer_at_random(receiver: Receiver, seed: int, answers: list[str]) -> RandomBackend:
+    """Let a receiver answer at random."""
+    backend = RandomBackend(random.Random(seed), answers)
+    receiver.rule(backend)
+    return backend
+
+
+def make_small(
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    queue: int = 100_000,
+    memory_bytes: int = 1 << 20,
+    spool_bytes: int = 1 << 30,
+) -> None:
+    """Reduce the sizes of requests, pauses and optionally limits, so that every path of the delivery is taken."""
+    monkeypatch.setattr(monitel_otlp.engine.engine, "LIMIT", queue)
+    monkeypatch.setattr(monitel_otlp.engine.engine, "_SPOOL_BYTES", spool_bytes)
+    monkeypatch.setattr(monitel_otlp.messages.request_builder, "RECORDS_PER_REQUEST", 16)
+    monkeypatch.setattr(monitel_otlp.sdk.record_requests, "RECORDS_PER_REQUEST", 16)
+    monkeypatch.setattr(monitel_otlp.sdk.metric_requests, "RECORDS_PER_REQUEST", 16)
+    monkeypatch.setattr(monitel_otlp.delivery.retry_queue, "_MEMORY_BYTES", memory_bytes)
+    monkeypatch.setattr(monitel_otlp.delivery.retry_queue, "_OLDEST_IN_MEMORY", 0.05)
+    monkeypatch.setattr(monitel_otlp.delivery.retry_queue, "_DISK_PAUSE", 0.02)
+    monkeypatch.setattr(monitel_otlp.delivery.sender, "_LONGEST_PAUSE", 0.002)
+    monkeypatch.setattr(monitel_otlp.spool.segment_writer, "SEGMENT_BYTES", 4_000)

@@ -1,0 +1,240 @@
+"""Scripts in Python processes: run to their end, started and watched, or ended by SIGTERM."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pytest
+from tests.support.checks import EXIT, limit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    Process = subprocess.Popen[str]
+
+#: The first lines of each script.
+PRELUDE = """\
+import os, sys, time
+import monitel, monitel_otlp
+from monitel import COUNT, MEAN, SUM, Stat
+
+"""
+#: A line that writes ``ready``; the test waits for it before it sends a signal. A handler may write too: a print() that
+#: interrupts another one raises RuntimeError.
+READY = 'os.write(1, b"ready\\n")\n'
+
+#: A line that prints the time (monotonic, seconds).
+PRINT_TIME = "print(time.monotonic(), flush=True)\n"
+#: A pipeline that sends to the URL in the first argument, at exit only.
+CONFIGURE = """\
+pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=3600.0)
+"""
+#: Ten closed windows, an open one, and an event.
+RECORD = """\
+with monitel.testing.ManualClock() as clock:
+    loss = Stat("loss", [COUNT, SUM], 60.0)
+for number in range(10):
+    loss.add(number)
+    clock.advance(60)
+loss.add(10)  # in a window that is still open
+clock.advance(1)
+monitel.emit("checkpoint", step=10)
+"""
+TRAIN = CONFIGURE + RECORD
+#: A script that records items, waits for a line (until a request hangs), and records more.
+HUNG = """\
+pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=0.05)
+with monitel.testing.ManualClock() as clock:
+    loss = Stat("loss", [COUNT], 60.0)
+loss.add(0)
+clock.advance(60)
+monitel.emit("before")
+sys.stdin.readline()
+for number in range(10):
+    loss.add(number)
+    clock.advance(60)
+monitel.emit("after")
+"""
+
+_PURE = os.environ.get("MONITEL_NO_EXTENSIONS", "0") not in {"", "0"}
+_BUILT = find_spec("monitel._sigterm_c") is not None or os.environ.get("MONITEL_REQUIRE_EXTENSIONS") == "1"
+needs_c = pytest.mark.skipif(_PURE or not _BUILT, reason="needs the C extensions of monitel")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A process that has ended.
+
+    Attributes:
+        status: Exit status; negative for a signal.
+        stdout: Output.
+        stderr: Error output.
+        at: Time of the end (monotonic, seconds).
+    """
+
+    status: int
+    stdout: str
+    stderr: str
+    at: float
+
+
+@contextmanager
+def started(folder: Path, *arguments: object, env: Mapping[str, str] | None = None) -> Iterator[Process]:
+    """Start Python with these arguments in a new process group, and kill the group at the end of the block.
+
+    Args:
+        folder: Working directory.
+        *arguments: Arguments of the interpreter.
+        env: Environment variables in addition to those of the tests.
+    """
+    process = subprocess.Popen(
+        [sys.executable, *map(str, arguments)],
+        env={**os.environ, **(env or {})},
+        cwd=folder,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # its children too: they hold the pipes
+
+
+def write_script(folder: Path, script: str) -> Path:
+    """Write a script with the prelude into a folder, and return its path."""
+    path = folder / "train.py"
+    path.write_text(PRELUDE + script, encoding="utf-8")
+    return path
+
+
+def finish(process: Process, text: str | None = None, *, timeout: float = 120) -> Ended:
+    """Write text to a process, and wait for its end; fail the test after ``timeout`` seconds."""
+    try:
+        stdout, stderr = process.communicate(text, timeout=timeout)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        stdout, stderr = process.communicate()
+        pytest.fail(f"the script hangs; its output is {stdout!r}, {stderr!r}")
+    ended = Ended(process.returncode, stdout, stderr, time.monotonic())
+    sys.stdout.write(stdout)  # pytest shows both if an assertion fails
+    sys.stderr.write(stderr)
+    return ended
+
+
+def wait_until_ready(process: Process) -> None:
+    """Wait until a process prints ``ready``."""
+    assert process.stdout is not None
+    assert "ready\n" == process.stdout.readline(), finish(process).stderr
+
+
+class Run(Protocol):
+    """Type of the fixtures ``run`` and ``train``."""
+
+    def __call__(
+        self, *arguments: object, env: Mapping[str, str] | None = None, returncode: int = 0, timeout: float = 120
+    ) -> Ended:
+        """Run Python with these arguments."""
+
+
+def make_run(folder: Path) -> Run:
+    """Return a function that runs Python in a folder; the process must end in time and with the expected status."""
+
+    def run(
+        *arguments: object, env: Mapping[str, str] | None = None, returncode: int = 0, timeout: float = 120
+    ) -> Ended:
+        with started(folder, *arguments, env=env) as process:
+            ended = finish(process, timeout=timeout)
+        assert returncode == ended.status, ended.stderr
+        return ended
+
+    return run
+
+
+class Instrument(Protocol):
+    """Type of the fixture ``instrument``."""
+
+    def __call__(self, script: str, *, env: Mapping[str, str], timeout: float = ...) -> Ended:
+        """Run a script with ``opentelemetry-instrument``."""
+
+
+class Terminate(Protocol):
+    """Type of the fixture ``terminate``."""
+
+    def __call__(
+        self,
+        script: str,
+        url: str,
+        *,
+        status: int = -signal.SIGTERM,
+        within: float = EXIT,
+        signals: int = 1,
+        when: Callable[[], object] = ...,
+    ) -> Ended:
+        """Run a script until it prints ``ready`` and ``when`` returns, and send SIGTERM."""
+
+
+def make_terminate(folder: Path) -> Terminate:
+    """Return a function that sends SIGTERM to a script, which must end in time and with the expected status.
+
+    Its arguments: the script, its argument (a URL), the exit status, the seconds from the signal to the end, the number
+    of signals, and a function that is called after the script has printed ``ready`` and before the first signal.
+    """
+
+    def terminate(
+        script: str,
+        url: str,
+        *,
+        status: int = -signal.SIGTERM,
+        within: float = EXIT,
+        signals: int = 1,
+        when: Callable[[], object] = lambda: None,
+    ) -> Ended:
+        path = write_script(folder, script)
+        with started(folder, "-W", "ignore", path, url) as process:  # Python 3.12 warns of forks beside threads
+            wait_until_ready(process)
+            when()
+            begin = time.monotonic()
+            for _ in range(signals):
+                process.send_signal(signal.SIGTERM)
+            ended = finish(process)
+        assert status == ended.status, ended.stderr
+        assert ended.at - begin <= limit(within)
+        return ended
+
+    return terminate
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Return a function that runs Python in the folder of the test."""
+    return make_run(tmp_path)
+
+
+@pytest.fixture
+def train(run: Run, tmp_path: Path) -> Run:
+    """Return a function that runs a script, given as text, which has imported monitel and monitel_otlp."""
+
+    def train(script: str, *arguments: object, **options: Any) -> Ended:
+        return run(write_script(tmp_path, script), *arguments, **options)
+
+    return train  # type: ignore[return-value]  # as Run, with a script in front
+
+
+@pytest.fixture
+def terminate(tmp_path: Path) -> Terminate:
+    """Return a function that sends SIGTERM to a script."""
+    return make_terminate(tmp_path)

@@ -1,0 +1,204 @@
+"""State of the process: each test starts with a fresh one, and fails if it leaves something that others would meet."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import signal
+import threading
+from itertools import count
+from pathlib import Path
+from shutil import rmtree
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from monitel import before_flush
+
+from . import twins
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+    from types import ModuleType
+
+_PATIENCE = 5.0  # seconds, for a thread that is about to end
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, *filter(None, (getattr(signal, "SIGALRM", None),)))
+#: Variables of launchers, which are part of the identity of a job.
+_LAUNCHERS = (
+    *("TORCHELASTIC_", "SLURM_", "OMPI_COMM_WORLD_", "RAY_JOB_ID", "KUBEFLOW_", "JOB_", "MASTER_"),
+    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "GROUP_RANK", "NODE_RANK"),
+)
+#: Variables of monitel that are about tests, or set for all of them; the others are settings of somebody's job.
+_KEPT = {
+    *("MONITEL_RUN_EVENTS", "MONITEL_NO_EXTENSIONS", "MONITEL_REQUIRE_EXTENSIONS", "MONITEL_STRICT_LIMITS"),
+    *("MONITEL_BACKENDS", "MONITEL_PROMTOOL", "MONITEL_TRACE_STORE", "MONITEL_SOAK_SECONDS", "MONITEL_SOAK_KILLS"),
+}
+_numbers = count()
+_failed = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Remember that a test has failed: its traceback keeps what its frames have held."""
+    report = yield
+    item.stash[_failed] = item.stash.get(_failed, False) or report.failed
+    return report
+
+
+@pytest.fixture(scope="session")
+def boxes_of_session() -> Iterator[Path]:
+    """Make a folder in memory, if there is one, that is removed at the end."""
+    memory = Path("/dev/shm")  # noqa: S108  the folder has a new name
+    usable = os.access(memory, os.W_OK | os.X_OK)
+    with TemporaryDirectory(
+        prefix="monitel-tests-", dir=memory if usable else None, ignore_cleanup_errors=True
+    ) as path:
+        yield Path(path)
+
+
+@pytest.fixture
+def own_boxes() -> Path:
+    """Return the folder in which the test, and the programs that it starts, have their black boxes."""
+    return Path(os.environ["MONITEL_BLACK_BOX_DIR"])
+
+
+@pytest.fixture(autouse=True)
+def fresh_state(request: pytest.FixtureRequest, boxes_of_session: Path, tmp_path: Path) -> Iterator[None]:
+    """Start with a fresh state, in an empty folder and a plain environment; name what the test leaves."""
+    environment, folder = dict(os.environ), Path.cwd()
+    for name in environment:
+        if (
+            name.startswith(("OTEL_", *_LAUNCHERS))
+            or name.lower().endswith("_proxy")
+            or name.startswith("MONITEL_")
+            and name not in _KEPT
+        ):
+            del os.environ[name]
+    boxes = boxes_of_session / f"{next(_numbers)}"
+    os.environ["MONITEL_BLACK_BOX_DIR"] = str(boxes)
+    os.environ["XDG_STATE_HOME"] = str(tmp_path / "state")
+    # Without code OpenTelemetry starts it where it is installed: it reads the connections of all processes.
+    os.environ["OTEL_PYTHON_DISABLED_INSTRUMENTATIONS"] = "system_metrics"
+    os.chdir(tmp_path)
+    for package in twins.packages():
+        _begin_again(package)
+    found = _State()
+    yield
+    left = [] if request.node.stash.get(_failed, False) else found.left()
+    found.restore()
+    os.chdir(folder)
+    if os.environ != environment:
+        os.environ.clear()
+        os.environ.update(environment)
+    if boxes.exists():
+        rmtree(boxes, ignore_errors=True)
+    assert not left, f"the test leaves {', '.join(left)}"
+
+
+class _State:
+    """What a test may change in this process and has to put back."""
+
+    def __init__(self) -> None:
+        self._environment = dict(os.environ)
+        self._named = [*map(_Named, twins.packages())]
+        self._handlers = [(package, {*package.handlers._handlers}) for package in twins.packages()]
+        self._functions = before_flush._functions
+        self._stats = [(package, {*map(id, package._window.live())}) for package in twins.packages()]
+        self._threads = {*threading.enumerate()}
+        self._logging = _logging()
+        self._signals = [*map(signal.getsignal, _SIGNALS)]
+
+    def left(self) -> list[str]:
+        """Return what the test has left, in words."""
+        for named in self._named:
+            named.forget_new()
+        return [
+            *self._named_left(),
+            *(
+                words
+                for words, is_left in (
+                    ("a changed environment", dict(os.environ) != self._environment),
+                    ("a changed root logger", _logging() != self._logging),
+                    ("a changed handler of signals", [*map(signal.getsignal, _SIGNALS)] != self._signals),
+                    ("a before_flush function", len(before_flush._functions) > len(self._functions)),
+                )
+                if is_left
+            ),
+        ]
+
+    def _named_left(self) -> Iterator[str]:
+        for package, before in self._handlers:
+            for handle in package.handlers._handlers:
+                if handle not in before:
+                    yield f"the event handler {handle!r}"
+        for package, known in self._stats:
+            if any(id(stat) not in known for stat in package._window.live()):
+                gc.collect()
+                yield from (f"the Stat {each.name!r}" for each in package._window.live() if id(each) not in known)
+        deadline = _PATIENCE
+        for thread in threading.enumerate():
+            if thread not in self._threads:
+                thread.join(deadline)
+                if thread.is_alive():
+                    deadline = 0.0
+                    yield f"the thread {thread.name!r}"
+
+    def restore(self) -> None:
+        """Put back what other tests would meet."""
+        for named in self._named:
+            named.forget_new()
+        for package, before in self._handlers:
+            for handle in package.handlers._handlers:
+                if handle not in before:
+                    package.unregister_event_handler(handle)
+        before_flush._functions = self._functions
+        root = logging.getLogger()
+        root.handlers[:], root.level = [*self._logging[0], *filter(_is_of_pytest, root.handlers)], self._logging[1]
+        for number, action in zip(_SIGNALS, self._signals, strict=True):
+            if signal.getsignal(number) != action:
+                signal.signal(number, action)
+
+
+def _logging() -> tuple[list[logging.Handler], int]:
+    root = logging.getLogger()
+    return [each for each in root.handlers if not _is_of_pytest(each)], root.level
+
+
+def _is_of_pytest(handler: logging.Handler) -> bool:
+    return type(handler).__module__.startswith("_pytest.")
+
+
+def _begin_again(package: ModuleType) -> None:
+    """Forget the step, the run and the activities."""
+    package._window.set_step(None)  # there is no public way to forget the step
+    package.activities._open()
+    package.training_time._forget()
+    package.run_events._forget()
+
+
+class _Named:
+    """What a package keeps by name for the whole life of its process: Stats, counters and wait counters."""
+
+    def __init__(self, package: ModuleType) -> None:
+        self._package = package
+        self._counters = package.counter.__globals__
+        self._tables = [
+            *(package.registry._stats, package.wait_counter._waits),
+            *(self._counters["_counters"], self._counters["_first_of_name"]),
+        ]
+        self._found = [{*table} for table in self._tables]
+
+    def forget_new(self) -> None:
+        """Forget what the test has made."""
+        waits = self._package.wait_counter
+        waits._ended.clear()
+        if all(len(table) == len(found) for table, found in zip(self._tables, self._found, strict=True)):
+            return
+        for table, found in zip(self._tables, self._found, strict=True):
+            for name in {*table} - found:
+                del table[name]
+        stats, waiting, counters, first = self._tables
+        self._package.registry._items, waits._items = tuple(stats.items()), tuple(waiting.items())
+        self._counters["_items"], self._counters["_names"] = tuple(counters.items()), tuple(first.items())

@@ -1,0 +1,319 @@
+"""Fixtures of tests that run with both twins of windows and ranges: in C (``c``) and in Python (``py``)."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pytest
+
+import monitel as installed
+from monitel import bounded_queue as _installed_queue  # noqa: F401  nothing else of the package imports it
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+    from types import ModuleType
+
+_SWITCH = "MONITEL_NO_EXTENSIONS"
+_PURE_ONLY = os.environ.get(_SWITCH, "0") not in {"", "0"}
+_ACCUMULATORS = {"monitel._window_c": "c", "monitel._window_py": "py"}
+_DEADLINE = 60.0  # seconds, for actions that take a fraction of one
+
+
+def _twin_of(module: ModuleType) -> str:
+    return _ACCUMULATORS[module.Stat.__mro__[1].__module__]
+
+
+def _own_modules() -> dict[str, ModuleType]:
+    return {name: module for name, module in sys.modules.items() if name.split(".")[0] == "monitel"}
+
+
+# The C module has process-wide state, so it is loaded only once: by the import above.
+_copies = {_twin_of(installed): _own_modules()}
+
+
+@contextmanager
+def _in_place(modules: dict[str, ModuleType]) -> Iterator[None]:
+    """Let ``import`` find one copy of the package."""
+    previous = _own_modules()
+    if previous.get("monitel") is modules.get("monitel"):
+        yield
+        return
+    for name in previous:
+        del sys.modules[name]
+    sys.modules.update(modules)
+    try:
+        yield
+    finally:
+        modules.update(_own_modules())
+        for name in modules:
+            del sys.modules[name]
+        sys.modules.update(previous)
+
+
+def _copy(twin: str) -> dict[str, ModuleType]:
+    if twin == "py" and twin not in _copies:
+        modules: dict[str, ModuleType] = {}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(_SWITCH, "1")
+            with _in_place(modules):
+                import_module("monitel.bounded_queue")  # a second copy: the first was moved out of sys.modules
+        _copies[twin] = modules
+    if twin not in _copies:
+        if os.environ.get("MONITEL_REQUIRE_EXTENSIONS") == "1":
+            pytest.fail("monitel._window_c is not built, and MONITEL_REQUIRE_EXTENSIONS=1")
+        pytest.skip("monitel._window_c is not built")
+    assert twin == _twin_of(_copies[twin]["monitel"])
+    return _copies[twin]
+
+
+def pytest_report_header() -> str:
+    """Report the twins under test."""
+    if _PURE_ONLY:
+        return f"monitel twins: py ({_SWITCH} is set)"
+    if "c" not in _copies:
+        return "monitel twins: py (c is not built)"
+    return f"monitel twins: c ({_copies['c']['monitel._window_c'].__file__}), py"
+
+
+_MARKS = {"c": [pytest.mark.twins], "py": [pytest.mark.twins, pytest.mark.python_twin]}
+
+
+@pytest.fixture(params=[pytest.param(twin, marks=_MARKS[twin]) for twin in (["py"] if _PURE_ONLY else ["c", "py"])])
+def twin(request: pytest.FixtureRequest) -> str:
+    """Return the twin under test: ``c`` or ``py``."""
+    _copy(request.param)  # skips or fails if the twin is missing
+    return str(request.param)
+
+
+def packages() -> list[ModuleType]:
+    """Return the copies of the package in this process: both twins, once a test of twins has run."""
+    return [modules["monitel"] for modules in _copies.values()]
+
+
+@pytest.fixture
+def monitel(twin: str) -> Iterator[ModuleType]:
+    """Yield the package with one twin; remove handlers and samples afterwards."""
+    modules = _copy(twin)
+    package = modules["monitel"]
+    with _in_place(modules):
+        yield package
+        for handle in package.handlers._handlers:
+            package.unregister_event_handler(handle)
+        package.flush()
+
+
+@pytest.fixture
+def clock(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """Yield the clock of the test's Stats, of the twin under test if there is one: it moves only by advance()."""
+    package = request.getfixturevalue("monitel") if "monitel" in request.fixturenames else installed
+    with package.testing.ManualClock() as clock:
+        yield clock
+
+
+@pytest.fixture
+def events(request: pytest.FixtureRequest) -> Iterator[list[Any]]:
+    """Collect the events of the test."""
+    package = request.getfixturevalue("monitel") if "monitel" in request.fixturenames else installed
+    with package.testing.capture_events() as events:
+        yield events
+
+
+@pytest.fixture
+def make_stat(monitel: ModuleType) -> Callable[..., Any]:
+    """Return a function that creates a Stat, by default with all aggregations and a window of 60 s."""
+
+    def make(
+        name: str = "x", aggregations: Sequence[Any] | None = None, window_size: Any = 60.0, *args: Any, **kwargs: Any
+    ) -> Any:
+        chosen = list(monitel.Aggregation) if aggregations is None else aggregations
+        return monitel.Stat(name, chosen, window_size, *args, **kwargs)
+
+    return make
+
+
+@pytest.fixture
+def make_queue(monitel: ModuleType, twin: str) -> Callable[..., Any]:
+    """Return a function that creates a queue of the twin under test, by default a large one."""
+    queue_type = monitel.bounded_queue.BoundedQueue
+    assert f"monitel._bounded_queue_{twin}" == queue_type.__module__
+
+    def make(max_items: int = 1_000_000, max_bytes: int = 1 << 40, **callbacks: Any) -> Any:
+        return queue_type(max_items, max_bytes, **callbacks)
+
+    return make
+
+
+@pytest.fixture
+def ranges(monitel: ModuleType, twin: str) -> Any:
+    """Return monitel.profiler.ranges over the twin under test, without listeners."""
+    ranges = monitel.profiler.ranges
+    assert f"monitel.profiler.ranges._ranges_{twin}" == ranges.Range.__module__
+    assert not _listened(ranges)
+    return ranges
+
+
+@pytest.fixture
+def record(ranges: Any) -> Any:
+    """Return record_function over the twin under test."""
+    return ranges.record_function
+
+
+@pytest.fixture
+def received(ranges: Any) -> Iterator[list[tuple[str, Any]]]:
+    """Collect ("began" or "ended", range) of each call of a listener."""
+    calls: list[Any] = []
+    with ranges.listen(
+        began=lambda each: calls.append(("began", each)), ended=lambda each: calls.append(("ended", each))
+    ):
+        yield calls
+    assert not _listened(ranges)
+
+
+@pytest.fixture
+def clean_profiler() -> Iterator[None]:
+    """Forget warnings and steps of other tests, and check that the test leaves no listeners."""
+    profiler = installed.profiler
+    import_module("monitel.profiler.torch_api.kineto_profile")._warned.clear()
+    yield
+    assert not _listened(profiler.ranges)
+    assert [] == [each for each in gc.callbacks if each.__module__.startswith("monitel")]
+    profiler.KinetoStepTracker._step_dict.clear()
+    profiler.KinetoStepTracker._current_step = 0
+
+
+def _listened(ranges: Any) -> bool:
+    """Return whether ranges are being recorded."""
+    with ranges.record_function("probe"):
+        return ranges.current_range() is not None
+
+
+@pytest.fixture(scope="session")
+def both_twins() -> dict[str, ModuleType]:
+    """Return the package with each twin, by name, to compare them."""
+    if _PURE_ONLY:
+        pytest.skip(f"{_SWITCH} is set")
+    return {twin: _copy(twin)["monitel"] for twin in ("c", "py")}
+
+
+@pytest.fixture
+def unraisable(monkeypatch: pytest.MonkeyPatch) -> list[BaseException | None]:
+    """Collect what reaches ``sys.unraisablehook``."""
+    caught: list[BaseException | None] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda report: caught.append(report.exc_value))
+    return caught
+
+
+class RunThreads(Protocol):
+    """The type of the fixture ``run_threads``."""
+
+    def __call__(self, *functions: Callable[[], object]) -> None:
+        """Run each function in a separate thread."""
+
+
+@pytest.fixture
+def run_threads() -> RunThreads:
+    """Return a function that runs functions concurrently, with a deadline; an exception fails the test."""
+
+    def run(*functions: Callable[[], object]) -> None:
+        failures: list[BaseException] = []
+        together = threading.Barrier(len(functions))
+
+        def guarded(function: Callable[[], object]) -> None:
+            try:
+                together.wait(_DEADLINE)
+                function()
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=guarded, args=[each], daemon=True) for each in functions]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(_DEADLINE)
+        assert [] == [thread for thread in threads if thread.is_alive()], "deadlock"
+        assert [] == failures
+
+    return run
+
+
+@dataclass
+class Ended:
+    """The output of a script."""
+
+    lines: list[str]
+    stderr: str
+
+
+class RunScript(Protocol):
+    """The type of the fixture ``run_script``."""
+
+    def __call__(self, source: str, *, returncode: int = 0) -> Ended:
+        """Run a script to its end."""
+
+
+_PRELUDE = """\
+import os, sys, threading
+import monitel
+from monitel import COUNT, SUM, Stat
+
+assert monitel.Stat.__mro__[1].__module__ == {accumulator!r}
+
+def say(*words):  # unbuffered, so that no fork copies what another process has said
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
+
+def within(seconds, function):  # where it may hang: SIGALRM ends the process
+    import signal
+    signal.alarm(seconds)
+    function()
+    signal.alarm(0)
+
+"""
+
+
+@pytest.fixture
+def run_script(twin: str, tmp_path: Path) -> RunScript:
+    """Return a function that runs a script in a separate process, with the twin under test and a hard timeout."""
+    accumulator = next(module for module, name in _ACCUMULATORS.items() if name == twin)
+    environment = {**os.environ, _SWITCH: "1" if twin == "py" else "0", "PYTHONWARNINGS": "default"}
+
+    def run(source: str, *, returncode: int = 0) -> Ended:
+        script = tmp_path / "script.py"  # a file, because a spawned process imports the main module again
+        script.write_text(_PRELUDE.format(accumulator=accumulator) + source, encoding="utf-8")
+        process = subprocess.Popen(
+            [sys.executable, "-X", "faulthandler", script],
+            env=environment,
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            stdout, stderr = process.communicate(timeout=_DEADLINE)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # including its children, which hold the pipes
+            stdout, stderr = process.communicate()
+            pytest.fail(f"the script hangs after saying {stdout!r}, {stderr!r}")
+        assert returncode == process.returncode, stderr
+        return Ended(stdout.splitlines(), stderr)
+
+    return run
+
+
+@pytest.fixture
+def frequent_switches() -> Iterator[None]:
+    """Switch between threads often, where they take turns."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(interval)

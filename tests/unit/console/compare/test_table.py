@@ -1,0 +1,235 @@
+"""A comparison as text and as JSON: what is compared, and how it fits on the screen."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+
+import pytest
+from tests.unit.console.compare.made_runs import SECOND, START, made_run
+
+from monitel_otlp.compare.as_json import comparison_as_json
+from monitel_otlp.compare.assembly import assemble
+from monitel_otlp.compare.run import Number
+from monitel_otlp.compare.table import comparison_lines
+from monitel_otlp.compare.text import difference, number, points
+from monitel_otlp.ledger import screen
+from monitel_otlp.ledger.reading import StoredRun
+from monitel_otlp.ledger.run_time import RunTime
+from monitel_otlp.ledger.screen import Screen, columns_of
+from monitel_otlp.values.run_values import Attempted, RunValues
+
+
+@pytest.fixture(autouse=True)
+def utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Local time is UTC."""
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+
+
+OTHER = made_run(
+    "run-8",
+    outcome="died",
+    attempts=2,
+    activities={"step": 120 * SECOND, "down": 80 * SECOND, "startup": 30 * SECOND},
+    goodput=0.5,
+    steps=600,
+    last_step=599,
+    numbers={("loss.mean", ()): Number(0.75), ("samples", ()): Number(4800, "{sample}", True)},
+    config={"rate": 0.2, "layers": 4, "optimizer": "adam"},
+    attributes={"training.world_size": 4, "service.name": "train", "process.pid": 2},
+)
+
+
+def test_two_runs_in_columns() -> None:
+    """Summary, time, last values and the settings that differ; percentages are differences from the first run."""
+    expected = """\
+                           run-7                run-8
+outcome                    completed            died
+started                    2026-01-02 03:04:05  2026-01-02 03:04:05
+attempts                   1                    2
+duration                   3 min 20 s           3 min 50 s (+15 %)
+steps                      1,000                600 (-40 %)
+last step                  999                  599 (-40 %)
+steps/s                    5.556                5 (-10 %)
+goodput                    75.0 %               50.0 % (-25.0 points)
+
+time
+step                       2 min 30 s, 75 %     2 min, 52 % (-20 %)
+down                       -                    1 min 20 s, 35 %
+startup                    20 s, 10 %           30 s, 13 % (+50 %)
+data                       30 s, 15 %           -
+
+last values of rank zero
+eval.loss{split=val} (s)   0.25                 -
+loss.mean                  0.5                  0.75 (+50 %)
+samples                    -                    4,800
+
+configuration that differs
+optimizer                  -                    adam
+rate                       0.1                  0.2
+
+attributes that differ
+training.world_size        2                    4
+
+1 other setting of the configuration is the same
+run-7: from the ledger
+run-8: from the ledger"""
+    lines = comparison_lines([made_run(), OTHER], Screen())
+    assert [line.split() for line in expected.splitlines()] == [line.split() for line in lines]
+
+
+@pytest.mark.parametrize("width", [20, 33, 40, 60, 79, 120])
+@pytest.mark.parametrize("runs", [2, 3, 5])
+def test_comparison_fits_the_screen(width: int, runs: int) -> None:
+    """No line is wider than the screen, whatever the names are; nothing but text is printed."""
+    odd = made_run(
+        "日本語の実行" * 5,
+        numbers={("x" * 100, (("\x1b[2J", "\n"),)): Number(math.nan), ("y", ()): Number(-math.inf)},
+        config={"rate\x07": "/very/long/path" * 10, "layers": 5},
+    )
+    compared = [made_run(), odd, OTHER, made_run("\x1b]0;title\x07"), made_run("e")][:runs]
+    lines = comparison_lines(compared, Screen(width), complete=True)
+    assert max(map(columns_of, lines)) <= width
+    assert all(line.isprintable() for line in lines)
+    assert len(lines) > 20
+
+
+def test_narrow_screen_has_blocks_in_place_of_columns() -> None:
+    """The runs are numbered, and each has a line."""
+    lines = comparison_lines([made_run(), OTHER], Screen(30))
+    assert ["1  run-7", "2  run-8", "outcome", "  1  completed", "  2  died"] == lines[:5]
+    assert ["steps", "  1  1,000", "  2  600 (-40 %)"] == lines[lines.index("steps") : lines.index("last step")]
+
+
+@pytest.mark.parametrize("width", [30, 80])
+def test_ends_of_long_names_are_shown(width: int) -> None:
+    """Runs, values and settings with long names often differ at the ends of these."""
+    name = "experiment-of-a-large-model-with-small-batches-rate-0."
+    numbers = {(f"{name}{each}", ()): Number(1.0) for each in range(2)}
+    runs = [made_run(f"{name}{each}", numbers=numbers, config={"note": f"{name}{each}"}) for each in range(2)]
+    lines = comparison_lines(runs, Screen(width))
+    assert not [line for line in lines if ".." in line]  # as a text that is cut
+
+
+def test_spaces_of_a_setting_are_kept() -> None:
+    """A setting of nothing but spaces has a row."""
+    runs = [made_run(config={"gap": " ", "text": "a  b"}), made_run(config={"gap": "", "text": "a b"})]
+    lines = comparison_lines(runs, Screen())
+    assert any(line.split() == ["gap"] for line in lines)
+    assert any("a  b" in line for line in lines)
+
+
+def test_first_thirty_values_are_shown() -> None:
+    """The option --all shows all values; those of monitel's own sources are at the end."""
+    names = ["training.stage.duration.mean", *(f"layer.{each:02}" for each in range(40))]
+    run = made_run(numbers={(name, ()): Number(1.0) for name in names})
+    lines = comparison_lines([run, OTHER], Screen(100))
+    assert "and 13 more values: --all shows them" in lines
+    assert not any("training.stage" in line for line in lines)
+    complete = comparison_lines([run, OTHER], Screen(100), complete=True)
+    values = complete[complete.index("last values of rank zero") + 1 :]
+    assert "training.stage.duration.mean" == values[values.index("") - 1].split()[0]
+
+
+def test_run_without_configuration_is_not_compared_in_it() -> None:
+    """A run whose configuration is not known is named, and no setting counts as different."""
+    lines = comparison_lines([made_run(), made_run("run-8", config={}), made_run("run-9")], Screen())
+    assert "configuration that differs" not in lines
+    assert {"no configuration found for run-8", "the configuration is the same"} <= set(lines)
+
+
+def test_values_that_were_not_stored_are_counted() -> None:
+    """The number comes from the stored values of the run."""
+    last = Attempted("n04-7")
+    stored = StoredRun(
+        RunTime("run-8", {"step": SECOND}, SECOND, 1, START, START + SECOND, ended=True),
+        last,
+        START,
+        RunValues("run-8", last.name, status="completed", left_out=1200),
+    )
+    runs = [made_run(), assemble("run-8", "the ledger", stored, []), made_run("run-9", left_out=1)]
+    lines = comparison_lines(runs, Screen(120))
+    reason = "not stored: there was no room, or a name was too long"
+    assert [
+        f"run-8: 1,200 values, settings and attributes were {reason}",
+        f"run-9: 1 value, setting or attribute was {reason}",
+    ] == [line for line in lines if "not stored" in line]
+
+
+def test_prometheus_has_no_configuration() -> None:
+    """One remark names what Prometheus does not store, in place of the names of all runs."""
+    lines = comparison_lines([made_run(config={}), made_run("run-8", config={})], Screen(), in_prometheus=True)
+    assert "Prometheus does not store configurations and outcomes" in lines
+    assert not any("no configuration found" in line for line in lines)
+
+
+def test_settings_that_were_left_out_are_not_called_the_same() -> None:
+    """If a run has not stored everything, only its stored settings are known to be the same."""
+    lines = comparison_lines([made_run(), made_run("run-8", left_out=2)], Screen())
+    assert "the configuration is the same" not in lines
+    assert "the settings that were stored are the same" in lines
+    assert any(line.startswith("run-8: 2 values, settings and attributes were not stored") for line in lines)
+    runs = json.loads(comparison_as_json([made_run(), made_run("run-8", left_out=2)], [], START))["runs"]
+    assert [0, 2] == [each["left_out"] for each in runs]
+
+
+@pytest.mark.parametrize("width", [30, 100])
+def test_long_texts_take_time_in_proportion_to_their_length(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The columns of each character are looked up a few times, in columns and in blocks."""
+    looked_up = 0
+
+    def columns_of_character(character: str) -> int:
+        nonlocal looked_up
+        looked_up += 1
+        return 1
+
+    monkeypatch.setattr(screen, "_columns_of_character", columns_of_character)
+    text = 5000 * "é"
+    comparison_lines([made_run(config={"prompt": text}), made_run(config={"prompt": "short"})], Screen(width))
+    assert len(text) <= looked_up <= 20 * len(text)
+
+
+def test_run_of_which_nothing_is_known() -> None:
+    """Unknown numbers are dashes, and none is compared."""
+    lines = comparison_lines([made_run(), type(OTHER)("run-8")], Screen())
+    assert ["steps", "1,000", "-"] == next(line for line in lines if line.startswith("steps ")).split()
+    assert not any("%)" in line for line in lines)
+
+
+def test_differences_have_a_meaning_or_are_empty() -> None:
+    """From zero, to the same value, and of numbers that are not finite there is no difference in percent."""
+    assert ["", "", "", "", ""] == [
+        difference(*pair) for pair in ((1, 0), (1, 1), (math.nan, 1), (1, math.inf), (None, 1))
+    ]
+    assert ["+50 %", "-150 %", "+0.3 %", "-0.0 %", "+99,900 %", "+200 %"] == [
+        difference(*pair) for pair in ((1.5, 1), (-0.5, 1), (1.003, 1), (0.99999, 1), (1000, 1), (1, -1))
+    ]
+    assert ["+10.0 points", "", ""] == [points(0.5, 0.4), points(None, 0.4), points(math.nan, 0.4)]
+    assert ["0.333333", "1,234,567", "1.23457e+07", "1e-30", "nan"] == [
+        number(each) for each in (1 / 3, 1234567, 12345678.9, 1e-30, math.nan)
+    ]
+
+
+def test_json_has_everything() -> None:
+    """All values, times in UTC, durations in seconds, null for what is not known, and no other numbers than JSON's."""
+    nan = made_run("run-9\x7f", numbers={("loss", (("split", "val"),)): Number(math.nan)}, steps=None)
+    text = comparison_as_json([made_run(), OTHER, nan], ["a problem"], START)
+    assert text.isascii()
+    assert all(each.isprintable() for each in text.replace("\n", ""))
+    found = json.loads(text)
+    assert (1, "2026-01-02T03:04:05.000000Z", ["a problem"]) == (found["version"], found["time"], found["problems"])
+    first, other, last = found["runs"]
+    assert (200.0, 5.556, {"startup": 20, "step": 150, "data": 30}) == (
+        first["duration_seconds"],
+        round(first["steps_per_second"], 3),
+        first["activities"],
+    )
+    assert {"rate": 0.1, "layers": 4} == first["config"]
+    assert [{"name": "loss", "attributes": {"split": "val"}, "unit": "", "value": "NaN", "total": False}] == last[
+        "values"
+    ]
+    assert (None, "died", True) == (last["steps"], other["outcome"], other["values"][1]["total"])
+    assert {"rate": [0.1, 0.2, 0.1], "optimizer": [None, "adam", None]} == found["config_differs"]
+    assert {"training.world_size": [2, 4, 2]} == found["attributes_differ"]

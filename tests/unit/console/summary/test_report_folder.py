@@ -1,0 +1,74 @@
+"""The folder of a run: complete files of this user only."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.unit.console.summary.made_reports import S, report
+
+from monitel_otlp.spool.folder import SpoolError
+from monitel_otlp.summary.report_folder import read_reports, write_report
+from monitel_otlp.summary.stored import LIMIT_BYTES, encode
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_reports_are_read_in_the_order_of_their_times(folder: Path) -> None:
+    """Each process has its own file, which only this user can read."""
+    made = [report(rank, time_ns=(9 - rank) * S) for rank in range(3)]
+    for each in made:
+        write_report(folder, each)
+    assert (made[::-1], []) == read_reports(folder)
+    assert {0o600} == {stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()}
+
+
+def test_report_of_a_box_is_replaced(folder: Path) -> None:
+    """A collector that continues the work of a killed one writes the same file; a second pipeline another one."""
+    for time_ns in (1, 2):
+        write_report(folder, report(time_ns=time_ns), "1a2b3c")
+    assert [2] == [each.time_ns for each in read_reports(folder)[0]]
+    write_report(folder, report(time_ns=3))
+    assert [2, 3] == [each.time_ns for each in read_reports(folder)[0]]
+
+
+def test_damaged_reports_do_not_hide_the_others(folder: Path) -> None:
+    """Each has one message; a FIFO blocks nobody, and links are not followed."""
+    write_report(folder, report(3))
+    (folder / "report-1-1-00.json").write_bytes(b"{")
+    (folder / "report-2-1-00.json").write_bytes(b"")
+    (folder / "report-3-1-00.json").write_bytes(encode(report(1))[:-1] + b" " * LIMIT_BYTES + b"}")
+    os.mkfifo(folder / "report-4-1-00.json", 0o600)
+    secret = folder / "secret"
+    secret.write_bytes(encode(report(2)))
+    (folder / "report-5-1-00.json").symlink_to(secret)
+    (folder / "report-6-1-00.json").mkdir()
+    (folder / "report-7-1-00.json").hardlink_to(secret)
+    (folder / "other").write_bytes(b"other")
+    (folder / ".a1-report-8-1-00.json").write_bytes(b"unfinished")
+    found, problems = read_reports(folder)
+    assert ([3], 7) == ([each.rank for each in found], len(problems))
+    assert all(f"report-{number}-" in problem for number, problem in enumerate(problems, 1))
+
+
+def test_missing_folder_is_one_problem(tmp_path: Path) -> None:
+    """A folder may be removed while the job runs."""
+    found, problems = read_reports(tmp_path / "missing")
+    assert ([], 1) == (found, len(problems))
+
+
+def test_nothing_is_written_into_a_folder_that_others_can_write_to(folder: Path, tmp_path: Path) -> None:
+    """Nor through a link, nor into a file."""
+    link, file = tmp_path / "link", tmp_path / "file"
+    link.symlink_to(folder)
+    file.touch()
+    for path in (link, file, tmp_path / "missing"):
+        with pytest.raises((SpoolError, OSError)):
+            write_report(path, report())
+    folder.chmod(0o777)
+    with pytest.raises(SpoolError):
+        write_report(folder, report())
+    assert [] == [*folder.glob("*report*")]

@@ -1,0 +1,117 @@
+"""A real terminal, of a separate tmux server: its screen can be read, and keys can be pressed."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Event
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.support.inbox import DEADLINE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+needs_tmux = pytest.mark.skipif(shutil.which("tmux") is None, reason="no tmux: apt-get install tmux")
+_SETTINGS = """\
+set -g default-terminal "screen-256color"
+set -g status off
+set -g escape-time 0
+"""
+
+
+class Terminal:
+    """A terminal that runs one program.
+
+    Args:
+        server: The first arguments of tmux, which name its server.
+        env: Environment variables.
+    """
+
+    def __init__(self, server: list[str], env: Mapping[str, str]) -> None:
+        self._server, self._env = server, env
+
+    def tmux(self, *arguments: str) -> str:
+        """Run a command of tmux, and return its output."""
+        ended = subprocess.run(
+            [*self._server, *arguments], env=self._env, capture_output=True, check=True, timeout=DEADLINE
+        )
+        return ended.stdout.decode()
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines of the screen, without spaces at their ends."""
+        return [line.rstrip() for line in self.tmux("capture-pane", "-p").split("\n")]
+
+    @property
+    def text(self) -> str:
+        """The screen as one text."""
+        return "\n".join(self.lines)
+
+    @property
+    def escapes(self) -> str:
+        """The screen with the escape sequences of its colours."""
+        return self.tmux("capture-pane", "-p", "-e", "-N")
+
+    @property
+    def pid(self) -> int:
+        """Process id of the program."""
+        return int(self.tmux("display-message", "-p", "#{pane_pid}"))
+
+    def press(self, *keys: str) -> None:
+        """Press keys by their names in tmux, such as ``F10`` and ``C-c``, or type text."""
+        self.tmux("send-keys", *keys)
+
+    def resize(self, width: int, height: int) -> None:
+        """Change the size."""
+        self.tmux("resize-window", "-x", str(width), "-y", str(height))
+
+    def until(self, holds: Callable[[], object], expected: str = "the condition") -> None:
+        """Wait until a condition holds; fail the test after ``DEADLINE`` seconds."""
+        deadline, pause = time.monotonic() + DEADLINE, Event()
+        while not holds():
+            assert time.monotonic() < deadline, f"{expected} does not hold within {DEADLINE:g} s:\n{self.text}"
+            pause.wait(0.05)
+
+    def until_shown(self, *words: str) -> str:
+        """Wait until the screen contains all words, and return it."""
+        seen = [""]
+
+        def shown() -> bool:
+            seen[0] = self.text
+            return all(word in seen[0] for word in words)
+
+        self.until(shown, f"{words} on the screen")
+        return seen[0]
+
+
+@contextmanager
+def terminal(
+    folder: Path, *command: str, width: int = 160, height: int = 30, env: Mapping[str, str] | None = None
+) -> Iterator[Terminal]:
+    """Run a command in a terminal of this size.
+
+    Args:
+        folder: The current folder of the command, and its home.
+        command: The command and its arguments.
+        width: Columns.
+        height: Lines.
+        env: Environment variables of the command, in addition to those that find programs.
+    """
+    variables = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": str(folder), **(env or {})}
+    with TemporaryDirectory(prefix="tmux-") as sockets:  # the path of a socket must be short
+        settings = Path(sockets, "conf")
+        settings.write_text(_SETTINGS, encoding="utf-8")
+        server = ["tmux", "-S", str(settings.with_name("socket")), "-f", str(settings)]
+        made = Terminal(server, variables)
+        try:
+            made.tmux("new-session", "-d", "-x", str(width), "-y", str(height), "-c", str(folder), shlex.join(command))
+            yield made
+        finally:
+            subprocess.run([*server, "kill-server"], env=variables, capture_output=True, check=False, timeout=DEADLINE)

@@ -1,0 +1,85 @@
+"""Requests that a run without a backend leaves in its spool, and the output of commands that read it."""
+
+from __future__ import annotations
+
+import math
+import time
+from array import array
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tests.unit.validity.samples import envelope
+
+from monitel_otlp.messages.request import REQUESTS, FrozenRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+COMMAND = ("-m", "monitel_otlp")
+EVENTS = [f"event {number}" for number in range(20)]
+POISON = b"event 7"
+
+
+def window_request(number: int) -> FrozenRequest:
+    """Return a request with one window: a running count and a mean that may not be finite."""
+    message = REQUESTS["metrics"]()
+    scope = envelope("metrics", message)
+    count, mean = scope.metrics.add(name="loss.count", unit="{sample}"), scope.metrics.add(name="loss.mean")
+    count.sum.aggregation_temporality, count.sum.is_monotonic = 2, True
+    value = [float(number), math.nan, math.inf][number % 3]
+    for points, field, point in ((count.sum, "as_int", number + 1), (mean.gauge, "as_double", value)):
+        made = points.data_points.add(start_time_unix_nano=1, time_unix_nano=(number + 1) * 60 * 10**9)
+        made.attributes.add(key="réseau").value.string_value = "é"
+        setattr(made, field, point)
+    return FrozenRequest("metrics", message.SerializeToString(), 1, time.time_ns(), array("I", [0, 1]).tobytes())
+
+
+def events_request(numbers: Iterable[int]) -> FrozenRequest:
+    """Return a request with a log record for each number."""
+    message = REQUESTS["logs"]()
+    scope = envelope("logs", message)
+    for number in numbers:
+        record = scope.log_records.add(event_name=f"event {number}", time_unix_nano=number + 1)
+        record.severity_number, record.severity_text = 9, "INFO"
+        record.attributes.add(key="why").value.string_value = "tiefe Größe"
+        record.trace_id, record.span_id = _ids(number)
+    return FrozenRequest("logs", message.SerializeToString(), len(scope.log_records), time.time_ns())
+
+
+def span_request(number: int) -> FrozenRequest:
+    """Return a request with one span."""
+    message = REQUESTS["traces"]()
+    span = envelope("traces", message).spans.add(name="step", kind=1)
+    span.trace_id, span.span_id = _ids(number)
+    span.start_time_unix_nano, span.end_time_unix_nano = number + 1, number + 2
+    return FrozenRequest("traces", message.SerializeToString(), 1, time.time_ns())
+
+
+def _ids(number: int) -> tuple[bytes, bytes]:
+    return (number + 1).to_bytes(16, "big"), (number + 1).to_bytes(8, "big")
+
+
+class Command(Protocol):
+    """Type of the fixture ``command``."""
+
+    def __call__(self, *arguments: object, env: Mapping[str, str] | None = None, returncode: int = 0) -> Printed:
+        """Run a command in this process."""
+
+
+@dataclass(frozen=True)
+class Printed:
+    """Output of a command; log lines are part of stderr."""
+
+    stdout: str
+    stderr: str
+
+
+class Events:
+    """A decoder of raw segments whose items are numbers of events."""
+
+    def __init__(self, header: Any) -> None:
+        pass
+
+    def decode(self, items: list[Any]) -> list[FrozenRequest]:
+        """Return one request with all events."""
+        return [events_request(items)]

@@ -1,0 +1,236 @@
+"""``python -m monitel_otlp ledger``: where the time of a run went."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.support.scripts import started
+from tests.unit.console.ledger.printed.run_times import LONG, SECOND, START, run_time
+
+from monitel_otlp.commands.ledger import table
+from monitel_otlp.ledger.history import Attempt, Earlier, History
+from monitel_otlp.ledger.run_folder import LEDGERS, open_run
+from monitel_otlp.ledger.run_identity import identify
+from monitel_otlp.ledger.screen import Screen
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.scripts import Run
+    from tests.unit.otlp.commands.spooled_run import Command
+
+END = START + 7980 * SECOND
+NOW = END + 723 * SECOND
+
+
+@pytest.fixture(autouse=True)
+def utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Local time is UTC, and stdout has 80 columns."""
+    monkeypatch.setenv("TZ", "UTC")
+    monkeypatch.delenv("COLUMNS", raising=False)
+    time.tzset()
+
+
+def store(
+    root: Path, run: str, seconds: dict[str, float], *, last_ns: int = END, ended: bool = True, attempts: int = 1
+) -> None:
+    """Store the ledger of a run, as the run does."""
+    activities = {name: round(each * SECOND) for name, each in seconds.items()}
+    attributes = {"training.run.id": run} if run else {}
+    with closing(open_run(root, identify(attributes))) as folder:
+        attempt = Attempt("one", activities, last_ns, ended=ended)
+        folder.store(History(run, Earlier(attempts - 1), attempt))
+
+
+def test_table_of_an_ended_run() -> None:
+    """Steps, and the losses by size, with a bar in the scale of the total."""
+    expected = """\
+run         run-7
+started     2026-01-02 03:04:05
+state       ended at 2026-01-02 05:17:05, 12 min 3 s ago
+attempts    3, with 1 min 40 s down and 48 s lost
+goodput     57.6 %
+
+step     ███████████████████████                    1 h 17 min   58 %
+data     ███████████████                           50 min 32 s   38 %
+startup  █                                          3 min 20 s    3 %
+down     █                                          1 min 40 s    1 %
+lost                                                      48 s   <1 %
+total                                               2 h 13 min  100 %
+
+38 % of the time went into waiting for data"""
+    assert expected.splitlines() == table(run_time(LONG, attempts=3), Screen(), NOW)
+
+
+def test_table_in_a_narrow_ascii_terminal_with_colours() -> None:
+    """Steps are green, and the largest loss is red; what does not fit is wrapped or cut."""
+    run = run_time({"step": 30, "waiting for the storage system": 60, "init": 9.6, "sync": 0.4}, run="run\n7")
+    expected = """\
+run         run\\n7
+started     2026-01-02 03:04:05
+state       killed or hung: its last heartbeat was
+            at 2026-01-02 03:05:45, 2 h 23 min ago
+attempts    1
+goodput     30.0 %
+
+step                   \x1b[32m##\x1b[0m              30 s   30 %
+waiting for the sto..  \x1b[31m#####\x1b[0m          1 min   60 %
+init                   #              9.6 s   10 %
+sync                                  0.4 s   <1 %
+total                            1 min 40 s  100 %
+
+60 % of the time went into the activity "waiting
+for the storage system\""""
+    screen = Screen(50, terminal=True, colours=True, encoding="ascii")
+    assert expected.splitlines() == table(run._replace(ended=False), screen, NOW)
+
+
+@pytest.mark.parametrize("width", [20, 28, 40, 60, 80])
+def test_table_fits_the_screen(width: int) -> None:
+    """No line is wider than the screen, whatever the names are."""
+    run = run_time({**LONG, "日本語" * 9: 500.0, "x" * 200: 3.0, "\x1b[2J": 1.0}, run="a/b-" * 40, attempts=3)
+    lines = table(run, Screen(width), NOW)
+    assert all(line.isprintable() for line in lines)
+    if width > 20:
+        assert max(map(len, lines[: lines.index("")])) <= width
+        rows = lines[lines.index("") + 1 : lines.index("", lines.index("") + 1)]
+        assert {"total"} == {row.split()[0] for row in rows if row.endswith("100 %")}
+        assert max(map(len, rows)) <= width
+
+
+def test_state_of_a_running_run() -> None:
+    """A heartbeat in the last ten seconds is that of a running process, including one from a clock that is ahead."""
+    run = run_time({"step": 60.0}, ended=False)
+    assert "running; its last heartbeat was 2.0 s ago" in "\n".join(table(run, Screen(), run.last_ns + 2 * SECOND))
+    assert "running; its last heartbeat was 0 ms ago" in "\n".join(table(run, Screen(), run.last_ns - SECOND))
+    assert "killed or hung" in "\n".join(table(run, Screen(), run.last_ns + 10 * SECOND))
+    ahead = "killed or hung: its last heartbeat was at 2026-01-02 03:05:05, ahead of the clock here"
+    assert f"state       {ahead}" in table(run, Screen(120), run.last_ns - 10 * SECOND)
+
+
+def test_latest_run_is_shown(command: Command, tmp_path: Path) -> None:
+    """Without an argument, the run with the latest heartbeat in both default folders is shown."""
+    store(tmp_path / "state" / "monitel", "older", {"step": 3.0})
+    store(tmp_path / "monitel-runs", "newer", {"step": 1.0, "data": 1.0}, last_ns=END + 1)
+    store(tmp_path / "monitel-runs", "oldest", {"step": 2.0}, last_ns=END - 1)
+    printed = command("ledger").stdout
+    assert printed.startswith("run         newer (the latest of 3 runs)\n")
+    assert printed.endswith("\n50 % of the time went into waiting for data\n")
+    assert command("ledger", "older").stdout.startswith("run         older\n")
+
+
+def test_folder_is_an_option_or_a_variable(command: Command, tmp_path: Path) -> None:
+    """The option takes precedence over MONITEL_SPOOL_DIR, and that over the default folders."""
+    for name in ("option", "variable", "monitel-runs"):
+        store(tmp_path / name, name, {"step": 3.0})
+    variable = {"MONITEL_SPOOL_DIR": "variable"}
+    assert "run         variable\n" in command("ledger", env=variable).stdout
+    assert "run         option\n" in command("ledger", "--spool-dir", "option", env=variable).stdout
+    assert "run         monitel-runs\n" in command("ledger").stdout
+
+
+def test_run_without_an_id_is_named_by_its_start(command: Command, tmp_path: Path) -> None:
+    """The list of runs shows the start of a run without an id, which selects it."""
+    store(tmp_path / "monitel-runs", "", {"step": 5.0})
+    store(tmp_path / "monitel-runs", "other", {"step": 1.0}, last_ns=END + 1)
+    start = "2026-01-02 05:17:00"
+    assert f"  {start}  (ended, 5.0 s from {start})" in command("ledger", "x", returncode=1).stderr.splitlines()
+    assert command("ledger", start).stdout.startswith(f"run         without an id\nstarted     {start}\n")
+
+
+def test_start_of_several_runs_names_the_latest(command: Command, tmp_path: Path) -> None:
+    """The table shows that there are others."""
+    root = tmp_path / "monitel-runs"
+    store(root, "", {"step": 5.0})
+    (ledger,) = (root / LEDGERS).iterdir()
+    shutil.copytree(ledger, ledger.with_name(f"{ledger.name}1"))
+    found = command("ledger", "2026-01-02 05:17:00").stdout
+    assert found.startswith("run         without an id (the latest of 2 runs)\n")
+
+
+def test_unknown_run_lists_the_latest_runs(command: Command, tmp_path: Path) -> None:
+    """The message names the given id, the folders and twenty runs, the latest first."""
+    for number in range(25):
+        store(tmp_path / "runs", f"run-{number}", {"step": 2.0}, last_ns=END + number, ended=number != 24)
+    printed = command("ledger", "run-\x1b]0;x\x07", "--spool-dir", "runs", returncode=1)
+    assert "" == printed.stdout
+    first, *listed, last = printed.stderr.splitlines()
+    assert "monitel: there is no run 'run-\\x1b]0;x\\x07' below 'runs'; the runs are" == first
+    assert "  run-24  (killed or hung, 2.0 s from 2026-01-02 05:17:03)" == listed[0]
+    assert "  run-23  (ended, 2.0 s from 2026-01-02 05:17:03)" == listed[1]
+    assert [f"  run-{number} " for number in range(24, 4, -1)] == [line.split(" (")[0] for line in listed]
+    assert "  and 5 older ones" == last
+
+
+def test_run_with_control_characters_is_found(command: Command, tmp_path: Path) -> None:
+    """The exact id selects it, and so does the printed form."""
+    store(tmp_path / "monitel-runs", "a\x1b[2J\n", {"step": 2.0})
+    store(tmp_path / "monitel-runs", "other", {"step": 2.0}, last_ns=END + 1)
+    for name in ("a\x1b[2J\n", "a\\x1b[2J\\n"):
+        printed = command("ledger", name).stdout
+        assert "run         a\\x1b[2J\\n" == printed.splitlines()[0]
+        assert "\x1b" not in printed
+
+
+def test_no_ledger_is_an_error(command: Command) -> None:
+    """The message names the folders, and the option."""
+    message = command("ledger", returncode=1).stderr
+    assert "there is no ledger of a run below " in message
+    assert "monitel' and 'monitel-runs'" in message
+    assert "--spool-dir" in message
+
+
+def test_damaged_ledger_is_reported_and_the_others_are_shown(command: Command, tmp_path: Path) -> None:
+    """One damaged file does not hide the other runs; the exit status is 1."""
+    store(tmp_path / "monitel-runs", "damaged", {"step": 2.0})
+    (file,) = (tmp_path / "monitel-runs" / LEDGERS).glob("*/ledger.json")
+    file.write_text("\x1b[2J{")
+    message = command("ledger", returncode=1).stderr
+    assert "is not JSON" in message
+    assert "there is no ledger of a run" in message
+    store(tmp_path / "monitel-runs", "good", {"step": 2.0})
+    printed = command("ledger", returncode=1)
+    assert "is not JSON" in printed.stderr
+    assert "\x1b" not in printed.stderr
+    assert printed.stdout.startswith("run         good\n")
+
+
+def test_reading_changes_nothing(command: Command, tmp_path: Path) -> None:
+    """The command takes no lock: a process that has the run open goes on, and no file is made or touched."""
+    root = tmp_path / "monitel-runs"
+    store(root, "run-7", {"step": 2.0})
+    with closing(open_run(root, identify({"training.run.id": "run-7"}))) as folder:
+        before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
+        assert "run-7" in command("ledger").stdout
+        assert before == {path: path.stat().st_mtime_ns for path in root.rglob("*")}
+        folder.store(History("run-7", Earlier(), Attempt("one", {"step": 3 * SECOND}, END)))
+    assert "total" in command("ledger", "run-7").stdout
+
+
+def test_folder_of_a_group_is_read(command: Command, tmp_path: Path) -> None:
+    """A ledger is safe to read, whoever can write to its folder; symbolic links are not followed."""
+    ledgers = tmp_path / "monitel-runs" / LEDGERS
+    store(tmp_path / "monitel-runs", "run-7", {"step": 2.0})
+    ledgers.chmod(0o777)
+    assert "run-7" in command("ledger").stdout
+    assert [1] == [len(list(folder.glob("*.json"))) for folder in ledgers.iterdir()]
+    ledgers.rename(tmp_path / "elsewhere")
+    ledgers.symlink_to(tmp_path / "elsewhere")
+    assert "symbolic link" in command("ledger", returncode=1).stderr
+
+
+def test_output_to_a_closed_pipe_and_in_ascii(run: Run, tmp_path: Path) -> None:
+    """``ledger | head`` succeeds, and a stdout without block characters gets ASCII."""
+    store(tmp_path / "monitel-runs", "größe", {"step": 2.0, "日本": 1.0})
+    ended = run("-m", "monitel_otlp", "ledger", env={"PYTHONIOENCODING": "ascii"})
+    assert "run         gr\\xf6\\xdfe" == ended.stdout.splitlines()[0]
+    assert "\nstep          ####" in ended.stdout
+    assert "\n\\u65e5\\u672c  ####" in ended.stdout
+    with started(tmp_path, "-m", "monitel_otlp", "ledger") as process:
+        assert process.stdout is not None
+        process.stdout.close()  # before the command can print
+        assert (0, "") == (process.wait(60), process.stderr.read() if process.stderr else None)

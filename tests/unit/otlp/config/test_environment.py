@@ -1,0 +1,231 @@
+"""Any text in any variable: ``configure()`` works, telemetry is kept, and no token is printed."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import tempfile
+from contextlib import redirect_stderr
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from tests.support.inbox import points_of, records_of
+
+import monitel
+import monitel_otlp
+from monitel_otlp.config.launcher import VARIABLES, launch_attributes
+from monitel_otlp.config.settings import resolve
+from monitel_otlp.spool.spool import Spool
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from monitel_otlp.messages.request import FrozenRequest
+
+pytestmark = pytest.mark.usefixtures("no_name_server")
+TOKEN = "sesame-4711"
+
+OF_SIGNALS = [
+    *("ENDPOINT", "PROTOCOL", "HEADERS", "TIMEOUT", "COMPRESSION", "INSECURE"),
+    *("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY"),
+]
+EXPORTER = [
+    f"OTEL_EXPORTER_OTLP_{signal}{name}" for name in OF_SIGNALS for signal in ("", "METRICS_", "LOGS_", "TRACES_")
+]
+SDK = [
+    "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE",
+    "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION",
+    "OTEL_METRIC_EXPORT_INTERVAL",
+    "OTEL_METRIC_EXPORT_TIMEOUT",
+    "OTEL_METRICS_EXEMPLAR_FILTER",
+    "OTEL_SERVICE_NAME",
+    "OTEL_RESOURCE_ATTRIBUTES",
+    "OTEL_EXPERIMENTAL_RESOURCE_DETECTORS",
+    "OTEL_SDK_DISABLED",
+    "OTEL_TRACES_SAMPLER",
+    "OTEL_TRACES_SAMPLER_ARG",
+    "OTEL_ATTRIBUTE_COUNT_LIMIT",
+    "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT",
+    "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT",
+    "OTEL_LOGRECORD_ATTRIBUTE_COUNT_LIMIT",
+    "OTEL_LOGRECORD_ATTRIBUTE_VALUE_LENGTH_LIMIT",
+    "OTEL_BSP_MAX_QUEUE_SIZE",
+    "OTEL_BLRP_SCHEDULE_DELAY",
+    "OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED",
+]
+LAUNCHER = [name for names in VARIABLES.values() for name in names]
+
+any_bytes = st.binary(max_size=40).map(lambda found: os.fsdecode(found.replace(b"\0", b"")))  # as a variable holds it
+any_text = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40)
+numbers = st.one_of(st.integers(), st.floats(), st.integers(0, 10), st.decimals()).map(str)
+typical = st.sampled_from(
+    [
+        *(
+            "",
+            " ",
+            "\t\n",
+            "true",
+            "TRUE",
+            "false",
+            "none",
+            "None",
+            "gzip",
+            "http/protobuf",
+            "http/json",
+            "grpc",
+            "delta",
+        ),
+        *(
+            "a=b",
+            "a=b,c",
+            "=",
+            "a=",
+            ",,",
+            "a=%ff",
+            "a=%",
+            "always_off",
+            "parentbased_traceidratio",
+            "*",
+            "process,monitel",
+        ),
+        *("1_000", "١٢", "²", "1e999", "-0", "0x10", "9" * 5000, "x" * 20_000, "/", "/dev/null", ".", "~"),
+    ]
+)
+texts = typical | numbers | any_text | any_bytes
+hosts = st.sampled_from(
+    ["127.0.0.1", "127.0.0.1:9", "[::1]", "[::1]:9", f"user:{TOKEN}@127.0.0.1:9", "[::1", "127.0.0.1:x"]
+)
+paths = st.sampled_from(["", "/", "/v1/metrics", f"/?key={TOKEN}", "//", "/ä \r\nx"])
+urls = st.tuples(st.sampled_from(["http://", "https://", "HTTP://", "htp://", ""]), hosts, paths).map("".join)
+secrets = st.tuples(texts, st.sampled_from(["authorization=", "a=Bearer ", "=", ""]), st.just(TOKEN), texts).map(
+    "".join
+)
+
+
+def values(name: str) -> st.SearchStrategy[str]:
+    """Return a strategy for a variable: any text, and text that resembles a valid value."""
+    if name.endswith("ENDPOINT"):
+        return urls | texts
+    if name == "OTEL_RESOURCE_ATTRIBUTES":
+        return st.lists(st.tuples(texts, st.just("="), texts).map("".join), max_size=3).map(",".join) | texts
+    return secrets | texts if name.endswith("HEADERS") else texts
+
+
+often = [
+    *(f"OTEL_EXPORTER_OTLP_{name}" for name in ("ENDPOINT", "HEADERS", "TIMEOUT", "LOGS_ENDPOINT", "PROTOCOL")),
+    *("OTEL_METRIC_EXPORT_INTERVAL", "OTEL_RESOURCE_ATTRIBUTES", "RANK"),
+]
+environments = st.tuples(
+    st.fixed_dictionaries({}, optional={name: values(name) for name in often}),
+    st.sets(st.sampled_from([*EXPORTER, *SDK, *LAUNCHER]), max_size=4).flatmap(
+        lambda names: st.fixed_dictionaries({name: values(name) for name in sorted(names)})
+    ),
+).map(lambda parts: {**parts[0], **parts[1]})
+fuzzed = settings(max_examples=150, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def trained(variables: Mapping[str, str]) -> tuple[str, list[FrozenRequest]]:
+    """Run a pipeline with a window and an event; return its output with its repr, and the requests in its spool."""
+    output = io.StringIO()
+    handler = logging.StreamHandler(output)
+    with (
+        tempfile.TemporaryDirectory() as root,
+        pytest.MonkeyPatch.context() as patch,
+        redirect_stderr(output),
+    ):
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        logging.getLogger().addHandler(handler)
+        try:
+            pipeline = monitel_otlp.configure(spool_dir=root, export_interval=3600.0)
+            stat = monitel.Stat("loss", [monitel.COUNT], 60.0)
+            stat.add(1)
+            stat.flush()
+            monitel.emit("epoch")
+            pipeline.shutdown(5.0)
+            output.write(repr(pipeline) + repr(vars(pipeline)) + repr(pipeline.endpoints) + repr(pipeline.dropped))
+        finally:
+            logging.getLogger().removeHandler(handler)
+        kept = list(Spool(Path(pipeline.spool_dir)).peek())
+    return output.getvalue(), kept
+
+
+@pytest.mark.stress  # hypothesis cannot tell random numbers that a thread of another test draws from its own
+@fuzzed
+@given(environments)
+@example({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://[::1", "OTEL_METRIC_EXPORT_INTERVAL": "nan"})
+@example({"OTEL_EXPORTER_OTLP_ENDPOINT": f"htp://user:{TOKEN}@127.0.0.1:x/?key={TOKEN}"})
+@example({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "OTEL_EXPORTER_OTLP_HEADERS": f"{TOKEN}"})
+@example({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "OTEL_EXPORTER_OTLP_HEADERS": f"a={TOKEN}\n"})
+@example({"OTEL_SERVICE_NAME": "\udce4", "OTEL_RESOURCE_ATTRIBUTES": "\udce4=\udce4"})
+def test_no_variable_ends_training_or_loses_a_window(variables: dict[str, str]) -> None:
+    """For any variables window and event are in the spool, and no token is in the output."""
+    if "grpc" in {value.strip() for value in variables.values()}:  # gRPC has its own resolver, which needs a network
+        variables = {name: value for name, value in variables.items() if not name.endswith("ENDPOINT")}
+    output, kept = trained(variables)
+    windows = [point for request in kept if request.signal == "metrics" for point in points_of(request.message())]
+    events = [record for request in kept if request.signal == "logs" for record in records_of(request.message())]
+    assert TOKEN not in output
+    assert "UnicodeEncodeError" not in output  # the encoder would log it for each request
+    if variables.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        assert [] == kept
+        return
+    assert {"loss.count", "loss"} & {point.metric for point in windows}
+    assert ["epoch"] == [record.name for record in events]
+    resource = windows[0].resource
+    name = variables.get("OTEL_SERVICE_NAME", "")
+    assert name.encode(errors="backslashreplace").decode().strip() in resource["service.name"]
+    assert {key: resource[key] for key in launched(variables)} == launched(variables)
+
+
+@pytest.mark.parametrize("value", ["true", "0"])
+def test_each_variable_alone_loses_nothing(value: str) -> None:
+    """A switch that turns something on or off: internal metrics of the SDK, for example."""
+    for name in sorted({*EXPORTER, *SDK} - {"OTEL_SDK_DISABLED"}):
+        _, kept = trained({name: value})
+        assert {"metrics", "logs"} <= {request.signal for request in kept}, name
+
+
+def launched(variables: dict[str, str]) -> dict[str, str | int]:
+    """Return the attributes that the launcher's variables give."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        return launch_attributes()
+
+
+@fuzzed
+@given(any_text | any_bytes | numbers | typical, st.sampled_from(LAUNCHER))
+def test_launcher_variable_is_a_number_or_ignored(value: str, name: str) -> None:
+    """Only the run's id is text, which UTF-8 can encode."""
+    for attribute, found in launched({name: value}).items():
+        assert name in VARIABLES[attribute]
+        if attribute == "training.run.id":
+            assert str(found).encode()
+        else:
+            assert isinstance(found, int)
+            assert 0 <= found < 2**63
+
+
+@fuzzed
+@given(environments, texts | urls, texts, st.dictionaries(texts, texts | st.just(TOKEN), max_size=2))
+def test_only_arguments_raise(variables: dict[str, str], endpoint: str, protocol: str, headers: dict[str, str]) -> None:
+    """The message about a wrong argument does not show its token, and does not depend on any variable."""
+    outcomes = []
+    for given_variables in ({}, variables):
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in given_variables.items():
+                patch.setenv(name, value)
+            try:
+                settings = resolve(endpoint, headers, protocol=protocol or None)
+            except ValueError as error:
+                outcomes.append(str(error))
+            else:
+                outcomes.append("")
+                assert TOKEN not in repr(settings)
+    assert outcomes[0] == outcomes[1]
+    assert TOKEN not in outcomes[0].replace(repr(protocol), "")

@@ -1,0 +1,212 @@
+"""Producers that are faster than the encoder: metrics are sent, drops are counted at once, memory stays bounded."""
+
+from __future__ import annotations
+
+import resource
+from contextlib import contextmanager
+from itertools import count, pairwise
+from threading import Event, Thread
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.support.checks import EXIT, in_time, limit
+from tests.support.inbox import DEADLINE, Answer
+from tests.support.pipelines import check_accounts
+from tests.support.producers import checked_continuously
+from tests.support.spools import last_line
+
+import monitel
+import monitel_otlp.engine.engine
+from monitel import COUNT, Stat
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.support.pipelines import Start
+    from tests.support.receiver import Receiver
+    from tests.support.scripts import Run
+
+    from monitel_otlp import Pipeline
+
+pytestmark = pytest.mark.stress
+INTERVAL = 0.25
+LATE = 1.5  # seconds between two metrics requests, with a margin for other tests on the same machine
+BURST = 12  # duration of a burst in metrics requests
+
+
+def _emit(_pipeline: Pipeline) -> Callable[[int], object]:
+    return lambda number: monitel.emit("event", number=number)
+
+
+def _end_spans(pipeline: Pipeline) -> Callable[[int], object]:
+    tracer = pipeline.tracer_provider.get_tracer("mine")
+    return lambda number: tracer.start_span(f"span {number}").end()
+
+
+def _log_records(pipeline: Pipeline) -> Callable[[int], object]:
+    logger = pipeline.logger_provider.get_logger("mine")
+    return lambda number: logger.emit(event_name="record", body=str(number))
+
+
+def _close_windows(_pipeline: Pipeline) -> Callable[[int], object]:
+    stats = [Stat(f"stat{number}", [COUNT], 60.0) for number in range(50)]
+
+    def close(number: int) -> None:
+        stats[number % 50].add(number)
+        stats[number % 50].flush()
+
+    return close
+
+
+PRODUCERS = {
+    "events": ("logs", _emit),
+    "spans": ("traces", _end_spans),
+    "records": ("logs", _log_records),
+    "windows": ("metrics", _close_windows),
+}
+
+
+@contextmanager
+def producing(produce: Callable[[int], object]) -> Iterator[list[int]]:
+    """Produce in a thread as fast as possible; at the end of the block the list holds the number of items."""
+    stop, produced = Event(), list[int]()
+
+    def run() -> None:
+        for number in count():
+            if stop.is_set():
+                produced.append(number)
+                return
+            produce(number)
+
+    thread = Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield produced
+    finally:
+        stop.set()
+        thread.join(DEADLINE)
+    assert produced
+
+
+def wait_for_metrics(receiver: Receiver, requests: int) -> list[float]:
+    """Wait for metrics requests with values of instruments, and return their times of arrival."""
+
+    def found() -> list[float]:
+        return [each.arrived for each in receiver.of("metrics") if b"alive" in each.body]
+
+    known = len(found())
+    receiver.wait_until(lambda: len(found()) >= known + requests)
+    return found()[known:]
+
+
+@pytest.mark.parametrize(
+    ("kind", "backend"),
+    [*((kind, "healthy") for kind in PRODUCERS), *((kind, "away") for kind in PRODUCERS if kind != "windows")],
+)
+def test_metrics_are_sent_in_every_interval_of_a_burst(
+    *, receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, kind: str, backend: str
+) -> None:
+    """Drops are counted at once, and the account adds up whenever it is read."""
+    monkeypatch.setattr(monitel_otlp.engine.engine, "LIMIT", 5000)
+    signal, make = PRODUCERS[kind]
+    pipeline = start(export_interval=INTERVAL)
+    pipeline.meter_provider.get_meter("mine").create_counter("alive").add(1)
+    if backend == "away":
+        receiver.rule(lambda request: Answer(503) if request.signal == signal else None)
+    with producing(make(pipeline)) as produced, checked_continuously(pipeline) as checks:
+        arrivals = wait_for_metrics(receiver, BURST)
+        seen = [pipeline.account()[signal]]
+        wait_for_metrics(receiver, 2)
+        seen.append(pipeline.account()[signal])
+    assert max(later - earlier for earlier, later in pairwise(arrivals)) < limit(LATE)
+    assert seen[0].recorded < seen[1].recorded
+    assert len(checks) > 100
+    account = pipeline.account()[signal]
+    assert produced[0] == account.recorded
+    if account.dropped:
+        assert {"queue_full"} == set(account.dropped)
+        assert seen[1].lost
+    if backend == "healthy":
+        pipeline.force_flush(DEADLINE)
+        after = pipeline.account()[signal]
+        assert after.recorded == after.delivered + after.lost
+        assert account.dropped == after.dropped
+
+
+@pytest.mark.parametrize("kind", ["events", "spans", "records"])
+def test_newest_items_of_a_burst_are_kept(
+    *, receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The last item arrives, and dropped items are older than delivered ones."""
+    monkeypatch.setattr(monitel_otlp.engine.engine, "LIMIT", 2000)
+    signal, make = PRODUCERS[kind]
+    pipeline = start(export_interval=INTERVAL)
+    produce = make(pipeline)
+    for number in range(30_000):
+        produce(number)
+    pipeline.force_flush(DEADLINE)
+    found = {
+        "events": lambda: [int(each.attributes["number"]) for each in receiver.records("event")],
+        "records": lambda: [int(each.body) for each in receiver.records("record")],
+        "spans": lambda: [int(each.name.split()[1]) for each in receiver.spans()],
+    }[kind]()
+    assert sorted(set(found)) == sorted(found)
+    assert list(range(28_000, 30_000)) == sorted(found)[-2000:]
+    account = pipeline.account()[signal]
+    assert 30_000 == account.recorded == len(found) + account.lost
+
+
+def resident_bytes() -> int:
+    """Return the resident memory of this process."""
+    with open("/proc/self/statm", encoding="ascii") as file:  # noqa: PTH123  a file of the kernel
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+
+@pytest.mark.parametrize("outage", [False, True])
+def test_memory_is_bounded_by_bytes(receiver: Receiver, start: Start, *, outage: bool) -> None:
+    """The queue and the requests hold at most 128 MiB each of 2 GB of events; the rest is dropped and counted."""
+    if outage:
+        receiver.rule(lambda request: Answer(503) if request.signal == "logs" else None)
+    pipeline = start(export_interval=INTERVAL)
+    before = resident_bytes()
+    most = 0
+    for number in range(20_000):
+        monitel.emit("large", text=str(number) + "x" * 100_000)
+        if number % 100 == 0:
+            most = max(most, resident_bytes())
+            receiver.requests[:] = [each for each in receiver.requests if each.signal != "logs"]
+    assert most - before < 700 << 20
+    account = pipeline.account()["logs"]
+    assert 20_000 == account.recorded
+    assert account.lost
+    check_accounts(pipeline)
+    with in_time(3.5):  # 128 MiB are written; with a margin for other tests on the same machine
+        pipeline.shutdown()
+
+
+SLOW_END = """\
+from threading import Thread
+pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=0.5)
+loss = Stat("loss", [COUNT], 60.0)
+produced = 0
+def produce():
+    global produced
+    while True:
+        monitel.emit("event", number=produced)
+        produced += 1
+Thread(target=produce, daemon=True).start()
+for number in range(10):
+    monitel.emit("before", number=number)
+    loss.add(1)
+    loss.flush()
+    time.sleep(0.2)
+print(time.monotonic())
+"""
+
+
+def test_exit_is_in_time_beside_a_producer_that_does_not_stop(receiver: Receiver, train: Run) -> None:
+    """Windows arrive, and every recorded item is delivered, on disk, or counted as dropped."""
+    ended = train(SLOW_END, receiver.url)
+    assert ended.at - float(ended.stdout) < limit(EXIT)
+    assert 10 == receiver.values("loss.count")[-1]
+    assert last_line(ended.stderr).windows == 10

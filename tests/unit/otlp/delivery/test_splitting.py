@@ -1,0 +1,309 @@
+"""Requests that a backend does not accept as a whole: too large, with a bad item, or one that breaks the backend."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.inbox import DEADLINE, Answer, Request, points_of, records_of
+from tests.support.pipelines import reported_drops
+
+import monitel
+from monitel import COUNT, VALUE, Stat
+from monitel_otlp.delivery.request_splitting import estimate_rejected, isolate, split
+from monitel_otlp.messages.records import LEVELS, count_records
+from monitel_otlp.messages.request import REQUESTS, SIGNALS, FrozenRequest
+from monitel_otlp.transport.answer import Answer as Attempt
+from monitel_otlp.transport.answer import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.support.pipelines import Start
+    from tests.support.receiver import Receiver
+
+    from monitel_otlp import Pipeline
+
+
+def emit(count: int, *, poison: tuple[int, ...] = ()) -> list[int]:
+    """Emit numbered events, of which some are named ``poison``, and return the numbers of the others."""
+    for number in range(count):
+        monitel.emit("poison" if number in poison else "event", number=number)
+    return [number for number in range(count) if number not in poison]
+
+
+def numbers(receiver: Receiver) -> list[int]:
+    """Return the numbers of the accepted records, in order of arrival."""
+    return [record.attributes["number"] for record in receiver.records()]
+
+
+def refuse_poison(request: Request) -> Answer | None:
+    """Answer 400 to each request with a poisoned record."""
+    poisoned = request.signal == "logs" and any(record.name == "poison" for record in records_of(request.message))
+    return Answer(400, body=b"poison") if poisoned else None
+
+
+def set_aside(pipeline: Pipeline, receiver: Receiver) -> list[int]:
+    """Return the numbers of the records in ``rejected/``."""
+    message = type(receiver.of("logs")[0].message)
+    found = [message.FromString(path.read_bytes()) for path in Path(pipeline.spool_dir).glob("rejected/*.binpb")]
+    return sorted(record.attributes["number"] for request in found for record in records_of(request))
+
+
+def test_request_that_is_too_large_is_halved_until_it_fits(receiver: Receiver, start: Start) -> None:
+    """A backend that accepts at most ten records receives all of them, in order, each once."""
+    pipeline = start()
+    receiver.rule(
+        lambda request: (
+            Answer(413) if request.signal == "logs" and len(list(records_of(request.message))) > 10 else None
+        )
+    )
+    expected = emit(100)
+    assert pipeline.force_flush(DEADLINE)
+    assert expected == numbers(receiver)
+    assert {} == reported_drops(receiver, pipeline, "rejected")
+
+
+def test_single_record_that_is_too_large_is_set_aside(receiver: Receiver, start: Start) -> None:
+    """The other records are delivered."""
+    pipeline = start()
+    receiver.rule(lambda request: Answer(413) if b"poison" in request.body else None)
+    expected = emit(20, poison=(7,))
+    assert not pipeline.force_flush(DEADLINE)
+    assert expected == sorted(numbers(receiver))
+    assert [7] == set_aside(pipeline, receiver)
+
+
+def test_poisoned_record_is_isolated(receiver: Receiver, start: Start) -> None:
+    """The other 99 records of the request arrive after at most 16 further attempts; one record counts as rejected."""
+    pipeline = start()
+    receiver.rule(refuse_poison)
+    expected = emit(100, poison=(70,))
+    assert not pipeline.force_flush(DEADLINE)
+    assert expected == sorted(numbers(receiver))
+    assert [70] == set_aside(pipeline, receiver)
+    assert len(receiver.of("logs")) <= 17
+    assert {"logs": 1} == reported_drops(receiver, pipeline, "rejected")
+
+
+def test_request_is_rejected_whole_if_both_halves_are(receiver: Receiver, start: Start) -> None:
+    """No further halves are tried."""
+    pipeline = start()
+    receiver.rule(lambda request: Answer(400) if request.signal == "logs" else None)
+    emit(100)
+    assert not pipeline.force_flush(DEADLINE)
+    assert 3 == len(receiver.of("logs"))
+    assert list(range(100)) == set_aside(pipeline, receiver)
+    assert {"logs": 100} == reported_drops(receiver, pipeline, "rejected")
+
+
+def test_poisoned_window_is_the_only_one_lost(
+    receiver: Receiver, start: Start, clock: monitel.testing.ManualClock
+) -> None:
+    """If the backend refuses NaN, the other windows of the request arrive, and totals stay right."""
+    pipeline = start()
+
+    def refuse_nan(request: Request) -> Answer | None:
+        nan = request.signal == "metrics" and any(math.isnan(point.value) for point in points_of(request.message))
+        return Answer(400) if nan else None
+
+    receiver.rule(refuse_nan)
+    stat = Stat("loss", [COUNT, VALUE], 60.0)
+    for value in [*range(10), math.nan, *range(11, 20)]:
+        stat.add(value)
+        clock.advance(60)
+    assert pipeline.force_flush(DEADLINE)
+    assert [*range(10), *range(11, 20)] == sorted(receiver.values("loss.value"))
+    counts = filter(None, receiver.values("loss.count"))  # the start point may be in another part
+    assert list(range(1, 21)) == sorted(counts)
+
+
+def test_request_that_breaks_the_backend_is_tried_three_times(receiver: Receiver, start: Start) -> None:
+    """After the third attempt the request is set aside, so that it does not block later ones."""
+    pipeline = start()
+    receiver.rule(lambda request: Answer(500, body=b"panic") if b"poison" in request.body else None)
+    emit(1, poison=(0,))
+    assert not pipeline.force_flush(0.1)
+    emit(2, poison=(0,))
+    assert not pipeline.force_flush(DEADLINE)
+    assert [1] == numbers(receiver)
+    assert [0, 0] == set_aside(pipeline, receiver)
+    assert {"logs": 2} == reported_drops(receiver, pipeline, "rejected")
+    assert "panic" in next(Path(pipeline.spool_dir).glob("rejected/*.txt")).read_text()
+
+
+def test_rejection_after_a_lost_answer_is_counted_as_unconfirmed(receiver: Receiver, start: Start) -> None:
+    """The backend may have accepted the first attempt and refused its repetition."""
+    pipeline = start()
+    receiver.answer("logs", Answer(fault="drop unanswered"), Answer(400, body=b"duplicate"))
+    emit(5)
+    assert not pipeline.force_flush(DEADLINE)
+    assert {"logs": 5} == reported_drops(receiver, pipeline, "unconfirmed")
+    assert {} == reported_drops(receiver, pipeline, "rejected")
+    assert list(range(5)) == set_aside(pipeline, receiver)
+
+
+def test_requests_fit_the_default_limit_of_grpc_servers(receiver: Receiver, start: Start) -> None:
+    """10 MB of events are sent in order, in requests of at most 3.5 MiB."""
+    pipeline = start()
+    for number in range(100):
+        monitel.emit("event", number=number, text="x" * 100_000)
+    assert pipeline.force_flush(DEADLINE)
+    assert list(range(100)) == numbers(receiver)
+    assert max(len(request.body) for request in receiver.of("logs")) <= 3.5 * 2**20
+
+
+def message_of(signal: str, sizes: list[list[int]]) -> Any:
+    """Return a message with so many numbered records in each metric (or none) of each resource."""
+    message = REQUESTS[signal]()
+    resources, scopes, records = LEVELS[signal][:3]
+    number = 0
+    for of_resource in sizes:
+        scope = getattr(getattr(message, resources).add(), scopes).add()
+        scope.scope.name = "scope"
+        for index, size in enumerate(of_resource):
+            for _ in range(size):
+                if signal != "metrics":
+                    getattr(scope, records).add(flags=number)
+                elif index % 2:
+                    _last(scope.metrics, index).sum.data_points.add(as_int=number)
+                else:
+                    _last(scope.metrics, index).histogram.data_points.add(count=number)
+                number += 1
+    return message
+
+
+def _last(metrics: Any, index: int) -> Any:
+    name = str(index)
+    if not metrics or metrics[-1].name != name:
+        metrics.add(name=name)
+    return metrics[-1]
+
+
+def records_in(request: FrozenRequest) -> list[int]:
+    """Return the numbers of a request's records, in order."""
+    message: Any = request.message()
+    resources, scopes, records = LEVELS[request.signal][:3]
+    found: list[Any] = []
+    for resource in getattr(message, resources):
+        for scope in getattr(resource, scopes):
+            for record in getattr(scope, records):
+                if request.signal == "metrics":
+                    found += [each.as_int for each in record.sum.data_points]
+                    found += [each.count for each in record.histogram.data_points]
+                else:
+                    found.append(record.flags)
+    return found
+
+
+@st.composite
+def requests(draw: Callable[[st.SearchStrategy[Any]], Any]) -> FrozenRequest:
+    """Draw a request with any weights, none, or none that fit."""
+    signal = draw(st.sampled_from(SIGNALS))
+    message = message_of(signal, draw(st.lists(st.lists(st.integers(0, 5), max_size=4), min_size=1, max_size=3)))
+    records = count_records(message, LEVELS[signal])
+    form = draw(st.sampled_from(["weights", "one each", "none", "proportion", "damaged"]))
+    weights = array("I", draw(st.lists(st.integers(0, 3), min_size=records, max_size=records)))
+    items = {"weights": sum(weights), "one each": records, "none": 0}.get(form, draw(st.integers(0, 40)))
+    kept = weights.tobytes() if form in {"weights", "damaged"} else b""
+    synthetic = weights.count(0) if form == "weights" and signal == "traces" else 0
+    if not records:
+        items = 0
+    return FrozenRequest(signal, message.SerializeToString(), items, 7, kept, synthetic)
+
+
+def parts_of(request: FrozenRequest) -> Iterator[FrozenRequest]:
+    """Split a request until nothing can be split."""
+    halves = split(request)
+    if halves is None:
+        yield request
+    else:
+        for half in halves:
+            yield from parts_of(half)
+
+
+@given(requests())
+def test_splitting_loses_no_item(request: FrozenRequest) -> None:
+    """However often a request is split, each record is in one part, in order, and items and synthetic spans add up."""
+    halves = split(request)
+    assert (halves is None) == (len(records_in(request)) < 2)
+    if halves is not None:
+        assert records_in(request) == records_in(halves[0]) + records_in(halves[1])
+        assert request.items == halves[0].items + halves[1].items
+        assert request.synthetic == halves[0].synthetic + halves[1].synthetic
+    parts = list(parts_of(request))
+    assert records_in(request) == [record for part in parts for record in records_in(part)]
+    assert request.items == sum(part.items for part in parts)
+    assert request.synthetic == sum(part.synthetic for part in parts)
+    assert {7} == {part.created_ns for part in parts}
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=30))
+def test_item_is_counted_with_its_last_point(weights: list[int]) -> None:
+    """The parts of a request have exactly the weights of their records."""
+    body = message_of("metrics", [[len(weights)]]).SerializeToString()
+    request = FrozenRequest("metrics", body, sum(weights), 7, array("I", weights).tobytes())
+    assert weights == [part.items for part in parts_of(request)]
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=30))
+def test_synthetic_spans_are_counted_in_their_part(items: list[bool]) -> None:
+    """A span that the pipeline itself made is counted in the part that contains it."""
+    body = message_of("traces", [[len(items)]]).SerializeToString()
+    request = FrozenRequest("traces", body, sum(items), 7, array("I", items).tobytes(), len(items) - sum(items))
+    assert [(int(item), int(not item)) for item in items] == [
+        (part.items, part.synthetic) for part in parts_of(request)
+    ]
+
+
+@given(
+    requests(),
+    st.lists(st.tuples(st.none() | st.sampled_from(Verdict), st.integers(0, 9)), min_size=20, max_size=20),
+)
+def test_isolating_loses_no_item(request: FrozenRequest, answers: list[tuple[Verdict | None, int]]) -> None:
+    """For any answers to the parts, each item is delivered, left out, rejected or unsent."""
+    plan = iter(answers)
+
+    def send(_part: FrozenRequest) -> Attempt | None:
+        verdict, rejected = next(plan)
+        return None if verdict is None else Attempt(verdict, rejected=rejected)
+
+    found = isolate(request, send, Attempt(Verdict.REJECTED))
+    parts = [*(part for part, _ in found.rejected), *found.unsent]
+    assert request.items == found.delivered + found.left_out + sum(part.items for part in parts)
+    assert request.synthetic == found.synthetic + sum(part.synthetic for part in parts)
+    assert len(answers) - 16 <= len(list(plan))
+
+
+@pytest.mark.parametrize(
+    ("signal", "items", "records", "rejected", "expected"),
+    [
+        ("metrics", 4, 24, 0, 0),
+        ("metrics", 4, 24, 1, 1),
+        ("metrics", 4, 24, 6, 1),
+        ("metrics", 4, 24, 7, 2),
+        ("metrics", 4, 24, 24, 4),
+        ("metrics", 4, 24, 99, 4),
+        ("metrics", 0, 24, 3, 0),
+        ("metrics", 4, 24, -1, 0),
+        ("logs", 5, 5, 3, 3),
+        ("logs", 5, 5, 9, 5),
+        ("traces", 3, 5, 2, 2),
+    ],
+)
+def test_rejected_points_are_counted_as_items(
+    *, signal: str, items: int, records: int, rejected: int, expected: int
+) -> None:
+    """A partial success is exact for log records and spans, and rounded up to whole windows for points."""
+    body = message_of(signal, [[records]]).SerializeToString()
+    weights = array("I", [0] * (records - 1) + [items]).tobytes() if items != records else b""
+    request = FrozenRequest(signal, body, items, 7, weights)
+    assert expected == estimate_rejected(request, rejected)
+    if not items:
+        assert 0 == estimate_rejected(replace(request, weights=b""), rejected)

@@ -1,0 +1,141 @@
+"""A pipeline beside others: a second ``configure()``, providers that are shut down, and broken records and handlers."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry import context
+from tests.support.checks import in_time
+
+import monitel
+from monitel import COUNT, Stat
+from monitel_otlp.transport.http import HttpTransport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
+    from tests.support.pipelines import Start
+    from tests.support.receiver import Receiver
+
+    from monitel.testing import ManualClock
+    from monitel_otlp.transport.answer import Answer
+
+
+def test_second_configure_shuts_down_the_first_pipeline(
+    receiver: Receiver, start: Start, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If a notebook cell runs twice, items of the first pipeline are delivered, and nothing is sent twice."""
+    first = start(service_name="first")
+    stat = Stat("loss", [COUNT], 60.0)
+    stat.add(1)
+    stat.flush()
+    second = start(service_name="second")
+    stat.add(1)
+    stat.flush()
+    assert second.force_flush(60)
+    assert [("first", 1), ("second", 1)] == [
+        (point.resource["service.name"], point.value) for point in receiver.points("loss.count")
+    ]
+    assert first.force_flush(60)
+    assert first.shutdown()
+    assert 1 == capsys.readouterr().err.count("monitel: exported")
+
+
+def test_each_pipeline_has_a_separate_spool(start: Start) -> None:
+    """Two pipelines that start in the same second have different folders."""
+    assert start().spool_dir != start().spool_dir
+
+
+def test_nothing_is_sent_after_shutdown(receiver: Receiver, start: Start) -> None:
+    """Stats, events and providers can still be used, and a flush returns at once."""
+    pipeline = start()
+    assert pipeline.shutdown()
+    assert pipeline.shutdown()
+    sent = len(receiver.requests)
+    monitel.emit("late")
+    pipeline.meter_provider.get_meter("mine").create_counter("late").add(1)
+    pipeline.logger_provider.get_logger("mine").emit(event_name="late")
+    with in_time(5):
+        assert pipeline.force_flush(60)
+    assert sent == len(receiver.requests)
+
+
+def test_windows_survive_the_shutdown_of_a_provider(receiver: Receiver, start: Start) -> None:
+    """A framework may shut down the global MeterProvider."""
+    pipeline = start()
+    providers: list[Any] = [pipeline.meter_provider, pipeline.logger_provider, pipeline.tracer_provider]
+    for provider in providers:
+        provider.shutdown()
+    stat = Stat("loss", [COUNT], 60.0)
+    stat.add(1)
+    stat.flush()
+    monitel.emit("epoch")
+    assert pipeline.force_flush(60)
+    assert ([1], 1) == (receiver.values("loss.count"), len(receiver.records("epoch")))
+
+
+def _unencodable_record(provider: Any) -> None:
+    provider.logger_provider.get_logger("mine").emit(event_name="bad", body="\ud800")
+
+
+def _unencodable_metric(provider: Any) -> None:
+    provider.meter_provider.get_meter("mine").create_counter("bad", description="\ud800").add(1)
+
+
+def test_only_items_that_cannot_be_encoded_are_lost(
+    receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A record or an instrument of the application may contain a lone surrogate, as file names may."""
+    makers: list[Callable[[Any], None]] = [_unencodable_record, _unencodable_metric]
+    pipeline = start()
+    for make in makers:
+        make(pipeline)
+    monitel.emit("epoch")
+    stat = Stat("loss", [COUNT], 60.0)
+    stat.add(1)
+    stat.flush()
+    assert not pipeline.force_flush(10)
+    assert {"encoding": 1} == pipeline.dropped
+    assert (1, [1]) == (len(receiver.records("epoch")), receiver.values("loss.count"))
+    assert any(record.levelno >= logging.WARNING for record in caplog.records)
+
+
+def test_handler_that_raises_stops_nothing_else(receiver: Receiver, start: Start, clock: ManualClock) -> None:
+    """A broken handler is called in the pipeline's thread, and everything is still delivered."""
+    pipeline = start(export_interval=0.02)
+    stat = Stat("loss", [COUNT], 60.0)
+    calls = []
+
+    def broken(event: monitel.Event) -> None:
+        calls.append(event)
+        clock.advance(60)
+        stat.add(1)  # adds an expired window in every interval
+        clock.advance(60)
+        raise RuntimeError("broken handler")
+
+    with monitel.register_event_handler(broken):
+        stat.add(1)
+        clock.advance(60)
+        receiver.wait_until(lambda: len(receiver.values("loss.count")) >= 3)
+    assert pipeline.shutdown()
+    assert [1, 2, 3] == receiver.values("loss.count")[:3]
+
+
+def test_requests_of_the_pipeline_are_not_instrumented(
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests are sent with OpenTelemetry's suppression key, which instrumentation of HTTP libraries respects."""
+    keys: list[Any] = []
+    send = HttpTransport.send
+
+    def look(self: HttpTransport, *arguments: Any) -> Answer:
+        keys.append(context.get_value(context._SUPPRESS_INSTRUMENTATION_KEY))
+        return send(self, *arguments)
+
+    monkeypatch.setattr(HttpTransport, "send", look)
+    pipeline = start()
+    monitel.emit("event")
+    assert pipeline.force_flush(60)
+    assert {True} == set(keys)

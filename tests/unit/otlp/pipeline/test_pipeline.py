@@ -1,0 +1,263 @@
+"""A pipeline with a healthy backend: everything arrives once, with its time."""
+
+from __future__ import annotations
+
+import datetime as dt
+import gc
+import time
+from threading import Event as Signal
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+from tests.support.checks import in_time
+from tests.support.inbox import CUMULATIVE, DEADLINE, Answer
+
+import monitel
+from monitel import COUNT, MEAN, SUM, Severity, Stat
+
+if TYPE_CHECKING:
+    import pytest
+    from tests.support.inbox import Request
+    from tests.support.pipelines import Start
+    from tests.support.receiver import Receiver
+
+    from monitel.testing import ManualClock
+
+
+def test_all_windows_of_one_interval_arrive(receiver: Receiver, start: Start, clock: ManualClock) -> None:
+    """2,000 windows between two exports arrive exactly once, in order, with their times."""
+    pipeline = start()
+    stat = Stat("loss", [COUNT, MEAN], 1.0)
+    for number in range(2000):
+        stat.add(number)
+        clock.advance(1)
+    assert pipeline.force_flush(DEADLINE)
+    points = receiver.points("loss.mean")
+    assert list(range(2000)) == [point.value for point in points]
+    assert [points[0].time_ns + number * 10**9 for number in range(2000)] == [point.time_ns for point in points]
+    assert list(range(1, 2001)) == receiver.values("loss.count")
+
+
+def test_items_arrive_without_a_flush(receiver: Receiver, start: Start, clock: ManualClock) -> None:
+    """In each interval the thread closes expired windows, including those of idle Stats, and sends everything."""
+    pipeline = start(export_interval=0.05)
+    stat = Stat("loss", [COUNT], 60.0)
+    stat.add(1)
+    monitel.emit("epoch")
+    clock.advance(60)
+    receiver.wait_until(lambda: receiver.values("loss.count") and receiver.records("epoch"))
+    assert [1] == receiver.values("loss.count")
+    assert pipeline.shutdown()
+
+
+def test_interval_is_read_from_the_environment(
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OTEL_METRIC_EXPORT_INTERVAL is in milliseconds."""
+    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "30")
+    start(export_interval=None)
+    monitel.emit("epoch")
+    receiver.wait_until(lambda: receiver.records("epoch"))
+
+
+def test_flush_does_not_close_open_windows(receiver: Receiver, start: Start, clock: ManualClock) -> None:
+    """``force_flush`` delivers closed windows; the end of the ``with`` block closes and delivers the others."""
+    with start() as pipeline:
+        stat = Stat("loss", [COUNT], 60.0)
+        stat.add(1)
+        assert pipeline.force_flush(60)
+        assert [] == receiver.points("loss.count")
+    assert [1] == receiver.values("loss.count")
+
+
+def test_event_becomes_a_log_record(receiver: Receiver, start: Start) -> None:
+    """The record has name, time in ns, severity, data and step of the event, and its name as body."""
+    pipeline = start()
+    moment = dt.datetime(2026, 3, 1, 12, 0, 0, 123456, dt.timezone.utc)
+    monitel.set_step(7)
+    before = time.time_ns()
+    data: dict[str, Any] = {"loss": 3.5, "rank": 2, "ok": False, "why": "lr"}
+    monitel.log_event(monitel.Event("loss.spike", moment, data, severity=Severity.WARN))
+    monitel.set_step(8)
+    after = time.time_ns()
+    assert pipeline.force_flush(60)
+    (record,) = receiver.records()
+    assert ("loss.spike", 13, "loss.spike", "monitel") == (record.name, record.severity, record.body, record.scope)
+    assert 1_772_366_400_123_456_000 == record.time_ns
+    assert {**data, "training.step": 7} == record.attributes
+    assert isinstance(record.attributes["ok"], bool)
+    assert before <= record.observed_ns <= after
+    assert "" == record.trace_id
+
+
+def test_event_has_the_context_of_its_thread(receiver: Receiver, start: Start) -> None:
+    """The record has the ids of the span in the thread that emitted the event, although another thread encodes it."""
+    pipeline = start()
+    tracer = pipeline.tracer_provider.get_tracer("test")
+    expected = {}
+
+    def work(name: str) -> None:
+        with tracer.start_as_current_span(name) as span:
+            expected[name] = format(span.get_span_context().span_id, "016x")
+            monitel.emit(name)
+
+    threads = [Thread(target=work, args=[name]) for name in ("load", "eval")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE)
+    monitel.emit("outside")
+    assert pipeline.force_flush(60)
+    assert {**expected, "outside": ""} == {record.name: record.span_id for record in receiver.records()}
+    assert expected == {span.name: span.span_id for span in receiver.spans()}
+    assert {"load", "eval"} == {record.name for record in receiver.records() if len(record.trace_id) == 32}
+
+
+def test_instruments_of_the_application_are_exported(receiver: Receiver, start: Start) -> None:
+    """Their points are in the request with the windows, with the same resource."""
+    pipeline = start(service_name="trainer", resource_attributes={"run": 5, "team": "a"})
+    pipeline.meter_provider.get_meter("mine").create_counter("batches").add(3)
+    pipeline.logger_provider.get_logger("mine").emit(event_name="own", body="text")
+    with pipeline.tracer_provider.get_tracer("mine").start_as_current_span("step"):
+        pass
+    stat = Stat("loss", [COUNT], 60.0)
+    stat.add(1)
+    stat.flush()
+    assert pipeline.force_flush(60)
+    own, (window,) = receiver.points("batches")[0], receiver.points("loss.count")
+    assert (3, "mine") == (own.value, own.scope)
+    assert own.resource == window.resource
+    assert {"service.name": "trainer", "run": 5, "team": "a"}.items() <= own.resource.items()
+    assert [("own", "text")] == [(record.name, record.body) for record in receiver.records()]
+    assert ["step"] == [span.name for span in receiver.spans()]
+    request = next(each for each in receiver.of("metrics") if b"loss.count" in each.body)
+    assert b"batches" in request.body
+
+
+def test_each_metrics_request_has_a_current_point(receiver: Receiver, start: Start, clock: ManualClock) -> None:
+    """Prometheus orders by resource, so each request has a point of the pipeline with the time of the request."""
+    pipeline = start()
+    stat = Stat("loss", [COUNT], 1.0)
+    for _ in range(1200):
+        stat.add(1)
+        clock.advance(1)
+    before = time.time_ns()
+    assert pipeline.force_flush(DEADLINE)
+    points = receiver.points("monitel.queue.size")
+    stamps = [point.time_ns for point in points]
+    assert len(receiver.of("metrics")) == len(stamps) > 1
+    assert sorted(stamps) == stamps
+    assert before <= stamps[0]
+    assert [("sum", False, CUMULATIVE)] == list({(point.kind, point.monotonic, point.temporality) for point in points})
+
+
+def test_metrics_about_itself_have_one_start(receiver: Receiver, start: Start, clock: ManualClock) -> None:
+    """The start is that of the pipeline, in requests with the values of instruments and in those with windows only."""
+    before = time.time_ns()
+    pipeline = start()
+    after = time.time_ns()
+    stat = Stat("loss", [COUNT], 1.0)
+    for number in range(1200):
+        stat.add(1)
+        clock.advance(1)
+        if number == 10:
+            assert pipeline.force_flush(60)
+    assert pipeline.force_flush(60)
+    pipeline.shutdown()
+    starts: dict[str, set[int]] = {}
+    for point in receiver.all_points():
+        if point.metric.startswith("monitel."):
+            starts.setdefault(f"{point.metric} {point.attributes}", set()).add(point.start_ns)
+            assert before <= point.start_ns <= point.time_ns
+    assert {1} == {len(each) for each in starts.values()}
+    assert max(starts["monitel.queue.size {}"]) <= after
+    assert {"monitel.queue.size {}", "monitel.exporter.item.exported {'signal': 'metrics'}"} < set(starts)
+    metrics = [each.message.resource_metrics[0].scope_metrics[0].metrics for each in receiver.of("metrics")]
+    assert ["loss.count", "monitel.queue.size"] in [[metric.name for metric in each] for each in metrics]
+
+
+def test_pipeline_reports_metrics_about_itself(receiver: Receiver, start: Start, clock: ManualClock) -> None:
+    """The metrics report exported and waiting items by signal, in the form of ``otel.sdk.*``."""
+    pipeline = start()
+    stat = Stat("loss", [SUM], 60.0)
+    for _ in range(3):
+        stat.add(1)
+        clock.advance(60)
+    monitel.emit("epoch")
+    assert pipeline.force_flush(60)
+    assert pipeline.force_flush(60)
+    exported = {point.attributes["signal"]: point.value for point in receiver.points("monitel.exporter.item.exported")}
+    assert {"metrics": 3, "logs": 1} == {signal: exported[signal] for signal in ("metrics", "logs")}
+    shapes = {point.metric: (point.kind, point.monotonic, point.unit) for point in receiver.all_points()}
+    assert ("sum", True, "{item}") == shapes["monitel.exporter.item.exported"]
+    assert ("sum", False, "{item}") == shapes["monitel.queue.size"]
+    assert ("sum", False, "By") == shapes["monitel.spool.size"]
+    assert ("histogram", None, "s") == shapes["monitel.export.duration"]
+    assert [] == receiver.points("monitel.exporter.item.dropped")
+
+
+def test_callers_do_not_wait_for_the_backend(receiver: Receiver, start: Start) -> None:
+    """While a request hangs, the application adds samples, emits events and closes windows."""
+    asked, answered = Signal(), Signal()
+
+    def hold(_request: Request) -> None:
+        asked.set()
+        answered.wait(DEADLINE)
+
+    receiver.rule(hold)
+    pipeline = start()
+    flusher = Thread(target=pipeline.force_flush, args=[DEADLINE])
+    flusher.start()
+    assert asked.wait(DEADLINE)
+    with in_time(5):  # a request times out after 10 s
+        for _ in range(100):
+            stat = Stat("loss", [COUNT], 60.0)
+            stat.add(1)
+            stat.flush()
+            monitel.emit("epoch")
+    answered.set()
+    receiver.forget_rules()
+    flusher.join(DEADLINE)
+    assert pipeline.force_flush(DEADLINE)
+    assert (100, 100) == (receiver.values("loss.count")[-1], len(receiver.records("epoch")))
+
+
+def test_flush_delivers_items_recorded_during_another_flush(receiver: Receiver, start: Start) -> None:
+    """An export that is in progress does not include later items, so the flush waits for the next one."""
+    pipeline = start()
+    receiver.answer("metrics", Answer(delay=0.3))
+    flusher = Thread(target=pipeline.force_flush, args=[DEADLINE])
+    flusher.start()
+    receiver.wait_until(lambda: receiver.requests)
+    monitel.emit("event")
+    assert pipeline.force_flush(DEADLINE)
+    assert ["event"] == receiver.record_names()
+    flusher.join(DEADLINE)
+
+
+def test_garbage_collected_stats_lose_nothing(receiver: Receiver, start: Start) -> None:
+    """Stats in reference cycles log their last windows from the garbage collector, in any thread and at any line."""
+    pipeline = start(export_interval=0.01)
+
+    def work() -> None:
+        for _ in range(300):
+            cycle: list[Any] = [Stat("loss", [COUNT, SUM], 60.0)]
+            cycle[0].add(1)
+            cycle.append(cycle)
+            monitel.emit("event")
+
+    threads = [Thread(target=work, daemon=True) for _ in range(3)]
+    before = gc.get_threshold()
+    gc.set_threshold(5)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(DEADLINE)
+            assert not thread.is_alive(), "deadlock"
+    finally:
+        gc.set_threshold(*before)
+    gc.collect()
+    assert pipeline.force_flush(DEADLINE)
+    assert (900, 900.0) == (receiver.values("loss.count")[-1], receiver.values("loss.sum")[-1])
+    assert 900 == len(receiver.records("event"))

@@ -1,0 +1,185 @@
+"""Metrics of NVIDIA GPUs, with a stand-in for the module ``pynvml``: the machines of the tests have no GPU."""
+
+from __future__ import annotations
+
+import sys
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.support.checks import warnings_with
+from tests.unit.otlp.system.fake_nvml import GIB, FakeNvml, NVMLError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.support.pipelines import Start
+    from tests.support.receiver import Receiver
+
+pytest.importorskip(
+    "opentelemetry.instrumentation.system_metrics", reason="pip install opentelemetry-instrumentation-system-metrics"
+)
+
+
+@pytest.fixture
+def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
+    """The stand-in, with all GPUs visible."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    fake = FakeNvml()
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    return fake
+
+
+@pytest.fixture
+def hung() -> Iterator[Event]:
+    """An event that a hanging driver waits for; it is set when the test ends."""
+    event = Event()
+    yield event
+    event.set()
+
+
+def values(receiver: Receiver, metric: str) -> dict[str, Any]:
+    """Return the newest value of a metric by GPU."""
+    return {point.attributes["hw.id"]: point.value for point in receiver.points(metric)}
+
+
+@pytest.mark.usefixtures("nvml")
+def test_metrics_have_the_names_of_the_semantic_conventions(receiver: Receiver, start: Start) -> None:
+    """Kind, unit, attributes and value of each metric of one GPU."""
+    assert start(system=True).force_flush(10)
+    found = {
+        point.metric: (point.kind, point.unit, point.value, point.attributes)
+        for point in receiver.all_points()
+        if point.attributes.get("hw.id") == "GPU-cccc-2"
+    }
+    gpu = {
+        "hw.id": "GPU-cccc-2",
+        "hw.type": "gpu",
+        "hw.vendor": "NVIDIA",
+        "hw.model": "NVIDIA H200",
+        "hw.name": "GPU 2",
+    }
+    assert found == {
+        "hw.gpu.utilization": ("gauge", "1", 0.22, {**gpu, "hw.gpu.task": "general"}),
+        "hw.gpu.memory.usage": ("sum", "By", 3 * GIB, gpu),
+        "hw.gpu.memory.limit": ("sum", "By", 141 * GIB, gpu),
+        "hw.power": ("gauge", "W", 650.5, gpu),
+        "hw.temperature": ("gauge", "Cel", 62, gpu),
+    }
+    assert not receiver.points("hw.gpu.memory.usage")[0].monotonic
+
+
+@pytest.mark.usefixtures("nvml")
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [
+        (None, "0 1 2 3"),
+        ("2", "2"),
+        ("3,1", "1 3"),
+        (" 0 , 1", "0 1"),
+        ("GPU-cccc-2", "2"),
+        ("GPU-dd,GPU-aab", "1 3"),
+        ("GPU-aa", ""),  # two GPUs
+        ("GPU-cccc-2,GPU-unknown,0", "2"),
+        ("1,7,0", "1"),
+        ("1,-1,0", "1"),
+        ("1,1,0", "1"),
+        ("MIG-eeee", "part"),
+        ("MIG-unknown", ""),
+        ("NoDevFiles", ""),
+        ("-1", ""),
+        ("", ""),
+    ],
+)
+def test_only_visible_gpus_are_reported(
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, visible: str | None, expected: str
+) -> None:
+    """CUDA_VISIBLE_DEVICES has indices or the beginnings of UUIDs; CUDA ignores what follows a wrong entry."""
+    pipeline = start(system=True)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)  # after configure(), but before the GPUs are used
+    assert pipeline.force_flush(60)
+    uuids = [*FakeNvml.GPUS, FakeNvml.PART]
+    names = ["0", "1", "2", "3", "part"]
+    wanted = {uuids[names.index(name)].decode() for name in expected.split()}
+    assert wanted == set(values(receiver, "hw.gpu.memory.usage"))
+
+
+def test_unsupported_measurement_is_left_out(
+    receiver: Receiver, start: Start, nvml: FakeNvml, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A part of a GPU has no utilization, for example. No warning is logged."""
+    nvml.failing["nvmlDeviceGetUtilizationRates", b"GPU-aaaa-0"] = FakeNvml.NVML_ERROR_NOT_SUPPORTED
+    assert start(system=True).force_flush(10)
+    assert {"GPU-aabb-1": 0.21, "GPU-cccc-2": 0.22, "GPU-dddd-3": 0.23} == values(receiver, "hw.gpu.utilization")
+    assert 4 == len(values(receiver, "hw.gpu.memory.usage"))
+    assert [] == warnings_with(caplog, "GPU")
+
+
+@pytest.mark.parametrize(
+    "function",
+    ["nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID", "nvmlDeviceGetName", "nvmlDeviceGetMemoryInfo"],
+)
+def test_lost_gpu_does_not_hide_the_others(
+    receiver: Receiver, start: Start, nvml: FakeNvml, caplog: pytest.LogCaptureFixture, function: str
+) -> None:
+    """One warning is logged, however often it fails."""
+    nvml.failing[function, b"GPU-aabb-1"] = FakeNvml.NVML_ERROR_GPU_IS_LOST
+    pipeline = start(system=True)
+    for _ in range(3):
+        assert pipeline.force_flush(60)
+    expected = {"GPU-aaaa-0": GIB, "GPU-cccc-2": 3 * GIB, "GPU-dddd-3": 4 * GIB}
+    assert expected == values(receiver, "hw.gpu.memory.usage")
+    assert ["a GPU cannot be read: error 15 (further failures are not logged)"] == warnings_with(caplog, "GPU")
+
+
+def test_lost_gpus_do_not_hide_the_visible_ones_after_them(
+    receiver: Receiver, start: Start, nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their entries are not wrong, so CUDA does not ignore what follows."""
+    for lost in FakeNvml.GPUS[:2]:
+        nvml.failing["nvmlDeviceGetHandleByIndex", lost] = FakeNvml.NVML_ERROR_GPU_IS_LOST
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
+    assert start(system=True).force_flush(10)
+    assert {"GPU-cccc-2": 3 * GIB} == values(receiver, "hw.gpu.memory.usage")
+
+
+def test_without_a_driver_there_are_no_gpus(
+    receiver: Receiver, start: Start, nvml: FakeNvml, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The module may be installed on machines without GPUs, which is not worth a warning."""
+
+    def fail() -> None:
+        raise NVMLError(12)
+
+    nvml.on_init = fail
+    assert start(system=True).force_flush(10)
+    assert ({}, []) == (values(receiver, "hw.gpu.memory.usage"), warnings_with(caplog, ""))
+    assert receiver.points("process.cpu.time")
+
+
+def test_hanging_driver_stops_nothing_else(
+    receiver: Receiver, start: Start, nvml: FakeNvml, caplog: pytest.LogCaptureFixture, hung: Event
+) -> None:
+    """The callback thread is abandoned, and the process is still reported."""
+    nvml.on_init = hung.wait
+    pipeline = start(system=True)
+    for _ in range(2):
+        assert pipeline.force_flush(60)
+    assert receiver.points("process.cpu.time")
+    assert 1 == len(warnings_with(caplog, "the callback of instrument 'hw.", "takes more than 1 s"))
+
+
+@pytest.mark.parametrize("driver", [True, False])
+def test_missing_module_is_reported_where_there_is_a_driver(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path, driver: bool
+) -> None:
+    """The warning has the command that installs it."""
+    path = tmp_path / "nvidiactl"
+    if driver:
+        path.touch()
+    monkeypatch.setattr("monitel_otlp.system.metrics._NVIDIA_DRIVER", str(path))
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    start(system=True)
+    assert driver == bool(warnings_with(caplog, "pip install nvidia-ml-py"))

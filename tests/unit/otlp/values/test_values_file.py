@@ -1,0 +1,250 @@
+"""The file with the values of a run: written rarely, continued by the next attempt, and never in the way of a job."""
+
+from __future__ import annotations
+
+import errno
+import stat
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.support.checks import EXIT, limit
+
+from monitel_otlp.ledger.history import Attempt, Earlier, History
+from monitel_otlp.ledger.reading import read_stored
+from monitel_otlp.ledger.run_folder import LEDGERS, open_run
+from monitel_otlp.ledger.run_identity import identify
+from monitel_otlp.values.file import VALUES, ValuesFile
+from monitel_otlp.values.latest import Latest
+from monitel_otlp.values.run_values import Attempted, Progress, RunValues, Value
+from monitel_otlp.values.stored import decode, encode
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.receiver import Receiver
+    from tests.support.scripts import Run
+
+RUN = {"OTEL_RESOURCE_ATTRIBUTES": "training.run.id=run-7"}
+COUNTER, STAT = Value("samples", (), "", 8, 2, total=True), Value("loss.count", (), "", 4, 2, total=True)
+GAUGE = Value("loss.mean", (), "", 0.5, 2)
+NOW = Latest([GAUGE, STAT, COUNTER], frozenset([COUNTER.key]), {"rate": 0.5}, Progress(4, 3, 4, 1.0))
+
+
+class Memory:
+    """The folder of a run, in memory."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.writes = 0
+
+    def read(self, name: str, limit: int) -> bytes:
+        """Return a file."""
+        if name not in self.files:
+            raise FileNotFoundError(errno.ENOENT, "No such file", name)
+        return self.files[name][:limit]
+
+    def replace(self, name: str, content: bytes) -> None:
+        """Replace a file."""
+        self.files[name] = content
+        self.writes += 1
+
+    @property
+    def values(self) -> RunValues:
+        """The content of the file."""
+        return decode(self.files[VALUES])
+
+
+def values_file(attempt: str, latest: Latest | None = NOW) -> ValuesFile:
+    """Return the file of a process with these values."""
+    return ValuesFile("run-7", attempt, {"training.world_size": 2, "odd": ("a",)}, lambda: latest)
+
+
+def stored(attempt: str, folder: Memory, last: Attempted | None, latest: Latest = NOW) -> RunValues:
+    """Return the values after a process that has continued the run."""
+    each = values_file(attempt, latest)
+    each.resume(folder, last)
+    each.store(folder, status="completed", last=True)
+    return folder.values
+
+
+def test_pause_between_writes_doubles_up_to_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run of an hour writes about seventy times, and once more at its end."""
+    now, folder, each = 0.0, Memory(), values_file("one")
+    written: list[int] = []
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    for second in range(3600):
+        now = float(second)
+        each.store(folder, status="", last=False)
+        written += [second] * (folder.writes - len(written))
+    assert [0, 1, 3, 7, 15, 31, 63, 123, 183] == written[:9]
+    assert len(written) < 70
+    each.store(folder, status="completed", last=True)
+    assert (len(written) + 1, "completed") == (folder.writes, folder.values.status)
+
+
+def test_totals_of_attempts_add_up() -> None:
+    """Totals and steps go on where the previous attempt has ended; other values are replaced."""
+    folder = Memory()
+    stored("one", folder, None)
+    later = NOW._replace(values=[GAUGE._replace(value=0.25), COUNTER._replace(value=16)], config={"layers": 2})
+    found = stored("two", folder, Attempted("one", 0, 3), later)
+    assert {"loss.mean": 0.25, "samples": 24, "loss.count": 4} == {each.name: each.value for each in found.values}
+    assert (Progress(4, 3, 4, 1.0), Progress(4, 3, 4, 1.0)) == (found.before, found.progress)
+    assert {"rate": 0.5, "layers": 2} == found.config
+    assert {"training.world_size": 2, "odd": "('a',)"} == found.attributes
+    third = stored("three", folder, Attempted("two", 4, 9), NOW)
+    assert {"samples": 32, "loss.count": 8, "loss.mean": 0.5} == {each.name: each.value for each in third.values}
+    assert 4 + 10 + 4 == third.before.plus(third.progress).steps
+
+
+def test_second_pipeline_of_a_process_counts_nothing_twice() -> None:
+    """Counters and steps are those of the process; the totals of Stats begin again with the pipeline."""
+    folder = Memory()
+    stored("zero", folder, None)
+    stored("one", folder, Attempted("zero"))
+    whole = NOW._replace(values=[STAT, COUNTER._replace(value=20)], progress=Progress(9, 8, 5, 2.0))
+    found = stored("one", folder, Attempted("one", 0, 3), whole)
+    assert {"samples": 28, "loss.count": 12, "loss.mean": 0.5} == {each.name: each.value for each in found.values}
+    assert Progress(13, 8, 13, 4.0) == found.before.plus(found.progress)
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", encode(RunValues("another run", "one", values=(COUNTER,)))])
+def test_unusable_file_is_replaced(content: bytes) -> None:
+    """A damaged file, and one of another run, does not count."""
+    folder = Memory()
+    folder.files[VALUES] = content
+    assert 8 == {each.name: each.value for each in stored("two", folder, None).values}["samples"]
+
+
+def test_file_is_restored_as_it_was_found() -> None:
+    """A process that turns out not to be rank zero leaves the file of the run as it was."""
+    folder = Memory()
+    stored("one", folder, None)
+    before, each = folder.files[VALUES], values_file("two")
+    each.resume(folder, Attempted("one"))
+    each.store(folder, status="", last=False)
+    assert before != folder.files[VALUES]
+    each.restore(folder)
+    assert before == folder.files[VALUES]
+
+
+def test_values_that_cannot_be_read_do_not_stop_the_ledger() -> None:
+    """An error of the application's objects is not raised, and the file is not written any more."""
+
+    def fail() -> Latest:
+        raise RuntimeError
+
+    folder, each = Memory(), ValuesFile("run-7", "one", {}, fail)
+    each.store(folder, status="", last=False)
+    each.store(folder, status="", last=True)
+    values_file("one", None).store(folder, status="", last=True)
+    assert {} == folder.files
+
+
+def test_file_is_private_and_removed_with_the_run(tmp_path: Path) -> None:
+    """Only the owner can read it; a run that is removed leaves nothing."""
+    opened = open_run(tmp_path, identify({"training.run.id": "run-7"}))
+    opened.store(History("run-7", Earlier(), Attempt("one", {"step": 1}, 1)))
+    values_file("one").store(opened, status="", last=False)
+    path = opened.path / VALUES
+    assert 0o600 == stat.S_IMODE(path.stat().st_mode)
+    opened.remove()
+    assert not opened.path.exists()
+
+
+def test_values_of_another_run_or_damaged_ones_are_not_read(tmp_path: Path) -> None:
+    """The ledger is still read, and a damaged file is a problem with its path."""
+    with closing(open_run(tmp_path, identify({"training.run.id": "run-7"}))) as opened:
+        opened.store(History("run-7", Earlier(), Attempt("one", {"step": 1}, 1)))
+        opened.replace(VALUES, encode(RunValues("run-8", "one")))
+        (run,), problems = read_stored(tmp_path)
+        assert (None, []) == (run.values, problems)
+        opened.replace(VALUES, b"{")
+        (run,), (problem,) = read_stored(tmp_path)
+        assert None is run.values
+        assert f"the values in '{opened.path}' are not JSON" == problem
+
+
+HANGING = """\
+from monitel_otlp.values import file
+def encode(_): time.sleep(60)
+file.encode = encode
+pipeline = monitel_otlp.configure(spool_dir="spool")
+for step in range(20):
+    begin = time.monotonic()
+    monitel.set_step(step)
+    time.sleep(0.01)
+    print(time.monotonic() - begin)
+print(time.monotonic())
+"""
+
+
+def test_disk_that_hangs_delays_neither_steps_nor_the_exit(train: Run) -> None:
+    """Only the thread of the ledger waits."""
+    ended = train(HANGING, env=RUN)
+    *steps, end = map(float, ended.stdout.split())
+    assert max(steps) < 1
+    assert ended.at - end < limit(EXIT)
+
+
+WITHDRAWN = """\
+import types
+pipeline = monitel_otlp.configure(spool_dir="spool")
+monitel.set_step(1)
+time.sleep(1.5)
+module = types.ModuleType("torch.distributed")
+module.is_available = module.is_initialized = lambda: True
+module.get_rank, module.get_world_size = lambda: int(sys.argv[1]), lambda: 2
+sys.modules["torch.distributed"] = module
+time.sleep(1.5)
+"""
+
+
+def test_other_rank_stores_no_values(train: Run, tmp_path: Path) -> None:
+    """A rank that becomes known later gives the folder back, with its values."""
+    train(WITHDRAWN, 1, env=RUN)
+    assert [] == list((tmp_path / "spool" / LEDGERS).glob("*"))
+    train(WITHDRAWN, 0, env=RUN)
+    (path,) = (tmp_path / "spool" / LEDGERS).glob(f"*/{VALUES}")
+    before = path.read_bytes()
+    train(WITHDRAWN, 1, env=RUN)
+    assert before == path.read_bytes()
+
+
+AGGREGATIONS = """\
+with monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=3600.0, series_limit=3):
+    with monitel.testing.ManualClock() as clock:
+        every = Stat("every", list(monitel.Aggregation), 60.0, unit="s", attributes={"split": "train"})
+        for number in range(5):
+            monitel.Stat("many", [monitel.VALUE], 60.0, attributes={"layer": number}).add(number)
+        for sample in (4.0, 1.0, 3.0, 2.0):
+            every.add(100)
+            clock.advance(60)
+            every.add(sample)
+            every.add(sample + 1)
+            clock.advance(60)
+    monitel.log({"accuracy": 0.5}, split="val")
+    monitel.log({"accuracy": 0.75}, split="val")
+    monitel.config({"a": {"b": [1, {"c": 2}], "d": None}})
+    monitel.config({"a": {"e": True}, "rate": 0.5})
+    monitel.set_step(7)
+    time.sleep(0.01)
+"""
+
+
+def test_values_are_those_that_are_exported(train: Run, receiver: Receiver, tmp_path: Path) -> None:
+    """The last point of each series, as a backend has it, is in the file; internal metrics and overflows are not."""
+    train(AGGREGATIONS, receiver.url, env=RUN)
+    ((*_, values),) = read_stored(tmp_path / "spool")[0]
+    assert values is not None
+    found = {(each.name, each.attributes): each.value for each in values.values}
+    points = [each for each in receiver.all_points() if each.scope == "monitel" and each.kind in {"gauge", "sum"}]
+    sent = {(each.metric, tuple(sorted(each.attributes.items()))): each.value for each in points}
+    assert {key: sent[key] for key in found} == found
+    missing = {name for name, _ in sent.keys() - found.keys()}
+    assert {"many.value"} == {name for name in missing if not name.startswith(("monitel.", "training."))}
+    assert 0.75 == found["accuracy", (("split", "val"),)]
+    assert {"a.b": '[1, {"c": 2}]', "a.d": None, "a.e": True, "rate": 0.5} == values.config
+    assert time.time_ns() - values.time_ns < 60 * 10**9
