@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import signal
+import sys
 import threading
 from itertools import count
 from pathlib import Path
@@ -67,7 +68,7 @@ def own_boxes() -> Path:
 @pytest.fixture(autouse=True)
 def fresh_state(request: pytest.FixtureRequest, boxes_of_session: Path, tmp_path: Path) -> Iterator[None]:
     """Start with a fresh state, in an empty folder and a plain environment; name what the test leaves."""
-    environment, folder = dict(os.environ), Path.cwd()
+    environment, folder = _environment(), Path.cwd()
     for name in environment:
         if (
             name.startswith(("OTEL_", *_LAUNCHERS))
@@ -89,9 +90,9 @@ def fresh_state(request: pytest.FixtureRequest, boxes_of_session: Path, tmp_path
     left = [] if request.node.stash.get(_failed, False) else found.left()
     found.restore()
     os.chdir(folder)
-    if os.environ != environment:
-        os.environ.clear()
-        os.environ.update(environment)
+    for name in {*_environment()} - {*environment}:
+        del os.environ[name]
+    os.environ.update(environment)
     if boxes.exists():
         rmtree(boxes, ignore_errors=True)
     assert not left, f"the test leaves {', '.join(left)}"
@@ -101,7 +102,7 @@ class _State:
     """What a test may change in this process and has to put back."""
 
     def __init__(self) -> None:
-        self._environment = dict(os.environ)
+        self._environment = _environment()
         self._named = [*map(_Named, twins.packages())]
         self._handlers = [(package, {*package.handlers._handlers}) for package in twins.packages()]
         self._functions = before_flush._functions
@@ -119,7 +120,7 @@ class _State:
             *(
                 words
                 for words, is_left in (
-                    ("a changed environment", dict(os.environ) != self._environment),
+                    ("a changed environment", _environment() != self._environment),
                     ("a changed root logger", _logging() != self._logging),
                     ("a changed handler of signals", [*map(signal.getsignal, _SIGNALS)] != self._signals),
                     ("a before_flush function", len(before_flush._functions) > len(self._functions)),
@@ -161,6 +162,10 @@ class _State:
                 signal.signal(number, action)
 
 
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+
+
 def _logging() -> tuple[list[logging.Handler], int]:
     root = logging.getLogger()
     return [each for each in root.handlers if not _is_of_pytest(each)], root.level
@@ -175,7 +180,10 @@ def _begin_again(package: ModuleType) -> None:
     package._window.set_step(None)  # there is no public way to forget the step
     package.activities._open()
     package.training_time._forget()
-    package.run_events._forget()
+    if (run_events := sys.modules.get("monitel.run_events")) is not None:  # of the first copy: exporters have no other
+        run_events._forget()
+    if (names := sys.modules.get("monitel_otel.names")) is not None:
+        names.NAMES.forget()
 
 
 class _Named:
