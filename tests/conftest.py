@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-pytest_plugins = ["tests.support.twins", "tests.support.state", "tests.support.scripts", "tests.support.backends"]
+pytest_plugins = ["tests.support.scripts", "tests.support.twins", "tests.support.state", "tests.support.backends"]
 
 # Tests, and the scripts that they run, compare all events.
 os.environ.setdefault("MONITEL_RUN_EVENTS", "0")

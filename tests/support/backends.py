@@ -38,7 +38,7 @@ Pipeline.__init__ = _keep  # type: ignore[method-assign]
 
 
 @pytest.fixture(autouse=True)
-def accounts_add_up(fresh_state: None) -> Iterator[None]:  # noqa: ARG001  what is left is checked afterwards
+def accounts_add_up(fresh_state: None) -> Iterator[None]:
     """Check the account of every pipeline that the test made, at its end: nothing may vanish."""
     _made.clear()
     yield

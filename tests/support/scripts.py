@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 from tests.support.checks import EXIT, limit
+from tests.support.forkserver import Forked, can_fork
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     Process = subprocess.Popen[str]
@@ -87,18 +88,23 @@ class Ended:
     at: float
 
 
-@contextmanager
-def started(folder: Path, *arguments: object, env: Mapping[str, str] | None = None) -> Iterator[Process]:
-    """Start Python with these arguments in a new process group, and kill the group at the end of the block.
+def start_python(
+    folder: Path, arguments: Sequence[object], env: Mapping[str, str] | None = None, *, fresh: bool = False
+) -> Process:
+    """Start Python with these arguments in a new session, with pipes of text.
 
     Args:
         folder: Working directory.
-        *arguments: Arguments of the interpreter.
+        arguments: Arguments of the interpreter.
         env: Environment variables in addition to those of the tests.
+        fresh: In a new interpreter, rather than forked from a server that has imported foreign packages.
     """
-    process = subprocess.Popen(
-        [sys.executable, *map(str, arguments)],
-        env={**os.environ, **(env or {})},
+    words, environment = [*map(str, arguments)], {**os.environ, **(env or {})}
+    if not fresh and can_fork(words, environment):
+        return Forked(folder, words, environment)
+    return subprocess.Popen(
+        [sys.executable, *words],
+        env=environment,
         cwd=folder,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -106,6 +112,14 @@ def started(folder: Path, *arguments: object, env: Mapping[str, str] | None = No
         text=True,
         start_new_session=True,
     )
+
+
+@contextmanager
+def started(
+    folder: Path, *arguments: object, env: Mapping[str, str] | None = None, fresh: bool = False
+) -> Iterator[Process]:
+    """Start Python as :func:`start_python` does, and kill its process group at the end of the block."""
+    process = start_python(folder, arguments, env, fresh=fresh)
     with process:
         try:
             yield process
@@ -145,7 +159,12 @@ class Run(Protocol):
     """Type of the fixtures ``run`` and ``train``."""
 
     def __call__(
-        self, *arguments: object, env: Mapping[str, str] | None = None, returncode: int = 0, timeout: float = 120
+        self,
+        *arguments: object,
+        env: Mapping[str, str] | None = None,
+        returncode: int = 0,
+        timeout: float = 120,
+        fresh: bool = False,
     ) -> Ended:
         """Run Python with these arguments."""
 
@@ -154,9 +173,13 @@ def make_run(folder: Path) -> Run:
     """Return a function that runs Python in a folder; the process must end in time and with the expected status."""
 
     def run(
-        *arguments: object, env: Mapping[str, str] | None = None, returncode: int = 0, timeout: float = 120
+        *arguments: object,
+        env: Mapping[str, str] | None = None,
+        returncode: int = 0,
+        timeout: float = 120,
+        fresh: bool = False,
     ) -> Ended:
-        with started(folder, *arguments, env=env) as process:
+        with started(folder, *arguments, env=env, fresh=fresh) as process:
             ended = finish(process, timeout=timeout)
         assert returncode == ended.status, ended.stderr
         return ended

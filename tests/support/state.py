@@ -51,7 +51,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
 @pytest.fixture(scope="session")
 def boxes_of_session() -> Iterator[Path]:
     """Make a folder in memory, if there is one, that is removed at the end."""
-    memory = Path("/dev/shm")  # noqa: S108  the folder has a new name
+    memory = Path("/dev/shm")
     usable = os.access(memory, os.W_OK | os.X_OK)
     with TemporaryDirectory(
         prefix="monitel-tests-", dir=memory if usable else None, ignore_cleanup_errors=True
@@ -73,8 +73,7 @@ def fresh_state(request: pytest.FixtureRequest, boxes_of_session: Path, tmp_path
         if (
             name.startswith(("OTEL_", *_LAUNCHERS))
             or name.lower().endswith("_proxy")
-            or name.startswith("MONITEL_")
-            and name not in _KEPT
+            or (name.startswith("MONITEL_") and name not in _KEPT)
         ):
             del os.environ[name]
     boxes = boxes_of_session / f"{next(_numbers)}"

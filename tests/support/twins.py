@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
+from tests.support.scripts import start_python
 
 import monitel as installed
 from monitel import bounded_queue as _installed_queue  # noqa: F401  nothing else of the package imports it
@@ -262,7 +263,10 @@ class RunScript(Protocol):
 
 
 _PRELUDE = """\
-import os, sys, threading
+import faulthandler, os, sys, threading, warnings
+
+faulthandler.enable()
+warnings.simplefilter("default")
 import monitel
 from monitel import COUNT, SUM, Stat
 
@@ -284,26 +288,18 @@ def within(seconds, function):  # where it may hang: SIGALRM ends the process
 def run_script(twin: str, tmp_path: Path) -> RunScript:
     """Return a function that runs a script in a separate process, with the twin under test and a hard timeout."""
     accumulator = next(module for module, name in _ACCUMULATORS.items() if name == twin)
-    environment = {**os.environ, _SWITCH: "1" if twin == "py" else "0", "PYTHONWARNINGS": "default"}
+    environment = {_SWITCH: "1" if twin == "py" else "0"}
 
     def run(source: str, *, returncode: int = 0) -> Ended:
         script = tmp_path / "script.py"  # a file, because a spawned process imports the main module again
         script.write_text(_PRELUDE.format(accumulator=accumulator) + source, encoding="utf-8")
-        process = subprocess.Popen(
-            [sys.executable, "-X", "faulthandler", script],
-            env=environment,
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        try:
-            stdout, stderr = process.communicate(timeout=_DEADLINE)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)  # including its children, which hold the pipes
-            stdout, stderr = process.communicate()
-            pytest.fail(f"the script hangs after saying {stdout!r}, {stderr!r}")
+        with start_python(tmp_path, [script], environment) as process:
+            try:
+                stdout, stderr = process.communicate(timeout=_DEADLINE)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)  # including its children, which hold the pipes
+                stdout, stderr = process.communicate()
+                pytest.fail(f"the script hangs after saying {stdout!r}, {stderr!r}")
         assert returncode == process.returncode, stderr
         return Ended(stdout.splitlines(), stderr)
 
