@@ -1,0 +1,792 @@
+"""The rules of docs/reference/verdicts.md: jobs described by plain facts, and the verdict about each.
+
+A new implementation needs another :func:`verdict_of`; the jobs stay.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from random import Random
+from statistics import fmean
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from monitel_otlp.verdict.facts import RankFacts
+from monitel_otlp.verdict.rules import verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known about a process; all times are seconds.
+
+    Attributes:
+        rank: Its rank; None for a process without one.
+        of: Number of ranks of the job; 0 if unknown.
+        pid: Process id.
+        state: ``alive``, ``silent``, ``dead`` or ``ended``.
+        death: Words for a death, such as ``killed by SIGKILL``.
+        status: ``completed``, ``failed``, ``interrupted`` or ``preempted``.
+        seen: Time of the end, or of the last sign of life.
+        silent: Time since the last sign of life.
+        age: Time since the begin of the process.
+        step: The last step.
+        since_step: Time since that step.
+        steps: Steps in the period.
+        usual_step: Usual time of a step.
+        rate: Steps per second now.
+        longest_step: The longest steps of the windows, added up.
+        time: Time of each activity in the period.
+        activity: Current activity, and its time.
+        recompilations: Number in the period, and their time.
+        stages: Usual time of each stage of a cycle.
+        group: The group of ranks that the stages are compared in.
+        longest: The part of the mean of a stage that comes from the longest cycle of each window.
+        waits: Waits in progress: key and time.
+        stage: Current stage, its time, and whether the rank waits for other ranks in it.
+    """
+
+    rank: int | None = 0
+    of: int = 0
+    pid: str = "100"
+    state: str = "alive"
+    death: str = ""
+    status: str = ""
+    seen: float = 0.0
+    silent: float | None = None
+    age: float | None = None
+    step: int | None = None
+    since_step: float | None = None
+    steps: int = 0
+    usual_step: float | None = None
+    rate: float | None = None
+    longest_step: float = 0.0
+    time: Mapping[str, float] = field(default_factory=dict)
+    activity: tuple[str, float | None] = ("", None)
+    recompilations: tuple[int, float] = (0, 0.0)
+    stages: Mapping[str, float] = field(default_factory=dict)
+    group: str = ""
+    longest: Mapping[str, float] = field(default_factory=dict)
+    waits: Mapping[str, float] = field(default_factory=dict)
+    stage: tuple[str, float, bool] | None = None
+
+
+class Found(NamedTuple):
+    """A verdict."""
+
+    kind: str
+    text: str
+    rank: int | None
+    stage: str
+    seconds: float | None
+    share: float | None
+
+
+def ns(seconds: float | None) -> Any:
+    """Return nanoseconds."""
+    return None if seconds is None else round(seconds * 1e9)
+
+
+def verdict_of(job: Sequence[Facts]) -> Found:
+    """Return the verdict about a job."""
+    return Found(*verdict([*map(_facts, job)]))
+
+
+def _facts(each: Facts) -> RankFacts:
+    stage = each.stage and SimpleNamespace(name=each.stage[0], age_ns=ns(each.stage[1]), waits=each.stage[2])
+    return RankFacts(
+        pid=each.pid,
+        rank=each.rank,
+        world_size=each.of or None,
+        state=each.state,  # type: ignore[arg-type]
+        death=each.death,
+        status=each.status,
+        seen_ns=ns(each.seen),
+        silent_ns=ns(each.silent),
+        age_ns=ns(each.age),
+        step=each.step,
+        step_age_ns=ns(each.since_step),
+        steps=each.steps,
+        step_seconds=each.usual_step,
+        rate=each.rate,
+        longest_step=each.longest_step,
+        activities={name: ns(seconds) for name, seconds in each.time.items()},
+        activity=each.activity[0],
+        activity_age_ns=ns(each.activity[1]),
+        recompilations=each.recompilations[0],
+        recompiling_ns=ns(each.recompilations[1]),
+        stages={each.group: each.stages} if each.stages else {},
+        longest={each.group: each.longest} if each.longest else {},
+        waits=[SimpleNamespace(key=key, age_ns=ns(seconds)) for key, seconds in each.waits.items()],
+        stage=stage,
+    )
+
+
+def trains(rank: int | None = 0, of: int = 1, **facts: Any) -> Facts:
+    """Return a process that makes a step each 0.12 s, of which 5 % wait for data."""
+    usual: dict[str, Any] = {
+        "pid": f"{100 + (rank or 0)}",
+        "step": 300,
+        "since_step": 0.05,
+        "steps": 100,
+        "usual_step": 0.12,
+        "time": {"startup": 8.0, "data": 0.6, "step": 11.4},
+        "activity": ("step", 0.01),
+        "stages": {"data": 0.006, "backward": 0.114} | ({"sync": 0.0} if of > 1 else {}),
+    }
+    return Facts(rank, of, **{**usual, **facts})
+
+
+def still(rank: int | None = 0, of: int = 1, seconds: float = 60.0, **facts: Any) -> Facts:
+    """Return a process whose last step was so long ago."""
+    return trains(rank, of, **{"since_step": seconds, "activity": ("step", seconds), **facts})
+
+
+def over(job: Sequence[Facts], **facts: Any) -> list[Facts]:
+    """Return the same processes after their end."""
+    usual: dict[str, Any] = {"state": "ended", "status": "completed", "since_step": None, "activity": ("", None)}
+    return [replace(each, **{**usual, "waits": {}, **facts}) for each in job]
+
+
+def ranks(*numbers: int, of: int, **facts: Any) -> list[Facts]:
+    """Return ranks that train."""
+    return [trains(rank, of, **facts) for rank in numbers]
+
+
+def at(rank: int, of: int, stage: str, *, waits: bool = False, seconds: float = 124.0, step: int = 300) -> Facts:
+    """Return a rank of a job without a step for 125 seconds, in a stage for so many seconds."""
+    return still(rank, of, 125.0, stage=(stage, seconds, waits), step=step)
+
+
+KILLED: dict[str, Any] = {"state": "dead", "death": "killed by SIGKILL"}
+FOUR = ranks(0, 1, 2, 3, of=4)
+IN_ALL_REDUCE = {rank: still(rank, 4, 125.0, waits={"all_reduce": 124.0 + rank / 10}) for rank in range(4)}
+IN_BARRIER = {rank: still(rank, 4, 45.0, waits={"barrier": 44.0}) for rank in range(4)}
+LATE = {"data": 0.040, "forward": 0.03, "backward": 0.06, "optimizer": 0.01, "other": 0.0, "sync": 0.0}
+OTHERS = {**LATE, "data": 0.010, "sync": 0.030}
+END = "; look at the end of the output"
+SET_STEP = "call monitel.set_step(), or monitel.torch.instrument()"
+
+#: Name of the case: job, kind, text, rank, stage, seconds, share. What comes after the text may be left out.
+CASES: dict[str, tuple[Any, ...]] = {
+    # dead, failed
+    "a dead rank comes before those that wait for it": (
+        [IN_ALL_REDUCE[0], IN_ALL_REDUCE[1], trains(2, 4, **KILLED, seen=7.0, step=1300), IN_ALL_REDUCE[3]],
+        "dead",
+        "dead: rank 2 killed by SIGKILL at step 1,300; ranks 0, 1 and 3 wait in all_reduce",
+        2,
+    ),
+    "the first death is named": (
+        [
+            *ranks(0, 2, 3, of=4, **KILLED, seen=9.0),
+            trains(1, 4, state="dead", death="killed by SIGSEGV", seen=8.0),
+        ],
+        "dead",
+        "dead: rank 1 killed by SIGSEGV at step 300; 3 more ended after it",
+        1,
+    ),
+    "ranks that died alike are named together": (
+        [trains(rank, 8, **KILLED, seen=9.0 - rank) for rank in range(4)],
+        "dead",
+        "dead: ranks 0-3 killed by SIGKILL at step 300, rank 3 first (4 of 8 ranks found here)",
+        3,
+    ),
+    "without times no death is the first one": (
+        [trains(rank, 2, **KILLED) for rank in range(2)],
+        "dead",
+        "dead: ranks 0 and 1 killed by SIGKILL at step 300",
+        None,
+    ),
+    "a death without a cause": (
+        [trains(None, state="dead", step=None)],
+        "dead",
+        "dead: process 100 died of an unknown cause before the first step",
+    ),
+    "a failure comes before the deaths that it causes": (
+        [
+            trains(0, 4, state="ended", status="preempted", seen=9.0),
+            trains(1, 4, state="ended", status="failed", seen=8.0),
+            trains(2, 4, state="ended", status="preempted", seen=9.0),
+            trains(3, 4, **KILLED, seen=9.0),
+        ],
+        "failed",
+        "failed: rank 1 failed at step 300; 1 more ended after it",
+        1,
+    ),
+    "a death comes before the failures that it causes": (
+        [trains(0, 2, state="ended", status="failed", seen=5.0), trains(1, 2, **KILLED, seen=5.0)],
+        "dead",
+        "dead: rank 1 killed by SIGKILL at step 300; 1 more ended after it",
+        1,
+    ),
+    "a second process of a rank that makes no steps does not count": (
+        [trains(0, pid="999", **KILLED, step=None, steps=0), trains(0)],
+        "healthy",
+        "healthy: 8.33 steps/s, 5 % waiting for data",
+    ),
+    "an interrupted job has not failed": (
+        over(FOUR, status="interrupted", since_step=1.0),
+        "healthy",
+        "healthy: 4 ranks, 8.33 steps/s, 5 % waiting for data; interrupted",
+    ),
+    "a preempted job has not failed": (
+        over(FOUR, status="preempted", since_step=1.0),
+        "healthy",
+        "healthy: 4 ranks, 8.33 steps/s, 5 % waiting for data; preempted",
+    ),
+    "os._exit(0) of the last process is not a fault": (
+        [
+            trains(0, 2, state="ended", status="completed", seen=9.0),
+            trains(1, 2, state="ended", death="ended with exit code 0 without a shutdown", seen=8.0),
+        ],
+        "healthy",
+        "healthy: 2 ranks, 8.33 steps/s, 5 % waiting for data",
+    ),
+    # ended
+    "an unknown end while others run": (
+        [trains(0, 2), trains(1, 2, state="ended", seen=9.0, silent=12.0)],
+        "ended",
+        f"ended: rank 1 ended for an unknown reason at step 300, 12 s ago; rank 0 runs on{END}",
+        1,
+    ),
+    "unknown ends of all processes": (
+        ranks(0, 1, of=2, state="ended", seen=9.0, silent=12.0),
+        "ended",
+        f"ended: ranks 0 and 1 ended for an unknown reason at step 300, 12 s ago{END}",
+        None,
+    ),
+    "a process with the steps of a completed one has completed": (
+        [trains(0, 2, state="ended", status="completed"), trains(1, 2, state="ended", seen=9.0, silent=12.0)],
+        "healthy",
+        "healthy: 2 ranks, 8.33 steps/s, 5 % waiting for data",
+    ),
+    "a process with fewer steps than a completed one has not": (
+        [trains(0, 2, state="ended", status="completed"), trains(1, 2, state="ended", seen=9.0, silent=3.0, step=299)],
+        "ended",
+        f"ended: rank 1 ended for an unknown reason at step 299, 3.0 s ago{END}",
+        1,
+    ),
+    "an unknown end within two seconds of a failure names nobody": (
+        [
+            trains(0, 2, state="ended", status="failed", seen=9.0),
+            trains(1, 2, state="ended", seen=8.0, silent=12.0),
+        ],
+        "failed",
+        "failed: rank 0 failed at step 300; 1 more ended",
+        None,
+    ),
+    "an unknown end more than two seconds before a failure is the first one": (
+        [
+            trains(0, 2, state="ended", status="failed", seen=9.0),
+            trains(1, 2, state="ended", seen=6.0, silent=12.0),
+        ],
+        "ended",
+        f"ended: rank 1 ended for an unknown reason at step 300, 12 s ago; 1 more ended after it{END}",
+        1,
+    ),
+    "os._exit(0) while others run": (
+        [
+            trains(0, 2),
+            trains(1, 2, state="ended", death="ended with exit code 0 without a shutdown", seen=8.0, silent=12.0),
+        ],
+        "ended",
+        "ended: rank 1 ended with exit code 0 without a shutdown at step 300, 12 s ago; rank 0 runs on",
+        1,
+    ),
+    # silent
+    "a stopped process": (
+        [*(still(rank, 4, 40.0) for rank in (0, 1, 3)), still(2, 4, 40.0, state="silent", silent=39.0)],
+        "silent",
+        "silent: rank 2 has run no Python code for 39 s; ranks 0, 1 and 3 make no steps",
+        2,
+        "",
+        39.0,
+    ),
+    "ten seconds of silence": (
+        [trains(0, 2), trains(1, 2, state="silent", silent=10.0)],
+        "silent",
+        "silent: rank 1 has run no Python code for 10 s",
+        1,
+    ),
+    "less than ten seconds of silence": (
+        [trains(0, 2), trains(1, 2, state="silent", silent=9.9)],
+        "healthy",
+        "healthy: 2 ranks, 8.33 steps/s, 5 % waiting for data",
+    ),
+    # stuck, paused, no-steps: a rule of the page each
+    "rule 1: the rank outside of the wait of the others, which has not waited longest": (
+        [IN_ALL_REDUCE[0], still(1, 4, 124.5, activity=("data", 124.0)), IN_ALL_REDUCE[2], IN_ALL_REDUCE[3]],
+        "stuck",
+        "stuck: rank 1 has been in data for 2 min 4 s; ranks 0, 2 and 3 wait for it in all_reduce",
+        1,
+        "all_reduce",
+        124.5,
+    ),
+    "rule 1: two of five ranks": (
+        [still(rank, 5, waits={} if rank in {1, 3} else {"all_reduce": 59.0}) for rank in range(5)],
+        "stuck",
+        "stuck: ranks 1 and 3 are not in this wait; ranks 0, 2 and 4 wait for them in all_reduce",
+        None,
+    ),
+    "rule 1: a checkpoint": (
+        [still(0, 4, 45.0, activity=("checkpoint.save", 44.0)), IN_BARRIER[1], IN_BARRIER[2], IN_BARRIER[3]],
+        "paused",
+        "paused: rank 0 has been in checkpoint.save for 44 s; ranks 1-3 wait for it in barrier",
+        0,
+        "barrier",
+        45.0,
+    ),
+    "rule 2: one of two ranks does not wait in its stage": (
+        [at(0, 2, "backward", waits=True), at(1, 2, "forward")],
+        "stuck",
+        "stuck: rank 1 has been in forward for 2 min 4 s; rank 0 waits for it in backward",
+        1,
+        "forward",
+        125.0,
+    ),
+    "rule 2: a hang in the stage in which the others wait": (
+        [*(at(rank, 4, "backward", waits=True) for rank in (0, 1, 3)), at(2, 4, "backward")],
+        "stuck",
+        "stuck: rank 2 has been in backward for 2 min 4 s; ranks 0, 1 and 3 wait for it in backward",
+        2,
+        "backward",
+    ),
+    "rule 2: the stage other may be an evaluation": (
+        [at(0, 4, "other"), *(at(rank, 4, "backward", waits=True) for rank in (1, 2, 3))],
+        "no-steps",
+        "no steps: rank 0 has been in other for 2 min 4 s; ranks 1-3 wait for it in backward",
+        0,
+        "other",
+    ),
+    "rule 2: nobody waits for a rank with more steps": (
+        [at(0, 2, "backward", waits=True), at(1, 2, "forward", step=301)],
+        "no-steps",
+        "no steps: none for 2 min 5 s; rank 0 is behind the others, at step 300, in backward",
+        0,
+    ),
+    "rule 3: ranks in another activity": (
+        [still(rank, 5, activity=("data" if rank in {1, 3} else "step", 60.0)) for rank in range(5)],
+        "stuck",
+        "stuck: ranks 1 and 3 have been in data for 1 min; ranks 0, 2 and 4 wait for them",
+        None,
+    ),
+    "rule 3: a rank that ends while the others wait": (
+        [still(rank, 4, activity=("shutdown" if rank == 3 else "step", 60.0)) for rank in range(4)],
+        "stuck",
+        "stuck: rank 3 has been in shutdown for 1 min; ranks 0-2 wait for it",
+        3,
+    ),
+    "rule 4: all ranks found here wait": (
+        [still(rank, 8, 61.0, waits={"all_reduce": 60.0}) for rank in range(4)],
+        "stuck",
+        "stuck: ranks 0-3 have waited in all_reduce for 1 min (4 of 8 ranks found here, the others elsewhere or ended)",
+        None,
+        "all_reduce",
+    ),
+    "rule 4: all ranks wait for others in a stage": (
+        [at(0, 2, "backward", waits=True), at(1, 2, "backward", waits=True)],
+        "stuck",
+        "stuck: ranks 0 and 1 have waited for other ranks in backward for 2 min 4 s",
+        None,
+        "backward",
+    ),
+    "rule 5: one of four ranks is in a wait": (
+        [still(rank, 4, waits={"share": 59.0} if rank == 3 else {}) for rank in range(4)],
+        "stuck",
+        "stuck: rank 3 has waited in share for 59 s; ranks 0-2 wait for it",
+        3,
+        "step",
+    ),
+    "rule 6: one of two ranks is in a wait": (
+        [still(0, 2, waits={"all_reduce": 59.0}), still(1, 2)],
+        "stuck",
+        "stuck: rank 0 has waited in all_reduce for 59 s, rank 1 is in no known wait",
+        None,
+    ),
+    "rule 6: three ranks are listed": (
+        [still(rank, 5, waits={f"wait{rank}": 50.0 + rank}) for rank in range(5)],
+        "stuck",
+        (
+            "stuck: rank 0 has waited in wait0 for 50 s, rank 1 has waited in wait1 for 51 s, "
+            "rank 2 has waited in wait2 for 52 s, 2 more"
+        ),
+        None,
+    ),
+    "rule 7: the rank behind": (
+        [still(rank, 4, 125.0, step=299 if rank == 2 else 300) for rank in range(4)],
+        "no-steps",
+        "no steps: none for 2 min 5 s; rank 2 is behind the others, at step 299",
+        2,
+    ),
+    "rule 8: nothing shows anything": (
+        [still(rank, 4, 125.0) for rank in range(4)],
+        "no-steps",
+        "no steps: ranks 0-3 made none for 2 min 5 s (usually one in 0.1 s); see monitel autopsy",
+        None,
+        "",
+        125.0,
+    ),
+    "rule 8: an earlier stage blames nobody": (
+        [at(0, 4, "backward"), at(1, 4, "forward"), at(2, 4, "backward"), at(3, 4, "backward")],
+        "no-steps",
+        (
+            "no steps: ranks 0-3 made none for 2 min 5 s (usually one in 0.1 s); rank 1 is in forward, "
+            "ranks 0, 2 and 3 are in backward; see monitel autopsy"
+        ),
+        None,
+    ),
+    "a wait that is older than the last step is that of another thread": (
+        [still(waits={"queue": 61.1})],
+        "no-steps",
+        "no steps: rank 0 made none for 1 min (usually one in 0.1 s); see monitel autopsy",
+    ),
+    "a wait counts from half of the standstill": (
+        [still(waits={"share": 30.0})],
+        "stuck",
+        "stuck: rank 0 has waited in share for 30 s",
+        0,
+    ),
+    "a shorter wait does not count": (
+        [still(waits={"share": 29.9})],
+        "no-steps",
+        "no steps: rank 0 made none for 1 min (usually one in 0.1 s); see monitel autopsy",
+    ),
+    "a wait for data between two batches is not stuck": (
+        [still(activity=("data", 29.9))],
+        "no-steps",
+        "no steps: rank 0 made none for 1 min (usually one in 0.1 s); see monitel autopsy",
+    ),
+    "a rank alone in an evaluation": (
+        [still(activity=("evaluation", 44.0))],
+        "paused",
+        "paused: rank 0 has been in evaluation for 44 s",
+        0,
+        "evaluation",
+    ),
+    "a wait over its threshold": (
+        [still(activity=("stuck", 9.0), seconds=20.0)],
+        "stuck",
+        "stuck: rank 0 has been in a wait over its threshold for 9.0 s",
+        0,
+    ),
+    "others go on": (
+        [still(0, 3, waits={"share": 59.0}), trains(1, 3), trains(2, 3)],
+        "stuck",
+        "stuck: rank 0 has waited in share for 59 s; ranks 1 and 2 go on",
+        0,
+    ),
+    "an interrupted run that hung": (
+        over(ranks(0, 1, of=2), status="interrupted", since_step=125.0),
+        "no-steps",
+        "no steps: ranks 0 and 1 made none for 2 min 5 s before the end (usually one in 0.1 s)",
+        None,
+    ),
+    "a run that was stuck for much of its time": (
+        [*over([trains(0, 2)]), *over([trains(1, 2, time={"startup": 8.0, "step": 60.0, "stuck": 15.0})])],
+        "stuck",
+        "stuck: rank 1 was in waits over their threshold for 15 s (20 %)",
+        1,
+        "stuck",
+        15.0,
+        0.2,
+    ),
+    # starting
+    "ranks wait in init for one that starts": (
+        [Facts(rank, 4, activity=("startup" if rank == 3 else "init", 12.0 + rank)) for rank in range(4)],
+        "starting",
+        "starting: ranks 0-2 have been in init for 14 s, rank 3 has been starting for 15 s",
+        None,
+        "init",
+    ),
+    "the time of a start does not begin again": (
+        [Facts(activity=("startup", 0.7), time={"startup": 12.0, "init": 19.0})],
+        "starting",
+        "starting: rank 0 has been starting for 31 s",
+    ),
+    # losses
+    "compilations of the same code": (
+        [
+            trains(0, 2, time={"startup": 50.0, "compile": 41.0, "step": 59.0}, recompilations=(0, 50.0)),
+            trains(1, 2, time={"startup": 50.0, "compile": 41.0, "step": 59.0}, recompilations=(12, 50.0)),
+        ],
+        "compile-storm",
+        "compile storm: 41 % of the time goes into compilation on rank 1, 12 recompilations",
+        1,
+        "compile",
+        None,
+        0.41,
+    ),
+    "a late rank": (
+        [trains(rank, 4, steps=400, stages=LATE if rank == 2 else OTHERS) for rank in range(4)],
+        "late-rank",
+        "late rank: rank 2 takes 30.0 ms longer than the others in data (21 % of each step)",
+        2,
+        "data",
+        0.030,
+        0.030 / 0.140,
+    ),
+    "a late rank of a run that has ended": (
+        over([trains(rank, 64, steps=400, stages=LATE if rank == 2 else OTHERS) for rank in range(4)]),
+        "late-rank",
+        "late rank: rank 2 took 30.0 ms longer than the others in data (21 % of each step) (4 of 64 ranks found here)",
+        2,
+    ),
+    "ranks of different groups are not compared": (
+        [
+            *(trains(rank, 4, group="first", stages={"data": 0.01, "backward": 0.05, "sync": 0.05}) for rank in (0, 1)),
+            *(trains(rank, 4, group="last", stages={"data": 0.01, "backward": 0.10, "sync": 0.0}) for rank in (2, 3)),
+        ],
+        "healthy",
+        "healthy: 4 ranks, 8.33 steps/s, 9 % waiting for data",
+    ),
+    "a loader that is too slow": (
+        [trains(rank, 2, stages={"data": 0.3 + rank / 10, "backward": 0.7 - rank / 10}) for rank in (0, 1)],
+        "input-bound",
+        "input-bound: 30 to 40 % of each step goes into waiting for data, on all 2 ranks",
+        None,
+        "data",
+        None,
+        0.3,
+    ),
+    "data of the ledger, in a loop without stages": (
+        [trains(stages={}, time={"startup": 90.0, "data": 3.0, "step": 9.0, "evaluation": 50.0})],
+        "input-bound",
+        "input-bound: 25 % of each step goes into waiting for data",
+    ),
+    "one rank that does not wait for data": (
+        [
+            *(trains(rank, 3, stages={"data": 0.3, "backward": 0.7, "sync": 0.0}) for rank in (0, 1)),
+            trains(2, 3, stages={"data": 0.1, "backward": 0.9, "sync": 0.0}),
+        ],
+        "healthy",
+        "healthy: 3 ranks, 8.33 steps/s, 30 % waiting for data",
+    ),
+    "checkpoints": (
+        [
+            trains(0, 2, time={"startup": 50.0, "checkpoint.save": 200.0, "step": 600.0}),
+            trains(1, 2, time={"step": 800.0}),
+        ],
+        "checkpoint-bound",
+        "checkpoint-bound: 25 % of the time of rank 0 goes into saving checkpoints",
+        0,
+        "checkpoint.save",
+        None,
+        0.25,
+    ),
+    # unknown
+    "no step": ([Facts(activity=("other", 1.0))], "unknown", f"unknown: no step was set; {SET_STEP}"),
+    "few steps": ([trains(steps=19)], "unknown", "unknown: 19 steps so far, a verdict needs 20 steps"),
+    "no ledger and no stages": (
+        [trains(time={}, stages={})],
+        "unknown",
+        f"unknown: 8.33 steps/s, without a ledger or stages; {SET_STEP}",
+    ),
+    "several ranks without stages": (
+        [trains(rank, 2, stages={}) for rank in range(2)],
+        "unknown",
+        (
+            "unknown: 2 ranks, 8.33 steps/s, no loss found, "
+            "but late ranks are not known without stages; call monitel.torch.instrument()"
+        ),
+    ),
+    "an interrupted run without measured steps": (
+        over(ranks(0, 1, of=2), status="interrupted"),
+        "unknown",
+        "unknown: 2 ranks, 8.33 steps/s, no loss found; interrupted, the time since the last step is not known",
+    ),
+    # healthy
+    "a healthy job": (FOUR, "healthy", "healthy: 4 ranks, 8.33 steps/s, 5 % waiting for data", None, "", None, None),
+    "the rate is that of now": (
+        [trains(rate=3.17)],
+        "healthy",
+        "healthy: 3.17 steps/s, 5 % waiting for data",
+    ),
+    "a slow step": ([trains(usual_step=2.5)], "healthy", "healthy: 2.5 s per step, 5 % waiting for data"),
+    "a step that is overdue": (
+        [trains(0, 2), trains(1, 2, since_step=26.0)],
+        "healthy",
+        "healthy: 2 ranks, no step of rank 1 for 26 s, 5 % waiting for data",
+    ),
+    "ranks of other machines": (
+        [trains(rank, 16) for rank in range(4)],
+        "healthy",
+        (
+            "healthy: 4 ranks, 8.33 steps/s, 5 % waiting for data "
+            "(4 of 16 ranks found here, the others elsewhere or ended)"
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", dict.fromkeys(case[1] for case in CASES.values()))
+def test_documented_rules_give_the_verdict(kind: str) -> None:
+    """Kind and text, and where a case has them: rank, stage, seconds and share; for any order of the processes."""
+    wrong = {}
+    for name, (job, *expected) in CASES.items():
+        found = verdict_of(job)
+        of_case = tuple(found[: len(expected)])
+        if expected[0] == kind and (of_case != pytest.approx(expected) or found != verdict_of([*reversed(job)])):
+            wrong[name] = (tuple(expected), found)
+    assert {} == wrong
+
+
+def cycle(rank: int, late: float) -> dict[str, float]:
+    """Return the stages of a rank of which rank 0 is late by a share of the cycle of one second."""
+    return {"data": 0.1 + (0.0 if rank else late), "backward": 0.9 - late, "sync": late if rank else 0.0}
+
+
+def storm(number: int, share: float) -> list[Facts]:
+    """Return a process that compiles the same code again."""
+    return [trains(time={"startup": 900.0, "compile": share, "step": 1 - share}, recompilations=(number, share))]
+
+
+def saving(loop: float, seconds: float) -> list[Facts]:
+    """Return a process that saves checkpoints."""
+    return [trains(time={"startup": 900.0, "checkpoint.save": seconds, "step": loop - seconds})]
+
+
+def data(share: float) -> list[Facts]:
+    """Return two ranks that wait for data."""
+    return [trains(rank, 2, stages={"data": share, "backward": 1 - share, "sync": 0.0}) for rank in range(2)]
+
+
+def late(share: float, steps: int) -> list[Facts]:
+    """Return four ranks of which the first is late by a share of each step."""
+    return [trains(rank, 4, steps=steps, stages=cycle(rank, share)) for rank in range(4)]
+
+
+def pause(stage: str, longest: float) -> list[Facts]:
+    """Return four ranks of which rank 2 is late by 30 ms, of which the longest cycles explain a part."""
+    return [
+        trains(rank, 4, steps=400, stages=LATE if rank == 2 else OTHERS, longest={stage: longest}) for rank in range(4)
+    ]
+
+
+#: Name of the limit: the job at the limit and its kind, and the job beside the limit, which is healthy.
+LIMITS: dict[str, tuple[list[Facts], str, list[Facts]]] = {
+    "30 s without a step": ([still(seconds=30.1)], "no-steps", [still(seconds=30.0)]),
+    "ten usual steps": ([still(seconds=601, usual_step=60.0)], "no-steps", [still(seconds=599, usual_step=60.0)]),
+    "five minutes, if no step is usual": (
+        [still(seconds=301, usual_step=None, time={})],
+        "no-steps",
+        [still(seconds=299, usual_step=None, time={})],
+    ),
+    "twenty steps": ([trains(steps=19)], "unknown", [trains(steps=20)]),
+    "three recompilations": (storm(3, 0.2), "compile-storm", storm(2, 0.2)),
+    "a fifth of the time in recompilations": (storm(3, 0.2), "compile-storm", storm(3, 0.19)),
+    "a fifth of the time in checkpoints": (saving(600.0, 120.0), "checkpoint-bound", saving(600.0, 119.0)),
+    "ten minutes for checkpoints": (saving(600.0, 150.0), "checkpoint-bound", saving(599.0, 150.0)),
+    "a fifth of each step for data": (data(0.2), "input-bound", data(0.19)),
+    "a tenth of the time stuck, at the end": (
+        over([trains(time={"startup": 900.0, "step": 90.0, "stuck": 10.0})]),
+        "stuck",
+        over([trains(time={"startup": 900.0, "step": 91.0, "stuck": 9.0})]),
+    ),
+    "5 % of a cycle, from 400 steps on": (late(0.051, 400), "late-rank", late(0.049, 10_000)),
+    "10 % of a cycle with 100 steps": (late(0.101, 100), "late-rank", late(0.099, 100)),
+    "22 % of a cycle with 20 steps": (late(0.23, 20), "late-rank", late(0.22, 20)),
+    "twice the longest cycles": (pause("data", 0.0149), "late-rank", pause("data", 0.0151)),
+}
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_limit_of_a_rule(limit: str) -> None:
+    """A job at the limit has the verdict, and the job beside it is healthy."""
+    at_limit, kind, beside = LIMITS[limit]
+    assert (kind, "healthy") == (verdict_of(at_limit).kind, verdict_of(beside).kind)
+
+
+#: Seconds of the stages of a step without noise.
+WORK = {"optimizer": 0.010, "other": 0.005, "data": 0.010, "forward": 0.030, "backward": 0.060}
+
+
+def synchronous(
+    random: Random, number: int, steps: int, *, noise: float, pauses: float = 0.0, late: Mapping[Any, float]
+) -> list[Facts]:
+    """Return ranks that wait for the last one in each step; ``late`` has the delay of a rank and stage."""
+    times: list[list[dict[str, float]]] = []
+    for _ in range(steps):
+        step = [
+            {
+                stage: seconds * random.lognormvariate(0, noise) * (10 if random.random() < pauses else 1)
+                + late.get((rank, stage), 0.0)
+                for stage, seconds in WORK.items()
+            }
+            for rank in range(number)
+        ]
+        last = max(sum(each.values()) for each in step)
+        times.append([{**each, "sync": last - sum(each.values())} for each in step] if number > 1 else step)
+    return [
+        trains(
+            rank,
+            number,
+            steps=steps,
+            stages={stage: fmean(step[rank][stage] for step in times) for stage in times[0][rank]},
+        )
+        for rank in range(number)
+    ]
+
+
+def test_noisy_jobs_are_healthy() -> None:
+    """Two hundred jobs of 1 to 32 ranks, with noise of up to 30 % and rare pauses of ten times a stage."""
+    wrong = []
+    for seed in range(200):
+        random = Random(seed)
+        number, steps = random.choice((1, 2, 2, 3, 4, 8, 32)), random.choice((20, 30, 50, 100))
+        noise, pauses = random.choice((0.02, 0.05, 0.1, 0.2, 0.3)), random.choice((0.0, 0.0, 0.0003))
+        found = verdict_of(synchronous(random, number, steps, noise=noise, pauses=pauses, late={}))
+        if found.kind != "healthy":
+            wrong.append((seed, found))
+    assert [] == wrong
+
+
+@given(st.integers(0, 10**6), st.integers(2, 8), st.sampled_from([*WORK]), st.floats(0.03, 1.0))
+def test_delay_of_30_ms_is_always_found(seed: int, number: int, stage: str, delay: float) -> None:
+    """Rank, stage and seconds are those of the delay, in spite of noise of a tenth."""
+    random = Random(seed)
+    rank = random.randrange(number)
+    found = verdict_of(synchronous(random, number, 60, noise=0.1, late={(rank, stage): delay}))
+    assert ("late-rank", rank, stage) == (found.kind, found.rank, found.stage)
+    assert found.seconds == pytest.approx(delay, abs=0.008)
+
+
+@given(
+    st.integers(0, 10**6),
+    st.integers(2, 9),
+    st.sampled_from(["step", "data", "evaluation", "checkpoint.save", "shutdown"]),
+    st.sampled_from(["", "share"]),
+    st.booleans(),
+)
+def test_no_rank_but_the_hanging_one_is_named(
+    seed: int, number: int, activity: str, key: str, collectives: bool
+) -> None:
+    """It is named where a wait or an activity shows it; threads that prefetch wait on all ranks."""
+    random = Random(seed)
+    culprit, since = random.randrange(number), random.uniform(31.0, 5000.0)
+    job = []
+    for rank in range(number):
+        waits = {"queue.get": since + 900} if random.random() < 0.5 else {}
+        if rank == culprit:
+            waits |= {key: since - 0.1} if key else {}
+        elif collectives:
+            waits |= {"all_reduce": since - random.uniform(0.0, 0.3)}
+        job.append(still(rank, number, since, waits=waits, activity=(activity if rank == culprit else "step", since)))
+    random.shuffle(job)
+    visible = activity != "step" or (number > 2 and (collectives or key))
+    assert (culprit if visible else None) == verdict_of(job).rank
+
+
+def test_impossible_numbers_have_a_verdict() -> None:
+    """Facts come from files of a job: no process at all, and numbers that are not finite."""
+    assert "unknown" == verdict_of([]).kind
+    odd = [
+        trains(rank, 2, usual_step=float("nan"), rate=float("inf"), stages={"data": float("nan")}) for rank in (0, 1)
+    ]
+    found = verdict_of(odd)
+    assert ("unknown", None, None) == (found.kind, found.seconds, found.share)
