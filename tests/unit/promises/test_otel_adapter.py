@@ -1,0 +1,431 @@
+"""monitel_otel gives the application's own OpenTelemetry providers everything: instruments, log records and spans."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import logging
+import math
+from contextlib import suppress
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from opentelemetry.trace import StatusCode
+from tests.unit.otel.providers import Backend, in_memory
+
+import monitel
+import monitel_otel
+from monitel import COUNT, HISTOGRAM, MAX, MEAN, MIN, STDDEV, SUM, VALUE, Stat
+from monitel.profiler import ranges, record_function
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from opentelemetry.sdk.trace import ReadableSpan
+
+    from monitel.testing import ManualClock
+    from monitel_otel import Installation
+
+MOMENT = dt.datetime(2026, 3, 1, 12, 0, 0, 123456, dt.timezone.utc)
+MOMENT_NS = 1_772_366_400_123_456_000
+
+
+@pytest.fixture
+def backend() -> Iterator[Backend]:
+    """Yield providers in memory; everything that they have exported must be valid."""
+    with in_memory() as backend:
+        yield backend
+
+
+@pytest.fixture
+def installed(backend: Backend) -> Iterator[Installation]:
+    """Yield an installation with all three providers."""
+    with monitel_otel.install(backend.meter_provider, backend.logger_provider, backend.tracer_provider) as installation:
+        yield installation
+
+
+def close_windows(stat: Stat, clock: ManualClock, *windows: list[float]) -> None:
+    """Fill and close one window per list of samples."""
+    for samples in windows:
+        for sample in samples:
+            stat.add(sample)
+        clock.advance(60)
+    stat.flush()
+
+
+def points(backend: Backend, metric: str) -> list[tuple[float, dict[str, Any]]]:
+    """Collect, and return value and attributes of each point of a metric."""
+    found = backend.collect().get(metric)
+    return [] if found is None else [(each.value, dict(each.attributes)) for each in found.data.data_points]
+
+
+def shape(metric: Any) -> tuple[str, str, bool | None]:
+    """Return unit and kind of a metric: True for a sum that only rises. A sum is cumulative."""
+    data = metric.data
+    assert 2 == getattr(data, "aggregation_temporality", 2)
+    return metric.unit, type(data).__name__, getattr(data, "is_monotonic", None)
+
+
+def parents(spans: list[ReadableSpan]) -> dict[str, str]:
+    """Return the name of each span's parent by the span's name; "" without a parent."""
+    names = {each.context.span_id: each.name for each in spans if each.context}
+    return {each.name: names[each.parent.span_id] if each.parent else "" for each in spans}
+
+
+def attributes_of(span: ReadableSpan) -> dict[str, Any]:
+    """Return the attributes of a span."""
+    return dict(span.attributes or {})
+
+
+@pytest.mark.usefixtures("installed")
+def test_each_aggregation_of_a_window_is_an_instrument(backend: Backend, clock: ManualClock) -> None:
+    """COUNT and SUM add up over windows, the others have the last one; with unit, description and attributes."""
+    every = [COUNT, SUM, MEAN, MAX, MIN, VALUE, STDDEV, HISTOGRAM]
+    stat = Stat("step.time", every, 60.0, unit="s", description="a step", attributes={"split": "val", "fold": 3})
+    close_windows(stat, clock, [1.0, 4.0], [2.0, 3.0, 1.0])
+    metrics = backend.collect()
+    assert {"monitel.windows", "step.time.p90", "step.time.p95"} < set(metrics)
+    gauge = "s", "Gauge", None
+    assert {
+        "count": (5, "{sample}", "Sum", True),
+        "sum": (11.0, "s", "Sum", False),
+        "mean": (2.0, *gauge),
+        "max": (3.0, *gauge),
+        "min": (1.0, *gauge),
+        "value": (1.0, *gauge),
+        "stddev": (pytest.approx(math.sqrt(2 / 3)), *gauge),
+        "p50": (pytest.approx(2.0, rel=0.01), *gauge),
+        "p99": (pytest.approx(3.0, rel=0.01), *gauge),
+    } == {
+        name.rpartition(".")[2]: (metric.data.data_points[0].value, *shape(metric))
+        for name, metric in metrics.items()
+        if name not in {"monitel.windows", "step.time.p90", "step.time.p95"}
+    }
+    metric = metrics["step.time.mean"]
+    assert ("a step", {"split": "val", "fold": 3}) == (metric.description, dict(metric.data.data_points[0].attributes))
+
+
+@pytest.mark.usefixtures("installed")
+def test_stats_of_one_name_share_an_instrument(backend: Backend, clock: ManualClock) -> None:
+    """Other attributes are other points; equal ones add up; ``monotonic`` makes the sum a counter."""
+    for attributes, value in (({"split": "val"}, 1.0), ({"split": "train"}, 2.0), ({"split": "val"}, 4.0)):
+        close_windows(Stat("tokens", [SUM], 60.0, attributes=attributes, monotonic=True), clock, [value])
+    assert ("", "Sum", True) == shape(backend.collect()["tokens.sum"])
+    assert [(5.0, {"split": "val"}), (2.0, {"split": "train"})] == points(backend, "tokens.sum")
+
+
+def test_counts_and_sums_are_exact_while_threads_record_and_a_reader_collects(backend: Backend) -> None:
+    """Four threads close 300 windows each; no window is lost or counted twice."""
+
+    def work() -> None:
+        for _ in range(300):
+            stat = Stat("loss", [COUNT, SUM], 60.0)
+            stat.add(2)
+            stat.flush()
+
+    with monitel_otel.install(backend.meter_provider, backend.logger_provider):
+        threads = [Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        while any(each.is_alive() for each in threads):
+            backend.collect()
+        values = backend.values()
+    assert (1200, 2400.0, 1200) == tuple(values[name] for name in ("loss.count", "loss.sum", "monitel.windows"))
+
+
+@pytest.mark.usefixtures("installed")
+def test_collection_closes_the_windows_that_are_over(backend: Backend, clock: ManualClock) -> None:
+    """An idle Stat is exported on time; an open window stays open."""
+    stat = Stat("loss", [SUM], 60.0)
+    stat.add(1)
+    clock.advance(59)
+    assert [] == points(backend, "loss.sum")
+    clock.advance(1)
+    assert [(1.0, {})] == points(backend, "loss.sum")
+
+
+@pytest.mark.usefixtures("installed")
+def test_value_that_a_backend_cannot_use_is_left_out_and_counted(backend: Backend, clock: ManualClock) -> None:
+    """NaN, infinities, and negative sums of a monotonic Stat are counted by Stat and aggregation."""
+    close_windows(Stat("loss", [COUNT, SUM, MEAN], 60.0), clock, [1.0], [math.nan])
+    close_windows(Stat("tokens", [SUM], 60.0, monotonic=True), clock, [5.0], [-3.0], [2.0])
+    values = backend.values()
+    assert (2, 1.0, 1.0, 7.0) == tuple(values[each] for each in ("loss.count", "loss.sum", "loss.mean", "tokens.sum"))
+    assert [("loss", "mean", 1), ("loss", "sum", 1), ("tokens", "sum", 1)] == sorted(
+        (each["stat"], each["aggregation"], value) for value, each in points(backend, "monitel.stat.nonfinite")
+    )
+
+
+@pytest.mark.usefixtures("installed")
+def test_gauge_that_misses_windows_is_warned_about_once(
+    backend: Backend, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two windows between two collections cost a gauge one of them; counts and sums lose nothing."""
+    exact, lossy = Stat("exact", [COUNT, SUM], 60.0), Stat("lossy", [MEAN], 60.0)
+    for _ in range(3):
+        backend.collect()
+        close_windows(exact, clock, [1.0], [2.0])
+        close_windows(lossy, clock, [1.0], [2.0])
+    (warning,) = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+    assert "'lossy'" in warning
+    assert "OTEL_METRIC_EXPORT_INTERVAL" in warning
+
+
+def test_two_sources_never_share_a_metric_name(
+    backend: Backend, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A name that OpenTelemetry refuses is changed, a name in use gets a number or its kind, and both are reported."""
+    for name in ("loss", "Loss", "1 st"):
+        monitel.counter(name, description="hits").add(len(name))
+    with monitel_otel.install(backend.meter_provider, backend.logger_provider):
+        monitel.log({"loss": 0.5})
+        close_windows(Stat("step time", [COUNT], 60.0, description="of a step"), clock, [1.0])
+        metrics = backend.collect()
+    assert {
+        "loss": ("hits", 4),
+        "loss_2": ("hits (Counted as 'Loss')", 4),
+        "loss.number": ("Logged as 'loss'", 0.5),
+    } == {
+        name: (metric.description, metric.data.data_points[0].value)
+        for name, metric in metrics.items()
+        if name.startswith("loss")
+    }
+    assert ("of a step (Stat 'step time')", "hits (Counted as '1 st')") == (
+        metrics["step_time.count"].description,
+        metrics["stat_1_st"].description,
+    )
+    assert 2 == caplog.text.count("have the same metric name")
+
+
+def test_counters_steps_and_waits_are_observed(backend: Backend, clock: ManualClock) -> None:
+    """Each collection has the present totals, under the bare names, also of what was recorded before install()."""
+    samples = monitel.counter("training.samples", unit="{sample}", attributes={"split": "train"})
+    samples.add(32)
+    with monitel.WaitCounter("data.loading").guard():
+        clock.advance(2.0)
+    with monitel_otel.install(backend.meter_provider, backend.logger_provider):
+        assert ("{sample}", "Sum", True) == shape(backend.collect()["training.samples"])
+        assert [] == points(backend, "training.step")
+        samples.add(28)
+        for step in (7, 3):
+            monitel.set_step(step)
+            assert [(step, {})] == points(backend, "training.step")
+        Stat("x", [COUNT], 60.0).add(1)
+        monitel.flush()  # from a window on, new wait counters are observed
+        with monitel.WaitCounter("data.loading").guard():
+            clock.advance(0.5)
+            metrics = backend.collect()
+    assert [(60, {"split": "train"})] == points(backend, "training.samples")
+    assert {
+        "time": (2.0, "s", "Sum", True),
+        "count": (1, "{wait}", "Sum", True),
+        "active": (1, "{wait}", "Sum", False),
+    } == {
+        name.rpartition(".")[2]: (metric.data.data_points[0].value, *shape(metric))
+        for name, metric in metrics.items()
+        if name.startswith("data.loading.wait.") and not name.endswith("max")
+    }
+
+
+@pytest.mark.usefixtures("installed")
+def test_ledger_is_observed_as_time_and_goodput(backend: Backend) -> None:
+    """The seconds of the activities add up to the life of the process; the goodput is the share of the steps."""
+    assert ([], []) == (points(backend, "training.time"), points(backend, "training.goodput"))
+    with monitel.activity("evaluation"):
+        pass
+    monitel.set_step(1)
+    before = monitel.ledger()
+    metrics = backend.collect()
+    after = monitel.ledger()
+    assert before is not None
+    assert after is not None
+    assert (("s", "Sum", True), ("1", "Gauge", None)) == (
+        shape(metrics["training.time"]),
+        shape(metrics["training.goodput"]),
+    )
+    seconds = {each.attributes["training.activity"]: each.value for each in metrics["training.time"].data.data_points}
+    assert {"startup", "evaluation", "other", "step"} == seconds.keys()
+    assert before.elapsed_ns - 1000 <= sum(seconds.values()) * 1e9 <= after.elapsed_ns + 1000
+    (share,) = [each.value for each in metrics["training.goodput"].data.data_points]
+    assert before.activities["step"] / after.elapsed_ns <= share <= after.activities["step"] / before.elapsed_ns
+
+
+@pytest.mark.usefixtures("installed")
+def test_event_is_a_log_record(backend: Backend) -> None:
+    """With name, time, severity, data and step; a Stat's windows are metrics only."""
+    data: dict[str, Any] = {"loss": 3.5, "rank": 2, "ok": False, "why": "learning rate"}
+    monitel.log_event(monitel.Event("loss.spike", MOMENT, data, severity=monitel.Severity.WARN))
+    monitel.set_step(7)
+    monitel.emit("epoch", number=2**63 - 1)
+    Stat("loss", [SUM], 60.0).add(1)
+    monitel.flush()
+    spike, epoch = backend.records()
+    assert ("loss.spike", "loss.spike", MOMENT_NS, 13, "WARN", data) == (
+        *(spike.event_name, spike.body, spike.timestamp, spike.severity_number.value, spike.severity_text),
+        dict(spike.attributes),
+    )
+    assert ("epoch", 9, {"number": 2**63 - 1, "training.step": 7}) == (
+        epoch.event_name,
+        epoch.severity_number.value,
+        dict(epoch.attributes),
+    )
+    assert MOMENT_NS < spike.observed_timestamp < epoch.observed_timestamp
+    (scope, _) = [each.instrumentation_scope for each in backend.exporter.get_finished_logs()]
+    assert scope is not None
+    assert ("monitel", monitel.__version__, monitel_otel.SCHEMA_URL) == (scope.name, scope.version, scope.schema_url)
+
+
+@pytest.mark.usefixtures("installed")
+def test_data_that_no_attribute_can_hold_is_left_out_and_logged_once(
+    backend: Backend, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The other items of the event arrive."""
+    for _ in range(2):
+        event = monitel.Event("odd", MOMENT, {"good": 1})
+        event.data.update({"list": [1], "huge": 2**63})  # type: ignore[dict-item]  # on purpose
+        monitel.log_event(event)
+    assert [{"good": 1}] * 2 == [dict(each.attributes) for each in backend.records()]
+    assert 1 == sum("'odd'" in each.getMessage() for each in caplog.records)
+
+
+@pytest.mark.usefixtures("installed")
+def test_logged_numbers_are_gauges_and_one_record(backend: Backend) -> None:
+    """A gauge has the last number; the record has all of a call, the step and the attributes. config() is a record."""
+    for loss in (0.5, 0.25):
+        monitel.log({"loss": loss, "training.mfu": 0.4}, step=3, split="val")
+    monitel.config({"lr": 0.5, "model": {"layers": [1, None]}})
+    metrics = backend.collect()
+    assert ([("", "Gauge", None), ("1", "Gauge", None)], [(0.25, {"split": "val"})]) == (
+        [shape(metrics[name]) for name in ("loss", "training.mfu")],
+        points(backend, "loss"),
+    )
+    assert [
+        ("run.log", {"loss": 0.5, "training.mfu": 0.4}, {"training.step": 3, "split": "val"}),
+        ("run.log", {"loss": 0.25, "training.mfu": 0.4}, {"training.step": 3, "split": "val"}),
+        ("run.config", {"lr": 0.5, "model": {"layers": [1, None]}}, {}),
+    ] == [(each.event_name, each.body, dict(each.attributes)) for each in backend.records()]
+
+
+@pytest.mark.usefixtures("installed")
+def test_range_is_a_span(backend: Backend) -> None:
+    """With its exact times, step, thread, arguments, and the error that left it."""
+    received: list[Any] = []
+    monitel.set_step(7)
+    with ranges.listen(ended=received.append), suppress(KeyError), record_function("step"):
+        with record_function("forward", {"batch": 32, "shape": (2, 3), "bad": object()}):
+            pass
+        raise KeyError
+    forward, step = backend.spans()
+    assert ("forward", received[0].start_ns, received[0].end_ns) == (
+        forward.name,
+        forward.start_time,
+        forward.end_time,
+    )
+    thread = {"thread.id": received[0].track.thread_id, "thread.name": "MainThread", "training.step": 7}
+    assert {**thread, "batch": 32, "shape": (2, 3)} == attributes_of(forward)
+    assert {**thread, "error.type": "KeyError"} == attributes_of(step)
+    assert [StatusCode.UNSET, StatusCode.ERROR] == [each.status.status_code for each in (forward, step)]
+
+
+@pytest.mark.usefixtures("installed")
+def test_parent_of_a_span_is_the_innermost_range_or_span(backend: Backend) -> None:
+    """In the thread and the task; events carry the ids of the span around them; no context is attached."""
+    tracer = backend.tracer_provider.get_tracer("mine")
+
+    async def task() -> None:
+        with record_function("in task"):
+            monitel.emit("in task")
+
+    def in_thread() -> None:
+        with record_function("in thread"):
+            pass
+
+    with tracer.start_as_current_span("request") as request, record_function("step"):
+        assert request is trace.get_current_span()
+        asyncio.run(task())
+        thread = Thread(target=in_thread)
+        thread.start()
+        thread.join(60)
+        with tracer.start_as_current_span("call"), record_function("in call"):
+            monitel.emit("in call")
+    monitel.emit("outside")
+    expected = {"request": "", "step": "request", "in task": "step", "call": "request", "in call": "call"}
+    expected["in thread"] = ""
+    assert expected == parents(backend.spans())
+    ids = {span.name: (span.context.trace_id, span.context.span_id) for span in backend.spans() if span.context}
+    assert {"in task": ids["in task"], "in call": ids["in call"], "outside": (0, 0)} == {
+        each.event_name: (each.trace_id or 0, each.span_id or 0) for each in backend.records()
+    }
+
+
+def test_spans_beyond_the_budget_are_folded_into_one(backend: Backend, clock: ManualClock) -> None:
+    """Of every second step the first two ranges are spans; the others are one span with their number and time."""
+    with monitel_otel.install(tracer_provider=backend.tracer_provider, span_budget=2, span_steps=2):
+        for step in range(3):
+            monitel.set_step(step)
+            with record_function("step"):
+                for name in ("load", "forward", "backward"):
+                    with record_function(name):
+                        clock.advance(2)
+    spans = backend.spans()
+    assert [0, 0, 0, 2, 2, 2] == sorted(attributes_of(each)["training.step"] for each in spans)
+    folds = [each for each in spans if each.name == "monitel.folded"]
+    assert sorted([*["load", "step"] * 2, *["monitel.folded"] * 2]) == sorted(each.name for each in spans)
+    for fold, parent in zip(folds, [each for each in spans if each.name == "step"], strict=True):
+        found = attributes_of(fold)
+        assert (2, 4.0, ("backward", "forward")) == (
+            *(found["monitel.folded.count"], found["monitel.folded.seconds"]),
+            tuple(sorted(found["monitel.folded.names"])),
+        )
+        assert fold.parent == parent.context
+
+
+def test_sampling_of_the_application_applies(backend: Backend) -> None:
+    """A provider that drops a range drops those inside it; spans are made on request only."""
+    provider = TracerProvider(ALWAYS_OFF, shutdown_on_exit=False)
+    with monitel_otel.install(backend.meter_provider, backend.logger_provider, provider), record_function("step"):
+        assert ranges.current_range() is not None
+    with monitel_otel.install(backend.meter_provider, backend.logger_provider), record_function("step"):
+        assert ranges.current_range() is None
+    assert [] == backend.spans()
+
+
+def test_uninstalled_adapter_writes_nothing_more(backend: Backend) -> None:
+    """Leaving the block closes open windows first; a second installation continues the counts."""
+    stat = Stat("loss", [COUNT], 60.0)
+    for number in (1, 2):
+        with monitel_otel.install(backend.meter_provider, backend.logger_provider) as installation:
+            stat.add(1)
+            monitel.emit(f"in {number}")
+        installation.uninstall()
+        stat.add(1)
+        stat.flush()
+        monitel.emit("late")
+        assert [(number, {})] == points(backend, "loss.count")
+    assert ["in 1", "in 2"] == [each.event_name for each in backend.records()]
+
+
+@pytest.mark.parametrize(("error", "status"), [(None, "completed"), (ValueError, "failed")])
+def test_block_is_a_run(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch, error: type[Exception] | None, status: str
+) -> None:
+    """The run has its two events, with the status by the exception that leaves the block, which is not suppressed."""
+    monkeypatch.setenv("MONITEL_RUN_EVENTS", "1")
+    with suppress(ValueError), monitel_otel.install(backend.meter_provider, backend.logger_provider):
+        if error is not None:
+            raise error
+    began, ended = backend.records()
+    assert ("run.started", "run.ended", status) == (began.event_name, ended.event_name, ended.attributes["run.status"])
+
+
+@pytest.mark.parametrize("wrong", [{"span_budget": 0}, {"span_steps": -1}])
+def test_wrong_limit_is_an_error_that_installs_nothing(backend: Backend, wrong: dict[str, int]) -> None:
+    """The message has the allowed and the given value."""
+    with pytest.raises(ValueError, match=f"must be at least 1, got {next(iter(wrong.values()))}"):
+        monitel_otel.install(backend.meter_provider, backend.logger_provider, spans=True, **wrong)  # type: ignore[arg-type]
+    monitel.emit("event")
+    assert [] == backend.records()

@@ -1,0 +1,206 @@
+"""Ranges: what listeners receive, with which times, parents and errors. Over both twins."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Generator
+    from types import ModuleType
+
+    from monitel.profiler import record_function
+    from monitel.testing import ManualClock
+
+SECOND = 1_000_000_000
+
+
+def test_range_has_name_args_parent_step_track_and_exact_times(
+    monitel: ModuleType, ranges: Any, record: type[record_function], clock: ManualClock
+) -> None:
+    """A listener receives one object when a range begins and when it ends, with everything about the range."""
+    received: list[Any] = []
+    with ranges.listen(began=received.append, ended=received.append):
+        monitel.set_step(7)
+        with record("outer", "details"):
+            clock.advance(1)
+            with record("inner", {"n": 1}):
+                assert ranges.current_range() is received[1]
+                clock.advance(2)
+                assert received[1].end_ns is None
+            clock.advance(3)
+    outer, inner = received[:2]
+    assert [outer, inner, inner, outer] == received
+    assert [("outer", "details", None, 7), ("inner", {"n": 1}, outer, 7)] == [
+        (each.name, each.args, each.parent, each.step) for each in (outer, inner)
+    ]
+    now_ns = clock.time_ns()
+    assert [(now_ns - 6 * SECOND, now_ns), (now_ns - 5 * SECOND, now_ns - 3 * SECOND)] == [
+        (each.start_ns, each.end_ns) for each in (outer, inner)
+    ]
+    assert (threading.get_native_id(), "MainThread", None) == (
+        *(inner.track.thread_id, inner.track.thread_name),
+        inner.track.task_name,
+    )
+    assert ranges.current_range() is None
+
+
+def test_listener_receives_the_ends_of_ranges_that_began_while_it_listened(
+    ranges: Any, record: type[record_function]
+) -> None:
+    """The listeners of an end are those of the begin; without a listener nothing is recorded."""
+    first: list[str] = []
+    second: list[str] = []
+    with record("before"):
+        assert ranges.current_range() is None
+        listening = ranges.listen(ended=lambda each: first.append(each.name))
+        with record("a"):
+            late = ranges.listen(ended=lambda each: second.append(each.name))
+        with record("b"):
+            listening.close()
+        with record("c"):
+            late.close()
+    with record("after"):
+        pass
+    assert (["a", "b"], ["b", "c"]) == (first, second)
+
+
+def test_exception_that_leaves_a_range_is_its_error(ranges: Any, record: type[record_function]) -> None:
+    """Only an Exception is an error, of each range that it leaves, and it is not suppressed."""
+    ended: list[Any] = []
+    with ranges.listen(ended=lambda each: ended.append((each.name, each.error_type))):
+        with record("catching"), suppress(KeyError), record("step"), record("forward"):
+            raise KeyError
+        for stop in (KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError):
+            with pytest.raises(stop), record("stopped"):
+                raise stop
+    expected = [("forward", "KeyError"), ("step", "KeyError"), ("catching", None), *[("stopped", None)] * 4]
+    assert expected == ended
+
+
+def test_failing_listener_harms_nobody(ranges: Any, record: type[record_function], unraisable: list[Any]) -> None:
+    """Its exception goes to ``sys.unraisablehook``; the block and other listeners go on."""
+    ended: list[str] = []
+    with ranges.listen(began=lambda _: 1 / 0), ranges.listen(ended=lambda each: ended.append(each.name)), record("a"):
+        ended.append("block")
+    assert (["block", "a"], [ZeroDivisionError]) == (ended, [*map(type, unraisable)])
+
+
+def test_decorated_code_has_ranges_while_it_runs(
+    ranges: Any, record: type[record_function], clock: ManualClock
+) -> None:
+    """A function per call, a coroutine up to its result, generators each time they run, without their consumer."""
+
+    @record("function")
+    def function(depth: int) -> int:
+        """Return 0."""
+        clock.advance(1)
+        return function(depth - 1) if depth else 0
+
+    @record("coroutine")
+    async def coroutine() -> str:
+        clock.advance(1)
+        await asyncio.sleep(0)
+        clock.advance(1)
+        return "done"
+
+    @record("generator")
+    def generate() -> Generator[object, object, None]:
+        yield (yield 1)
+        clock.advance(2)
+
+    @record("asynchronous")
+    async def generate_async() -> AsyncIterator[int]:
+        await asyncio.sleep(0)
+        yield 1
+        clock.advance(3)
+
+    async def consume() -> list[int]:
+        found = []
+        async for each in generate_async():
+            clock.advance(10)
+            found.append(each)
+        return found
+
+    ended: list[tuple[str, int]] = []
+    with ranges.listen(ended=lambda each: ended.append((each.name, (each.end_ns - each.start_ns) // SECOND))):
+        assert (0, "function", "Return 0.") == (function(1), function.__name__, function.__doc__)
+        assert "done" == asyncio.run(coroutine())
+        generator: Any = generate()
+        assert (1, "sent") == (next(generator), generator.send("sent"))
+        clock.advance(10)
+        assert [] == list(generator)
+        assert [1] == asyncio.run(consume())
+    assert [
+        *[("function", 1), ("function", 2), ("coroutine", 2)],
+        *[("generator", 0), ("generator", 0), ("generator", 2), ("asynchronous", 0), ("asynchronous", 3)],
+    ] == ended
+
+
+def test_parents_are_those_of_the_thread_and_of_the_task(ranges: Any, record: type[record_function]) -> None:
+    """A thread begins without a parent; a task begins in the range in which it was created."""
+    found: dict[str, tuple[str | None, str]] = {}
+
+    async def job(name: str) -> None:
+        with record(name):
+            await asyncio.sleep(0)
+            with record(f"{name}.part"):
+                await asyncio.sleep(0)
+
+    async def both() -> None:
+        with record("main"):
+            await asyncio.gather(*(asyncio.create_task(job(each), name=f"task {each}") for each in "ab"))
+
+    def work() -> None:
+        with record("in thread"):
+            pass
+
+    def ended(each: Any) -> None:
+        found[each.name] = each.parent and each.parent.name, str(each.track)
+
+    with ranges.listen(ended=ended), record("outermost"):
+        thread = threading.Thread(target=work, name="loader")
+        thread.start()
+        thread.join(60)
+        asyncio.run(both())
+    assert "outermost" == found["main"][0]
+    assert {
+        "in thread": (None, "loader"),
+        **{each: ("main", f"task {each} (MainThread)") for each in "ab"},
+        **{f"{each}.part": (each, f"task {each} (MainThread)") for each in "ab"},
+        "outermost": (None, "MainThread"),
+    } == {name: each for name, each in found.items() if name != "main"}
+
+
+def test_one_object_serves_recursion_and_many_threads(
+    ranges: Any, record: type[record_function], run_threads: Any
+) -> None:
+    """Each block of a shared object has its own range, which ends once, in its thread, within its parent."""
+    label = record("a")
+    ended: list[Any] = []
+
+    def work() -> None:
+        for _ in range(200):
+            with label, label:
+                pass
+
+    with ranges.listen(ended=ended.append):
+        run_threads(*[work] * 4)
+    assert (1600, 1600) == (len(ended), len(set(ended)))
+    inner = [each for each in ended if each.parent is not None]
+    assert (800, True) == (len(inner), all(each.track is each.parent.track for each in inner))
+    with pytest.raises(AssertionError, match="Expected record to be set"):
+        label.__exit__(None, None, None)
+
+
+def test_range_that_is_known_afterwards_is_recorded(ranges: Any) -> None:
+    """``record_past`` takes the times of ``now()``, and a name that is not text becomes text."""
+    ended: list[Any] = []
+    with ranges.listen(ended=ended.append):
+        end_ns = ranges.now()
+        ranges.record_past(5, end_ns - 3 * SECOND, end_ns)
+    assert [("5", 3 * SECOND)] == [(each.name, each.end_ns - each.start_ns) for each in ended]

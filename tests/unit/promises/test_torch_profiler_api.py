@@ -1,0 +1,410 @@
+"""The names of torch.profiler work without torch: schedules, profiles, their results, and traces."""
+
+from __future__ import annotations
+
+import gc
+import gzip
+import json
+import os
+import threading
+from itertools import count, islice, repeat
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from monitel import get_step, profiler, set_step
+from monitel.profiler import (
+    ProfilerAction,
+    ProfilerActivity,
+    profile,
+    record_function,
+    schedule,
+    tensorboard_trace_handler,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from types import ModuleType
+
+    from monitel.testing import ManualClock
+
+pytestmark = pytest.mark.usefixtures("clean_profiler")
+
+LETTERS = dict(zip(ProfilerAction, "NWRS", strict=False))
+#: The names of torch 2.13: ``torch.profiler.__all__``, and what its ``__init__`` has besides.
+NAMES = {
+    *("DeviceType", "ExecutionTraceObserver", "ProfilerAction", "ProfilerActivity", "kineto_available", "profile"),
+    *("record_function", "schedule", "supported_activities", "tensorboard_trace_handler"),
+}
+OTHER_NAMES = {"KinetoStepTracker", "_ExperimentalConfig", "_KinetoProfile", "_optimizer_post_hook", "itt"}
+
+
+def read(path: Path) -> Any:
+    """Return the content of a trace, which must be strict JSON: NaN and Infinity are Python's."""
+
+    def refuse(constant: str) -> None:
+        raise ValueError(constant)
+
+    content = path.read_bytes()
+    return json.loads(gzip.decompress(content) if path.suffix == ".gz" else content, parse_constant=refuse)
+
+
+def slices(trace: Any) -> list[Any]:
+    """Return the ranges of a trace."""
+    return [each for each in trace["traceEvents"] if each["ph"] == "X"]
+
+
+def names(events: Any) -> list[str]:
+    """Return the names of events of a profile, with the numbers of steps."""
+    return [each.trace_name for each in events]
+
+
+def test_every_name_of_torch_profiler_exists() -> None:
+    """``from torch.profiler import ...`` can be replaced by ``from monitel.profiler import ...``."""
+    assert NAMES | {"KinetoStepTracker"} == set(profiler.__all__)
+    assert [] == [name for name in NAMES | OTHER_NAMES if not hasattr(profiler, name)]
+
+
+# Schedules.
+
+
+def documented(
+    wait: int, warmup: int, active: int, *, times: int, skip_first: int, skip_first_wait: int
+) -> Iterator[str]:
+    """Yield the actions as the reference describes them, cycle after cycle, without arithmetic."""
+    yield from "N" * skip_first
+    for cycle in range(times) if times else count():
+        yield from "" if cycle == 0 and skip_first_wait else "N" * wait
+        yield from "W" * warmup + "R" * (active - 1) + "S"
+    yield from repeat("N")
+
+
+@pytest.mark.filterwarnings("ignore:Profiler won't be using warmup")
+@pytest.mark.parametrize("warmup", [0, 2])
+def test_schedule_selects_the_documented_steps(warmup: int) -> None:
+    """All schedules of small numbers agree with the description."""
+    for numbers in ((w, a, t, s, f) for w in (0, 1, 3) for a in (1, 3) for t in (0, 2) for s in (0, 3) for f in (0, 1)):
+        wait, active, times, skip_first, skip_first_wait = numbers
+        plan = schedule(
+            wait=wait,
+            warmup=warmup,
+            active=active,
+            repeat=times,
+            skip_first=skip_first,
+            skip_first_wait=skip_first_wait,
+        )
+        expected = documented(wait, warmup, active, times=times, skip_first=skip_first, skip_first_wait=skip_first_wait)
+
+        assert "".join(islice(expected, 40)) == "".join(LETTERS[plan(step)] for step in range(40)), numbers
+
+
+@pytest.mark.parametrize("wrong", [{"wait": -1}, {"active": 0}, {"repeat": -1}])
+def test_wrong_schedule_is_torchs_error(wrong: dict[str, int]) -> None:
+    """A negative number, and a cycle without a recorded step, are refused; so is a negative step."""
+    with pytest.raises(AssertionError, match=r"Invalid profiler schedule arguments\. Got wait="):
+        schedule(**{"wait": 1, "warmup": 1, "active": 1, **wrong})
+    with pytest.raises(AssertionError, match=r"Step must be non-negative\. Got -1\."):
+        schedule(wait=1, warmup=1, active=1)(-1)
+
+
+# Profiles.
+
+
+def test_profile_has_events_with_times_parents_and_averages(clock: ManualClock) -> None:
+    """Times are microseconds since the start; self times are without the children."""
+    with profile() as prof:
+        clock.advance(1)
+        for seconds in (1, 3):
+            with record_function("a", "x"):
+                clock.advance(seconds)
+                with record_function("b"):
+                    clock.advance(1)
+    a, b, *_ = prof.events()
+    assert ([(1e6, 3e6), (2e6, 3e6)], [None, a]) == ([tuple(each.time_range) for each in (a, b)], [None, b.cpu_parent])
+    assert ([b], "x", 2e6, 1e6, threading.get_native_id()) == (
+        *(a.cpu_children, a.args, a.cpu_time_total, a.self_cpu_time_total),
+        a.thread,
+    )
+    averages = prof.key_averages()
+    assert [("a", 2, 6e6, 4e6, 3e6), ("b", 2, 2e6, 2e6, 1e6)] == [
+        (each.key, each.count, each.cpu_time_total, each.self_cpu_time_total, each.cpu_time) for each in averages
+    ]
+    assert ("Total", 4, 6e6) == (
+        *(averages.total_average().key, averages.total_average().count),
+        averages.total_average().self_cpu_time_total,
+    )
+    rows = averages.table(sort_by="self_cpu_time_total", row_limit=1).splitlines()
+    assert ["a", "66.67%", "4.000s", "100.00%", "6.000s", "3.000s", "2"] == rows[3].split()
+    assert "Self CPU time total: 6.000s" == rows[-1]
+
+
+def test_profile_records_with_both_twins(monitel: ModuleType, ranges: Any, record: Any, clock: ManualClock) -> None:
+    """A profile gets its ranges from either twin: those that begin while it records, also of a nested profile."""
+    del ranges
+    with record("before"), monitel.profiler.profile() as outer:
+        with record("a"), monitel.profiler.profile() as inner, record("b"):
+            clock.advance(1)
+        with record("c"):
+            clock.advance(1)
+    assert (["a", "b", "c"], ["b"]) == (names(outer.events()), names(inner.events()))
+    assert [1e6, 1e6, 1e6] == [each.cpu_time_total for each in outer.events()]
+
+
+def test_schedule_drives_cycles_and_their_callback(tmp_path: Path) -> None:
+    """``on_trace_ready`` is called after each recorded cycle; the handler writes a file of it."""
+    seen = []
+    write = tensorboard_trace_handler(str(tmp_path / "log"), "rank0", use_gzip=True)
+
+    def ready(prof: Any) -> None:
+        seen.append((prof.step_num, names(prof.events())))
+        write(prof)
+
+    plan = schedule(wait=1, warmup=1, active=2, repeat=2)
+    with profile(schedule=plan, on_trace_ready=ready, acc_events=True) as prof:
+        for step in range(10):
+            with record_function(f"{step}"):
+                pass
+            prof.step()
+    cycles = [[name for step in steps for name in (f"ProfilerStep#{step}", f"{step}")] for steps in ((2, 3), (6, 7))]
+    assert [(4, cycles[0]), (8, cycles[0] + cycles[1])] == seen
+    assert cycles[0] + cycles[1] == names(prof.events())
+    assert {"ProfilerStep*": 4} == {each.key: each.count for each in prof.key_averages() if "Step" in each.key}
+    paths = sorted((tmp_path / "log").glob("rank0.*.pt.trace.json.gz"))
+    assert cycles == [[each["name"] for each in slices(read(path))] for path in paths]
+
+
+def test_only_the_last_cycle_is_kept_without_acc_events() -> None:
+    """A warning reports that earlier events are gone; leaving during the next warm-up keeps the last cycle."""
+    prof = profile(schedule=schedule(wait=0, warmup=1, active=1))
+    prof.start()
+    prof.step()
+    with pytest.warns(UserWarning, match="clears events"):
+        prof.step()
+    prof.step()
+    prof.step()
+    prof.stop()
+    assert ["ProfilerStep#3"] == names(prof.events())
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of wrong orders, and of cleared events
+@pytest.mark.parametrize("letters", ["RSRN", "RNRW", "WNWR", "SSWS", "RWSN", "SRRS"])
+def test_every_order_of_actions_works(letters: str) -> None:
+    """Torch crashes with some: RECORD before WARMUP or NONE has no trace, and each saved cycle is complete."""
+    actions = dict(zip("NWRS", ProfilerAction, strict=False))
+    ready: list[str] = []
+    with profile(
+        schedule=lambda step: actions[letters[step]] if step < len(letters) else ProfilerAction.NONE,
+        on_trace_ready=lambda prof: ready.append("".join(each for each in names(prof.events()) if "#" not in each)),
+    ) as prof:
+        for step in range(5):
+            with record_function(f"{step}"):
+                pass
+            prof.step()
+    assert [*cycles_of(letters)] == ready
+
+
+def cycles_of(letters: str) -> Iterator[str]:
+    """Yield the recorded steps of each cycle that is saved."""
+    recorded = ""
+    for step, letter in enumerate(letters):
+        recorded += str(step) if letter in "RS" else ""
+        if letter == "S":
+            yield recorded
+        recorded = recorded if letter == "R" else ""
+
+
+def test_exception_of_the_callback_is_raised_once_and_the_next_cycle_is_recorded() -> None:
+    """``step()`` raises it, and the profile continues."""
+    found: list[list[str]] = []
+
+    def ready(prof: Any) -> None:
+        found.append(names(prof.events()))
+        if len(found) == 1:
+            raise OSError("disk full")
+
+    with profile(schedule=schedule(wait=0, warmup=1, active=1), on_trace_ready=ready, acc_events=True) as prof:
+        prof.step()
+        with pytest.raises(OSError, match="disk full"):
+            prof.step()
+        prof.step()
+        prof.step()
+    assert [["ProfilerStep#1"], ["ProfilerStep#1", "ProfilerStep#3"]] == found
+
+
+def test_range_that_still_runs_at_the_stop_ends_there(clock: ManualClock) -> None:
+    """It is recorded up to the stop, as not finished; results before the start are torch's errors."""
+    prof = profile()
+    with pytest.raises(AssertionError, match=r"^Profiler must be initialized before accessing events$"):
+        prof.events()
+    prof.start()
+    with record_function("a"):
+        clock.advance(1)
+        prof.stop()
+        clock.advance(1)
+    assert [("a", 1e6, False)] == [(each.name, each.cpu_time_total, each.finished) for each in prof.events()]
+
+
+def test_collection_can_be_switched_off_and_on() -> None:
+    """Ranges that begin while it is off are left out."""
+    with profile() as prof:
+        for name, on in (("a", True), ("b", False), ("c", True)):
+            prof.toggle_collection_dynamic(on, [ProfilerActivity.CPU])
+            with record_function(name):
+                pass
+    assert ["a", "c"] == names(prof.events())
+
+
+def test_garbage_collections_are_ranges_on_request() -> None:
+    """``record_python_gc_info`` is the only option of ``_ExperimentalConfig`` with an effect."""
+    config = profiler._ExperimentalConfig(record_python_gc_info=True)
+    with profile(experimental_config=config) as prof, record_function("a"):
+        gc.collect()
+    (pause,) = [each for each in prof.events() if isinstance(each.args, dict) and each.args.get("generation") == 2]
+    assert ("Python GC", "a") == (pause.name, pause.cpu_parent and pause.cpu_parent.name)
+
+
+# Traces.
+
+
+def test_trace_has_everything_about_the_ranges(clock: ManualClock, tmp_path: Path) -> None:
+    """Names, times in microseconds, process, thread, args, step and metadata, in strict JSON."""
+    set_step(7)
+    with profile(custom_trace_id_callback=lambda: "an id") as prof:
+        clock.advance(0.25)
+        with record_function('a "\\\n\ud800', {"n": 1, "loss": float("nan"), "object": object}):
+            clock.advance(1)
+            with record_function("b", "details"):
+                clock.advance(0.000_002_05)
+    prof.add_metadata("run", 'x"\\\n')
+    prof.add_metadata_json("settings", '{"lr": 0.1}')
+    with pytest.raises(ValueError, match="must be valid JSON"):
+        prof.add_metadata_json("settings", "NaN")
+    prof.export_chrome_trace(tmp_path / "trace.json")
+    prof.export_chrome_trace(tmp_path / "trace.json.gz")
+    trace = read(tmp_path / "trace.json")
+    a, b = slices(trace)
+    assert slices(read(tmp_path / "trace.json.gz")) == [a, b]
+    assert ('a "\\\n\ufffd', "b") == (a["name"], b["name"])
+    assert (1_000_002.05, 2.05, 1e6) == (a["dur"], b["dur"], b["ts"] - a["ts"])
+    assert (clock.time_ns() - 1_000_002_050) / 1000 == trace["baseTimeNanoseconds"] / 1000 + a["ts"]
+    assert (os.getpid(), threading.get_native_id()) == (a["pid"], a["tid"])
+    assert (7, 1, "nan", "details") == (get_step(), a["args"]["n"], a["args"]["loss"], b["args"]["args"])
+    assert [7, 7] == [each["args"]["step"] for each in (a, b)]
+    assert ("an id", 'x"\\\n', {"lr": 0.1}) == (trace["trace_id"], trace["run"], trace["settings"])
+
+
+def test_each_line_of_a_trace_nests(tmp_path: Path) -> None:
+    """Threads and tasks have their own lines; a range that overlaps others goes to a second line."""
+
+    def work() -> None:
+        with record_function("in thread"):
+            pass
+
+    with profile(schedule=schedule(wait=0, warmup=1, active=2, repeat=1)) as prof:
+        prof.step()
+        with record_function("epoch"):
+            for _ in range(2):
+                with record_function("batch"):
+                    pass
+                prof.step()
+            thread = threading.Thread(target=work, name="loader")
+            thread.start()
+            thread.join(60)
+    with profile() as threads:
+        thread = threading.Thread(target=work, name="loader")
+        thread.start()
+        thread.join(60)
+    lines: dict[str, list[str]] = {}
+    for number, each in enumerate((prof, threads)):
+        each.export_chrome_trace(tmp_path / f"{number}.json")
+        trace = read(tmp_path / f"{number}.json")
+        named = {
+            event["tid"]: event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "thread_name"
+        }
+        for event in slices(trace):
+            lines.setdefault(named[event["tid"]], []).append(event["name"])
+    assert {
+        "MainThread": ["ProfilerStep#1", "batch", "ProfilerStep#2", "batch"],
+        "MainThread, 2": ["epoch"],
+        "loader": ["in thread"],
+    } == lines
+
+
+def test_trace_is_written_completely_or_not_at_all(tmp_path: Path) -> None:
+    """The previous file stays until the new one is complete; a missing folder is an error that names it."""
+    path, failing, found = tmp_path / "trace.json", [True], []
+    path.write_text("previous")
+
+    class Value:
+        """A value that is written as text."""
+
+        def __str__(self) -> str:
+            found.append(path.read_text())
+            if failing:
+                raise KeyboardInterrupt
+            return "value"
+
+    with profile() as prof, record_function("a", {"value": Value()}):
+        pass
+    with pytest.raises(KeyboardInterrupt):
+        prof.export_chrome_trace(path)
+    assert (["trace.json"], "previous") == ([each.name for each in tmp_path.iterdir()], path.read_text())
+    failing.clear()
+    prof.export_chrome_trace(path)
+    assert (["trace.json"], {"previous"}) == ([each.name for each in tmp_path.iterdir()], {*found})
+    assert ["value"] == [each["args"]["value"] for each in slices(read(path))]
+    with pytest.raises(FileNotFoundError, match=str(tmp_path / "missing")):
+        prof.export_chrome_trace(tmp_path / "missing" / "trace.json")
+
+
+def test_stacks_are_paths_of_ranges_with_their_own_times(clock: ManualClock, tmp_path: Path) -> None:
+    """``export_stacks`` writes ``outer;inner microseconds``, and needs ``with_stack``."""
+    with pytest.warns(UserWarning, match="with_stack=True"):
+        prof = profile(with_stack=True)
+    with prof, record_function("a b"):
+        clock.advance(1)
+        with record_function("inner"):
+            clock.advance(2)
+    prof.export_stacks(tmp_path / "stacks.txt")
+    assert "a_b 1000000\na_b;inner 2000000\n" == (tmp_path / "stacks.txt").read_text()
+    with profile() as other:
+        pass
+    with pytest.raises(AssertionError, match="requires with_stack=True"):
+        other.export_stacks(tmp_path / "none.txt")
+
+
+def test_execution_trace_is_a_graph_of_the_ranges(tmp_path: Path) -> None:
+    """``ExecutionTraceObserver`` writes them with their nesting when the profile is left."""
+    path = tmp_path / "graph.json"
+    observer = profiler.ExecutionTraceObserver().register_callback(path)
+    plan = schedule(wait=1, warmup=1, active=1, repeat=1)
+    with profile(schedule=plan, execution_trace_observer=observer) as prof:
+        for _ in range(4):
+            with record_function("a"), record_function("b"):
+                pass
+            prof.step()
+        assert not path.exists()
+    nodes = json.loads(path.read_text())["nodes"]
+    named = {each["id"]: each["name"] for each in nodes}
+    assert [("ProfilerStep#2", "[pytorch|profiler|execution_trace|thread]"), ("a", "ProfilerStep#2"), ("b", "a")] == [
+        (each["name"], named[each["ctrl_deps"]]) for each in nodes[2:]
+    ]
+
+
+def test_what_needs_torch_is_refused_or_warned_about_once() -> None:
+    """A device is an error with a hint, an option without a source is a warning, and nothing pretends to work."""
+    with pytest.raises(RuntimeError, match=r"ProfilerActivity.CUDA: .*torch\.profiler"):
+        profile(activities=[ProfilerActivity.CUDA])
+    with pytest.raises(ValueError, match=r"use torch\.profiler\.profile"):
+        profile().export_memory_timeline("x.html")
+    with pytest.warns(UserWarning, match="without torch"):
+        profile(record_shapes=True)
+    profile(record_shapes=True)  # a second warning would fail the test
+    assert ({ProfilerActivity.CPU}, True) == (profiler.supported_activities(), profiler.kineto_available())
+    with profiler.itt.range("mark"):
+        assert not profiler.itt.is_available()
+    tracker = profiler.KinetoStepTracker
+    assert (1, 2, 3) == tuple(tracker.increment_step(each) for each in ("a", "b", "b"))
+    profiler._optimizer_post_hook(None, (), {})
+    assert 4 == tracker.current_step()
