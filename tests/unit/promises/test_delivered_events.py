@@ -1,0 +1,404 @@
+"""Events, numbers, configurations and records of Python's logging as log records at a receiver."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs
+from opentelemetry.metrics import NoOpMeterProvider
+from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
+from tests.support.checks import warnings_with
+from tests.support.inbox import DEADLINE, Answer
+from tests.unit.promises.reference_tables import code, table
+
+import monitel
+import monitel_otel
+from monitel import Severity
+from monitel.profiler import record_function
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.inbox import Record
+    from tests.support.pipelines import Start
+    from tests.support.receiver import Receiver
+
+    from monitel.testing import ManualClock
+
+UTC = timezone.utc
+COUNT_LIMIT = "OTEL_LOGRECORD_ATTRIBUTE_COUNT_LIMIT"
+LENGTH_LIMIT = "OTEL_LOGRECORD_ATTRIBUTE_VALUE_LENGTH_LIMIT"
+MANY = {f"layer.{number}": number for number in range(500)}  # more than the limit of attributes
+CONFIG: dict[str, Any] = {
+    "lr": 1e-4,
+    "seed": -(2**63),
+    "amp": True,
+    "name": "caf\u00e9",
+    "nothing": None,
+    "model": {"layers": [1, 2.5, "x", None, [True, {"width": 8}]], "empty": {}, "none": []},
+}
+training = logging.getLogger("train")
+
+
+@pytest.fixture
+def root() -> Iterator[logging.Logger]:
+    """Return the root logger, which lets everything pass during the test."""
+    root = logging.getLogger()
+    before = root.level
+    root.setLevel(logging.DEBUG)
+    yield root
+    root.setLevel(before)
+
+
+def logged(receiver: Receiver) -> list[Record]:
+    """Return the records of Python's logging."""
+    return [record for record in receiver.records() if record.scope != "monitel"]
+
+
+# Events
+
+
+def test_event_is_the_documented_record(receiver: Receiver, start: Start) -> None:
+    """Name, body, times, severity, data with their types, and the step; an event of a Stat is no record."""
+    pipeline = start()
+    moment = datetime(2026, 1, 1, 12, 30, 15, 123456, tzinfo=UTC)
+    monitel.set_step(7)
+    data = {"path": "step-7.pt", "bytes": 2**40, "seconds": 0.5, "ok": True}
+    monitel.emit("checkpoint", data, severity=Severity.WARN, timestamp=moment)
+    monitel.stat("x").add(1)
+    monitel.flush()
+    assert pipeline.force_flush(DEADLINE)
+    (record,) = receiver.records()
+    assert ("checkpoint", "checkpoint", "monitel") == (record.name, record.body, record.scope)
+    assert 1767270615_123456000 == record.time_ns
+    assert abs(record.observed_ns - time.time_ns()) < DEADLINE * 1e9
+    assert (13, "WARN") == (record.severity, record.severity_text)
+    assert {**data, "training.step": 7} == record.attributes
+    assert [str, int, float, bool] == [type(record.attributes[key]) for key in data]
+    assert (1, 1) == (pipeline.account()["logs"].recorded, pipeline.account()["logs"].delivered)
+
+
+def test_severities_are_the_documented_ones(receiver: Receiver, start: Start) -> None:
+    """The number, and the name as text, by which backends filter."""
+    pipeline = start()
+    for severity in Severity:
+        monitel.emit("event", severity=severity)
+    assert pipeline.force_flush(DEADLINE)
+    documented = {}
+    for names, numbers, _ in table("events.md", "`Severity`", "number"):
+        documented |= dict(zip(map(int, numbers.split(", ")), code(names), strict=True))
+    assert 6 == len(documented)
+    assert documented == {record.severity: record.severity_text for record in receiver.records()}
+
+
+def test_events_arrive_in_order_each_once(receiver: Receiver, start: Start) -> None:
+    """Also in several requests, of at most 500 records each, and after the backend has refused some for a while."""
+    receiver.answer("logs", Answer(503, headers={"Retry-After": "0"}))
+    pipeline = start()
+    for number in range(1200):
+        monitel.emit("event", number=number)
+    assert pipeline.force_flush(DEADLINE)
+    assert [*range(1200)] == [record.attributes["number"] for record in receiver.records()]
+    assert max(len(request.records) for request in receiver.of("logs")) <= 500
+
+
+def test_records_have_the_ids_of_the_current_span_or_range(receiver: Receiver, start: Start, root: Any) -> None:
+    """The innermost one that is a span; an event that is encoded after the range's end has them too."""
+    pipeline = start(spans=True, logging_level="WARNING")
+    tracer = pipeline.tracer_provider.get_tracer("mine")
+    with record_function("step"):
+        monitel.emit("in step")
+        training.warning("in step")
+        with record_function("forward"):
+            monitel.log({"loss": 0.5})
+        with tracer.start_as_current_span("own"):
+            monitel.emit("in own")
+            training.warning("in own")
+    monitel.emit("outside")
+    assert pipeline.force_flush(DEADLINE)
+    ids = {span.name: (span.trace_id, span.span_id) for span in receiver.spans()}
+    found = {
+        (record.name or "text", str(record.body)): (record.trace_id, record.span_id) for record in receiver.records()
+    }
+    assert found == {
+        ("in step", "in step"): ids["step"],
+        ("text", "in step"): ids["step"],
+        ("run.log", "{'loss': 0.5}"): ids["forward"],
+        ("in own", "in own"): ids["own"],
+        ("text", "in own"): ids["own"],
+        ("outside", "outside"): ("", ""),
+    }
+
+
+def test_value_that_cannot_be_an_attribute_is_left_out(
+    receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A warning has the event's name; NaN and infinities are kept, and text that is not UTF-8 is escaped."""
+    pipeline = start()
+    for name in ("a", "a", "b"):
+        event = monitel.Event(name, datetime.now(UTC), {"good": 1, "nan": math.nan, "inf": -math.inf})
+        event.data.update({"large": 2**63, "list": [1], "k\udc80": "v\udcff"})
+        monitel.log_event(event)
+    assert pipeline.force_flush(DEADLINE)
+    expected = repr({"good": 1, "nan": math.nan, "inf": -math.inf, r"k\udc80": r"v\udcff"})
+    assert [expected] * 3 == [repr(record.attributes) for record in receiver.records()]
+    assert {"event 'a': ", "event 'b': "} == {each[:11] for each in warnings_with(caplog, "cannot be an attribute")}
+    assert {} == pipeline.dropped
+
+
+@pytest.mark.parametrize(("count", "length", "kept", "cut"), [("2", "3", 2, 3), ("many", "", 128, None)])
+def test_limits_of_attributes_are_those_of_the_sdk(
+    *, receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, count: str, length: str, kept: int, cut: Any
+) -> None:
+    """Attributes beyond the standard limits are dropped and counted in the record. Bodies are not limited."""
+    monkeypatch.setenv(COUNT_LIMIT, count)
+    monkeypatch.setenv(LENGTH_LIMIT, length)
+    pipeline = start()
+    monitel.emit("event", {f"key {number}": "a long text" for number in range(130)})
+    monitel.log(MANY)
+    monitel.config({**MANY, "text": "a long text"})
+    assert pipeline.force_flush(DEADLINE)
+    (record,) = (
+        each
+        for request in receiver.of("logs")
+        for each in request.message.resource_logs[0].scope_logs[0].log_records
+        if each.event_name == "event"
+    )
+    assert (kept, 130 - kept) == (len(record.attributes), record.dropped_attributes_count)
+    assert {"a long text"[:cut]} == {each.value.string_value for each in record.attributes}
+    bodies = {record.name: record.body for record in receiver.records() if record.name != "event"}
+    assert {"run.log": MANY, "run.config": {**MANY, "text": "a long text"}} == bodies
+
+
+@pytest.mark.parametrize("name", ["UTC", "Europe/Berlin", "Australia/Lord_Howe"])
+def test_naive_timestamps_are_local_times(
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Around each change of the clocks in a year, including an hour that comes twice; aware ones have their zone."""
+    monkeypatch.setenv("TZ", name)
+    time.tzset()
+    try:
+        zone = ZoneInfo(name)
+        hours = [datetime(2026, 1, 1, tzinfo=UTC) + timedelta(hours=each) for each in range(365 * 24)]
+        offsets = [hour.astimezone(zone).utcoffset() for hour in hours]
+        changes = [hours[each] for each in range(1, len(hours)) if offsets[each] != offsets[each - 1]]
+        assert len(changes) == (0 if name == "UTC" else 2)
+        pipeline = start()
+        expected = []
+        for change in [*changes, hours[0]]:
+            for minutes in range(-150, 151, 15):
+                moment = change + timedelta(minutes=minutes, seconds=1)
+                expected += [int(moment.timestamp()) * 10**9] * 2
+                monitel.emit("naive", timestamp=moment.astimezone(zone).replace(tzinfo=None))  # with its fold
+                monitel.emit("aware", timestamp=moment.astimezone(ZoneInfo("Asia/Tokyo")))
+        assert pipeline.force_flush(DEADLINE)
+        assert expected == [record.time_ns for record in receiver.records()]
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+_text = st.text(st.characters(codec="utf-8"), min_size=1, max_size=8)
+_values = _text | st.booleans() | st.integers() | st.floats() | st.sampled_from([None, [1], b"bytes", ""])
+_spans = st.none() | st.builds(
+    SpanContext,
+    st.integers(1, 2**128 - 1),
+    st.integers(1, 2**64 - 1),
+    st.booleans(),
+    st.sampled_from([TraceFlags(0), TraceFlags(1)]),
+)
+_events = st.tuples(
+    _text,
+    st.datetimes(min_value=datetime(1971, 1, 1), max_value=datetime(2200, 1, 1)),  # noqa: DTZ001  local times
+    st.dictionaries(_text | st.just("training.step"), _values, max_size=6),
+    st.sampled_from(Severity),
+    st.integers(0, 2**63 - 1),
+    _spans,
+)
+
+
+def test_any_event_becomes_the_record_that_the_sdk_makes(receiver: Receiver, start: Start) -> None:
+    """All fields but the observed time are those of the official encoder for ``monitel_otel.install()``."""
+    pipeline = start()
+    memory: Any = InMemoryLogRecordExporter()  # type: ignore[no-untyped-call]
+    provider = LoggerProvider(shutdown_on_exit=False)
+    provider.add_log_record_processor(SimpleLogRecordProcessor(memory))
+    compared = 0
+
+    def records(resource_logs: Any) -> list[bytes]:
+        found = []
+        for resource in resource_logs:
+            for scope in resource.scope_logs:
+                for record in scope.log_records:
+                    record.observed_time_unix_nano = 0
+                    found.append(record.SerializeToString(deterministic=True))
+        return found
+
+    @settings(max_examples=60)
+    @given(st.lists(_events, min_size=1, max_size=4))
+    def check(drawn: list[tuple[Any, ...]]) -> None:
+        nonlocal compared
+        before = len(receiver.of("logs"))
+        memory.clear()
+        with monitel_otel.install(meter_provider=NoOpMeterProvider(), logger_provider=provider):
+            for name, moment, data, severity, step, context in drawn:
+                monitel.set_step(step)
+                event = monitel.Event(name, moment, {}, severity=severity)
+                event.data.update(data)
+                with use_span(NonRecordingSpan(context or SpanContext(0, 0, is_remote=False))):
+                    monitel.log_event(event)
+            assert pipeline.force_flush(DEADLINE)
+        theirs = records(encode_logs(memory.get_finished_logs()).resource_logs)
+        copies = [
+            type(each.message).FromString(each.message.SerializeToString()) for each in receiver.of("logs")[before:]
+        ]
+        assert theirs == [record for copy in copies for record in records(copy.resource_logs)]
+        compared += len(theirs)
+
+    check()
+    assert compared > 60
+
+
+# Numbers and configurations
+
+
+def test_numbers_of_a_call_are_one_record(receiver: Receiver, start: Start, clock: ManualClock) -> None:
+    """The body has all numbers, ints as ints; the attributes are the step and those of the call."""
+    pipeline = start()
+    for step in range(3):  # in one millisecond: the gauge has the last value only, the records have all
+        monitel.log({"loss": step / 4, "val": {"tokens": 2**60}}, step=step, split="val", fold=2)
+    called = clock.time_ns()
+    monitel.log({"loss": 0.5})
+    assert pipeline.force_flush(DEADLINE)
+    *first, last = receiver.records("run.log")
+    for step, record in enumerate(first):
+        assert repr({"loss": step / 4, "val.tokens": 2**60}) == repr(record.body)
+        assert {"training.step": step, "split": "val", "fold": 2} == record.attributes
+        assert (called, 9, "INFO", "monitel") == (record.time_ns, record.severity, record.severity_text, record.scope)
+    assert (3, {"loss": 0.5}, {}) == (len(first), last.body, last.attributes)
+    assert 4 == pipeline.account()["logs"].delivered
+
+
+def test_configuration_is_one_record_with_all_types(receiver: Receiver, start: Start) -> None:
+    """None, lists and mappings are kept, however deep, up to the limit of 20 levels."""
+    deep: dict[str, Any] = {}
+    deep["self"] = deep
+    pipeline = start()
+    monitel.set_step(3)
+    monitel.config(CONFIG)
+    monitel.config(deep)
+    assert pipeline.force_flush(DEADLINE)
+    first, second = receiver.records("run.config")
+    assert repr(CONFIG) == repr(first.body)
+    assert ({"training.step": 3}, "INFO") == (first.attributes, first.severity_text)
+    depth, body = 0, second.body
+    while isinstance(body, dict):
+        depth, body = depth + 1, body["self"]
+    assert (20, str) == (depth, type(body))
+
+
+def test_run_has_the_documented_events(receiver: Receiver, start: Start) -> None:
+    """``run.started`` when the pipeline starts, ``run.ended`` with the status, duration and last step."""
+    monitel.set_step(7)
+    assert start(run_events=True).shutdown()
+    started, ended = receiver.records()
+    assert ("run.started", "run.ended") == (started.name, ended.name)
+    documented: dict[str, set[str]] = {}
+    for event, attribute, _ in table("log-and-config.md", "event", "attribute", "value"):
+        name = code(event)[0] if event else name
+        documented.setdefault(name, set()).add(code(attribute)[0])
+    named = {"run.version.*" if key.startswith("run.version.") else key for key in started.attributes}
+    assert {"run.command", "host.name", "run.version.*"} <= named <= documented["run.started"] | {"training.step"}
+    assert documented["run.ended"] | {"training.step"} == {*ended.attributes}
+    assert ("completed", 7) == (ended.attributes["run.status"], ended.attributes["run.step"])
+    assert 0 < ended.attributes["run.duration"] < DEADLINE
+
+
+# Python's logging
+
+
+def test_record_of_logging_is_exported(receiver: Receiver, start: Start, root: Any) -> None:
+    """Scope, severity, text, source line, times, the resource; and type, message and traceback of an exception."""
+    pipeline = start(service_name="mine", logging_level="WARNING")
+    training.warning("loss is %s", float("nan"))
+    try:
+        raise FloatingPointError("overflow in step 7")
+    except FloatingPointError:
+        training.exception("step failed")
+    training.info("below the level")
+    assert pipeline.force_flush(DEADLINE)
+    first, second = receiver.records()
+    assert ("loss is nan", 13, "train") == (first.body, first.severity, first.scope)
+    assert (__file__, "mine") == (first.attributes["code.file.path"], first.resource["service.name"])
+    assert 2 == second.attributes["code.line.number"] - first.attributes["code.line.number"] - 2
+    assert 0 <= first.observed_ns - first.time_ns < 60e9
+    assert abs(first.time_ns - time.time_ns()) < 60e9
+    assert ("step failed", 17) == (second.body, second.severity)
+    names = ("exception.type", "exception.message")
+    assert ("FloatingPointError", "overflow in step 7") == tuple(second.attributes[name] for name in names)
+    assert "test_record_of_logging_is_exported" in second.attributes["exception.stacktrace"]
+    assert "exception.type" not in first.attributes
+
+
+def test_levels_are_severities_of_opentelemetry(receiver: Receiver, start: Start, root: Any) -> None:
+    """A level between two named ones has a severity between theirs; the limit may be a name or a number."""
+    pipeline = start(logging_level=logging.DEBUG)
+    levels = {logging.DEBUG: 5, logging.INFO: 9, logging.WARNING: 13, 31: 14, logging.ERROR: 17, logging.CRITICAL: 21}
+    for level in levels:
+        training.log(level, str(level))
+    assert pipeline.force_flush(DEADLINE)
+    assert levels == {int(str(record.body)): record.severity for record in logged(receiver)}
+    for wrong, error in (("LOUD", ValueError), (1.5, TypeError)):
+        with pytest.raises(error):
+            start(logging_level=wrong)
+
+
+def test_records_of_the_delivery_are_excluded(receiver: Receiver, start: Start, root: Any) -> None:
+    """Each request would cause records, and the pipeline would never end; a similar name is not excluded."""
+    pipeline = start(logging_level=logging.DEBUG)
+    training.debug("once")
+    for _ in range(3):
+        assert pipeline.force_flush(DEADLINE)
+    for name in ("monitel", "monitel.otlp", "opentelemetry.sdk", "urllib3.connectionpool", "requests", "grpc"):
+        logging.getLogger(name).error("own")
+    logging.getLogger("monitelling").debug("another's")
+    pipeline.shutdown()
+    assert ["once", "another's"] == [record.body for record in logged(receiver)]
+
+
+def test_logging_is_exported_on_request_and_until_the_end(receiver: Receiver, start: Start, root: Any) -> None:
+    """By default no handler is added; the end of a pipeline, and a second ``configure()``, remove it."""
+    handlers = [*root.handlers]
+    start()
+    training.critical("without a level")
+    assert handlers == root.handlers
+    start(logging_level="WARNING")
+    second = start(logging_level="WARNING")
+    training.warning("once")
+    assert second.shutdown()
+    training.warning("late")
+    assert (handlers, ["once"]) == (root.handlers, [record.body for record in receiver.records()])
+
+
+def test_record_that_cannot_be_formatted_is_counted(
+    receiver: Receiver, start: Start, root: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is reported on stderr as by any handler, and the next one is sent."""
+    before = [*root.handlers]
+    pipeline = start(logging_level="WARNING")
+    (handler,) = (each for each in root.handlers if each not in before)
+    handler.handle(logging.LogRecord("train", logging.ERROR, __file__, 1, "%d", ("three",), None))
+    training.warning("next")
+    assert not pipeline.force_flush(DEADLINE)
+    assert ({"encoding": 1}, ["next"]) == (pipeline.dropped, [record.body for record in receiver.records()])
+    assert 1 == capsys.readouterr().err.count("--- Logging error ---")

@@ -1,0 +1,468 @@
+"""Windows and logged numbers as metric points at a receiver, as the reference describes them."""
+
+from __future__ import annotations
+
+import gc
+import math
+import re
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.support.checks import warnings_with
+from tests.support.inbox import CUMULATIVE, DEADLINE, TEMPORALITY
+from tests.support.producers import close_windows
+from tests.unit.promises.reference_tables import code, kind_of, table
+
+import monitel
+import monitel_otlp
+from monitel import COUNT, HISTOGRAM, MAX, MEAN, MIN, STDDEV, SUM, VALUE, Aggregation, Histogram, Stat
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.support.inbox import Point
+    from tests.support.pipelines import Start
+    from tests.support.receiver import Receiver
+
+    from monitel.testing import ManualClock
+
+DELTA = 1
+START_NS = 1_767_225_600 * 10**9  # initial time of the fixture ``clock``
+MINUTE_NS = 60 * 10**9
+MILLISECOND_NS = 10**6
+OVERFLOW = "otel.metric.overflow"
+PREFERENCES = ["cumulative", "delta", "lowmemory"]
+PERCENTILES = ["x.p50", "x.p90", "x.p95", "x.p99"]
+
+
+def of_stat(receiver: Receiver, name: str = "x") -> list[Point]:
+    """Return the points of all metrics of a Stat, without the zeros at the start of cumulative sums."""
+    names = {point.metric for point in receiver.all_points() if point.metric.startswith(f"{name}.")}
+    return [point for metric in sorted(names) for point in receiver.points(metric)]
+
+
+def counted(receiver: Receiver, metric: str) -> float:
+    """Return the total of a counter of the pipeline, whose points have the temporality of the test."""
+    points = receiver.points(metric)
+    return points[-1].value if points[-1].temporality == CUMULATIVE else sum(point.value for point in points)
+
+
+def histogram_of(point: Point) -> Histogram:
+    """Return the histogram in a point."""
+    proto = point.proto
+    found = Histogram(
+        scale=proto.scale,
+        zero_count=proto.zero_count,
+        positive_offset=proto.positive.offset,
+        positive=tuple(proto.positive.bucket_counts),
+        negative_offset=proto.negative.offset,
+        negative=tuple(proto.negative.bucket_counts),
+        sum=proto.sum,
+        min=proto.min,
+        max=proto.max,
+        nonfinite=0,
+    )
+    assert proto.count == found.count
+    return found
+
+
+@pytest.mark.parametrize("preference", PREFERENCES)
+def test_windows_become_the_documented_metrics(
+    receiver: Receiver, start: Start, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, preference: str
+) -> None:
+    """Each aggregation has the name, kind, unit and temporality of the reference, whatever the temporality is."""
+    monkeypatch.setenv(TEMPORALITY, preference)
+    pipeline = start(distributions="both")
+    for name in ("falling", "rising"):
+        stat = Stat(name, list(Aggregation), 60.0, unit="s", monotonic=name == "rising")
+        close_windows(stat, clock, [1.0, 4.0], [2.0])
+    assert pipeline.force_flush(DEADLINE)
+    delta_table = table("metrics-and-events.md", "metric", "with `cumulative`, the default")
+    (deltas,) = (row[0] for row in delta_table if "the samples of one window" in row[2])
+    expected = {}
+    for _, names, kinds, unit in table("metrics-and-events.md", "aggregation", "metric"):
+        for suffix in re.findall(r"`(?:<stat>)?\.(\w+)`", names):
+            kind, monotonic = ("exponential_histogram", None) if suffix == "histogram" else kind_of(kinds)
+            for stat_name in ("falling", "rising"):
+                rises = monotonic
+                if monotonic is False and stat_name == "rising" and "monotonic with `monotonic=True`" in kinds:
+                    rises = True
+                is_delta = preference != "cumulative" and f"<stat>.{suffix}`" in deltas and rises is not False
+                temporality = None if kind == "gauge" else DELTA if is_delta else CUMULATIVE
+                expected[f"{stat_name}.{suffix}"] = kind, rises, temporality, code(unit) or ["s"]
+    assert 24 == len(expected)
+    assert expected == {
+        point.metric: (point.kind, point.monotonic, point.temporality, [point.unit])
+        for name in ("falling", "rising")
+        for point in of_stat(receiver, name)
+    }
+
+
+@pytest.mark.parametrize("preference", ["cumulative", "delta"])
+def test_each_window_is_a_point_at_its_own_end(
+    receiver: Receiver, start: Start, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, preference: str
+) -> None:
+    """Two windows of one export are two points, with exact values, the times of the windows, and the Stat's texts."""
+    monkeypatch.setenv(TEMPORALITY, preference)
+    pipeline = start()
+    stat = Stat(
+        "x", list(Aggregation), 60.0, unit="s", description="a step", attributes={"split": "val"}, monotonic=True
+    )
+    close_windows(stat, clock, [1.0, 4.0], [2.0])
+    assert pipeline.force_flush(DEADLINE)
+    values = {"mean": [2.5, 2.0], "value": [4.0, 2.0], "max": [4.0, 2.0], "min": [1.0, 2.0], "stddev": [1.5, 0.0]}
+    values |= {"p50": [1.0, 2.0], "p90": [4.0, 2.0], "p95": [4.0, 2.0], "p99": [4.0, 2.0]}
+    values |= (
+        {"count": [2, 3], "sum": [5.0, 7.0]} if preference == "cumulative" else {"count": [2, 1], "sum": [5.0, 2.0]}
+    )
+    assert values == {suffix: receiver.values(f"x.{suffix}") for suffix in values}
+    assert 2 * len(values) == len(of_stat(receiver))
+    for point in of_stat(receiver):
+        assert ("a step", {"split": "val"}, "monitel") == (point.description, point.attributes, point.scope)
+        assert point.proto.HasField("as_int") == (point.metric == "x.count")
+    for suffix in values:
+        first, second = receiver.points(f"x.{suffix}")
+        assert [START_NS + MINUTE_NS, START_NS + 2 * MINUTE_NS] == [first.time_ns, second.time_ns]
+        starts = [0, 0]
+        if suffix in {"count", "sum"}:
+            starts = [START_NS, START_NS if preference == "cumulative" else START_NS + MINUTE_NS]
+        assert starts == [first.start_ns, second.start_ns]
+    account = pipeline.account()["metrics"]
+    assert (2, 2, 0) == (account.recorded, account.delivered, account.waiting)
+
+
+def test_open_window_is_sent_at_the_end(receiver: Receiver, start: Start) -> None:
+    """The end of the pipeline closes the windows of all Stats; a registered Stat has torch's six aggregations."""
+    pipeline = start()
+    monitel.stat("x").add(0.5)
+    assert pipeline.shutdown()
+    expected = {"x.count": 1, **dict.fromkeys(("x.sum", "x.mean", "x.max", "x.min", "x.value"), 0.5)}
+    assert expected == {point.metric: point.value for point in of_stat(receiver)}
+
+
+@pytest.mark.parametrize(
+    ("name", "metric", "description"),
+    [
+        ("train/loss-1_a.b", "train/loss-1_a.b", "mine"),
+        ("perte d'\u00e9nergie", "perte_d__nergie", None),
+        ("1st", "stat_1st", None),
+    ],
+)
+def test_name_that_is_not_allowed_is_changed(
+    receiver: Receiver, start: Start, name: str, metric: str, description: str | None
+) -> None:
+    """Characters that OpenTelemetry does not allow become ``_``, and the description has the name of the Stat."""
+    pipeline = start()
+    stat = Stat(name, [MAX], 60.0, description="mine")
+    stat.add(1)
+    stat.flush()
+    assert pipeline.force_flush(DEADLINE)
+    (point,) = receiver.points(f"{metric}.max")
+    assert point.description == description if description else repr(name) in point.description
+
+
+def test_attributes_keep_their_types(receiver: Receiver, start: Start) -> None:
+    """``True``, 1, 1.5 and "1" are four series of one metric; equal attributes are one, even if they are NaN."""
+    pipeline = start()
+    every: list[dict[str, Any]] = [{"a": True}, {"a": 1}, {"a": 1.5}, {"a": "1"}, {"a": "1", "b": 2}, {}]
+    for attributes in [*every, {"a": float("nan")}] * 2:
+        stat = Stat("x", [COUNT], 60.0, attributes=attributes)
+        stat.add(1)
+        stat.flush()
+    assert pipeline.force_flush(DEADLINE)
+    totals = {repr(point.attributes): point.value for point in receiver.points("x.count")}
+    assert dict.fromkeys([*map(repr, every), "{'a': nan}"], 2) == totals
+
+
+def test_totals_continue_in_a_new_stat_of_the_same_series(receiver: Receiver, start: Start, clock: ManualClock) -> None:
+    """Counts, sums and histograms of a name and its attributes go on when a Stat is deleted and created again."""
+    pipeline = start(distributions="histogram")
+    for samples in ([1.0, 2.0], [3.0], [4.0, 5.0]):
+        close_windows(Stat("x", [COUNT, SUM, HISTOGRAM], 60.0, attributes={"split": "val"}), clock, samples)
+        gc.collect()
+        assert pipeline.force_flush(DEADLINE)
+    assert ([2, 3, 5], [3.0, 6.0, 15.0]) == (receiver.values("x.count"), receiver.values("x.sum"))
+    assert [2, 3, 5] == [point.proto.count for point in receiver.points("x.histogram")]
+    assert {START_NS} == {point.start_ns for point in of_stat(receiver)}
+
+
+@pytest.mark.parametrize("preference", ["cumulative", "delta"])
+def test_second_pipeline_starts_after_the_last_point_of_the_first(
+    receiver: Receiver, start: Start, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, preference: str
+) -> None:
+    """Totals begin again at zero, and no period overlaps, even if a window began during the first pipeline."""
+    monkeypatch.setenv(TEMPORALITY, preference)
+    busy, idle = (Stat("x", [COUNT, HISTOGRAM], 60.0) for _ in range(2))
+    for stat in (busy, idle):
+        pipeline = start(distributions="histogram")
+        for _ in range(2):
+            clock.advance(1.0)
+            stat.add(2)
+            monitel.flush()
+        assert pipeline.force_flush(DEADLINE)
+        pipeline.shutdown()
+    assert ([1, 2, 1, 2] if preference == "cumulative" else [1, 1, 1, 1]) == receiver.values("x.count")
+    for metric in ("x.count", "x.histogram"):
+        points = receiver.points(metric)
+        assert points[1].time_ns <= min(points[2].start_ns, points[3].start_ns)
+
+
+def test_windows_less_than_a_millisecond_apart_are_one_point(
+    receiver: Receiver, start: Start, clock: ManualClock
+) -> None:
+    """The point has the samples of both windows in every aggregation: Prometheus would keep only one of two points."""
+    pipeline = start(distributions="both")
+    stat = Stat("x", list(Aggregation), 60.0)
+    every = [1.0, 4.0, 9.0, 100.0, 50.0]
+    for samples in (every[:3], every[3:]):
+        for sample in samples:
+            stat.add(sample)
+        stat.flush()
+        clock.advance(0.0004)
+    assert pipeline.force_flush(DEADLINE)
+    merged = Histogram.of(every)
+    expected = {"count": 5, "sum": 164.0, "mean": 32.8, "max": 100.0, "min": 1.0, "value": 50.0}
+    expected |= {"stddev": math.sqrt(sum((each - 32.8) ** 2 for each in every) / 5), **merged.percentiles()}
+    assert [*expected.values()] == pytest.approx([value for name in expected for value in receiver.values(f"x.{name}")])
+    assert [merged] == [histogram_of(point) for point in receiver.points("x.histogram")]
+    assert {START_NS + 400_000} == {point.time_ns for point in of_stat(receiver)}
+    assert 2 == pipeline.account()["metrics"].delivered
+
+
+def test_first_stat_of_a_name_decides_unit_and_monotonic(
+    receiver: Receiver, start: Start, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Later Stats of the name share its metric, and one warning is logged."""
+    pipeline = start()
+    stats = [
+        Stat("x", [SUM], 60.0, unit="{token}", monotonic=True),
+        Stat("x", [SUM], 60.0),
+        Stat("x", [SUM], 60.0, unit="By", attributes={"split": "val"}),
+    ]
+    for stat in stats:
+        close_windows(stat, clock, [2.0])
+    assert pipeline.force_flush(DEADLINE)
+    points = receiver.points("x.sum")
+    assert [({}, 2.0), ({}, 4.0), ({"split": "val"}, 2.0)] == [(point.attributes, point.value) for point in points]
+    assert {("{token}", True)} == {(point.unit, point.monotonic) for point in points}
+    assert 1 == len(warnings_with(caplog, "Stats of one metric differ"))
+
+
+@pytest.mark.parametrize("preference", ["cumulative", "delta"])
+def test_sum_that_is_not_finite_is_omitted_and_counted(
+    receiver: Receiver, start: Start, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, preference: str
+) -> None:
+    """NaN and infinities stay visible in gauges; the sum skips the window, as it skips a negative sum of a counter."""
+    monkeypatch.setenv(TEMPORALITY, preference)
+    pipeline = start()
+    stat = Stat("x", [COUNT, SUM, MEAN, MAX, MIN, VALUE], 60.0)
+    close_windows(stat, clock, [1.0], [math.nan], [math.inf], [2.0])
+    rising = Stat("rising", [COUNT, SUM, MEAN], 60.0, monotonic=True)
+    close_windows(rising, clock, [5.0, -1.0], [-3.0, 1.0], [2.0])
+    for _ in range(2):
+        assert pipeline.force_flush(DEADLINE)
+    for name in ("mean", "max", "min", "value"):
+        assert "[1.0, nan, inf, 2.0]" == repr(receiver.values(f"x.{name}"))
+    assert [1.0, 1.0, 1.0, 3.0] == receiver.values("x.sum")
+    cumulative = preference == "cumulative"
+    assert ([1, 2, 3, 4] if cumulative else [1, 1, 1, 1]) == receiver.values("x.count")
+    assert ([4.0, 4.0, 6.0] if cumulative else [4.0, 2.0]) == receiver.values("rising.sum")
+    assert ([2, 4, 5] if cumulative else [2, 2, 1]) == receiver.values("rising.count")
+    assert [2.0, -1.0, 2.0] == receiver.values("rising.mean")
+    assert 3 == counted(receiver, "monitel.stat.nonfinite")
+
+
+@pytest.mark.parametrize("start_of_first_window", ["just before", "an hour before"])
+def test_cumulative_sums_begin_with_zero_at_the_start_of_the_first_window(
+    receiver: Receiver, start: Start, clock: ManualClock, start_of_first_window: str
+) -> None:
+    """Once per series, in the request of the first value, at most 30 minutes before it, and not as an item."""
+    pipeline = start()
+    first_s = 60.0 if start_of_first_window == "just before" else 3600.0
+    stat = Stat("x", [COUNT, SUM, MEAN], first_s)
+    for value in (1.5, 2.5):
+        stat.add(value)
+        clock.advance(first_s)
+        assert pipeline.force_flush(DEADLINE)
+    for metric, values in (("x.count", [1, 2]), ("x.sum", [1.5, 4.0])):
+        (zero,) = receiver.start_points(metric)
+        points = receiver.points(metric)
+        assert (0, values) == (zero.value, [point.value for point in points])
+        assert {START_NS} == {zero.start_ns, *(point.start_ns for point in points)}
+        assert min(first_s, 1800.0) == (points[0].time_ns - zero.time_ns) / 1e9
+        assert zero.proto.WhichOneof("value") == points[0].proto.WhichOneof("value")
+        with_metric = [request for request in receiver.of("metrics") if metric in {p.metric for p in request.points}]
+        assert [2, 1] == [sum(point.metric == metric for point in request.points) for request in with_metric]
+    assert [] == receiver.start_points("x.mean")
+    assert 2 == pipeline.account()["metrics"].delivered
+
+
+def test_with_delta_temporality_only_sums_that_may_fall_begin_with_zero(
+    receiver: Receiver, start: Start, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They stay cumulative; a delta begins at zero by definition."""
+    monkeypatch.setenv(TEMPORALITY, "delta")
+    pipeline = start()
+    close_windows(Stat("x", [COUNT, SUM], 60.0), clock, [-1.0])
+    assert pipeline.force_flush(DEADLINE)
+    found = [(point.metric, point.time_ns - START_NS, point.value) for point in receiver.all_points()]
+    expected = [("x.count", MINUTE_NS, 1), ("x.sum", 0, 0.0), ("x.sum", MINUTE_NS, -1.0)]
+    assert expected == [each for each in found if each[0].startswith("x.")]
+
+
+@pytest.mark.parametrize(
+    ("argument", "variable", "metrics"),
+    [
+        (None, "", PERCENTILES),
+        (None, "base2_exponential_bucket_histogram", ["x.histogram"]),
+        ("percentiles", "base2_exponential_bucket_histogram", PERCENTILES),
+        ("histogram", "", ["x.histogram"]),
+        ("both", "", [*PERCENTILES, "x.histogram"]),
+    ],
+)
+def test_form_of_distributions_is_chosen(
+    *,
+    receiver: Receiver,
+    start: Start,
+    monkeypatch: pytest.MonkeyPatch,
+    argument: Any,
+    variable: str,
+    metrics: list[str],
+) -> None:
+    """Percentiles, unless the argument or else the standard variable selects histograms; STDDEV is always a gauge."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION", variable)
+    pipeline = start(distributions=argument)
+    stat = Stat("x", [HISTOGRAM, STDDEV], 60.0)
+    stat.add(1.0)
+    stat.flush()
+    assert pipeline.force_flush(DEADLINE)
+    assert sorted([*metrics, "x.stddev"]) == sorted(point.metric for point in of_stat(receiver))
+    with pytest.raises(ValueError, match="distributions must be one of 'percentiles', 'histogram', 'both', got 'p99'"):
+        monitel_otlp.configure(distributions="p99")
+
+
+@pytest.mark.parametrize("preference", ["cumulative", "delta"])
+def test_exponential_histogram_has_the_buckets_of_the_samples(
+    receiver: Receiver, start: Start, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, preference: str
+) -> None:
+    """All finite samples since the start, or those of one window, which has no point without any."""
+    monkeypatch.setenv(TEMPORALITY, preference)
+    pipeline = start(distributions="histogram")
+    windows = [[1.0, 4.0], [math.nan], [0.0, 1e9, math.inf], [2.0]]
+    close_windows(Stat("x", [HISTOGRAM, COUNT], 60.0), clock, *windows)
+    assert pipeline.force_flush(DEADLINE)
+    finite = [[each for each in samples if math.isfinite(each)] for samples in windows]
+    points = receiver.points("x.histogram")
+    if preference == "cumulative":
+        assert [*map(Histogram.of, accumulate(finite))] == [histogram_of(point) for point in points]
+        assert [(0, 1), (0, 2), (0, 3), (0, 4)] == [periods(point) for point in points]
+    else:
+        assert [Histogram.of(each) for each in finite if each] == [histogram_of(point) for point in points]
+        assert [(0, 1), (2, 3), (3, 4)] == [periods(point) for point in points]
+    assert {DELTA if preference == "delta" else CUMULATIVE} == {point.temporality for point in points}
+    assert all(point.proto.HasField("sum") for point in points)
+
+
+def periods(point: Point) -> tuple[float, float]:
+    """Return start and end of a point in minutes of the fixture ``clock``."""
+    return (point.start_ns - START_NS) / MINUTE_NS, (point.time_ns - START_NS) / MINUTE_NS
+
+
+def test_histogram_with_negative_samples_has_no_sum(receiver: Receiver, start: Start) -> None:
+    """OTLP does not allow a sum then; the samples are in the negative buckets."""
+    pipeline = start(distributions="histogram")
+    stat = Stat("x", [HISTOGRAM], 60.0)
+    for sample in (-3.0, 1.0, -3.5):
+        stat.add(sample)
+    stat.flush()
+    assert pipeline.force_flush(DEADLINE)
+    (point,) = receiver.points("x.histogram")
+    assert (False, -3.5, 1.0, 2) == (
+        *(point.proto.HasField("sum"), point.proto.min, point.proto.max),
+        sum(point.proto.negative.bucket_counts),
+    )
+
+
+@pytest.mark.parametrize("preference", ["cumulative", "delta"])
+def test_logged_number_is_a_gauge_at_the_time_of_the_call(
+    receiver: Receiver, start: Start, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, preference: str
+) -> None:
+    """With the bare name, no unit and no start; each number is an item. A Stat of the same name stays apart."""
+    monkeypatch.setenv(TEMPORALITY, preference)
+    pipeline = start()
+    close_windows(Stat("loss", [VALUE], 60.0), clock, [0.5])
+    monitel.log({"loss": 0.25, "val": {"tokens": 3}, "text": "left out"}, step=7, split="val")
+    called = clock.time_ns()
+    clock.advance(60)
+    for _ in range(2):
+        assert pipeline.force_flush(DEADLINE)
+    for name, value in (("loss", 0.25), ("val.tokens", 3.0)):
+        (point,) = receiver.points(name)
+        assert ("gauge", value, called, 0, "") == (point.kind, point.value, point.time_ns, point.start_ns, point.unit)
+        assert ({"split": "val"}, "monitel", True) == (
+            *(point.attributes, point.scope),
+            point.proto.HasField("as_double"),
+        )
+    assert ([0.5], 1) == (receiver.values("loss.value"), counted(receiver, "monitel.log.left_out"))
+    assert 3 == pipeline.account()["metrics"].delivered
+
+
+def test_last_number_of_a_millisecond_is_sent(receiver: Receiver, start: Start, clock: ManualClock) -> None:
+    """It has the time of the first one; the replaced ones are counted, and are not items. Each series is on its own."""
+    pipeline = start()
+    begin = clock.time_ns()
+    for millisecond in range(5):
+        for value in range(4):
+            monitel.log({"loss": millisecond + value / 10})
+            monitel.log({"loss": -1.0}, split="val")
+            clock.advance(0.00025)
+    assert pipeline.force_flush(DEADLINE)
+    found = [(point.value, point.time_ns - begin) for point in receiver.points("loss") if not point.attributes]
+    assert [(number + 0.3, number * MILLISECOND_NS) for number in range(5)] == found
+    assert 10 == pipeline.account()["metrics"].delivered
+    assert 30 == receiver.values("monitel.log.coalesced")[-1]
+
+
+def _window(layer: int) -> None:
+    stat = Stat("x", [VALUE], 60.0, attributes={"layer": layer})
+    stat.add(10**layer)
+    stat.flush()
+
+
+SOURCES: dict[str, Callable[[int], object]] = {
+    "x.value": _window,
+    "x": lambda layer: monitel.log({"x": 10**layer}, layer=layer),
+    "x.count": lambda layer: monitel.counter("x.count", attributes={"layer": layer}).add(10**layer),
+}
+
+
+@pytest.mark.parametrize("metric", SOURCES)
+def test_attribute_sets_beyond_the_limit_are_one_series(
+    receiver: Receiver, start: Start, clock: ManualClock, caplog: pytest.LogCaptureFixture, metric: str
+) -> None:
+    """Windows, numbers and counters keep the first sets; the others are one series, and one warning is logged."""
+    pipeline = start(series_limit=2)
+    for _ in range(2):
+        for layer in range(4):
+            clock.advance(1)
+            SOURCES[metric](layer)
+    assert pipeline.force_flush(DEADLINE)
+    last = {repr(point.attributes): point.value for point in receiver.points(metric)}
+    total = {"x.count": 2}.get(metric, 1)
+    rest = 2 * (100 + 1000) if metric == "x.count" else 1000
+    assert {"{'layer': 0}": total, "{'layer': 1}": 10 * total, repr({OVERFLOW: True}): rest} == last
+    assert 1 == len(warnings_with(caplog, "has more than 2 sets of attributes"))
+
+
+def test_totals_over_all_series_are_exact(receiver: Receiver, start: Start, clock: ManualClock) -> None:
+    """Counts, sums and histograms of windows beyond the limit add up in the shared series."""
+    pipeline = start(series_limit=2, distributions="histogram")
+    for number in range(30):
+        stat = Stat("x", [COUNT, SUM, HISTOGRAM], 60.0, attributes={"layer": number % 5})
+        close_windows(stat, clock, [float(number), 1.0])
+    assert pipeline.force_flush(DEADLINE)
+    for metric, total in (("x.count", 60), ("x.sum", 465.0), ("x.histogram", 465.0)):
+        last = {repr(point.attributes): point.value for point in receiver.points(metric)}
+        assert (3, total) == (len(last), sum(last.values()))
+    assert 30 == pipeline.account()["metrics"].delivered

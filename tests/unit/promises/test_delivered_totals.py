@@ -1,0 +1,442 @@
+"""Counters, wait counters, the step, the ledger and the pipeline's own metrics as points at a receiver."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import defaultdict
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.support.checks import warnings_with
+from tests.support.inbox import CUMULATIVE, DEADLINE, TEMPORALITY, Answer
+from tests.support.pipelines import reported_drops
+from tests.support.producers import run_together, wait
+from tests.support.series import increase
+from tests.unit.otlp.system.fake_nvml import FakeNvml
+from tests.unit.promises.reference_tables import code, kind_of, metrics, table
+from tests.unit.promises.spool_content import cat
+
+import monitel
+from monitel import COUNT, Stat, WaitReading
+from monitel.testing import ManualClock
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.inbox import Point
+    from tests.support.pipelines import Start
+    from tests.support.receiver import Receiver
+
+DELTA = 1
+SECOND_NS = 10**9
+HOUR_NS = 3600 * SECOND_NS
+MILLISECOND_NS = 10**6
+TIME, GOODPUT = "training.time", "training.goodput"
+
+
+@pytest.fixture(params=["cumulative", "delta", "lowmemory"])
+def temporality(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Return the temporality of sums that only rise, by the standard variable."""
+    monkeypatch.setenv(TEMPORALITY, request.param)
+    return CUMULATIVE if request.param == "cumulative" else DELTA
+
+
+def shape(point: Point) -> tuple[str, str, bool | None]:
+    """Return kind, unit and monotonicity of a point."""
+    return point.kind, point.unit, point.monotonic
+
+
+def ledger() -> monitel.Ledger:
+    """Return the ledger of the process."""
+    found = monitel.ledger()
+    assert found is not None
+    return found
+
+
+def enter(*names: str) -> None:
+    """Enter and leave activities."""
+    for name in names:
+        with monitel.activity(name):
+            pass
+
+
+def exports(receiver: Receiver) -> list[dict[str, Point]]:
+    """Return the points of ``training.time`` of each export by activity, without start points."""
+    found: dict[int, dict[str, Point]] = defaultdict(dict)
+    for point in receiver.points(TIME):
+        found[point.time_ns][point.attributes["training.activity"]] = point
+    return [found[time_ns] for time_ns in sorted(found)]
+
+
+# Counters and the step
+
+
+def test_counter_is_a_sum_with_its_bare_name(receiver: Receiver, start: Start, temporality: int) -> None:
+    """Each export has the total since the creation, or the difference to the last point if there is one."""
+    samples = monitel.counter("x", unit="{sample}", description="mine", attributes={"split": "train"})
+    seconds = monitel.counter("y", unit="s")
+    pipeline = start()
+    for amount in (32, 0, 28):
+        samples.add(amount)
+        seconds.add(amount / 8)
+        assert pipeline.force_flush(DEADLINE)
+    for counter, unit, scale in ((samples, "{sample}", 1), (seconds, "s", 8)):
+        points = receiver.points(counter.name)
+        assert {("sum", unit, True, temporality)} == {(*shape(point), point.temporality) for point in points}
+        values = [32 / scale, 60 / scale] if temporality == CUMULATIVE else [32 / scale, 28 / scale]
+        assert values == [*dict.fromkeys(point.value for point in points)]
+        created = counter.reading().start_ns
+        if temporality == CUMULATIVE:
+            assert {created} == {point.start_ns for point in points}
+        else:
+            assert [created, points[0].time_ns] == [point.start_ns for point in points]
+        assert all(two.time_ns - one.time_ns >= MILLISECOND_NS for one, two in pairwise(points))
+        assert {scale == 1} == {point.proto.HasField("as_int") for point in points}
+    first = receiver.points("x")[0]
+    assert ("mine", {"split": "train"}, "monitel") == (first.description, first.attributes, first.scope)
+
+
+def test_total_beyond_64_bits_is_a_double(receiver: Receiver, start: Start) -> None:
+    """A smaller one of ints stays an int, even if it is shared by several counters."""
+    monitel.counter("x").add(2**63)
+    monitel.counter("y").add(2**63 - 1)
+    assert start().force_flush(DEADLINE)
+    (large, small) = (receiver.points(name)[0] for name in ("x", "y"))
+    assert (2.0**63, 2**63 - 1) == (large.proto.as_double, small.proto.as_int)
+
+
+@pytest.mark.parametrize(("age_s", "zero_s"), [(60, 60), (5 * 3600, 1800), (-3600, 0.001)])
+def test_counter_begins_with_zero_at_its_creation(
+    receiver: Receiver, start: Start, age_s: float, zero_s: float
+) -> None:
+    """Once, beside the first total: at most 30 minutes and at least 1 ms before it, even if the clock was set back."""
+    with ManualClock(time.time_ns() - age_s * SECOND_NS):
+        samples = monitel.counter("x")
+    samples.add(60)
+    pipeline = start()
+    for _ in range(2):
+        assert pipeline.force_flush(DEADLINE)
+    (zero,) = receiver.start_points("x")
+    points = receiver.points("x")
+    assert zero_s == pytest.approx((points[0].time_ns - zero.time_ns) / SECOND_NS, abs=5 if age_s == 60 else 0)
+    assert 1 == len({zero.start_ns, *(point.start_ns for point in points)})
+    assert age_s < 0 or samples.reading().start_ns == zero.start_ns
+    assert (60, 0) == (increase(receiver, "x"), pipeline.account()["metrics"].recorded)
+
+
+def test_second_pipeline_continues_counters(receiver: Receiver, start: Start, temporality: int) -> None:
+    """The last total is sent at the end; the next pipeline sends no zero again, and no amount twice."""
+    with ManualClock() as clock:
+        for amount in (60, 10):
+            monitel.counter("x").add(amount)
+            wait(clock, "y", float(amount))
+            assert start().shutdown()
+    for metric in ("x", "y.wait.time"):
+        if temporality == CUMULATIVE:
+            assert (1, 70) == (len(receiver.start_points(metric)), increase(receiver, metric))
+        else:
+            assert [60, 10] == receiver.values(metric)
+
+
+def test_threads_lose_no_amount(receiver: Receiver, start: Start, temporality: int) -> None:
+    """The points of all exports add up to what four threads have added, while exports come in between."""
+    pipeline = start()
+    counters = [monitel.counter("x", attributes={"split": number}) for number in range(2)]
+    waiting = monitel.WaitCounter("y")
+
+    def run() -> None:
+        for number in range(1_000):
+            counters[number % 2].add(3)
+            with waiting.guard():
+                pass
+            if number % 100 == 0:
+                assert pipeline.force_flush(DEADLINE)
+
+    run_together(*[run] * 4)
+    assert pipeline.shutdown()
+    found = {
+        metric: increase(receiver, metric) if temporality == CUMULATIVE else sum(receiver.values(metric))
+        for metric in ("x", "y.wait.count")
+    }
+    assert {"x": 12_000, "y.wait.count": 4_000} == found
+    assert 0 == receiver.values("y.wait.active")[-1]
+
+
+def test_step_is_a_gauge(receiver: Receiver, start: Start) -> None:
+    """It has no point before the step is known, and may go back."""
+    pipeline = start()
+    assert pipeline.force_flush(DEADLINE)
+    assert [] == receiver.points("training.step")
+    for step in (7, 3):
+        monitel.set_step(step)
+        assert pipeline.force_flush(DEADLINE)
+    points = receiver.points("training.step")
+    assert [7, 3] == [*dict.fromkeys(point.value for point in points)]
+    (row,) = (
+        row for row in table("metrics-and-events.md", "", "metric", "kind", "unit") if "`training.step`" in row[1]
+    )
+    (kind, monotonic), (unit,) = kind_of(row[2]), code(row[3])
+    assert {(kind, unit, monotonic)} == {shape(point) for point in points}
+    assert {("monitel", 0)} == {(point.scope, point.start_ns) for point in points}
+
+
+# Wait counters
+
+
+def test_wait_counter_has_the_documented_metrics(receiver: Receiver, start: Start, temporality: int) -> None:
+    """Kinds, units and values of the four metrics; the longest wait has a point only after a wait."""
+    with ManualClock(time.time_ns() - 60 * SECOND_NS) as clock:
+        created = clock.time_ns()
+        pipeline = start()
+        wait(clock, "x", 2.0, 0.5)
+        assert pipeline.force_flush(DEADLINE)
+        with monitel.WaitCounter("x").guard():
+            assert pipeline.force_flush(DEADLINE)
+            clock.advance(0.25)
+        assert pipeline.force_flush(DEADLINE)
+    documented = {}
+    for name, kind, unit, *_ in table("wait-counters.md", "metric", "kind", "unit"):
+        documented[code(name)[0].replace("<key>", "x")] = kind_of(kind)[0], code(unit)[0], kind_of(kind)[1]
+    points = [point for point in receiver.all_points() if point.metric.startswith("x.")]
+    assert documented == {point.metric: shape(point) for point in points}
+    rising = temporality if temporality == DELTA else CUMULATIVE
+    expected = {"time": rising, "count": rising, "active": CUMULATIVE, "max": None}
+    assert expected == {point.metric.rpartition(".")[2]: point.temporality for point in points}
+    values = {name: [*dict.fromkeys(receiver.values(f"x.wait.{name}"))] for name in expected}
+    totals = {"time": [2.5, 2.75], "count": [2, 3]} if rising == CUMULATIVE else {"time": [2.5, 0.25], "count": [2, 1]}
+    assert {**totals, "active": [0, 1], "max": [2.0, 0.25]} == {**values, "active": sorted(values["active"])}
+    assert 0 == receiver.values("x.wait.active")[-1]
+    for name in ("time", "count"):
+        assert created == receiver.points(f"x.wait.{name}")[0].start_ns
+        assert [created] * (rising == CUMULATIVE) == [each.time_ns for each in receiver.start_points(f"x.wait.{name}")]
+    assert [] == receiver.start_points("x.wait.active")
+
+
+def test_source_of_waits_that_falls_begins_at_zero_again(receiver: Receiver, start: Start, temporality: int) -> None:
+    """Its sums have another start, and no difference is negative; a source that disappears has no points."""
+    theirs: dict[str, WaitReading] = {}
+    source = lambda: dict(theirs)  # noqa: E731  it is removed again
+    monitel.wait_counter.add_source(source)
+    try:
+        pipeline = start()
+        for reading in (WaitReading(5, 2.0, 1.0, 0), WaitReading(2, 3.0, 3.0, 0), None, WaitReading(3, 4.0, 3.0, 0)):
+            theirs.clear()
+            if reading is not None:
+                theirs["x"] = reading
+            assert pipeline.force_flush(DEADLINE)
+        theirs.clear()
+    finally:
+        monitel.wait_counter.remove_source(source)
+    for name, total in (("time", 2.0 + 4.0), ("count", 5 + 3)):
+        points = receiver.points(f"x.wait.{name}")
+        if temporality == DELTA:
+            assert total == sum(point.value for point in points)
+            assert min(point.value for point in points) > 0
+        else:
+            last = {point.start_ns: point.value for point in points}
+            assert (2, total) == (len(last), sum(last.values()))
+            assert max(last) == receiver.start_points(f"x.wait.{name}")[-1].time_ns
+
+
+# The ledger
+
+
+def test_activities_of_an_export_add_up(receiver: Receiver, start: Start, temporality: int) -> None:
+    """They have the documented kind and unit, one time, and together all of the time since the process started."""
+    documented = {name: described for name, described, _ in metrics("Time and goodput")}
+    pipeline = start()
+    for step, names in enumerate((["init"], ["data", "evaluation"], ["data"])):
+        enter(*names)
+        monitel.set_step(step)
+        before = ledger().elapsed_ns
+        assert pipeline.force_flush(DEADLINE)
+    after = ledger()
+    found = exports(receiver)
+    points = [point for export in found for point in export.values()]
+    assert {(documented[TIME], temporality)} == {(shape(point), point.temporality) for point in points}
+    series: dict[str, list[Point]] = defaultdict(list)
+    for point in points:
+        series[point.attributes["training.activity"]].append(point)
+    assert {"startup", "init", "data", "evaluation", "step"} == {*series}
+    if temporality == CUMULATIVE:
+        total = sum(point.value for point in found[-1].values())
+        assert {after.start_ns} == {point.start_ns for point in points}
+        assert all(one.value <= two.value for own in series.values() for one, two in pairwise(own))
+    else:
+        total = sum(point.value for point in points)
+        assert all(one.time_ns <= two.start_ns for own in series.values() for one, two in pairwise(own))
+    assert before / SECOND_NS - 1e-3 <= total <= after.elapsed_ns / SECOND_NS + 1e-3
+    for name in ("startup", "init", "evaluation"):
+        own = [point.value for point in series[name]]
+        value = own[-1] if temporality == CUMULATIVE else sum(own)
+        assert after.activities[name] / SECOND_NS == pytest.approx(value, abs=1e-6)
+
+
+def test_new_activity_begins_with_zero_at_the_previous_export(receiver: Receiver, start: Start) -> None:
+    """The activities of the first export begin at the start of the process, or half an hour before."""
+    pipeline = start()
+    monitel.set_step(1)
+    assert pipeline.force_flush(DEADLINE)
+    enter("evaluation")
+    assert pipeline.force_flush(DEADLINE)
+    starts = {point.attributes["training.activity"]: point.time_ns for point in receiver.start_points(TIME)}
+    (*_, before) = (points for points in exports(receiver) if "evaluation" not in points)
+    first_ns = exports(receiver)[0]["step"].time_ns
+    begin_ns = max(ledger().start_ns, first_ns - HOUR_NS // 2)
+    assert {"startup": begin_ns, "step": begin_ns, "evaluation": before["step"].time_ns} == starts
+    assert sum(point.value for point in exports(receiver)[-1].values()) == pytest.approx(increase(receiver, TIME))
+
+
+def test_goodput_is_the_share_of_steps(receiver: Receiver, start: Start) -> None:
+    """It has no point before the first step; a process without an activity or a step has no ledger."""
+    documented = {name: described for name, described, _ in metrics("Time and goodput")}
+    pipeline = start()
+    monitel.counter("samples").add(1)
+    assert pipeline.force_flush(DEADLINE)
+    assert ([], []) == (receiver.points(TIME), receiver.points(GOODPUT))
+    enter("evaluation")
+    assert pipeline.force_flush(DEADLINE)
+    assert [] == receiver.points(GOODPUT)
+    monitel.set_step(1)
+    before = ledger()
+    assert pipeline.force_flush(DEADLINE)
+    after = ledger()
+    points = receiver.points(GOODPUT)
+    assert {documented[GOODPUT]} == {shape(point) for point in points}
+    low, high = before.activities["step"] / after.elapsed_ns, after.activities["step"] / before.elapsed_ns
+    assert low <= points[-1].value <= high
+
+
+def test_last_export_has_the_shutdown(receiver: Receiver, start: Start) -> None:
+    """The time until the end of the pipeline is in the last export, which adds up too."""
+    pipeline = start()
+    monitel.set_step(1)
+    before = ledger().elapsed_ns
+    assert pipeline.shutdown()
+    last = exports(receiver)[-1]
+    assert {"startup", "step", "shutdown"} == {*last}
+    total = sum(point.value for point in last.values())
+    assert before / SECOND_NS - 1e-3 <= total <= ledger().elapsed_ns / SECOND_NS + 1e-3
+
+
+def test_totals_that_have_not_changed_are_not_written_to_disk(
+    start: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A process that hangs fills no disk; the next change has all of its time, and so has the end of the run."""
+    pipeline = start(endpoint=None)
+    monitel.set_step(1)
+    exported = []
+    for amount in (1, 0, 0, 1):
+        monitel.counter("x").add(amount)
+        wait_s = monitel.WaitCounter("y")
+        if amount:
+            with wait_s.guard():
+                pass
+        assert pipeline.force_flush(DEADLINE)
+        content = cat(capsys, tmp_path / "spool")
+        exported.append([len({point.time_ns for point in content.points(name)}) for name in ("x", "y.wait.time", TIME)])
+    assert exported[0] == exported[1] == exported[2]
+    assert [1, 1, 1] == [two - one for one, two in zip(exported[2], exported[3], strict=True)]
+    before = ledger().elapsed_ns / SECOND_NS
+    assert pipeline.shutdown() in {True, False}  # everything is on disk
+    points = cat(capsys, tmp_path / "spool").points(TIME)
+    last_ns = max(point.time_ns for point in points)
+    assert before - 1e-3 <= sum(point.value for point in points if point.time_ns == last_ns)
+
+
+# The pipeline itself
+
+
+def test_pipeline_reports_itself_as_documented(
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, clock: ManualClock
+) -> None:
+    """Each metric of the reference is sent, with its kind, unit and attributes, and nothing else is in the scope."""
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("MONITEL_BLACK_BOX_SIZE", "65536")
+    receiver.rule(lambda request: Answer(400) if request.signal == "logs" else None)
+    pipeline = start(system=True)
+    monitel.emit("large", text="x" * 100_000)  # for which the black box has no room
+    monitel.set_step(3)
+    for number in range(10):
+        monitel.log({"x": number, "name": "text"})
+    for _ in range(2):
+        pipeline.force_flush(DEADLINE)
+    documented = {
+        name: (*described, {*attributes} - {"read", "write"} if name.startswith("monitel.") else set())
+        for name, described, attributes in metrics("Metrics of the pipeline", "Time and goodput", "System metrics")
+        if not name.startswith(("process.", "system.memory.", "system.disk.", "system.network."))
+    }
+    attributes: dict[str, set[str]] = defaultdict(set)
+    found = {}
+    for point in receiver.all_points():
+        if point.scope == "monitel" and point.metric not in {"x", "training.step"}:
+            attributes[point.metric] |= {*point.attributes}
+            found[point.metric] = shape(point)
+    assert {name: described[:3] for name, described in documented.items()} == found
+    of_pipeline = {name: own for name, own in attributes.items() if name.startswith("monitel.")}
+    assert {name: {*code_words(name)} for name in of_pipeline} == of_pipeline
+
+
+def code_words(metric: str) -> list[str]:
+    """Return the documented attributes of a metric of the pipeline."""
+    rows = table("metrics-and-events.md", "name", "kind, unit", "attributes", under="Metrics of the pipeline")
+    return next(code(row[2]) for row in rows if f"`{metric}`" == row[0])
+
+
+def test_pipeline_counts_what_it_delivers_and_drops(receiver: Receiver, start: Start, clock: ManualClock) -> None:
+    """Its counters equal the account, with the reason of each loss; sizes are those of memory and disk."""
+    pipeline = start(spans=True)
+    receiver.rule(lambda request: Answer(400) if request.signal == "logs" else None)
+    stat = Stat("x", [COUNT], 60.0, 2)
+    for _ in range(5):
+        stat.add(1)
+    clock.advance(60)
+    stat.add(1)
+    stat.flush()
+    monitel.log({"y": 0.5})
+    with monitel.profiler.record_function("forward"):
+        pass
+    assert {"logs": 1} == reported_drops(receiver, pipeline, "rejected")
+    account = pipeline.account()
+    exported = {point.attributes["signal"]: point.value for point in receiver.points("monitel.exporter.item.exported")}
+    assert {"metrics": 3, "logs": 0, "traces": 1} == {name: each.delivered for name, each in account.items()}
+    assert {"metrics": 3, "traces": 1} == {name: value for name, value in exported.items() if value}
+    assert 3 == receiver.values("monitel.stat.discarded")[-1]
+    durations = {each.attributes["signal"]: each.proto for each in receiver.points("monitel.export.duration")}
+    assert {"metrics", "logs", "traces"} == {*durations}
+    assert 0 < durations["traces"].sum < DEADLINE
+    assert [0] == receiver.values("monitel.queue.size")[-1:]
+    for request in receiver.of("metrics"):
+        assert "monitel.queue.size" in {point.metric for point in request.points}
+
+
+def test_one_warning_if_a_source_of_waits_hangs(
+    receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its keys are missing until it returns; everything else is sent."""
+    from threading import Event
+
+    released = Event()
+
+    def source() -> dict[str, WaitReading]:
+        released.wait(3 * DEADLINE)
+        return {"theirs": WaitReading(1, 1.0, 1.0, 0)}
+
+    monitel.wait_counter.add_source(source)
+    try:
+        pipeline = start()
+        monitel.counter("x").add(1)
+        monitel.log({"y": 0.5})
+        for _ in range(2):
+            assert pipeline.force_flush(DEADLINE)
+        assert ({1}, [0.5], []) == (
+            {*receiver.values("x")},
+            *map(receiver.values, ("y", "theirs.wait.count")),
+        )
+        assert 1 == len(warnings_with(caplog, "a source of wait counters takes more than 1 s"))
+    finally:
+        released.set()
+        monitel.wait_counter.remove_source(source)
