@@ -1,0 +1,520 @@
+"""``configure()``: its arguments and their variables, as ``docs/reference/configuration.md`` has them."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import logging
+import os
+import re
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from opentelemetry.sdk.resources import Resource
+from tests.support.inbox import DEADLINE, Answer
+from tests.support.paths import ROOT
+from tests.support.spools import spooled
+
+import monitel
+import monitel_otlp
+from monitel import COUNT, HISTOGRAM, Stat
+from monitel.profiler import record_function
+
+if TYPE_CHECKING:
+    from tests.support.pipelines import Start
+    from tests.support.receiver import Receiver
+
+    from monitel.testing import ManualClock
+
+TOKEN = "sesame-4711"
+PARAMETERS = inspect.signature(monitel_otlp.configure).parameters
+PAGE = (ROOT / "docs/reference/configuration.md").read_text("utf-8")
+SECTION = PAGE.partition("\n## configure\n")[2].partition("\n### ")[0]
+#: Name, variables, default and meaning of each argument.
+ROWS = [re.split(r" *\| *", line)[1:-1] for line in SECTION.splitlines() if line.startswith("| `")]
+
+#: Wrong values of each argument, with the error and words of its message.
+WRONG: dict[str, list[tuple[Any, type[Exception], list[str]]]] = {
+    "service_name": [(5, TypeError, ["str", "int"]), ("a\ud800", ValueError, ["UTF-8", "'a\\ud800'"])],
+    "endpoint": [
+        (4318, TypeError, ["'http://localhost:4318'", "int"]),
+        ("localhost:4318", ValueError, ["must begin with http://"]),
+        ("http://", ValueError, ["no host"]),
+        ("http://host:99999", ValueError, ["from 1 to 65535"]),
+        (f"http://user:a/{TOKEN}@host", ValueError, ["'@' after the host", "%2F"]),
+        ("http://host:4318/v1?key=1", ValueError, ["query"]),
+        ("http://host/otlp/v1/logs/", ValueError, ["/v1/..., which is appended"]),
+    ],
+    "protocol": [("http/json", ValueError, ["'http/protobuf' or 'grpc'", "got 'http/json'"])],
+    "headers": [
+        ("a=b", TypeError, ["mapping", "got str"]),
+        ({"a": 1}, TypeError, ["str to str", "'a'"]),
+        ({"a": f"{TOKEN}\n"}, ValueError, ["'a'"]),
+        ({"a b": TOKEN}, ValueError, ["'a b'"]),
+    ],
+    "export_interval": [
+        ("5", TypeError, ["seconds", "got str"]),
+        (True, TypeError, ["seconds", "got bool"]),
+        (0, ValueError, ["above 0", "got 0"]),
+        (86_401, ValueError, ["one day (86400)", "got 86401"]),
+        (float("nan"), ValueError, ["got nan"]),
+    ],
+    "resource_attributes": [
+        ([("a", 1)], TypeError, ["mapping", "list"]),
+        ({"a": ...}, TypeError, ["str, int, float or bool", "'a'"]),
+        ({"": "a"}, ValueError, ["empty"]),
+        ({"a": 2**63}, ValueError, ["'a'", "64 bits", str(2**63)]),
+    ],
+    "resource": [({}, TypeError, ["OpenTelemetry Resource", "got dict"])],
+    "spool_dir": [(5, TypeError, ["a path", "got int"]), (f"{__file__}/runs", ValueError, [f"'{__file__}' is a file"])],
+    "distributions": [("all", ValueError, ["'percentiles', 'histogram', 'both'", "got 'all'"])],
+    "ranks": [("Zero", ValueError, ["'all' or 'zero'", "got 'Zero'"])],
+    "rank_attribute": [("no", TypeError, ["True or False", "got 'no'"])],
+    "workers": [(1, TypeError, ["True or False", "got 1"])],
+    "sigterm": [("on", TypeError, ['True, False or "auto"', "got 'on'"]), (1, TypeError, ["got 1"])],
+    "logging_level": [("LOUD", ValueError, ["'LOUD'"]), (1.5, TypeError, ["1.5"])],
+    "spans": [(None, TypeError, ["True or False", "got None"])],
+    "span_budget": [(0, ValueError, ["at least 1", "got 0"]), (1.5, TypeError, ["int", "1.5"])],
+    "span_steps": [(0, ValueError, ["at least 1", "got 0"])],
+    "step_traces": [("yes", TypeError, ["True or False", "got 'yes'"])],
+    "series_limit": [(0, ValueError, ["at least 1", "got 0"]), (True, TypeError, ["int", "bool"])],
+    "run_events": [(1, TypeError, ["True or False", "got 1"])],
+    "system": [("cpu", TypeError, ["True or False", "got 'cpu'"])],
+    "black_box": [(None, TypeError, ["True or False", "got None"])],
+    "black_box_dir": [
+        (b"boxes", TypeError, ["a path", "got bytes"]),
+        ("a\0b", ValueError, ["null character", "'a\\x00b'"]),
+    ],
+    "black_box_size": [(65_535, ValueError, ["at least 65536 bytes", "got 65535"]), ("4M", TypeError, ["int", "'4M'"])],
+}
+
+#: Wrong values of variables, and what the warning expects and uses instead.
+WRONG_VARIABLES = {
+    "MONITEL_SPOOL_DIR": (f"{__file__}/below", "the path of a folder, which may be new", "the default"),
+    "MONITEL_DISTRIBUTIONS": ("exponential", "percentiles or histogram or both", "the default"),
+    "MONITEL_RANKS": ("none", "all or zero", "'all'"),
+    "MONITEL_RANK_ATTRIBUTE": ("maybe", "true or false", "False"),
+    "MONITEL_WORKERS": ("2", "true or false", "False"),
+    "MONITEL_SIGTERM": ("15", "auto, false, or true in the main thread", "'auto'"),
+    "MONITEL_LOGGING_LEVEL": ("LOUD", "a level of Python's logging such as INFO", "the default"),
+    "MONITEL_SPANS": ("yess", "true or false", "False"),
+    "MONITEL_SPAN_BUDGET": ("many", "an int of at least 1", "the default"),
+    "MONITEL_SPAN_STEPS": ("1e3", "an int of at least 1", "1"),
+    "MONITEL_STEP_TRACES": ("-", "true or false", "False"),
+    "MONITEL_SERIES_LIMIT": ("2,000", "an int of at least 1", "2000"),
+    "MONITEL_RUN_EVENTS": ("no!", "true or false", "True"),
+    "MONITEL_SYSTEM": ("cpu", "true or false", "False"),
+    "MONITEL_BLACK_BOX": ("x", "true or false", "True"),
+    "MONITEL_BLACK_BOX_DIR": (__file__, "the path of a folder, which may be new", "the default"),
+    "MONITEL_BLACK_BOX_SIZE": ("4M", "a number of bytes, at least 65536", "4194304"),
+    "OTEL_METRIC_EXPORT_INTERVAL": ("86400001", "a number of milliseconds (at most one day)", "5 s"),
+    "OTEL_EXPORTER_OTLP_PROTOCOL": ("pigeon", "'http/protobuf' or 'grpc'", "http/protobuf"),
+    "OTEL_EXPORTER_OTLP_LOGS_TIMEOUT": ("-1", "a positive number of seconds", "10 s"),
+    "OTEL_EXPORTER_OTLP_COMPRESSION": ("brotli", "one of none, gzip, deflate", "none"),
+}
+
+
+def outcome(**arguments: Any) -> Exception | None:
+    """Return the error of a call of ``configure()``, or None."""
+    try:
+        monitel_otlp.configure(**arguments).shutdown()
+    except Exception as error:
+        return error
+    return None
+
+
+def test_reference_has_each_argument_with_its_variable_and_default() -> None:
+    """A row for each parameter: its default, and ``MONITEL_`` with its name unless OpenTelemetry has a variable."""
+    assert sorted(PARAMETERS) == sorted(row[0].strip("`") for row in ROWS)
+    for name, variables, default, _ in ROWS:
+        first = next(iter(re.findall(r"`([A-Z_]+)`", variables)), "")
+        assert first.startswith("OTEL_") or first == f"MONITEL_{name.strip('`').upper()}" or "object" in variables
+        given = PARAMETERS[name.strip("`")].default
+        if given is not None:
+            assert given == ast.literal_eval(default.strip("`").replace(",", "")), name
+
+
+def test_wrong_argument_raises_and_changes_nothing(receiver: Receiver, start: Start, own_boxes: Path) -> None:
+    """The error has the argument, what was given and what is expected, but no token; a running pipeline goes on."""
+    assert set(PARAMETERS) == set(WRONG)
+    pipeline = start()
+    threads = {*threading.enumerate()}
+    for name, cases in WRONG.items():
+        for value, kind, words in cases:
+            error = outcome(**{name: value})
+            assert kind is type(error), (name, value, error)
+            missing = [
+                word for word in [*([name] if name != "logging_level" else []), *words] if word not in str(error)
+            ]
+            assert ([], False) == (missing, TOKEN in str(error)), (name, value, error)
+    assert threads == {*threading.enumerate()}
+    assert not own_boxes.exists()
+    monitel.emit("still there")
+    assert pipeline.force_flush(DEADLINE)
+    assert ["still there"] == receiver.record_names()
+    assert isinstance(outcome(endpont=receiver.url), TypeError)
+
+
+def test_wrong_variables_are_warnings_and_the_defaults_apply(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """All variables are wrong, and everything is delivered. Each warning comes once, with value and expectation."""
+    documented = {name for row in ROWS for name in re.findall(r"`(MONITEL_\w+)`", row[1])}
+    assert documented == {name for name in WRONG_VARIABLES if name.startswith("MONITEL_")}
+    for name, (text, _, _) in WRONG_VARIABLES.items():
+        monkeypatch.setenv(name, text)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
+    for _ in range(2):
+        with monitel_otlp.configure(black_box=False) as pipeline:
+            Stat("loss", [COUNT], 60.0).add(1)
+            assert tmp_path / "state/monitel" == Path(pipeline.spool_dir).parent
+    assert [1, 1] == receiver.values("loss.count")
+    assert 2 * ["run.started", "run.ended"] == receiver.record_names()
+    expected = {
+        f"{name}: expected {expectation}, got {text!r:.80}; using {used}"
+        for name, (text, expectation, used) in WRONG_VARIABLES.items()
+        if name != "MONITEL_BLACK_BOX"  # the argument is given
+    }
+    found = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+    assert expected == set(found)
+    assert all(1 == found.count(each) for each in found if each.startswith("MONITEL_"))
+
+
+def test_secret_in_a_wrong_variable_is_not_logged(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What looks like a secret is replaced; entries of headers and addresses are not shown at all."""
+    monkeypatch.setenv("MONITEL_SPAN_BUDGET", f"https://me:{TOKEN}@host")
+    monkeypatch.setenv("MONITEL_SPAN_STEPS", f"hf_{TOKEN}")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", f"{TOKEN},tenant=a")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", f"http:/user:{TOKEN}@host")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
+    with monitel_otlp.configure():
+        pass
+    assert TOKEN not in caplog.text
+    for words in (
+        "MONITEL_SPAN_BUDGET: expected an int of at least 1, got 'https://***@host'",
+        "MONITEL_SPAN_STEPS: expected an int of at least 1, got '***'",
+        "OTEL_EXPORTER_OTLP_HEADERS: an entry is not NAME=VALUE and is ignored",
+        "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT: expected a URL such as http://localhost:4318, but ",
+    ):
+        assert 1 == caplog.text.count(words), words
+
+
+@pytest.mark.parametrize("url", ["localhost:4318", "http://host:port", "http://[::1"])
+def test_malformed_address_in_a_variable_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path, url: str
+) -> None:
+    """The job continues, everything is in the spool, and one warning names the variable."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
+    with monitel_otlp.configure(spool_dir="spool"):
+        Stat("loss", [COUNT], 60.0).add(1)
+        monitel.emit("event")
+    assert ([1], ["event"]) == spooled(tmp_path / "spool")
+    (warning,) = [each.getMessage() for each in caplog.records if "OTEL_EXPORTER_OTLP_ENDPOINT" in each.getMessage()]
+    assert "(the value is not shown, as it may hold a password); telemetry for it is kept on disk" in warning
+
+
+def test_argument_overrides_its_variable(
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Even if it equals the default; the variable is not read then, so a wrong one is not reported."""
+    for name, text in {
+        "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://127.0.0.1:9/other",
+        "MONITEL_SPOOL_DIR": "from-variable",
+        "MONITEL_SPAN_STEPS": "often",
+        "MONITEL_RANKS": "zero",
+        "RANK": "1",
+        "OTEL_SERVICE_NAME": "from-variable",
+        "OTEL_RESOURCE_ATTRIBUTES": "team=a,host.name=n1,host.arch=sparc",
+    }.items():
+        monkeypatch.setenv(name, text)
+    pipeline = start(
+        endpoint=f"{receiver.url}/otlp/",
+        ranks="all",
+        span_steps=1,
+        service_name="train",
+        resource_attributes={"host.arch": "vax"},
+    )
+    monitel.emit("event")
+    assert pipeline.force_flush(DEADLINE)
+    assert {"/otlp/v1/logs", "/otlp/v1/metrics"} == {request.path for request in receiver.requests}
+    assert tmp_path / "spool" == Path(pipeline.spool_dir).parent
+    expected = {"service.name": "train", "team": "a", "host.name": "n1", "host.arch": "vax", "training.rank": 1}
+    assert expected.items() <= receiver.records("event")[0].resource.items()
+    assert "SPAN_STEPS" not in caplog.text
+
+
+def test_empty_variable_is_not_set(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """It has no effect, and is not a wrong value."""
+    for name in WRONG_VARIABLES:
+        monkeypatch.setenv(name, " ")
+    monkeypatch.setenv("MONITEL_RUN_EVENTS", "0")
+    with monitel_otlp.configure(endpoint=receiver.url, black_box_dir=tmp_path / "boxes") as pipeline:
+        assert tmp_path / "state/monitel" == Path(pipeline.spool_dir).parent
+    assert [] == [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+
+
+def test_headers_of_argument_signal_and_all_signals_add_up(
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The argument wins by name, in any case; a signal's variable replaces the general one; values are decoded."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20x%2Cy,tenant=all,only=general")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_HEADERS", "tenant=logs")
+    pipeline = start(headers={"Only": "argument"})
+    monitel.emit("event")
+    assert pipeline.force_flush(DEADLINE)
+    metrics, logs = receiver.of("metrics")[0].headers, receiver.of("logs")[0].headers
+    assert ("Bearer x,y", "all", "argument") == (metrics["authorization"], metrics["tenant"], metrics["only"])
+    assert (None, "logs", "argument") == (logs.get("authorization"), logs["tenant"], logs["only"])
+
+
+def test_variables_of_one_signal_apply_to_it_alone(
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its address is used as it is, and the path is appended to the general one; compression survives a retry."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"{receiver.url}/base/")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", f"{receiver.url}/own/logs")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_COMPRESSION", "GZIP")
+    pipeline = start(endpoint=None)
+    receiver.answer("logs", Answer(503, {"Retry-After": "0"}))
+    monitel.emit("event")
+    assert pipeline.force_flush(DEADLINE)
+    found = {(request.path, request.headers.get("content-encoding")) for request in receiver.requests}
+    assert {("/base/v1/metrics", None), ("/own/logs", "gzip")} == found
+    assert (2, ["event"]) == (len(receiver.of("logs")), receiver.record_names())
+
+
+@pytest.mark.parametrize("given", ["argument", "variable"])
+def test_everything_is_sent_each_interval(receiver: Receiver, monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    """The argument is in seconds, the variable in milliseconds; nobody flushes."""
+    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "50")
+    arguments = {"export_interval": 0.05} if given == "argument" else {}
+    with monitel_otlp.configure(endpoint=receiver.url, **arguments):  # type: ignore[arg-type]
+        for number in range(3):
+            monitel.emit(f"event {number}")
+            receiver.wait_until(lambda number=number: receiver.records(f"event {number}"))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("no", ["false", "0", "OFF"])
+def test_booleans_are_read_in_any_case(receiver: Receiver, monkeypatch: pytest.MonkeyPatch, no: str) -> None:
+    """The variable switches the events of the run off, and the argument overrides it."""
+    monkeypatch.setenv("MONITEL_RUN_EVENTS", no)
+    with monitel_otlp.configure(endpoint=receiver.url):
+        pass
+    assert [] == receiver.record_names()
+    monkeypatch.setenv("MONITEL_RUN_EVENTS", {"0": "1", "OFF": " On "}.get(no, "yes"))
+    with monitel_otlp.configure(endpoint=receiver.url):
+        pass
+    assert ["run.started", "run.ended"] == receiver.record_names()
+    with monitel_otlp.configure(endpoint=receiver.url, run_events=False):
+        pass
+    assert 2 == len(receiver.records())
+
+
+def test_distributions_override_the_standard_variable(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch, clock: ManualClock
+) -> None:
+    """``both`` gives both forms, the standard variable gives the histogram, and the default is percentiles."""
+    found = []
+    for own, standard in (("both", "on"), ("", "base2_exponential_bucket_histogram"), ("", "")):
+        monkeypatch.setenv("MONITEL_DISTRIBUTIONS", own)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION", standard)
+        receiver.requests.clear()
+        with monitel_otlp.configure(endpoint=receiver.url):
+            Stat("x", [HISTOGRAM], 60.0).add(1.0)
+            clock.advance(60)
+        found.append({point.metric for point in receiver.all_points()} & {"x.histogram", "x.p50"})
+    assert [{"x.histogram", "x.p50"}, {"x.histogram"}, {"x.p50"}] == found
+
+
+def test_points_have_the_rank_and_share_series_beyond_the_limit(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MONITEL_RANK_ATTRIBUTE and MONITEL_SERIES_LIMIT."""
+    for name, text in {"RANK": "3", "MONITEL_RANK_ATTRIBUTE": "true", "MONITEL_SERIES_LIMIT": "1"}.items():
+        monkeypatch.setenv(name, text)
+    with monitel_otlp.configure(endpoint=receiver.url):
+        for layer in range(3):
+            Stat("wide", [COUNT], 60.0, attributes={"layer": layer}).add(1.0)
+    found = {point.attributes.get("layer", "others"): point for point in receiver.points("wide.count")}
+    assert {3} == {point.attributes["training.rank"] for point in found.values()}
+    assert {0: 1, "others": 2} == {layer: point.value for layer, point in found.items()}
+
+
+def test_ranges_become_spans_within_the_budget(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MONITEL_SPANS, MONITEL_SPAN_BUDGET and MONITEL_SPAN_STEPS; without the first there are no spans."""
+    found = []
+    for spans in ("true", "false"):
+        for name, value in {"SPANS": spans, "SPAN_BUDGET": "1", "SPAN_STEPS": "2"}.items():
+            monkeypatch.setenv(f"MONITEL_{name}", value)
+        receiver.requests.clear()
+        with monitel_otlp.configure(endpoint=receiver.url):
+            for step in range(4):
+                monitel.set_step(step)
+                for name in ("own", "folded", "folded"):
+                    with record_function(name):
+                        pass
+        found.append(sorted((span.name, span.attributes["training.step"]) for span in receiver.spans()))
+    assert [[("monitel.folded", 0), ("monitel.folded", 2), ("own", 0), ("own", 2)], []] == found
+
+
+def test_step_traces_have_one_trace_per_step(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MONITEL_STEP_TRACES, without MONITEL_SPANS: all ranks derive the same ids."""
+    monkeypatch.setenv("MONITEL_STEP_TRACES", "on")
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "run-7")
+    traces = []
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        with monitel_otlp.configure(endpoint=receiver.url):
+            for step in range(2):
+                monitel.set_step(step)
+                with record_function(f"rank {rank}, step {step}"):
+                    pass
+        spans = [span for span in receiver.spans() if span.name.startswith(f"rank {rank}")]
+        traces.append([span.trace_id for span in sorted(spans, key=lambda each: each.name)])
+    assert traces[0] == traces[1]
+    assert 2 == len(set(traces[0]))
+
+
+def test_log_records_are_exported_from_a_level_on(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MONITEL_LOGGING_LEVEL is a name or a number; records of monitel itself are left out."""
+    for level in ("error", "40"):
+        monkeypatch.setenv("MONITEL_LOGGING_LEVEL", level)
+        with monitel_otlp.configure(endpoint=receiver.url):
+            logging.getLogger("mine").warning("below %s", level)
+            logging.getLogger("mine").error("at %s", level)
+            logging.getLogger("monitel.otlp").error("own")
+    assert ["at error", "at 40"] == [record.body for record in receiver.records()]
+
+
+@pytest.mark.parametrize(("value", "handled"), [("false", False), ("true", True), ("auto", True)])
+def test_sigterm_is_handled(receiver: Receiver, monkeypatch: pytest.MonkeyPatch, value: str, *, handled: bool) -> None:
+    """MONITEL_SIGTERM; the shutdown restores what was there before."""
+    monkeypatch.setenv("MONITEL_SIGTERM", value)
+    with monitel_otlp.configure(endpoint=receiver.url):
+        assert handled == (signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL)
+    assert signal.SIG_DFL is signal.getsignal(signal.SIGTERM)
+
+
+def test_sigterm_needs_the_main_thread(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In another thread the argument raises, the variable is a warning, and ``auto`` handles nothing."""
+    monkeypatch.setenv("MONITEL_SIGTERM", "true")
+    with ThreadPoolExecutor() as pool:
+        error = pool.submit(outcome, endpoint=receiver.url, sigterm=True).result()
+        assert (ValueError, True) == (type(error), str(error).startswith("sigterm=True requires the main thread"))
+        pipeline = pool.submit(lambda: monitel_otlp.configure(endpoint=receiver.url)).result()
+        assert signal.SIG_DFL is signal.getsignal(signal.SIGTERM)
+        pool.submit(pipeline.shutdown).result()
+    expected = "MONITEL_SIGTERM: expected auto, false, or true in the main thread, got 'true'; using 'auto'"
+    assert [expected] == [record.getMessage() for record in caplog.records if "SIGTERM" in record.getMessage()]
+
+
+@pytest.mark.parametrize("given", ["argument", "variable"])
+def test_black_box_can_be_switched_off_and_moved(
+    start: Start, own_boxes: Path, monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    """Off: not even a folder. Elsewhere: there and nowhere else, and gone after the shutdown."""
+    off: dict[str, Any] = {"black_box": False} if given == "argument" else {}
+    monkeypatch.setenv("MONITEL_BLACK_BOX", "on" if off else "off")
+    monitel.emit("event") if start(**off) else None
+    assert not own_boxes.exists()
+    monkeypatch.delenv("MONITEL_BLACK_BOX")
+    own_boxes.mkdir(0o700)
+    monkeypatch.setenv("MONITEL_BLACK_BOX_DIR", str(own_boxes / "variable"))
+    pipeline = start(**({"black_box_dir": own_boxes / "argument"} if given == "argument" else {}))
+    monitel.emit("event")
+    assert [given] == [each.name for each in own_boxes.iterdir()]
+    assert 1 == len([*(own_boxes / given).iterdir()])
+    pipeline.shutdown()
+    assert not any((own_boxes / given).iterdir())
+
+
+def test_unusable_folder_of_the_black_box_is_one_warning(
+    receiver: Receiver, start: Start, own_boxes: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Others could write to it. The pipeline delivers without a box."""
+    own_boxes.mkdir()
+    own_boxes.chmod(0o777)
+    pipeline = start(black_box_dir=own_boxes)
+    for _ in range(3):
+        monitel.emit("event")
+    assert pipeline.force_flush(DEADLINE)
+    assert 3 * ["event"] == receiver.record_names()
+    (warning,) = [each.getMessage() for each in caplog.records if "black box" in each.getMessage()]
+    assert f"other users can write to {str(own_boxes)!r}: give a folder to which only you can write" in warning
+    assert not any(own_boxes.iterdir())
+
+
+def test_spool_is_in_the_documented_place(
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The argument, the variable, ``monitel-runs`` without an endpoint, XDG_STATE_HOME, and the home."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("MONITEL_SPOOL_DIR", "variable")
+    found = [start(spool_dir="argument"), monitel_otlp.configure(endpoint=receiver.url)]
+    monkeypatch.delenv("MONITEL_SPOOL_DIR")
+    found += [start(spool_dir=None, endpoint=None), start(spool_dir=None)]
+    monkeypatch.delenv("XDG_STATE_HOME")
+    found.append(start(spool_dir=None))
+    places = [Path(each.spool_dir).parent.relative_to(tmp_path) for each in found]
+    expected = ["argument", "variable", "monitel-runs", "state/monitel", "home/.local/state/monitel"]
+    assert [*map(Path, expected)] == places
+
+
+@pytest.mark.invalid_output("the resource of the application has only a name", "resource.required", "resource.distro")
+def test_given_resource_is_used_unchanged(receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is detected or read; without an instance in it, points have the rank."""
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "other")
+    monkeypatch.setenv("RANK", "3")
+    pipeline = start(resource=Resource({"service.name": "mine"}))
+    Stat("loss", [COUNT], 60.0).add(1)
+    pipeline.shutdown()
+    (point,) = receiver.points("loss.count")
+    assert ({"service.name": "mine"}, {"training.rank": 3}) == (point.resource, point.attributes)
+
+
+def test_bytes_that_are_not_utf8_are_escaped(
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A variable may hold any bytes."""
+    for name, text in {
+        "OTEL_SERVICE_NAME": "tr\udce4in",
+        "OTEL_RESOURCE_ATTRIBUTES": "team=\udcff,gr\udcfcn=1",
+        "JOB_NAME": "j\udce4b",
+    }.items():
+        monkeypatch.setenv(name, text)
+    pipeline = start()
+    monitel.emit("event")
+    assert pipeline.force_flush(DEADLINE)
+    expected = {"service.name": "tr\\udce4in", "team": "\\udcff", "gr\\udcfcn": "1", "training.run.id": "j\\udce4b"}
+    assert expected.items() <= receiver.records("event")[0].resource.items()
+    assert "" == caplog.text
+
+
+def test_second_call_shuts_the_first_pipeline_down(receiver: Receiver, start: Start) -> None:
+    """A notebook cell can run again: what the first one has recorded is delivered once, and the second one records."""
+    start(service_name="first")
+    monitel.emit("first")
+    second = start(service_name="second")
+    monitel.emit("second")
+    assert second.force_flush(DEADLINE)
+    assert [("first", "first"), ("second", "second")] == [
+        (each.name, each.resource["service.name"]) for each in receiver.records()
+    ]
+
+
+def test_environment_is_not_changed(start: Start) -> None:
+    """Other libraries read the same variables."""
+    before = dict(os.environ)
+    start()
+    assert before == dict(os.environ)

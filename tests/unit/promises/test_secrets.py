@@ -1,0 +1,342 @@
+"""No secret is in any output: a canary in each place of a secret is searched in each output channel."""
+
+from __future__ import annotations
+
+import copy
+import http.client
+import logging
+import pickle
+import sys
+from itertools import product
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import pytest
+from tests.support.canary import assert_canary_unseen, echoes_of, new_canary
+from tests.support.checks import wait_until
+from tests.support.hostile import Peer
+from tests.support.inbox import DEADLINE, Answer
+from tests.support.receiver import partial_success
+from tests.unit.promises.program import Program
+
+import monitel
+import monitel_otlp
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.support.grpc_receiver import GrpcReceiver
+    from tests.support.pipelines import Start
+    from tests.support.receiver import Receiver
+
+LEFT, RIGHT = new_canary(), new_canary()
+#: What may be inside a password, and hide where it ends.
+ODD = ["", "/", "#", "?", "@", ":", "\\", " ", "%zz", "[", "\n", "\u00e4", "//"]
+ADDRESSES = [
+    "http://user:{}@127.0.0.1:9",
+    "http://{}@127.0.0.1:9",
+    "http://user:{}@host:port",
+    "http://user:{}@[::1",
+    "http://user:{}@collector..example",
+    "htp://user:{}@host",
+    "http:/user:{}@host",
+    "//user:{}@host",
+    "user:{}@127.0.0.1:9",
+    "{}@127.0.0.1:9",
+    "http://127.0.0.1:9/v1?key={}",
+    "http://me@user:{}@127.0.0.1:9",
+]
+
+
+class Channels:
+    """Everything that a program prints: logs of all levels and loggers, stdout and stderr."""
+
+    def __init__(self, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]) -> None:
+        self._caplog = caplog
+        self._capsys = capsys
+
+    def assert_unseen(self, *others: Any) -> None:
+        """Assert that no channel and none of the other objects shows a canary, and clear the channels."""
+        outputs = self._capsys.readouterr()
+        for canary in (LEFT, RIGHT):
+            assert_canary_unseen(canary, *self._caplog.records, outputs.out, outputs.err, *others)
+        self._caplog.clear()
+
+
+@pytest.fixture
+def channels(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Channels:
+    """All output channels, with all loggers at DEBUG, http.client included."""
+    caplog.set_level(logging.DEBUG)
+    for name in list(logging.root.manager.loggerDict):
+        caplog.set_level(logging.DEBUG, name)
+    monkeypatch.setattr(http.client.HTTPConnection, "debuglevel", 1)
+    monkeypatch.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")  # as the transport sets it
+    return Channels(caplog, capsys)
+
+
+@pytest.fixture
+def program(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> Program:
+    """Return a function that runs a command of ``monitel`` in this process."""
+    return Program(capsys, caplog)
+
+
+def files(*folders: Path) -> list[Path]:
+    """Return the files below folders, which must be several."""
+    found = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+    assert len(found) > 2
+    return found
+
+
+def test_token_is_only_in_the_request(
+    receiver: Receiver, start: Start, channels: Channels, own_boxes: Path, tmp_path: Path
+) -> None:
+    """Not in logs, stderr, the spool, rejected requests, the black box, or the repr and attributes of a pipeline."""
+    pipeline = start(headers={"authorization": f"Bearer {LEFT}"}, run_events=True)
+    receiver.rule(lambda request: Answer(400, body=f"invalid: {LEFT}".encode()) if request.signal == "logs" else None)
+    monitel.emit("event")
+    assert not pipeline.force_flush(DEADLINE)
+    for status in (401, 503):
+        receiver.rule(lambda _request, status=status: Answer(status, body=LEFT.encode()))  # type: ignore[misc]
+        monitel.emit("event")
+        pipeline.force_flush(0.1)
+        receiver.wait_until(lambda status=status: status in {each.answer.status for each in receiver.requests})  # type: ignore[misc]
+    held = [*own_boxes.rglob("*")]
+    assert_canary_unseen(LEFT, *(path for path in held if path.is_file()))
+    pipeline.shutdown()
+    assert f"Bearer {LEFT}" == receiver.of("logs")[0].headers["authorization"]
+    assert [*tmp_path.rglob("rejected/*.txt")]
+    channels.assert_unseen(*files(tmp_path), pipeline, vars(pipeline), pipeline.endpoints, pipeline.account())
+    assert_canary_unseen(LEFT, *(request.body for request in receiver.requests))
+
+
+def test_password_of_an_address_is_not_shown(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch, channels: Channels, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is sent. ``endpoints`` and warnings have scheme, host, port and path."""
+    url = receiver.url.replace("://", f"://{LEFT}:{RIGHT}@")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", f"{url}/v1/logs")
+    receiver.rule(lambda _request: Answer(401))
+    with monitel_otlp.configure(spool_dir="spool") as pipeline:
+        monitel.emit("event")
+        assert not pipeline.force_flush(0.1)
+        wait_until(lambda: "401" in caplog.text)
+        assert {"logs": f"{receiver.url}/v1/logs"} == dict(pipeline.endpoints)
+        assert f"{receiver.url}/v1/logs" in caplog.text
+    assert receiver.of("logs")[0].headers["authorization"].startswith("Basic ")
+    channels.assert_unseen(pipeline)
+
+
+def test_objects_with_secrets_show_none(start: Start, channels: Channels) -> None:
+    """Neither repr nor copies of what a pipeline holds; pickling is refused."""
+    pipeline = start(endpoint=f"http://me:{RIGHT}@127.0.0.1:9", headers={"a": LEFT})
+    settings = vars(pipeline)
+    for value in [pipeline, *settings.values()]:
+        channels.assert_unseen(repr(value), str(value))
+        try:
+            channels.assert_unseen(pickle.dumps(copy.copy(value)))
+        except (TypeError, AttributeError, pickle.PicklingError) as error:
+            channels.assert_unseen(error)
+
+
+@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
+def test_no_address_shows_its_secret(program: Program, channels: Channels, protocol: str) -> None:
+    """Valid or malformed, as an argument or a variable: in errors, warnings, and the output of ``doctor``."""
+    secrets = [f"{LEFT}{odd}{RIGHT}" for odd in ODD] + [f"1/{LEFT}", f"1#{LEFT}"]
+    for template, secret in product(ADDRESSES, secrets):
+        url = template.format(secret)
+        if "127.0.0.1:9" not in url or protocol == "http/protobuf":  # an attempt over gRPC takes long
+            env = {"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": url, "OTEL_EXPORTER_OTLP_PROTOCOL": protocol}
+            printed = program("doctor", env=env, status=1)
+            channels.assert_unseen(printed.stdout, printed.stderr)
+        try:
+            monitel_otlp.configure(endpoint=url, protocol=protocol, run_events=False, spool_dir="spool").shutdown(0)
+        except ValueError as error:
+            channels.assert_unseen(error)
+        channels.assert_unseen()
+
+
+def test_no_proxy_shows_its_secret(program: Program, channels: Channels) -> None:
+    """Its address may be valid or malformed. A proxy that answers gets the credentials, and may repeat them."""
+    for template, odd in product(ADDRESSES[:10], ODD[:6]):
+        env = {
+            "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": "https://192.0.2.1",
+            "HTTPS_PROXY": template.format(LEFT + odd + RIGHT),
+        }
+        printed = program("doctor", env=env, status=1)
+        channels.assert_unseen(printed.stdout, printed.stderr)
+
+    def behave(peer: Peer, connection: socket.socket) -> None:
+        head = peer.read_request(connection)
+        peer.send(connection, f"HTTP/1.1 407 {quote(head)}\r\nX: {quote(head)}\r\n\r\n".encode() + head)
+
+    with Peer(behave) as peer:
+        proxy = peer.url.replace("://", f"://{LEFT}:{RIGHT}@")
+        env = {"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": "https://192.0.2.1", "HTTPS_PROXY": proxy}
+        printed = program("doctor", env=env, status=1)
+        assert b"Proxy-Authorization: Basic" in peer.requests[0]
+    channels.assert_unseen(printed.stdout, printed.stderr)
+
+
+def test_no_header_shows_its_value(program: Program, channels: Channels) -> None:
+    """Valid or malformed, an argument or a variable."""
+    for odd in (*ODD, "=", ",", ";"):
+        value = f"{LEFT}{odd}{RIGHT}"
+        entries = ("a={}", "authorization=Bearer {}", "a b={}", *(["{},a=b", "{}"] if odd != "=" else []))
+        for text in (entry.format(value) for entry in entries):
+            env = {"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": "http://127.0.0.1:9", "OTEL_EXPORTER_OTLP_HEADERS": text}
+            printed = program("doctor", env=env, status=1)
+            channels.assert_unseen(printed.stdout, printed.stderr)
+        for name in ("authorization", "a b"):
+            try:
+                monitel_otlp.configure(headers={name: value}, spool_dir="spool").shutdown(0)
+            except ValueError as error:
+                channels.assert_unseen(error)
+            channels.assert_unseen()
+
+
+#: Answers that repeat the request.
+ECHOES: dict[str, Callable[[str], str]] = {
+    "redirection": lambda echo: f"HTTP/1.1 307 Moved\r\nLocation: https://other/?{quote(echo)}\r\n\r\n",
+    "redirection with a user": lambda echo: f"HTTP/1.1 308 Moved\r\nLocation: http://{quote(echo)}@x/\r\n\r\n",
+    "bad request": lambda echo: f"HTTP/1.1 400 Bad\r\n\r\n{echo}",
+    "odd status": lambda echo: f"HTTP/1.1 418 {quote(echo)}\r\nX: {quote(echo)}\r\n\r\n{echo}",
+    "unavailable": lambda echo: f"HTTP/1.1 503 {quote(echo)}\r\nRetry-After: {quote(echo)}\r\n\r\n{echo}",
+    "not HTTP": lambda echo: echo,
+    "bad chunks": lambda echo: f"HTTP/1.1 400 Bad\r\nTransfer-Encoding: chunked\r\n\r\n{echo}\r\n",
+    "cut off": lambda echo: f"HTTP/1.1 400 Bad\r\nContent-Length: 100000\r\n\r\n{echo}",
+}
+
+
+@pytest.mark.parametrize("echo", ECHOES.values(), ids=ECHOES)
+def test_no_echo_of_a_backend_is_shown(program: Program, channels: Channels, echo: Callable[[str], str]) -> None:
+    """The backend may repeat the request's head in any encoding, as a whole, or cut off inside a secret."""
+    head = f"POST /v1/logs?api_key={LEFT}&b={RIGHT} authorization: Bearer {LEFT} cookie: a={RIGHT}; b=c"
+    texts: Iterator[str] = iter(["", *echoes_of(head), *(f"{'.' * cut}{LEFT}{RIGHT}" for cut in range(440, 500, 12))])
+
+    def behave(peer: Peer, connection: socket.socket) -> None:
+        received = peer.read_request(connection).partition(b"\r\n\r\n")[0].decode("latin-1")
+        peer.send(connection, echo(text or received).encode("latin-1"))
+
+    with Peer(behave) as peer:
+        url = peer.url.replace("://", f"://{LEFT}:{RIGHT}@")
+        env = {"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": f"{url}/v1/logs?api_key={LEFT}&b={quote(RIGHT)}"}
+        for text in texts:  # noqa: B007  the backend reads it
+            printed = program(
+                *("doctor", "--header", f"X-Token=Bearer {LEFT}", "--header", f"Cookie=a={RIGHT}; b=c"),
+                env=env,
+                status=1,
+            )
+            channels.assert_unseen(printed.stdout, printed.stderr)
+            assert "FAILED" in printed.sections()["logs"]["result"]
+        assert LEFT.encode() in peer.requests[0]
+
+
+def test_no_echo_of_a_partial_success_is_shown(receiver: Receiver, start: Start, channels: Channels) -> None:
+    """The message of the backend is logged without it."""
+    pipeline = start(headers={"x": f"Bearer {LEFT}", "y": RIGHT})
+    receiver.answer("logs", partial_success("logs", 1, f"dropped: Bearer {LEFT}, {RIGHT} at noon"))
+    monitel.emit("event")
+    assert not pipeline.force_flush(DEADLINE)
+    channels.assert_unseen(pipeline.dropped)
+
+
+def test_no_echo_of_a_grpc_backend_is_shown(program: Program, channels: Channels, grpc_receiver: GrpcReceiver) -> None:
+    """The details of a status may repeat the metadata."""
+    import grpc
+    from tests.support.grpc_receiver import GrpcAnswer
+
+    url = grpc_receiver.url.replace("://", f"://user:{RIGHT}@")
+    env = {"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": url, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
+    for code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INVALID_ARGUMENT):
+        for details in echoes_of(f"authorization: Bearer {LEFT}, tenant: {RIGHT}"):
+            grpc_receiver.answer("logs", GrpcAnswer(code=code, details=details))
+            printed = program("doctor", "--header", f"tenant=Bearer {LEFT}", env=env, status=1)
+            assert f"FAILED: gRPC {code.name}" in printed.sections()["logs"]["result"]
+            channels.assert_unseen(printed.stdout, printed.stderr)
+    assert f"Bearer {LEFT}" == grpc_receiver.requests[0].headers["tenant"]
+
+
+def test_no_password_of_netrc_is_shown(program: Program, channels: Channels, tmp_path: Path) -> None:
+    """It is sent if there are no other credentials; the file may be unreadable."""
+    path = tmp_path / "netrc"
+    path.write_text(f"machine 127.0.0.1 login {LEFT} password {RIGHT}\n")
+
+    def behave(peer: Peer, connection: socket.socket) -> None:
+        peer.send(connection, b"HTTP/1.1 400 Bad\r\n\r\n" + peer.read_request(connection) + f"{LEFT}:{RIGHT}".encode())
+
+    with Peer(behave) as peer:
+        env = {"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": peer.url, "NETRC": str(path)}
+        printed = program("doctor", env=env, status=1)
+        assert b"authorization: Basic" in peer.requests[0]
+        path.write_bytes(b"\xff\xfe machine")
+        program("doctor", env=env, status=1)
+        assert b"authorization" not in peer.requests[1]
+    channels.assert_unseen(printed.stdout, printed.stderr)
+
+
+def test_doctor_and_replay_print_names_of_headers_alone(
+    program: Program, receiver: Receiver, channels: Channels, start: Start
+) -> None:
+    """They are sent; a header that is not NAME=VALUE is refused without its text."""
+    pipeline = start(endpoint=None, spool_dir="runs")
+    monitel.emit("event")
+    pipeline.shutdown()
+    channels.assert_unseen()
+    for command in ("doctor", ["replay", "runs"]):
+        words = command if isinstance(command, list) else [command]
+        printed = program(*words, "--endpoint", receiver.url, "--header", f"X-Tenant={LEFT}")
+        assert ("X-Tenant" in printed.stdout) == (command == "doctor")
+        assert LEFT == receiver.requests[-1].headers["x-tenant"]
+        refused = program(*words, "--endpoint", receiver.url, "--header", LEFT, status=1)
+        assert "NAME=VALUE" in refused.stderr
+        channels.assert_unseen(printed.stdout, printed.stderr, refused.stdout, refused.stderr)
+
+
+COMMAND = [
+    *("train.py", "--lr", "0.1", "--hf-token", LEFT, f"--password={RIGHT}", f"db.secret={LEFT}", "--tokenizer", "bert"),
+    *(f"https://me:{RIGHT}@host/data", f"hf_{LEFT}", f"x{RIGHT}y", "--max-tokens", "512"),
+]
+
+
+def test_command_line_is_masked_in_the_event_of_the_run(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch, channels: Channels
+) -> None:
+    """By names of options and keys, in URLs, by well-known forms, and by values of variables with such names."""
+    monkeypatch.setattr(sys, "orig_argv", ["python", *COMMAND])
+    monkeypatch.setenv("WANDB_API_KEY", RIGHT)
+    with monitel_otlp.configure(endpoint=receiver.url, run_events=True):
+        pass
+    expected = (
+        "python train.py --lr 0.1 --hf-token '***' '--password=***' 'db.secret=***' --tokenizer bert "
+        "'https://***@host/data' '***' 'x***y' --max-tokens 512"
+    )
+    assert expected == receiver.records("run.started")[0].attributes["run.command"]
+    channels.assert_unseen(*(request.body for request in receiver.requests))
+
+
+def test_hyperparameters_are_masked(channels: Channels) -> None:
+    """Configurations of trainers: by the names of keys, nested too; numbers are not secrets."""
+    from monitel.masking import mask_values
+
+    found = mask_values(
+        {
+            "hub_token": LEFT,
+            "pad_token_id": 0,
+            "tokenizer": "bert",
+            "data": {"url": f"https://me:{RIGHT}@host", "keys": {"api_key": [LEFT, 1, None]}},
+            "note": f"x{RIGHT}y",
+        },
+        {"WANDB_API_KEY": RIGHT},
+    )
+    expected = {
+        "hub_token": "***",
+        "pad_token_id": 0,
+        "tokenizer": "bert",
+        "data": {"url": "https://***@host", "keys": {"api_key": ["***", 1, None]}},
+        "note": "x***y",
+    }
+    assert expected == found
