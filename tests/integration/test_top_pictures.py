@@ -12,12 +12,12 @@ from tests.integration.conftest import ROOT
 from tests.integration.terminal_picture import picture_of
 from tests.support.checks import wait_until
 from tests.support.scripts import started, wait_until_ready, write_script
-from tests.unit.console.terminal.tmux import needs_tmux, terminal
+from tests.processes.console.tmux import needs_tmux, terminal
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.unit.console.terminal.tmux import Terminal
+    from tests.processes.console.tmux import Terminal
 
 pytest.importorskip("textual", reason="the extra monitel-otlp[top] is not installed")
 pytestmark = [pytest.mark.integration, needs_tmux]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.unit.console.run.job import RUN, both, check_same, outcome
+from tests.processes.console.commands import RUN, both, check_same, outcome
 
 from monitel_otlp.run.environment import INJECTED
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.support.checks import wait_until
-from tests.unit.console.run.job import PYTHON, RUN, both, check_same, children, is_running, line, outcome, running
+from tests.processes.console.commands import PYTHON, RUN, both, check_same, children, is_running, line, outcome, running
 
 from monitel_otlp.run.environment import INJECTED
 

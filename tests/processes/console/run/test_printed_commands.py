@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from tests.support.inbox import DEADLINE, Answer
-from tests.unit.console.run.job import RUN
+from tests.processes.console.commands import RUN
 
 if TYPE_CHECKING:
     from pathlib import Path

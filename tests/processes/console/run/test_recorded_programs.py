@@ -14,13 +14,13 @@ import pytest
 from tests.support.checks import in_time, limit
 from tests.support.hostile import url_of
 from tests.support.spools import folders, spooled
-from tests.unit.console.run.job import RUN, both, outcome, running
+from tests.processes.console.commands import RUN, both, outcome, running
 
 if TYPE_CHECKING:
     import socket
 
     from tests.support.receiver import Receiver
-    from tests.unit.console.run.job import Outcome
+    from tests.processes.console.commands import Outcome
 
 LOSS = """\
 import os, signal, sys, time

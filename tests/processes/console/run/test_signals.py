@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.support.checks import wait_until
-from tests.unit.console.run.job import PREFIXES, PYTHON, RUN, SIGNALS, children, is_running, line, running, state
+from tests.processes.console.commands import PREFIXES, PYTHON, RUN, SIGNALS, children, is_running, line, running, state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

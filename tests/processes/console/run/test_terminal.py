@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.support.inbox import DEADLINE
-from tests.unit.console.run.job import PREFIXES, PYTHON, SIGNALS
+from tests.processes.console.commands import PREFIXES, PYTHON, SIGNALS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.unit.console.run.job import RUN, outcome
+from tests.processes.console.commands import RUN, outcome
 
 if TYPE_CHECKING:
     from tests.support.receiver import Receiver

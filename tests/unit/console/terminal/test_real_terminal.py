@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.support.inbox import DEADLINE
 from tests.unit.console.autopsy.test_autopsy_processes import jobs
-from tests.unit.console.terminal.tmux import needs_tmux, terminal
+from tests.processes.console.tmux import needs_tmux, terminal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from tests.support.scripts import Process
-    from tests.unit.console.terminal.tmux import Terminal
+    from tests.processes.console.tmux import Terminal
 
 pytest.importorskip("textual", reason="the extra monitel-otlp[top] is not installed")
 pytestmark = needs_tmux

@@ -1,0 +1,327 @@
+"""``monitel run -- COMMAND``: the command runs as without it, and the Python programs in it are recorded."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.processes.console.commands import (
+    PYTHON,
+    RUN,
+    SIGNALS,
+    both,
+    check_same,
+    is_running,
+    line,
+    outcome,
+    running,
+)
+from tests.processes.console.tmux import needs_tmux, terminal
+from tests.support.checks import wait_until
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Iterator
+
+    from tests.support.receiver import Receiver
+
+NOTHING = "monitel run: nothing was recorded\n"
+
+
+@pytest.fixture
+def nothing_is_left(own_boxes: Path, tmp_path: Path) -> Iterator[None]:
+    """Check that no folder is left in memory, and none in the working directory."""
+    yield
+    assert [] == [*own_boxes.parent.glob(f"{own_boxes.name}-run-*")]
+    assert not (tmp_path / "monitel-runs").exists()
+
+
+@pytest.mark.usefixtures("nothing_is_left")
+@pytest.mark.parametrize(
+    ("script", "status"),
+    [("exit 0", 0), ("exit 255", 255), ("kill -9 $$", -signal.SIGKILL), ("kill -15 $$", -signal.SIGTERM)],
+)
+def test_end_is_that_of_the_command(script: str, status: int) -> None:
+    """Exit status, or death by the same signal; both streams; one line of summary; nothing is left."""
+    without, with_run = both(["sh", "-c", f"cat; echo warning >&2; {script}"], "input\n")
+    assert (status, "input\n", "warning\n") == (without.status, without.stdout, without.stderr)
+    assert (status, "input\n", "warning\n", NOTHING) == (
+        *(with_run.status, with_run.stdout),
+        *(with_run.stderr, with_run.summary),
+    )
+
+
+@pytest.mark.usefixtures("nothing_is_left")
+@pytest.mark.parametrize(
+    ("command", "status", "message"),
+    [
+        (["no-such-command"], 127, "monitel: 'no-such-command': command not found\n"),
+        (["./plain"], 126, "monitel: './plain' cannot be executed: Permission denied\n"),
+    ],
+)
+def test_command_that_cannot_be_started(command: list[str], status: int, message: str) -> None:
+    """The exit status is that of a shell, and the message names the command."""
+    Path("plain").write_text("#!/bin/sh\n")
+    ended = outcome([*RUN, *command])
+    assert (status, "", message) == (ended.status, ended.stdout, ended.summary)
+
+
+def test_wrong_option_starts_nothing() -> None:
+    """The status is 2, and a header, which may be a token, is not shown."""
+    ended = outcome([*RUN[:-1], "--header", "sec ret", "touch", "started"])
+    assert 2 == ended.status
+    assert "--header: expected NAME=VALUE (the argument is not shown" in ended.stderr + ended.summary
+    assert "sec ret" not in ended.stderr + ended.summary
+    assert not Path("started").exists()
+
+
+def variables(stdout: str) -> dict[str, str]:
+    """Return the variables that ``env -0`` has printed."""
+    return dict(entry.split("=", 1) for entry in stdout.split("\0") if entry)
+
+
+@pytest.mark.usefixtures("nothing_is_left")
+def test_environment_has_two_more_variables() -> None:
+    """``PYTHONPATH`` has one more folder in front, and the folder of the run is gone afterwards."""
+    without, with_run = both(["env", "-0"], env={**os.environ, "PYTHONPATH": "/theirs"})
+    before, after = variables(without.stdout), variables(with_run.stdout)
+    assert {"MONITEL_RUN_FOLDER"} == {*after} - {*before}
+    folder, theirs = after.pop("PYTHONPATH").split(":")
+    assert ("/theirs", True) == (theirs, Path(folder, "sitecustomize.py").exists())
+    assert not Path(after.pop("MONITEL_RUN_FOLDER")).exists()
+    assert after == {name: value for name, value in before.items() if name != "PYTHONPATH"}
+
+
+def test_options_become_variables() -> None:
+    """Options take the place of the variables of single signals; headers are added."""
+    given = {
+        "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://other:1/v1/metrics",
+        "OTEL_EXPORTER_OTLP_HEADERS": "a=1",
+    }
+    options = ["--endpoint", "http://localhost:9", "--protocol=http/protobuf", "--header", "x=y z"]
+    command = [*RUN[:-1], *options, "--service-name", "mine", "env", "-0"]
+    after = variables(outcome(command, env={**os.environ, **given}).stdout)
+    assert {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:9",
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+        "OTEL_EXPORTER_OTLP_HEADERS": "a=1,x=y%20z",
+        "OTEL_SERVICE_NAME": "mine",
+    } == {name: value for name, value in after.items() if "OTLP" in name or "SERVICE" in name}
+
+
+@pytest.mark.usefixtures("nothing_is_left")
+def test_nested_run_only_runs_its_command() -> None:
+    """The inner one is replaced by the command, and the summary is printed once."""
+    script = "import os, sys; print(os.getppid() == int(sys.argv[1])); sys.exit(9)"
+    ended = outcome(["sh", "-c", 'exec "$@" $$', "sh", *RUN, *RUN, *PYTHON, script])
+    assert (9, "True\n", NOTHING) == (ended.status, ended.stdout, ended.summary)
+
+
+@contextmanager
+def recording(**env: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """Run a command that prints the signals that it receives; yield ``monitel run``, and the command's process id."""
+    with running([*RUN, *PYTHON, SIGNALS], env={**os.environ, **env}) as process:
+        yield process, int(line(process))
+
+
+def rest(process: subprocess.Popen[str]) -> list[str]:
+    """End the command, and return the signals that were not read."""
+    stdout, _ = process.communicate(timeout=60)
+    assert 0 == process.returncode
+    return stdout.split()
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1"])
+def test_signal_arrives_once(name: str) -> None:
+    """A signal to the group, twice, and then one to ``monitel run`` alone; SIGWINCH shows that there is no other."""
+    with recording() as (process, command):
+        assert command != process.pid
+        for send in (os.killpg, os.killpg, os.kill):
+            send(process.pid, signal.Signals[name])
+            assert name == line(process)
+            process.send_signal(signal.SIGWINCH)
+            assert "SIGWINCH" == line(process)
+        assert [] == rest(process)
+
+
+def test_signals_are_not_passed_on_under_slurm() -> None:
+    """SLURM signals all processes of a job."""
+    with recording(SLURM_JOB_ID="7") as (process, command):
+        process.send_signal(signal.SIGUSR1)
+        wait_until(lambda: not pending(process.pid), "the end of the signal")
+        os.kill(command, signal.SIGUSR2)
+        assert ["SIGUSR2"] == [line(process), *rest(process)]
+
+
+def pending(pid: int) -> bool:
+    """Return True if a process has signals that it has not handled."""
+    lines = Path(f"/proc/{pid}/status").read_text("ascii").splitlines()
+    return any(int(each.split()[1], 16) for each in lines if each.startswith("ShdPnd:"))
+
+
+def test_command_that_handles_sigterm_decides_the_status() -> None:
+    """A program may write a checkpoint first."""
+    script = "trap 'echo saved; exit 9' TERM; echo ready; while :; do sleep 0.01; done"
+    with running([*RUN, "sh", "-c", script]) as job:
+        assert "ready" == line(job)
+        job.send_signal(signal.SIGTERM)
+        assert ("saved", 9) == (line(job), job.wait(60))
+
+
+def test_job_goes_on_if_run_is_killed() -> None:
+    """Input and output still work."""
+    with running([*RUN, "sh", "-c", "echo $$; read line; echo $line > answer; mv answer done"]) as process:
+        command = int(line(process))
+        process.kill()
+        process.wait()
+        assert is_running(command)
+        assert process.stdin is not None
+        process.stdin.write("still here\n")
+        process.stdin.flush()
+        wait_until(Path("done").exists)
+    assert "still here\n" == Path("done").read_text()
+
+
+#: Prints the signals of a terminal, and the lines that it reads.
+JOB = """\
+import os, signal, sys
+def note(number, frame):
+    os.write(1, b"[%s]\\n" % signal.Signals(number).name.encode())
+for number in (signal.SIGINT, signal.SIGCONT, signal.SIGWINCH):
+    signal.signal(number, note)
+print("foreground", os.tcgetpgrp(0) == os.getpgrp(), flush=True)
+for line in sys.stdin:
+    print("got", line.strip(), flush=True)
+sys.exit(3)
+"""
+
+
+@needs_tmux
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_job_control_of_a_terminal(tmp_path: Path) -> None:
+    r"""Ctrl-C arrives once, Ctrl-Z and fg work, the window size is followed, and Ctrl-\ ends the command."""
+    (tmp_path / "job.py").write_text(JOB)
+    command = shlex.join([*RUN, sys.executable, "-I", "-S", "job.py"])
+    shell = ["bash", "--norc", "--noprofile", "-i"]
+    env = {"HISTFILE": "", "MONITEL_BLACK_BOX_DIR": os.environ["MONITEL_BLACK_BOX_DIR"]}
+    if path := os.environ.get("PYTHONPATH"):
+        env["PYTHONPATH"] = path
+    with terminal(tmp_path, *shell, width=150, height=50, env=env) as screen:
+        screen.until_shown("bash-")
+        screen.press(f"ulimit -c 0; {command}", "Enter")
+        screen.until_shown("foreground True")
+        screen.press("C-c")
+        screen.until_shown("[SIGINT]")
+        screen.resize(140, 50)
+        screen.until_shown("[SIGWINCH]")
+        screen.press("one", "Enter")
+        assert 1 == screen.until_shown("got one").count("[SIGINT]")
+        screen.press("C-z")
+        screen.until_shown("Stopped")
+        screen.press("echo status=$?", "Enter")
+        screen.until_shown("status=148")
+        screen.press("fg", "Enter")
+        screen.until_shown("[SIGCONT]")
+        screen.press("two", "Enter")
+        assert 1 == screen.until_shown("got two").count("[SIGINT]")
+        screen.press("C-d")
+        screen.until_shown(NOTHING.strip())
+        screen.press("echo end=$?", "Enter")
+        screen.until_shown("end=3")
+        screen.press(shlex.join([*RUN, "sleep", "1000"]), "Enter")
+        wait_until(lambda: any(each.startswith("sleep\0") for each in commands(screen.pid)), "the command")
+        screen.press("C-\\")
+        screen.until(lambda: screen.text.count(NOTHING.strip()) == 2, "the second summary")
+        screen.press("echo end=$?", "Enter")
+        screen.until_shown("end=131")
+
+
+def commands(pid: int) -> list[str]:
+    """Return the command lines of the descendants of a process."""
+    found = []
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split():
+        found += [Path(f"/proc/{child}/cmdline").read_text(), *commands(int(child))]
+    return found
+
+
+LOSS = """\
+import os, signal, sys, time
+import monitel
+for step in range(5):
+    monitel.set_step(step)
+    monitel.stat("loss", [monitel.COUNT], 60.0).add(step)
+monitel.emit("epoch")
+print("trained", flush=True)
+"""
+KILLED = f"{LOSS}time.sleep(1.5)\nos.kill(os.getpid(), signal.SIGKILL)\n"
+
+
+def record(receiver: Receiver, script: str, *options: str) -> tuple[int, str, str, str]:
+    """Run a script with ``monitel run``, with the receiver as the endpoint; return status, both streams and summary."""
+    Path("train.py").write_text(script)
+    options = ("--endpoint", receiver.url, "--service-name", "job", *options)
+    ended = outcome([*RUN[:-1], *options, "--", sys.executable, "train.py", "--token", "hf_secret"])
+    return ended.status, ended.stdout, ended.stderr, ended.summary
+
+
+@pytest.fixture
+def run_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let programs emit ``run.started`` and ``run.ended``."""
+    monkeypatch.delenv("MONITEL_RUN_EVENTS")
+
+
+@pytest.mark.usefixtures("nothing_is_left", "run_events")
+def test_program_is_exported_without_code(receiver: Receiver) -> None:
+    """All items arrive once, with the name of the option; no argument is sent, and nothing is on disk."""
+    status, stdout, stderr, summary = record(receiver, LOSS)
+    assert (0, "trained\n", "") == (status, stdout, stderr)
+    assert ["run.started", "epoch", "run.ended", "attempt.started", "attempt.ended"] == receiver.record_names()
+    assert [5] == receiver.values("loss.count")[-1:]
+    resources = [each.resource for each in receiver.all_points()] + [each.resource for each in receiver.records()]
+    assert {"job"} == {each["service.name"] for each in resources}
+    assert not any(b"hf_secret" in request.body for request in receiver.requests)
+    assert summary.startswith("monitel run: job, 5 steps")
+
+
+@pytest.mark.usefixtures("run_events")
+def test_killed_program_is_delivered_and_named(receiver: Receiver) -> None:
+    """What is older than a second arrives once, with one event of the death, and the summary names the signal."""
+    status, stdout, stderr, summary = record(receiver, KILLED)
+    assert (-signal.SIGKILL, "trained\n", "") == (status, stdout, stderr)
+    names = ["run.started", "epoch", "process.died", "attempt.started", "attempt.ended"]
+    assert names == receiver.record_names()
+    assert [5] == receiver.values("loss.count")[-1:]
+    died, last = receiver.records()[2].attributes, receiver.records()[-1].attributes
+    assert ("SIGKILL", 4) == (died["process.exit.signal"], died["training.step"])
+    assert ("SIGKILL", "killed by SIGKILL") == (last["process.exit.signal"], last["attempt.first_death"])
+    assert "killed by SIGKILL at step 4" in " ".join(summary.split())
+
+
+def test_program_is_on_disk_without_an_endpoint() -> None:
+    """The printed command delivers it: it names a folder that holds the spools."""
+    Path("train.py").write_text(LOSS)
+    ended = outcome([*RUN, sys.executable, "train.py"])
+    assert (0, "trained\n", "") == (ended.status, ended.stdout, ended.stderr)
+    words = " ".join(ended.summary.split())
+    assert f"deliver with: monitel replay {Path('monitel-runs').resolve()} --endpoint http://HOST:4318" in words
+    assert any(Path("monitel-runs").iterdir())
+
+
+def test_other_programs_are_not_touched() -> None:
+    """A Python that imports neither torch nor monitel loads nothing of monitel."""
+    script = "import sys; print(sorted(name for name in sys.modules if name.startswith(('monitel', 'opentelemetry'))))"
+    assert "[]\n" == check_same([sys.executable, "-c", script]).stdout
+
+
+def test_switched_off(tmp_path: Path) -> None:
+    """With OTEL_SDK_DISABLED the program runs without telemetry."""
+    Path("train.py").write_text(LOSS)
+    check_same([sys.executable, "train.py"], env={**os.environ, "OTEL_SDK_DISABLED": "true"})
+    assert ["train.py"] == [each.name for each in tmp_path.iterdir() if each.name != "state"]
