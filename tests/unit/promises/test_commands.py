@@ -1,0 +1,507 @@
+"""``monitel cat``, ``replay`` and ``doctor``: their text, exit status, and what they deliver."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+import shutil
+import ssl
+import time
+from base64 import b64encode
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import trustme
+from google.protobuf.json_format import Parse
+from tests.support.hostile import Peer, refusing_url
+from tests.support.inbox import DEADLINE, Answer, points_of, records_of, spans_of
+from tests.support.receiver import MESSAGES, partial_success
+from tests.support.spools import folders
+from tests.support.validity.requests import assert_valid
+from tests.unit.promises.program import Program
+
+import monitel
+import monitel_otlp
+from monitel import COUNT, MEAN, Stat
+from monitel.profiler import record_function
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from socket import socket
+
+    from tests.support.grpc_receiver import GrpcReceiver
+    from tests.support.receiver import Receiver
+
+    from monitel.testing import ManualClock
+
+KINDS = {"resourceMetrics": "metrics", "resourceLogs": "logs", "resourceSpans": "traces"}
+SIGNALS = [*KINDS.values()]
+EVENTS = [f"event {number}" for number in range(6)]
+POISON = b"event 3"
+SENT = "http/protobuf", "grpc"
+
+
+@pytest.fixture
+def program(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> Program:
+    """Return a function that runs a command of ``monitel`` in this process."""
+    return Program(capsys, caplog)
+
+
+@pytest.fixture
+def runs(clock: ManualClock, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """A folder with the spool of a run without a backend: six requests of each signal, with one item each."""
+    with monitel_otlp.configure(spool_dir="runs", export_interval=3600.0, spans=True) as pipeline:
+        loss = Stat("loss", [COUNT, MEAN], 60.0, attributes={"r\u00e9seau": "\u00e9"})
+        for number, name in enumerate(EVENTS):
+            monitel.emit(name, why="tiefe Gr\u00f6\u00dfe")
+            loss.add([1.0, math.nan, math.inf][number % 3])
+            with record_function("step"):
+                pass
+            clock.advance(60)
+            assert pipeline.force_flush(DEADLINE)
+    capsys.readouterr()
+    return tmp_path / "runs"
+
+
+def messages(text: str) -> list[tuple[str, Any]]:
+    """Return signal and message of each line of OTLP JSON, whose ids are hexadecimal."""
+    found = []
+    for line in text.splitlines():
+        document = json.loads(line, object_hook=_with_base64_ids)
+        (kind,) = document
+        found.append((KINDS[kind], Parse(json.dumps(document), MESSAGES[KINDS[kind]][0]())))
+    return found
+
+
+def _with_base64_ids(value: dict[str, Any]) -> dict[str, Any]:
+    ids = {"traceId", "spanId", "parentSpanId"} & value.keys()
+    return {**value, **{name: b64encode(bytes.fromhex(value[name])).decode() for name in ids}}
+
+
+def events_of(text: str) -> list[str]:
+    """Return the names of the log records in OTLP JSON."""
+    return [each.name for signal, message in messages(text) if signal == "logs" for each in records_of(message)]
+
+
+def refuse(receiver: Receiver, answer: Answer) -> None:
+    """Let a backend give an answer to requests that contain one of the events."""
+    receiver.rule(lambda request: answer if POISON in request.body else None)
+
+
+def test_cat_prints_each_request_as_a_line_of_otlp_json(program: Program, runs: Path) -> None:
+    """Parsed by the rules of OTLP's JSON it is what was recorded: values, names, times, hexadecimal ids, NaN."""
+    text = program("cat", runs).stdout
+    found = messages(text)
+    assert_valid(found)
+    points = [each for signal, message in found if signal == "metrics" for each in points_of(message)]
+    assert [0, 1, 2, 3, 4, 5, 6] == [each.value for each in points if each.metric == "loss.count"]
+    means = [each for each in points if each.metric == "loss.mean"]
+    assert repr([1.0, math.nan, math.inf] * 2) == repr([each.value for each in means])
+    assert {60 * 10**9} == {later.time_ns - each.time_ns for each, later in itertools.pairwise(means)}
+    assert {"r\u00e9seau": "\u00e9"} == means[0].attributes
+    assert EVENTS == events_of(text)
+    assert 6 == len([each for signal, message in found if signal == "traces" for each in spans_of(message)])
+    ids = re.findall(r'"(traceId|spanId)":"([0-9a-f]+)"', text)
+    assert {("traceId", 32), ("spanId", 16)} == {(name, len(value)) for name, value in ids}
+    assert {"9"} == set(re.findall(r'"severityNumber":([^,]*)', text))
+    for words in ('"NaN"', '"Infinity"', "tiefe Gr\u00f6\u00dfe"):
+        assert words in text
+
+
+def test_cat_removes_nothing_and_reads_a_spool_in_use(receiver: Receiver, program: Program) -> None:
+    """The process of the spool goes on."""
+    with monitel_otlp.configure(spool_dir="runs", export_interval=3600.0) as pipeline:
+        monitel.emit("first")
+        assert pipeline.force_flush(DEADLINE)
+        before = {path: path.read_bytes() for path in Path("runs").rglob("*") if path.is_file()}
+        assert ["first"] == events_of(program("cat", "runs").stdout)
+        assert ["first"] == events_of(program("cat", pipeline.spool_dir).stdout)
+        assert before == {path: path.read_bytes() for path in before}
+        assert "is in use" in program("replay", "runs", "--endpoint", receiver.url, status=1).stderr
+        monitel.emit("second")
+    assert ["first", "second"] == events_of(program("cat", "runs").stdout)
+    assert [] == receiver.requests
+
+
+@pytest.mark.parametrize("command", ["cat", "replay"])
+def test_folder_that_others_can_write_to_needs_an_option(
+    receiver: Receiver, program: Program, runs: Path, command: str
+) -> None:
+    """Nothing of it is read without ``--foreign``."""
+    words = [command, runs, *(["--endpoint", receiver.url] if command == "replay" else [])]
+    (folder,) = runs.iterdir()
+    folder.chmod(0o777)
+    refused = program(*words, status=1)
+    assert ("--foreign" in refused.stderr, []) == (True, receiver.requests)
+    printed = program(*words, "--foreign")
+    assert EVENTS == (events_of(printed.stdout) if command == "cat" else receiver.record_names())
+
+
+def test_damage_costs_its_items_and_shows_in_the_exit_status(receiver: Receiver, program: Program, runs: Path) -> None:
+    """A damaged record and a file that is not a segment are counted; everything else is printed and delivered."""
+    (path,) = runs.glob("*/logs-*.spool")
+    content = path.read_bytes()
+    at = content.index(POISON)
+    path.write_bytes(content[:at] + b"X" + content[at + 1 :])
+    (path.parent / "traces-000099.spool").write_bytes(b"x" * 100)
+    left = [name for name in EVENTS if name.encode() != POISON]
+    assert left == events_of(program("cat", runs, status=1).stdout)
+    printed = program("replay", runs, "--endpoint", receiver.url, status=1)
+    assert left == receiver.record_names()
+    assert re.fullmatch("delivered 17 items from 1 spool; .*unreadable segments or records: [0-9]", printed.last)
+
+
+def test_replay_delivers_everything_once_in_order(receiver: Receiver, program: Program, runs: Path) -> None:
+    """What ``cat`` prints arrives, byte for byte the same messages with the original times, and leaves the disk."""
+    kept = messages(program("cat", runs).stdout)
+    printed = program("replay", runs, "--endpoint", receiver.url)
+    for signal in SIGNALS:
+        expected = [message.SerializeToString() for each, message in kept if each == signal]
+        assert expected == [request.message.SerializeToString() for request in receiver.of(signal)]
+    assert ([1, 2, 3, 4, 5, 6], EVENTS) == (receiver.values("loss.count"), receiver.record_names())
+    age, *advice, result = printed.stdout.splitlines()
+    assert re.fullmatch(r"the oldest data is from \d{4}-\d\d-\d\d \d\d:\d\d:\d\d, less than two minutes ago", age)
+    assert ([], "delivered 18 items from 1 spool") == (advice, result)
+    assert [] == [*runs.iterdir()]
+    sent = len(receiver.requests)
+    again = program("replay", runs, "--endpoint", receiver.url, status=1)
+    assert ("nothing is left to deliver" in again.stderr, sent) == (True, len(receiver.requests))
+
+
+def test_replay_takes_the_default_folders_and_one_spool(
+    receiver: Receiver, program: Program, runs: Path, tmp_path: Path
+) -> None:
+    """The folder in the last line of a run; else MONITEL_SPOOL_DIR, else the places of ``configure()``."""
+    env = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url}
+    (folder,) = runs.iterdir()
+    for place in (tmp_path / "variable", tmp_path / "monitel-runs", tmp_path / "state/monitel"):
+        shutil.copytree(folder, place / folder.name)
+    assert "delivered 18 items from 1 spool" == program("replay", folder, env=env).last
+    assert "delivered 18 items from 1 spool" == program("replay", env={**env, "MONITEL_SPOOL_DIR": "variable"}).last
+    assert "delivered 36 items from 2 spools" == program("replay", env=env).last
+
+
+def test_replay_resumes_where_it_stopped(receiver: Receiver, program: Program, runs: Path) -> None:
+    """While the backend refuses the token everything stays, in order; the next replay sends only the rest."""
+    refuse(receiver, Answer(401))
+    printed = program("replay", runs, "--endpoint", receiver.url, status=1)
+    assert ("401" in printed.stderr, "run this command again" in printed.stderr) == (True, True)
+    assert "delivered 15 items from 1 spool" == printed.last
+    assert EVENTS[:3] == receiver.record_names()
+    assert EVENTS[3:] == events_of(program("cat", runs).stdout)
+    receiver.forget_rules()
+    assert "delivered 3 items from 1 spool" == program("replay", runs, "--endpoint", receiver.url).last
+    assert (EVENTS, [1, 2, 3, 4, 5, 6]) == (receiver.record_names(), receiver.values("loss.count"))
+
+
+def test_replay_waits_for_a_busy_backend(receiver: Receiver, program: Program, runs: Path) -> None:
+    """The order stays."""
+    receiver.answer("logs", Answer(), Answer(503, {"Retry-After": "0"}), Answer(429, {"Retry-After": "0"}))
+    program("replay", runs, "--endpoint", receiver.url)
+    assert EVENTS == receiver.record_names()
+
+
+def test_rejected_request_is_set_aside_and_sent_again_on_request(
+    receiver: Receiver, program: Program, runs: Path
+) -> None:
+    """It is in ``rejected/`` with the answer; the others are delivered. ``--rejected`` sends it, even twice."""
+    refuse(receiver, Answer(400, body=b"bad"))
+    printed = program("replay", runs, "--endpoint", receiver.url, status=1)
+    assert "delivered 17 items from 1 spool; refused, and set aside in rejected/: 1" == printed.last
+    (message,) = runs.rglob("rejected/*.binpb")
+    assert (True, "bad" in message.with_suffix(".txt").read_text()) == (POISON in message.read_bytes(), True)
+    hint = program("replay", runs, "--endpoint", receiver.url, status=1)
+    assert "replay --rejected sends the refused requests again" in hint.stderr
+    program("replay", runs, "--rejected", "--endpoint", receiver.url, status=1)
+    assert message.exists()
+    receiver.forget_rules()
+    assert "delivered 1 item from 1 spool" == program("replay", runs, "--rejected", "--endpoint", receiver.url).last
+    assert sorted(EVENTS) == sorted(receiver.record_names())
+    assert [] == [*runs.rglob("*")]
+
+
+def test_request_refused_for_its_age_is_counted_apart(receiver: Receiver, program: Program, runs: Path) -> None:
+    """Backends say so in words; it is not tried again."""
+    refuse(receiver, Answer(400, body=b"entry has timestamp too old: 2026-01-01T00:00:00Z"))
+    printed = program("replay", runs, "--endpoint", receiver.url, status=1)
+    assert "delivered 17 items from 1 spool; refused for their age, and set aside in rejected/: 1" == printed.last
+
+
+def test_items_that_a_backend_leaves_out_are_lost(receiver: Receiver, program: Program, runs: Path) -> None:
+    """The exit status is 1."""
+    receiver.answer("logs", partial_success("logs", 1, "no"))
+    printed = program("replay", runs, "--endpoint", receiver.url, status=1)
+    assert "delivered 17 items from 1 spool; lost (partial_success 1): 1" == printed.last
+
+
+def test_signal_without_an_endpoint_stays_and_blocks_no_other(receiver: Receiver, program: Program, runs: Path) -> None:
+    """The last line names the variables to set."""
+    env = {"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": f"{receiver.url}/v1/metrics"}
+    printed = program("replay", runs, env=env, status=1)
+    assert ("delivered 6 items from 1 spool", {"metrics"}) == (
+        printed.last,
+        {each.signal for each in receiver.requests},
+    )
+    assert (
+        f"the logs and traces in '{runs}' remain there, because no endpoint is set for them: set "
+        "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT and OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, or give --endpoint"
+    ) in printed.stderr
+    assert {"logs", "traces"} == {signal for signal, _ in messages(program("cat", runs).stdout)}
+    assert "delivered 12 items from 1 spool" == program("replay", runs, "--endpoint", receiver.url).last
+
+
+def test_replay_sends_headers_and_compresses(receiver: Receiver, program: Program, runs: Path) -> None:
+    """``--header`` may be repeated, and OTEL_EXPORTER_OTLP_COMPRESSION applies."""
+    headers = ("--header", "Tenant=a=b", "--header", "Other=c")
+    program("replay", runs, "--endpoint", receiver.url, *headers, env={"OTEL_EXPORTER_OTLP_COMPRESSION": "gzip"})
+    found = {
+        (each.headers["tenant"], each.headers["other"], each.headers["content-encoding"]) for each in receiver.requests
+    }
+    assert {("a=b", "c", "gzip")} == found
+    assert EVENTS == receiver.record_names()
+
+
+def test_unreachable_endpoint_loses_nothing(program: Program, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message names it, and what to do."""
+    monkeypatch.setattr("monitel_otlp.delivery.replay.PAUSES", (0.01,))  # they add up to 15 s
+    url = refusing_url()
+    printed = program("replay", runs, "--endpoint", url, status=1)
+    assert re.search(f"{re.escape(url)}.*run this command again", printed.stderr)
+    assert EVENTS == events_of(program("cat", runs).stdout)
+
+
+def test_unusable_folder_does_not_block_the_others(receiver: Receiver, program: Program, runs: Path) -> None:
+    """It is counted and kept; a link is not followed."""
+    (folder,) = runs.iterdir()
+    shutil.copytree(folder, runs / "1")
+    (runs / "1" / "lock").unlink(missing_ok=True)
+    (runs / "1" / "lock").symlink_to("elsewhere")
+    printed = program("replay", runs, "--endpoint", receiver.url, status=1)
+    assert "delivered 18 items from 1 spool; folders that cannot be used: 1" == printed.last
+    assert (EVENTS, [runs / "1"]) == (receiver.record_names(), folders(runs))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["replay", "typo", "--endpoint", "http://127.0.0.1:9"], ["there is no folder", "typo"]),
+        (["replay", "state", "--endpoint", "http://127.0.0.1:9"], ["'state' holds no spooled telemetry"]),
+        (["replay", "runs"], ["no endpoint", "--endpoint", "OTEL_EXPORTER_OTLP_ENDPOINT"]),
+        (["replay", "runs", "--endpoint", "localhost:4318"], ["endpoint must be a base URL", "http://"]),
+        (["replay", ""], ["empty"]),
+        (["cat", "typo"], ["there is no folder", "typo"]),
+        (["cat", "state"], ["'state' holds no spooled telemetry"]),
+        (["cat", ""], ["empty"]),
+        (["doctor", "--endpoint", "localhost:4318"], ["endpoint must be a base URL", "http://"]),
+    ],
+    ids=" ".join,
+)
+def test_wrong_argument_prints_one_line(program: Program, runs: Path, arguments: list[str], words: list[str]) -> None:
+    """The exit status is 1, and nothing is changed."""
+    Path("state").mkdir()
+    status = 2 if "" in arguments else 1
+    line = program(*arguments, status=status).stderr.splitlines()[-1]
+    assert [] == [word for word in words if word not in line]
+    assert EVENTS == events_of(program("cat", runs).stdout)
+
+
+def test_usage_is_printed(program: Program) -> None:
+    """All commands are in it; the exit status is 2 unless it was asked for."""
+    for arguments in ([], ["cat"], ["dance"], ["replay", "--dance"], ["doctor", "--protocol", "http/json"]):
+        assert "usage: monitel" in program(*arguments, status=2).stderr
+    usage = program("--help").stdout
+    for command in ("run", "doctor", "cat", "replay", "autopsy", "top", "ledger", "compare", "simulate"):
+        assert re.search(rf"^ +{command}\b", usage, re.MULTILINE), command
+
+
+@pytest.mark.parametrize("protocol", SENT)
+def test_doctor_accepts_a_healthy_backend(
+    request: pytest.FixtureRequest, program: Program, tmp_path: Path, protocol: str
+) -> None:
+    """The exit status is 0; one valid request without content is sent for each signal, and nothing is left on disk."""
+    name = "receiver" if protocol == "http/protobuf" else "grpc_receiver"
+    backend: Receiver | GrpcReceiver = request.getfixturevalue(name)
+    printed = program("doctor", "--endpoint", backend.url, "--protocol", protocol)
+    report = printed.sections()
+    assert [*SIGNALS, "all signals", "3 of 3 endpoints accept telemetry"] == [*report]
+    for signal in SIGNALS:
+        assert re.fullmatch(r"accepted  \(\d+ ms\)", report[signal]["result"])
+        assert f"{protocol}  (argument)" == report[signal]["protocol"]
+    assert {signal: MESSAGES[signal][0]() for signal in SIGNALS} == {
+        each.signal: each.message for each in backend.requests
+    }
+    assert ("", []) == (printed.stderr, [*tmp_path.iterdir()])
+
+
+def test_doctor_prints_each_value_with_its_source(receiver: Receiver, program: Program, tmp_path: Path) -> None:
+    """An argument, the variable of a signal, the general variable, or the default; MONITEL_ variables that are set."""
+    env = {
+        "OTEL_EXPORTER_OTLP_LOGS_TIMEOUT": "3",
+        "OTEL_EXPORTER_OTLP_TIMEOUT": "4",
+        "OTEL_EXPORTER_OTLP_LOGS_COMPRESSION": "gzip",
+        "OTEL_EXPORTER_OTLP_HEADERS": "b=1,a=2",
+        "OTEL_METRIC_EXPORT_INTERVAL": "2500",
+        "MONITEL_SPAN_BUDGET": "7",
+        "MONITEL_RANKS": "zero",
+        "MONITEL_SPOOL_DIR": "here",
+        "MONITEL_BLACK_BOX_SIZE": "70000",
+    }
+    report = program("doctor", "--endpoint", receiver.url, env=env).sections()
+    assert {
+        "endpoint": f"{receiver.url}/v1/logs  (argument)",
+        "protocol": "http/protobuf  (default)",
+        "headers": "a, b  (OTEL_EXPORTER_OTLP_HEADERS)",
+        "timeout": "3 s  (OTEL_EXPORTER_OTLP_LOGS_TIMEOUT)",
+        "compression": "gzip  (OTEL_EXPORTER_OTLP_LOGS_COMPRESSION)",
+    } == {name: value for name, value in report["logs"].items() if name != "result"}
+    assert "4 s  (OTEL_EXPORTER_OTLP_TIMEOUT)" == report["traces"]["timeout"]
+    assert "none  (default)" == report["metrics"]["compression"]
+    common = report["all signals"]
+    assert "2.5 s  (OTEL_METRIC_EXPORT_INTERVAL)" == common["interval"]
+    assert f"{tmp_path / 'here'}  (MONITEL_SPOOL_DIR)" == common["spool"]
+    assert "flock" == common["spool lock"]
+    assert ("7  (MONITEL_SPAN_BUDGET)", "zero  (MONITEL_RANKS)") == (common["span budget"], common["ranks"])
+    assert "at most 70,000 bytes per process (black_box_size)" == common["black box size"]
+    assert "problem" not in common
+
+
+def test_doctor_reports_wrong_variables(receiver: Receiver, program: Program) -> None:
+    """As problems, not as warnings in the log; the defaults are shown."""
+    env = {"OTEL_EXPORTER_OTLP_TIMEOUT": "soon", "MONITEL_RANKS": "one", "OTEL_SDK_DISABLED": "true"}
+    printed = program("doctor", "--endpoint", receiver.url, env=env)
+    assert [
+        "OTEL_SDK_DISABLED=true: configure() records and sends nothing",
+        "MONITEL_RANKS: expected all or zero, got 'one'; using 'all'",
+        "OTEL_EXPORTER_OTLP_TIMEOUT: expected a positive number of seconds, got 'soon'; using 10 s",
+    ] == printed.sections()["all signals"]["problem"].splitlines()
+    assert ("10 s  (default)", "") == (printed.sections()["logs"]["timeout"], printed.stderr)
+
+
+def test_doctor_reports_signals_without_an_endpoint(receiver: Receiver, program: Program, tmp_path: Path) -> None:
+    """As offline: with no endpoint at all the exit status is 1, with one that accepts it is 0."""
+    offline = program("doctor", status=1)
+    for signal in SIGNALS:
+        assert {"result": "offline: telemetry is kept on disk; set OTEL_EXPORTER_OTLP_ENDPOINT to send it"} == (
+            offline.sections()[signal]
+        )
+    assert f"{tmp_path / 'monitel-runs'}  (default)" == offline.sections()["all signals"]["spool"]
+    assert "0 of 0 endpoints accept telemetry" == offline.last
+    env = {"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": f"{receiver.url}/v1/metrics"}
+    assert "1 of 1 endpoints accept telemetry" == program("doctor", env=env).last
+
+
+def test_doctor_reports_what_waits_on_disk(program: Program, runs: Path, own_boxes: Path) -> None:
+    """With the command that delivers it; and the place of black boxes, which is not made."""
+    common = program("doctor", env={"MONITEL_SPOOL_DIR": str(runs)}, status=1).sections()["all signals"]
+    waiting = f"{runs}; deliver the telemetry of ended processes with: monitel replay {runs}  (MONITEL_SPOOL_DIR)"
+    assert waiting == common["spool"]
+    own_boxes.rmdir()
+    common = program("doctor", status=1).sections()["all signals"]
+    assert re.fullmatch(rf"{own_boxes} \(\w+\)  \(MONITEL_BLACK_BOX_DIR\)", common["black box"])
+    assert "at most 4,194,304 bytes per process (black_box_size)" == common["black box size"]
+    assert not own_boxes.exists()
+    off = program("doctor", env={"MONITEL_BLACK_BOX": "0"}, status=1).sections()["all signals"]
+    assert ("off  (MONITEL_BLACK_BOX)", False) == (off["black box"], "black box size" in off)
+
+
+def test_doctor_reports_a_spool_that_cannot_be_made(receiver: Receiver, program: Program) -> None:
+    """A file has the name of its folder; the endpoint is tried nevertheless."""
+    Path("state").write_text("")
+    report = program("doctor", "--endpoint", receiver.url).sections()
+    assert "NOT USABLE" in report["all signals"]["spool"]
+
+
+ANSWERS = [
+    (Answer(401), "requires credentials: set OTEL_EXPORTER_OTLP_HEADERS"),
+    (Answer(403), "do not permit writing: check OTEL_EXPORTER_OTLP_HEADERS"),
+    (Answer(404), "the endpoint must be a base URL, to which /v1/... is appended"),
+    (Answer(307, {"Location": "https://there"}), "redirected to 'https://there', set this address as the endpoint"),
+    (Answer(405), "not an OTLP receiver: check port and path"),
+    (Answer(503), "busy: a pipeline keeps everything and retries"),
+    (Answer(500, body=b"\x1b[2Jdisk: timed out"), "HTTP 500: '\\x1b[2Jdisk: timed out'  ("),
+    (Answer(400, body=b"Client sent an HTTP request to an HTTPS server."), "begin the endpoint with https://"),
+]
+
+
+def test_doctor_explains_the_answers_of_a_backend(receiver: Receiver, program: Program) -> None:
+    """The exit status is 1; the report has the answer, without control characters, and what to change."""
+    for answer, words in ANSWERS:
+        receiver.rule(lambda _request, answer=answer: answer)  # type: ignore[misc]
+        printed = program("doctor", "--endpoint", receiver.url, status=1)
+        for signal in SIGNALS:
+            rows = printed.sections()[signal]
+            assert f"FAILED: HTTP {answer.status}" in rows["result"]
+            assert words in rows["result"] + rows.get("advice", ""), answer
+        assert "0 of 3 endpoints accept telemetry" == printed.last
+        assert printed.stdout.replace("\n", "").isprintable()
+
+
+def test_doctor_explains_a_backend_of_other_signals(receiver: Receiver, program: Program) -> None:
+    """A Collector answers 404 for a signal without a pipeline; the address of one signal is used as it is."""
+    receiver.rule(lambda request: Answer(404) if request.path != "/v1/metrics" else None)
+    report = program("doctor", "--endpoint", receiver.url, status=1)
+    advice = "this backend does not accept traces; a Collector needs a pipeline for traces"
+    assert (advice, "1 of 3 endpoints accept telemetry") == (report.sections()["traces"]["advice"], report.last)
+    report = program("doctor", env={"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": f"{receiver.url}/metrics"}, status=1)
+    assert "the whole address, usually with /v1/metrics at the end" in report.sections()["metrics"]["advice"]
+
+
+@pytest.fixture
+def tls_url() -> Iterator[str]:
+    """The URL of a server with a certificate of an unknown authority, which closes each connection."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
+    context.set_alpn_protocols(["h2", "http/1.1"])
+
+    def shake(_peer: Peer, connection: socket) -> None:
+        connection.settimeout(DEADLINE)
+        context.wrap_socket(connection, server_side=True).close()
+
+    with Peer(shake) as peer:
+        yield peer.url.replace("http", "https")
+
+
+@pytest.mark.parametrize("protocol", SENT)
+def test_doctor_explains_why_there_is_no_connection(
+    receiver: Receiver, grpc_receiver: GrpcReceiver, program: Program, tls_url: str, protocol: str
+) -> None:
+    """The port of the other protocol, no server, TLS without trust, and TLS or none where the other is expected."""
+    over_http = protocol == "http/protobuf"
+    cases = {
+        refusing_url(): "no server listens on this port",
+        tls_url: "not trusted: set OTEL_EXPORTER_OTLP_CERTIFICATE",
+        receiver.url.replace("http", "https"): "this port does not use TLS: begin the endpoint with http://",
+        tls_url.replace("https", "http"): "https://",
+        (grpc_receiver if over_http else receiver).url: (
+            "this looks like a gRPC port: set OTEL_EXPORTER_OTLP_PROTOCOL=grpc or use 4318"
+            if over_http
+            else "this looks like an HTTP port: set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf or use 4317"
+        ),
+    }
+    for url, words in cases.items():
+        env = {"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": url, "OTEL_EXPORTER_OTLP_PROTOCOL": protocol}
+        assert words in program("doctor", env=env, status=1).sections()["logs"]["advice"], url
+
+
+def test_doctor_explains_a_missing_proxy(receiver: Receiver, program: Program) -> None:
+    """By its variables, not by the endpoint."""
+    env = {"HTTP_PROXY": refusing_url(), "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": receiver.url}
+    advice = program("doctor", env=env, status=1).sections()["logs"]["advice"]
+    assert "check HTTPS_PROXY, HTTP_PROXY and NO_PROXY" in advice
+
+
+def test_doctor_does_not_wait_for_a_server_that_hangs(
+    receiver: Receiver, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All signals are tried at once, for a limited time, whatever OTEL_EXPORTER_OTLP_TIMEOUT is."""
+    monkeypatch.setattr("monitel_otlp.commands.doctor._TIMEOUT", 0.2)
+    receiver.rule(lambda _request: Answer(fault="hang"))
+    env = {"OTEL_EXPORTER_OTLP_TIMEOUT": "3600"}
+    began = time.monotonic()
+    report = program("doctor", "--endpoint", receiver.url, env=env, status=1).sections()
+    assert time.monotonic() - began < DEADLINE
+    assert "no answer in time" in report["traces"]["advice"]
+    assert "3600 s  (OTEL_EXPORTER_OTLP_TIMEOUT)" == report["traces"]["timeout"]
