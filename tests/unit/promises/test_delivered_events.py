@@ -73,7 +73,7 @@ def test_event_is_the_documented_record(receiver: Receiver, start: Start) -> Non
     pipeline = start()
     moment = datetime(2026, 1, 1, 12, 30, 15, 123456, tzinfo=UTC)
     monitel.set_step(7)
-    data = {"path": "step-7.pt", "bytes": 2**40, "seconds": 0.5, "ok": True}
+    data: dict[str, Any] = {"path": "step-7.pt", "bytes": 2**40, "seconds": 0.5, "ok": True}
     monitel.emit("checkpoint", data, severity=Severity.WARN, timestamp=moment)
     monitel.stat("x").add(1)
     monitel.flush()
@@ -94,7 +94,7 @@ def test_severities_are_the_documented_ones(receiver: Receiver, start: Start) ->
     for severity in Severity:
         monitel.emit("event", severity=severity)
     assert pipeline.force_flush(DEADLINE)
-    documented = {}
+    documented: dict[int, str] = {}
     for names, numbers, _ in table("events.md", "`Severity`", "number"):
         documented |= dict(zip(map(int, numbers.split(", ")), code(names), strict=True))
     assert 6 == len(documented)
@@ -147,7 +147,8 @@ def test_value_that_cannot_be_an_attribute_is_left_out(
     pipeline = start()
     for name in ("a", "a", "b"):
         event = monitel.Event(name, datetime.now(UTC), {"good": 1, "nan": math.nan, "inf": -math.inf})
-        event.data.update({"large": 2**63, "list": [1], "k\udc80": "v\udcff"})
+        later: Any = {"large": 2**63, "list": [1], "k\udc80": "v\udcff"}  # it is not checked
+        event.data.update(later)
         monitel.log_event(event)
     assert pipeline.force_flush(DEADLINE)
     expected = repr({"good": 1, "nan": math.nan, "inf": -math.inf, r"k\udc80": r"v\udcff"})
@@ -314,6 +315,7 @@ def test_run_has_the_documented_events(receiver: Receiver, start: Start) -> None
     started, ended = receiver.records()
     assert ("run.started", "run.ended") == (started.name, ended.name)
     documented: dict[str, set[str]] = {}
+    name = ""
     for event, attribute, _ in table("log-and-config.md", "event", "attribute", "value"):
         name = code(event)[0] if event else name
         documented.setdefault(name, set()).add(code(attribute)[0])

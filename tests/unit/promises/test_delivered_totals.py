@@ -112,7 +112,7 @@ def test_counter_begins_with_zero_at_its_creation(
     receiver: Receiver, start: Start, age_s: float, zero_s: float
 ) -> None:
     """Once, beside the first total: at most 30 minutes and at least 1 ms before it, even if the clock was set back."""
-    with ManualClock(time.time_ns() - age_s * SECOND_NS):
+    with ManualClock(time.time_ns() - round(age_s) * SECOND_NS):
         samples = monitel.counter("x")
     samples.add(60)
     pipeline = start()
@@ -330,9 +330,8 @@ def test_totals_that_have_not_changed_are_not_written_to_disk(
     exported = []
     for amount in (1, 0, 0, 1):
         monitel.counter("x").add(amount)
-        wait_s = monitel.WaitCounter("y")
         if amount:
-            with wait_s.guard():
+            with monitel.WaitCounter("y").guard():
                 pass
         assert pipeline.force_flush(DEADLINE)
         content = cat(capsys, tmp_path / "spool")

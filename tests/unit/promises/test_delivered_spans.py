@@ -1,0 +1,387 @@
+"""Ranges as spans at a receiver: mapping, parents, sampling, budgets and folds."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from contextlib import suppress
+from threading import Barrier, Thread, get_native_id
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
+from tests.support.checks import warnings_with
+from tests.support.inbox import DEADLINE
+from tests.unit.promises.reference_tables import code, table
+
+import monitel
+import monitel_otlp
+from monitel.profiler import ranges, record_function
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tests.support.inbox import Span
+    from tests.support.pipelines import Start
+    from tests.support.receiver import Receiver
+
+    from monitel.profiler.ranges import Range
+    from monitel.testing import ManualClock
+
+INTERNAL, ERROR = 1, 2
+FOLDED = "monitel.folded"
+
+
+def work(*names: str) -> None:
+    """Record ranges, one after the other."""
+    for name in names:
+        with record_function(name):
+            pass
+
+
+# The mapping
+
+
+def test_range_becomes_the_documented_span(receiver: Receiver, start: Start, clock: ManualClock) -> None:
+    """Name, times to the nanosecond, arguments, step at the start, thread; the kind is internal."""
+    pipeline = start(spans=True)
+    clock.advance(2.000000123)
+    began_ns = clock.time_ns()
+    monitel.set_step(7)
+    arguments = {"batch": 32, "ok": True, "lr": 0.5, "name": "x", "shape": (2, 3), "large": 2**70}
+    with record_function("forward", arguments), record_function("text", "details"):
+        monitel.set_step(8)
+        clock.advance(60)
+    assert pipeline.force_flush(DEADLINE)
+    span, inner = receiver.span("forward"), receiver.span("text")
+    assert (began_ns, began_ns + 60 * 10**9) == (span.start_ns, span.end_ns)
+    thread = {"thread.id": get_native_id(), "thread.name": "MainThread"}
+    given = {**arguments, "shape": [2, 3], "large": str(2**70)}
+    assert {**given, **thread, "training.step": 7} == span.attributes
+    assert {"args": "details", **thread, "training.step": 7} == inner.attributes
+    assert (INTERNAL, "", "monitel", 0) == (span.kind, span.parent_id, span.scope, span.status)
+    account = pipeline.account()["traces"]
+    assert (2, 2) == (account.recorded, account.delivered)
+    documented = [word for row in table("ranges.md", "range", "span") for word in code(row[1])]
+    assert {"args", "training.step", *thread, "error.type"} <= {*documented}
+
+
+def test_value_that_cannot_be_an_attribute_is_left_out(
+    receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One warning for each range name; text that is not UTF-8 is escaped, also in names."""
+    pipeline = start(spans=True)
+    for _ in range(2):
+        with record_function(
+            "op \udc80", {"good": 1, "bad": object(), "none": None, "mixed": [1, "a"], "key": "\udc80"}
+        ):
+            pass
+    assert pipeline.force_flush(DEADLINE)
+    for span in receiver.spans():
+        own = {key: value for key, value in span.attributes.items() if not key.startswith("thread.")}
+        assert ("op \\udc80", {"good": 1, "key": "\\udc80"}) == (span.name, own)
+    assert (2, 1) == (len(receiver.spans()), len(warnings_with(caplog, "cannot be an attribute")))
+
+
+def test_ranges_are_spans_on_request_and_until_the_end(receiver: Receiver, start: Start) -> None:
+    """Not by default; after a second ``configure()`` only the second pipeline exports them."""
+    assert start().force_flush(DEADLINE)
+    work("by default")
+    first, second = start(spans=True), start(spans=True)
+    work("step")
+    assert second.shutdown()
+    work("late")
+    assert (["step"], {}) == ([span.name for span in receiver.spans()], first.dropped)
+
+
+def test_spans_nest_as_ranges_do(receiver: Receiver, start: Start) -> None:
+    """Each outermost range starts a trace; threads and tasks have separate parents."""
+    pipeline = start(spans=True)
+    together = Barrier(2)
+
+    def in_thread(name: str) -> None:
+        with record_function(name):
+            together.wait(DEADLINE)
+            with record_function(f"{name}.inner"):
+                together.wait(DEADLINE)
+
+    async def in_task(name: str) -> None:
+        with record_function(name):
+            await asyncio.sleep(0)
+            with record_function(f"{name}.inner"):
+                await asyncio.sleep(0)
+
+    async def gather() -> None:
+        with record_function("gather"):
+            await asyncio.gather(in_task("a"), in_task("b"))
+
+    with record_function("step"):
+        threads = [Thread(target=in_thread, args=[name], name=name) for name in ("load", "eval")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(DEADLINE)
+        asyncio.run(gather())
+    work("save")
+    assert pipeline.force_flush(DEADLINE)
+    assert receiver.parents() == {
+        **dict.fromkeys(("step", "save", "load", "eval"), ""),
+        **dict.fromkeys(("a", "b"), "gather"),
+        "gather": "step",
+        "load.inner": "load",
+        "eval.inner": "eval",
+        "a.inner": "a",
+        "b.inner": "b",
+    }
+    assert 4 == len({span.trace_id for span in receiver.spans()})
+    names = {span.name: span.attributes["thread.name"] for span in receiver.spans()}
+    assert ("load", "eval", "MainThread") == (names["load.inner"], names["eval"], names["a"])
+
+
+def test_parent_is_the_innermost_range_or_span(receiver: Receiver, start: Start) -> None:
+    """A range is the child of a span of the application that began later, but no span is the child of a range."""
+    pipeline = start(spans=True)
+    tracer = pipeline.tracer_provider.get_tracer("mine")
+    with tracer.start_as_current_span("request"), record_function("step"):
+        work("forward")
+        with tracer.start_as_current_span("call") as call:
+            work("in call")
+            assert call is trace.get_current_span()
+        work("backward")
+    assert pipeline.force_flush(DEADLINE)
+    expected = {"request": "", "step": "request", "forward": "step", "call": "request", "in call": "call"}
+    assert {**expected, "backward": "step"} == receiver.parents()
+    assert 1 == len({span.trace_id for span in receiver.spans()})
+
+
+def test_exception_marks_each_range_that_it_leaves(receiver: Receiver, start: Start) -> None:
+    """Status Error and ``error.type``, up to the range that catches it; Ctrl-C and exits are not errors."""
+    pipeline = start(spans=True)
+    with record_function("retry"), suppress(KeyError), record_function("step"), record_function("forward"):
+        raise KeyError
+    for error in (KeyboardInterrupt, SystemExit, asyncio.CancelledError):
+        with suppress(error), record_function(error.__name__):
+            raise error
+    with record_function("after", {"error.type": "mine"}):
+        pass
+    assert pipeline.force_flush(DEADLINE)
+    fine = dict.fromkeys(("KeyboardInterrupt", "SystemExit", "CancelledError", "retry"), (0, None))
+    failed = dict.fromkeys(("forward", "step"), (ERROR, "KeyError"))
+    found = {span.name: (span.status, span.attributes.get("error.type")) for span in receiver.spans()}
+    assert {**fine, **failed, "after": (0, "mine")} == found
+
+
+def test_unfinished_ranges_end_with_the_pipeline(receiver: Receiver, start: Start) -> None:
+    """They are sent with ``monitel.unfinished``, so that a trace shows the range in which a job hung."""
+    pipeline = start(spans=True, span_budget=3)
+    with record_function("step"):
+        work("forward")
+        with record_function("all_reduce"), record_function("folded"):
+            assert pipeline.shutdown()
+    assert {"step": "", "forward": "step", "all_reduce": "step", FOLDED: "step"} == receiver.parents()
+    assert {"step", "all_reduce"} == {
+        each.name for each in receiver.spans() if each.attributes.get("monitel.unfinished")
+    }
+    assert ["folded"] == receiver.span(FOLDED).attributes["monitel.folded.names"]
+
+
+def test_ids_do_not_use_the_random_numbers_of_the_program(receiver: Receiver, start: Start) -> None:
+    """A seeded program draws the same numbers, and programs with the same seed have different ids."""
+    pipeline = start(spans=True)
+    drawn = []
+    for _ in range(2):
+        random.seed(42)
+        work("step")
+        drawn.append(random.random())
+    random.seed(42)
+    assert [random.random()] * 2 == drawn
+    assert pipeline.force_flush(DEADLINE)
+    assert 2 == len({span.span_id for span in receiver.spans()}) == len({span.trace_id for span in receiver.spans()})
+
+
+# Sampling
+
+
+@pytest.mark.parametrize("sampled", [True, False])
+def test_remote_parent_decides_about_sampling(receiver: Receiver, start: Start, sampled: bool) -> None:
+    """In a trace that is not sampled no range is exported; its events have the ids of the remote parent."""
+    pipeline = start(spans=True)
+    remote = SpanContext(0xA1, 0xB2, is_remote=True, trace_flags=TraceFlags(int(sampled)))
+    with trace.use_span(NonRecordingSpan(remote)), record_function("step"), record_function("forward"):
+        monitel.emit("inside")
+    assert pipeline.force_flush(DEADLINE)
+    assert (["forward", "step"] if sampled else []) == [span.name for span in receiver.spans()]
+    (record,) = receiver.records("inside")
+    assert f"{0xA1:032x}" == record.trace_id
+    if sampled:
+        step, forward = receiver.span("step"), receiver.span("forward")
+        assert (f"{0xA1:032x}", f"{0xB2:016x}", 0x300) == (step.trace_id, step.parent_id, step.flags)
+        assert (step.span_id, 0x100, forward.span_id) == (forward.parent_id, forward.flags, record.span_id)
+    else:
+        assert (0, {}) == (pipeline.account()["traces"].waiting, pipeline.dropped)
+
+
+def test_sampler_of_the_environment_decides_about_traces(
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OTEL_TRACES_SAMPLER has the effect that it has in the SDK."""
+    for sampler in ("always_off", "always_on"):
+        monkeypatch.setenv("OTEL_TRACES_SAMPLER", sampler)
+        pipeline = start(spans=True)
+        work(sampler)
+        assert pipeline.force_flush(DEADLINE)
+    assert ["always_on"] == [span.name for span in receiver.spans()]
+
+
+def test_span_steps_exports_every_third_step(receiver: Receiver, start: Start) -> None:
+    """And ranges before the first step; the parent is the next exported range further out."""
+    pipeline = start(spans=True, span_steps=3)
+    with record_function("setup"):
+        monitel.set_step(1)
+        with record_function("epoch"):
+            for step in range(8):
+                monitel.set_step(step)
+                work(f"step {step}")
+    assert pipeline.force_flush(DEADLINE)
+    assert {"setup": "", "step 0": "setup", "step 3": "setup", "step 6": "setup"} == receiver.parents()
+
+
+# The budget
+
+
+def test_ranges_beyond_the_budget_are_one_span(receiver: Receiver, start: Start, clock: ManualClock) -> None:
+    """It has the documented attributes, lasts from the first start to the last end, and is sent after the step."""
+    pipeline = start(spans=True, span_budget=2)
+    for step in range(2):
+        monitel.set_step(step)
+        with record_function("step"):
+            clock.advance(1)
+            for name in ("load", "forward", "backward", "backward"):
+                with suppress(ValueError), record_function(name):
+                    clock.advance(2)
+                    if name == "forward":
+                        raise ValueError
+                clock.advance(1)
+        assert pipeline.force_flush(DEADLINE)
+    assert 3 == pipeline.account()["traces"].waiting  # the folded ranges of the present step
+    monitel.set_step(2)
+    for _ in range(2):
+        assert pipeline.force_flush(DEADLINE)
+    folds = [span for span in receiver.spans() if span.name == FOLDED]
+    steps = [span for span in receiver.spans() if span.name == "step"]
+    assert (2, 2, 6) == (len(folds), len(steps), len(receiver.spans()))
+    for step, fold, whole in zip(range(2), folds, steps, strict=True):
+        values: dict[str, Any] = {"count": 3, "seconds": 6.0, "names": ["backward", "forward"], "name_counts": [2, 1]}
+        values |= {"name_seconds": [4.0, 2.0], "errors": 1}
+        assert {f"{FOLDED}.{key}": value for key, value in values.items()} | {"training.step": step} == fold.attributes
+        assert (whole.trace_id, whole.span_id) == (fold.trace_id, fold.parent_id)
+        assert (4, 12) == ((fold.start_ns - whole.start_ns) // 10**9, (fold.end_ns - whole.start_ns) // 10**9)
+    documented = {code(row[0])[0] for row in table("ranges.md", "attribute of `monitel.folded`")}
+    assert documented == {*folds[0].attributes}
+    account = pipeline.account()["traces"]
+    assert (10, 4, 6, 0) == (account.recorded, account.delivered, account.folded, account.waiting)
+
+
+def test_folded_span_names_the_ten_longest(receiver: Receiver, start: Start, clock: ManualClock) -> None:
+    """Cut off after 100 characters; names after the first 1,000 are only in the totals."""
+    pipeline = start(spans=True, span_budget=1)
+    monitel.set_step(1)
+    with record_function("kept"):
+        for number in range(1, 1201):
+            with record_function(f"{number} {'x' * 200}"):
+                clock.advance(number / 1000)
+    assert pipeline.shutdown()
+    found = receiver.span(FOLDED).attributes
+    assert 1200 == found["monitel.folded.count"]
+    assert found["monitel.folded.seconds"] == pytest.approx(720.6)
+    longest = range(1000, 990, -1)
+    assert [f"{number} {'x' * 200}"[:100] for number in longest] == found["monitel.folded.names"]
+    assert [number / 1000 for number in longest] == found["monitel.folded.name_seconds"]
+
+
+def test_without_steps_the_budget_applies_to_five_seconds(receiver: Receiver, start: Start, clock: ManualClock) -> None:
+    """A job that never sets a step has a new budget every five seconds."""
+    pipeline = start(spans=True, span_budget=1)
+    for _ in range(2):
+        work("op", "op")
+        clock.advance(4.9)
+        work("op")
+        clock.advance(1.1)
+    assert pipeline.force_flush(DEADLINE)
+    assert {"op": 2, FOLDED: 2} == Counter(span.name for span in receiver.spans())
+    folds = [span.attributes for span in receiver.spans() if span.name == FOLDED]
+    assert [2, 2] == [fold["monitel.folded.count"] for fold in folds]
+
+
+def nest(drawn: random.Random, clock: ManualClock, names: int, depth: int = 0) -> None:
+    """Record ranges with random names and durations, nested at random; an exception leaves some of them."""
+    for _ in range(drawn.randint(1, 4)):
+        with suppress(ValueError), record_function(f"op {drawn.randrange(names)}"):
+            clock.advance(drawn.randrange(1, 1000) / 1000)
+            if depth < 3 and drawn.random() < 0.6:
+                nest(drawn, clock, names, depth + 1)
+            if drawn.random() < 0.1:
+                raise ValueError
+        clock.advance(drawn.randrange(1000) / 1000)
+
+
+def durations(found: list[Range] | list[Span]) -> Counter[str]:
+    """Return the total duration of each name, ns."""
+    total: Counter[str] = Counter()
+    for each in found:
+        total[each.name] += (each.end_ns or 0) - each.start_ns
+    return total
+
+
+@pytest.mark.parametrize(("seed", "step_traces"), [(0, False), (1, True), (2, True), (3, False)])
+def test_spans_and_folds_add_up_to_all_ranges(
+    receiver: Receiver, start: Start, clock: ManualClock, seed: int, step_traces: bool
+) -> None:
+    """In each step, for each name: number, duration and errors, with threads and exceptions."""
+    drawn = random.Random(seed)
+    names = drawn.choice([3, 9, 40])
+    recorded: list[Range] = []
+    pipeline = start(spans=True, step_traces=step_traces, span_budget=drawn.randint(1, 12))
+    with ranges.listen(ended=recorded.append):
+        for step in range(3):
+            monitel.set_step(step)
+            nest(drawn, clock, names)
+            thread = Thread(target=nest, args=[random.Random(seed + step), clock, names])
+            thread.start()
+            thread.join(DEADLINE)
+    assert pipeline.shutdown()
+    for step in range(3):
+        of_step = [span for span in receiver.spans() if span.attributes["training.step"] == step]
+        kept = [span for span in of_step if span.name.startswith("op ")]
+        truth = [each for each in recorded if each.step == step]
+        left = Counter(each.name for each in truth) - Counter(span.name for span in kept)
+        left_ns = durations(truth) - durations(kept)
+        errors = sum(each.error_type is not None for each in truth) - sum(span.status == ERROR for span in kept)
+        folds = [span for span in of_step if span.name == FOLDED]
+        assert len(folds) == bool(left)
+        for fold in folds:
+            own = fold.attributes
+            assert (left.total(), left_ns.total() / 1e9) == (own["monitel.folded.count"], own["monitel.folded.seconds"])
+            assert errors == own.get("monitel.folded.errors", 0)
+            named = own["monitel.folded.names"]
+            assert [left[name] for name in named] == own["monitel.folded.name_counts"]
+            assert [left_ns[name] / 1e9 for name in named] == own["monitel.folded.name_seconds"]
+            assert sorted(left_ns.values(), reverse=True)[:10] == [left_ns[name] for name in named]
+    account = pipeline.account()["traces"]
+    assert len(recorded) == account.recorded == account.delivered + account.folded
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"spans": 1}, TypeError, "spans must be True or False, got 1"),
+        ({"spans": True, "span_budget": 0}, ValueError, "span_budget must be at least 1, got 0"),
+        ({"step_traces": True, "span_steps": 1.5}, TypeError, "span_steps must be an int, got float"),
+    ],
+)
+def test_invalid_argument_raises(arguments: Mapping[str, Any], error: type[Exception], message: str) -> None:
+    """The message has the given value and the allowed values."""
+    with pytest.raises(error, match=message):
+        monitel_otlp.configure(**arguments)

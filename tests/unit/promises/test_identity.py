@@ -1,0 +1,207 @@
+"""Resource, scope, and the attributes of rank and run of everything that arrives, as the reference describes them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from opentelemetry.sdk.resources import Resource
+from tests.support.inbox import DEADLINE
+from tests.support.paths import ROOT
+from tests.support.producers import close_windows
+from tests.support.validity.envelope import LEVELS
+from tests.unit.promises.reference_tables import code, table
+
+import monitel
+import monitel_otlp
+from monitel import COUNT, HISTOGRAM, Stat
+from monitel.profiler import record_function
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.pipelines import Start
+    from tests.support.receiver import Receiver
+
+    from monitel.testing import ManualClock
+    from monitel_otlp import Pipeline
+
+PAGE = (ROOT / "docs/reference/metrics-and-events.md").read_text("utf-8")
+SCHEMA = re.search(r"`(https://opentelemetry.io/schemas/[0-9.]+)`", PAGE)
+THEIRS = "https://example.test/theirs"
+LAUNCHERS = ["torchrun, Ray Train", "Open MPI", "SLURM", "Kubernetes"]
+
+
+def record_everything(pipeline: Pipeline) -> None:
+    """Record one item of every kind, of monitel and of the application, and deliver it."""
+    monitel.set_step(3)
+    stat = Stat("loss", [COUNT, HISTOGRAM], 60.0)
+    stat.add(1)
+    stat.flush()
+    monitel.log({"accuracy": 0.5})
+    monitel.counter("samples").add(5)
+    with monitel.WaitCounter("batch").guard(), record_function("forward"):
+        monitel.emit("epoch")
+    logging.getLogger("train").warning("slow")
+    pipeline.meter_provider.get_meter("mine", "1", schema_url=THEIRS).create_counter("batches").add(1)
+    pipeline.logger_provider.get_logger("mine", "1", schema_url=THEIRS).emit(body="own", event_name="own")
+    with pipeline.tracer_provider.get_tracer("mine", "1", schema_url=THEIRS).start_as_current_span("own"):
+        pass
+    assert pipeline.force_flush(DEADLINE)
+
+
+def resources(receiver: Receiver) -> Iterator[tuple[str, Any]]:
+    """Yield signal and resource message of each request."""
+    for request in receiver.requests:
+        (resource,) = getattr(request.message, LEVELS[request.signal][0])
+        yield request.signal, resource
+
+
+def resource_of(receiver: Receiver, pipeline: Pipeline) -> dict[str, Any]:
+    """Deliver an event, and return its resource."""
+    monitel.emit("epoch")
+    assert pipeline.force_flush(DEADLINE)
+    return receiver.records()[-1].resource
+
+
+def test_every_request_has_one_resource_and_the_documented_scope(
+    receiver: Receiver, start: Start, clock: ManualClock
+) -> None:
+    """Name, version and schema of monitel's scope; the application's scopes stay as they are; the user agent."""
+    pipeline = start(service_name="mine", spans=True, logging_level="WARNING", distributions="both")
+    record_everything(pipeline)
+    assert SCHEMA is not None
+    scopes = set()
+    for signal, resource in resources(receiver):
+        assert SCHEMA[1] == resource.schema_url
+        own = getattr(resource, LEVELS[signal][1])
+        names = [each.scope.name for each in own]
+        assert sorted({*names}) == sorted(names)
+        scopes |= {(signal, each.scope.name, each.scope.version, each.schema_url) for each in own}
+    expected = {(signal, "monitel", monitel.__version__, SCHEMA[1]) for signal in LEVELS}
+    expected |= {(signal, "mine", "1", THEIRS) for signal in LEVELS} | {("logs", "train", "", "")}
+    assert expected == scopes
+    points: dict[str, set[str]] = {point.scope: set() for point in receiver.all_points()}
+    for point in receiver.all_points():
+        points[point.scope].add(point.metric)
+    assert {"batches"} == points["mine"]
+    assert {"loss.count", "accuracy", "samples", "training.step", "batch.wait.time", "training.time"} <= points[
+        "monitel"
+    ]
+    every: list[Any] = [*receiver.all_points(), *receiver.records(), *receiver.spans()]
+    assert 1 == len({each.resource["service.instance.id"] for each in every})
+    assert {"mine"} == {each.resource["service.name"] for each in every}
+    agent = f"monitel-otlp/{monitel_otlp.__version__}"
+    assert all(request.headers["user-agent"].startswith(agent) for request in receiver.requests)
+
+
+def test_resource_describes_host_and_process_without_secrets(receiver: Receiver, start: Start) -> None:
+    """The documented attributes, and neither the command line, paths, the owner nor the id of the host."""
+    resource = resource_of(receiver, start(service_name="mine"))
+    paragraph = re.search(r"\*\*Host and process\*\*, from OpenTelemetry's detectors: (.*?)\n\n", PAGE, re.DOTALL)
+    assert paragraph is not None
+    documented = [*code(paragraph[1])]
+    runtime = documented.index("process.runtime.name")
+    documented[runtime + 1 :] = [f"process.runtime{each}" for each in documented[runtime + 1 :]]
+    distro = {"telemetry.distro.name": "monitel-otlp", "telemetry.distro.version": monitel_otlp.__version__}
+    assert {**distro, "service.name": "mine", "process.pid": os.getpid()}.items() <= resource.items()
+    sdk = {"telemetry.sdk.name", "telemetry.sdk.language", "telemetry.sdk.version"}
+    assert {*documented, *distro, *sdk, "service.name", "service.instance.id"} == {*resource}
+    left_out = (sys.executable, *(each for each in sys.argv if "/" in each))
+    assert not [each for each in left_out if each in str([*resource.values()])]
+
+
+def test_arguments_override_variables_and_these_what_is_detected(
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``service_name`` and ``resource_attributes``, OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES."""
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "variable")
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "host.name=named,team=variable,region=here")
+    monkeypatch.setenv("RANK", "3")
+    found = resource_of(receiver, start())
+    expected = {"service.name": "variable", "host.name": "named", "team": "variable", "training.rank": 3}
+    assert expected.items() <= found.items()
+    found = resource_of(receiver, start(service_name="mine", resource_attributes={"team": "argument"}))
+    assert {"service.name": "mine", "team": "argument", "region": "here"}.items() <= found.items()
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "training.run.id=run-7,training.rank=5")
+    assert {"training.run.id": "run-7", "training.rank": "5"}.items() <= resource_of(receiver, start()).items()
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_launchers_variables_become_attributes_of_rank_and_run(
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, launcher: str
+) -> None:
+    """Each variable of the table is read, the first of a cell before the second."""
+    rows = table("metrics-and-events.md", "attribute", *LAUNCHERS)
+    column = 1 + LAUNCHERS.index(launcher)
+    names = {code(row[0])[0]: code(row[column]) for row in rows if code(row[column])}
+    assert "training.rank" in names
+    every = [(attribute, name) for attribute, variables in names.items() for name in variables]
+    values = {name: "run" if attribute.endswith(".id") else "2" for attribute, name in every}
+    for number, (attribute, name) in enumerate(every):
+        if attribute.endswith(".id"):
+            values[name] = f"run-{number}"
+        elif not attribute.endswith(("rank", "world_size")):
+            values[name] = str(number)
+    values |= dict.fromkeys(names.get("training.world_size", []), "4")
+    for name, value in values.items():
+        monkeypatch.setenv(name, value)
+    found = resource_of(receiver, start())
+    expected = {attribute: values[variables[0]] for attribute, variables in names.items()}
+    assert expected == {key: str(value) for key, value in found.items() if key.startswith("training.")}
+    assert all(isinstance(found[key], int) for key in expected if not key.endswith(".id"))
+
+
+@pytest.mark.parametrize(
+    ("variables", "rank"),
+    [
+        ({"LOCAL_RANK": "1", "WORLD_SIZE": "4", "NODE_RANK": "0"}, 1),
+        ({"LOCAL_RANK": "1", "WORLD_SIZE": "8", "NODE_RANK": "1", "LOCAL_WORLD_SIZE": "4"}, 5),
+        ({"LOCAL_RANK": "1", "WORLD_SIZE": "8", "NODE_RANK": "1"}, None),
+        ({"RANK": "three", "WORLD_SIZE": "4"}, None),
+        ({"SLURM_PROCID": "3", "SLURM_LOCALID": "0", "RANK": "5"}, 5),
+    ],
+)
+def test_rank_is_known_or_absent(
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], rank: int | None
+) -> None:
+    """It is inferred from local rank and node, as Lightning sets them, unless a variable is missing or no number."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert rank == resource_of(receiver, start()).get("training.rank")
+
+
+@pytest.mark.parametrize("reason", ["argument", "resource without an instance"])
+@pytest.mark.invalid_output("the resource of the application has only a name", "resource.required", "resource.distro")
+def test_rank_is_on_every_point(
+    receiver: Receiver, start: Start, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    """On request, or if the resource cannot tell ranks apart; an attribute of the same name of a counter counts."""
+    for name, value in (("RANK", "3"), ("WORLD_SIZE", "4"), ("LOCAL_RANK", "3")):
+        monkeypatch.setenv(name, value)
+    given = (
+        {"rank_attribute": True} if reason == "argument" else {"resource": Resource({"service.name": "mine"}, THEIRS)}
+    )
+    pipeline = start(series_limit=1, spans=True, distributions="both", **given)
+    for layer in range(2):
+        close_windows(Stat("x", [COUNT, HISTOGRAM], 60.0, attributes={"layer": layer}), clock, [1.0])
+    monitel.counter("own", attributes={"training.rank": 9}).add(1)
+    record_everything(pipeline)
+    points = [
+        each for each in receiver.all_points() if not each.metric.startswith("monitel.") and each.scope == "monitel"
+    ]
+    found = {point.metric: point.attributes.get("training.rank") for point in points}
+    windows = {"x.count", "x.p50", "x.histogram", "loss.count", "loss.p99", "accuracy"}
+    totals = {"samples", "training.step", "batch.wait.time", "batch.wait.active", "batch.wait.max", "training.time"}
+    assert {*windows, *totals, "own", "training.goodput"} <= {*found}
+    assert {"own"} == {name for name, rank in found.items() if rank != 3}
+    assert 9 == found["own"]
+    assert [{"layer": 0, "training.rank": 3}, {"otel.metric.overflow": True, "training.rank": 3}] == [
+        point.attributes for point in receiver.points("x.count")
+    ]
+    if reason != "argument":
+        assert {THEIRS} == {each.schema_url for _, each in resources(receiver)}

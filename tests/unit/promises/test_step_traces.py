@@ -1,0 +1,282 @@
+"""One trace per step at a receiver: ids that each rank computes, and a budget for the trace of all ranks."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import Counter
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.support.checks import warnings_with
+from tests.support.inbox import DEADLINE
+from tests.support.paths import ROOT
+
+import monitel
+from monitel.profiler import record_function
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from tests.support.pipelines import Start
+    from tests.support.receiver import Receiver
+
+FOLDED = "monitel.folded"
+HOW_TO = (ROOT / "docs/how-to/profile-and-trace.md").read_text("utf-8")
+JOB = {"RANK": "2", "WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "run-7", "TORCHELASTIC_RESTART_COUNT": "1"}
+
+
+def work(*names: str) -> None:
+    """Record ranges, one after the other."""
+    for name in names:
+        with record_function(name):
+            pass
+
+
+def digest(size: int, *words: bytes) -> str:
+    """Return the documented hash of some words in hexadecimal."""
+    return blake2b(b"\0".join(words), digest_size=size).hexdigest()
+
+
+def set_job(monkeypatch: pytest.MonkeyPatch, **variables: object) -> None:
+    """Set the variables of rank 2 of 4 in the second attempt of a run, and others."""
+    for name, value in {**JOB, **variables}.items():
+        monkeypatch.setenv(name, str(value))
+
+
+def test_ids_of_a_step_trace_are_the_documented_hashes(
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each rank computes them: from run, attempt and step, from the rank, and from parent, name and number."""
+    set_job(monkeypatch)
+    pipeline = start(step_traces=True)
+    monitel.set_step(12)
+    with record_function("forward"):
+        work("layer", "layer")
+    monitel.emit("outside")
+    assert pipeline.shutdown()
+    trace_id = bytes.fromhex(digest(16, b"run-7", b"1", b"12"))
+    top = digest(8, trace_id, b"2")
+    forward = digest(8, bytes.fromhex(top), b"forward", b"0")
+    layers = [digest(8, bytes.fromhex(forward), b"layer", b"%d" % number) for number in range(2)]
+    parents = {top: digest(8, trace_id), forward: top, **dict.fromkeys(layers, forward)}
+    spans = receiver.spans()
+    assert parents == {span.span_id: span.parent_id for span in spans}
+    assert {trace_id.hex()} == {span.trace_id for span in spans}
+    rank = receiver.span("training.rank")
+    assert (2, 12, 0x300) == (rank.attributes["training.rank"], rank.attributes["training.step"], rank.flags)
+    inner = receiver.span("forward")
+    assert (inner.start_ns, inner.end_ns) == (rank.start_ns, rank.end_ns)
+
+
+def test_rank_zero_sends_the_root_when_the_step_is_over(
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if a range of the step still runs in the next one; the root is the parent of each rank's span."""
+    set_job(monkeypatch, RANK=0)
+    pipeline = start(step_traces=True)
+    monitel.set_step(1)
+    with record_function("slow"):
+        monitel.set_step(2)
+        for _ in range(2):
+            assert pipeline.force_flush(DEADLINE)
+        assert [] == receiver.spans()
+    for _ in range(2):
+        assert pipeline.force_flush(DEADLINE)
+    assert {"training.step": "", "training.rank": "training.step", "slow": "training.rank"} == receiver.parents()
+    trace_id = digest(16, b"run-7", b"1", b"1")
+    root = receiver.span("training.step")
+    assert (trace_id, digest(8, bytes.fromhex(trace_id))) == (root.trace_id, root.span_id)
+    assert {1} == {span.attributes["training.step"] for span in receiver.spans()}
+
+
+def test_repeated_step_has_another_trace(receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that returns to a step, after a resume for example, makes new ids."""
+    set_job(monkeypatch)
+    pipeline = start(step_traces=True)
+    for step in (5, 6, 5, 6, 7):
+        monitel.set_step(step)
+        work("forward")
+    assert pipeline.shutdown()
+    words = [(b"5",), (b"6",), (b"5", b"1"), (b"6", b"1"), (b"7",)]
+    expected = {digest(16, b"run-7", b"1", *each): 2 for each in words}
+    assert expected == Counter(span.trace_id for span in receiver.spans())
+    assert 10 == len({span.span_id for span in receiver.spans()})
+
+
+def test_range_around_several_steps_is_in_its_first_trace_only(
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranges and spans that begin before the first step are in a separate trace, and no parents of steps."""
+    set_job(monkeypatch)
+    pipeline = start(step_traces=True, span_budget=2)
+    tracer = pipeline.tracer_provider.get_tracer("mine")
+    with tracer.start_as_current_span("job"), record_function("epoch"):
+        for step in range(2):
+            monitel.set_step(step)
+            with record_function(f"forward {step}"):
+                monitel.emit(f"forward {step}")
+        work("kept", "folded", "folded")
+    assert pipeline.shutdown()
+    spans = {span.name: span for span in receiver.spans() if span.name != "training.rank"}
+    tops = {span.attributes["training.step"]: span for span in receiver.spans() if span.name == "training.rank"}
+    assert spans["job"].span_id == spans["epoch"].parent_id
+    for step in range(2):
+        own = spans[f"forward {step}"]
+        assert digest(16, b"run-7", b"1", b"%d" % step) == own.trace_id == tops[step].trace_id
+        assert tops[step].span_id == own.parent_id
+        assert [own.span_id] == [record.span_id for record in receiver.records(own.name)]
+    fold = spans[FOLDED]
+    assert (2, tops[1].span_id, tops[1].end_ns) == (fold.attributes[f"{FOLDED}.count"], fold.parent_id, fold.end_ns)
+
+
+def test_all_ranks_sample_the_same_steps(receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sampler decides by the trace id, after ``span_steps``; a step is sent completely or not at all."""
+    set_job(monkeypatch, OTEL_TRACES_SAMPLER="traceidratio", OTEL_TRACES_SAMPLER_ARG="0.5")
+    pipeline = start(step_traces=True, span_steps=2)
+    for step in range(60):
+        monitel.set_step(step)
+        with record_function("forward"):
+            work("layer")
+    assert pipeline.shutdown()
+    of_step = {step: digest(16, b"run-7", b"1", b"%d" % step) for step in range(0, 60, 2)}
+    expected = {
+        step for step, trace_id in of_step.items() if int(trace_id[16:], 16) < 2**63
+    }  # the low half, as the SDK
+    assert 5 < len(expected) < 25
+    assert dict.fromkeys(expected, 3) == Counter(span.attributes["training.step"] for span in receiver.spans())
+
+
+def test_run_id_of_the_resource_makes_the_traces(
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without a run id each process has separate traces; torchrun's default is reported, with the remedy."""
+    for arguments in ({}, {}, {"resource_attributes": {"training.run.id": "mine"}}):
+        pipeline = start(step_traces=True, **arguments)
+        monitel.set_step(1)
+        work("forward")
+        assert pipeline.shutdown()
+    traces = [*dict.fromkeys(span.trace_id for span in receiver.spans())]
+    assert (3, digest(16, b"mine", b"0", b"1")) == (len(traces), traces[-1])
+    assert [] == caplog.records
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    start(step_traces=True)
+    assert 1 == len(warnings_with(caplog, "torchrun --rdzv-id"))
+
+
+LAYERS = 300
+PHASES = ("training.data", "training.forward", "training.backward", "training.optimizer")
+RANGES = 1 + len(PHASES) * (1 + LAYERS)
+TEMPO_DEFAULT = 5_000_000  # max_bytes_per_trace
+BUDGETS: list[tuple[int, int, float]] = [
+    (int(ranks.replace(",", "")), int(budget.replace(",", "")), float(megabytes))
+    for ranks, budget, megabytes in re.findall(r"^\| ([0-9,]+) \| ([0-9,]+) \| ([0-9.]+) MB \|$", HOW_TO, re.MULTILINE)
+]
+
+
+@pytest.fixture
+def as_rank(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return a function that sets the variables of torchrun on nodes of 8 ranks."""
+
+    def as_rank(rank: int, world_size: int, **variables: object) -> None:
+        values = {"RANK": rank, "WORLD_SIZE": world_size, "LOCAL_RANK": rank % 8, "LOCAL_WORLD_SIZE": 8}
+        values |= {"GROUP_RANK": rank // 8, "TORCHELASTIC_RESTART_COUNT": 0}
+        set_job(monkeypatch, **{**values, "TORCHELASTIC_RUN_ID": "3f1a2b7c-pretrain-7b", **variables})
+
+    return as_rank
+
+
+def train(step: int) -> None:
+    """Record the ranges of one step of a model with many layers."""
+    monitel.set_step(step)
+    with record_function("training.step"):
+        for phase in PHASES:
+            with record_function(phase):
+                for layer in range(LAYERS):
+                    with record_function("transformer.layer", {"layer": layer, "kind": "attention"}):
+                        pass
+
+
+def kept(receiver: Receiver) -> int:
+    """Return the number of ranges that became spans."""
+    return sum("thread.id" in span.attributes for span in receiver.spans())
+
+
+def bytes_of_trace(receiver: Receiver) -> int:
+    """Return the bytes of the only trace as Tempo counts them: each request's resource and scope, and its spans."""
+    assert 1 == len({span.trace_id for span in receiver.spans()})
+    return sum(request.message.ByteSize() for request in receiver.of("traces"))
+
+
+@pytest.mark.parametrize(("ranks", "budget", "megabytes"), [BUDGETS[0], BUDGETS[2], BUDGETS[-3], BUDGETS[-1]])
+def test_trace_of_all_ranks_stays_below_the_limit_of_tempo(
+    *, receiver: Receiver, start: Start, as_rank: Callable[..., None], ranks: int, budget: int, megabytes: float
+) -> None:
+    """Each rank has the budget of the page; the ranges that are not spans are in the folded span."""
+    as_rank(1, ranks)
+    pipeline = start(step_traces=True)
+    train(1200)
+    assert pipeline.force_flush(DEADLINE)
+    monitel.set_step(1201)
+    assert pipeline.shutdown(DEADLINE)
+    size = bytes_of_trace(receiver)
+    assert ranks * size < TEMPO_DEFAULT
+    assert megabytes == pytest.approx(ranks * size / 1e6, rel=0.1)
+    assert budget == kept(receiver)
+    assert RANGES == budget + receiver.span(FOLDED).attributes["monitel.folded.count"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment"),
+    [
+        ({"spans": True}, {}),
+        ({"step_traces": True, "ranks": "zero"}, {}),
+        ({"step_traces": True}, {"TORCHELASTIC_RUN_ID": ""}),
+        ({"step_traces": True}, {"WORLD_SIZE": "16"}),
+    ],
+    ids=["separate traces", "one rank exports", "no run id", "16 ranks"],
+)
+def test_budget_is_1000_if_few_ranks_share_a_trace(
+    receiver: Receiver,
+    start: Start,
+    as_rank: Callable[..., None],
+    arguments: Mapping[str, Any],
+    environment: Mapping[str, str],
+) -> None:
+    """Without a run id, or without step traces, each process has separate traces."""
+    as_rank(0, 512, **environment)
+    pipeline = start(**arguments)
+    train(1)
+    assert pipeline.shutdown(DEADLINE)
+    assert 1000 == kept(receiver)
+
+
+def test_budget_that_is_too_large_is_one_warning_of_rank_zero(
+    start: Start, as_rank: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It has the remedy; the budget is kept. The default and a budget that fits are no warning."""
+    as_rank(0, 64)
+    for arguments in ({}, {"span_budget": 20}):
+        start(step_traces=True, **arguments)
+    assert [] == warnings_with(caplog, "max_bytes_per_trace")
+    for rank in (0, 1):
+        as_rank(rank, 64)
+        start(step_traces=True, span_budget=1000)
+    (message,) = warnings_with(caplog, "max_bytes_per_trace", "of 64 ranks")
+    budget = {ranks: budget for ranks, budget, _ in BUDGETS}[64]
+    assert f"omit span_budget=1000, which is then {budget}" in message
+
+
+def test_records_of_logging_are_part_of_a_step_trace(
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have the ids of the range in the trace of its step."""
+    set_job(monkeypatch)
+    pipeline = start(step_traces=True, logging_level="WARNING")
+    monitel.set_step(3)
+    with record_function("forward"):
+        logging.getLogger("train").warning("slow")
+    assert pipeline.shutdown()
+    span, (record,) = receiver.span("forward"), receiver.records()
+    assert (digest(16, b"run-7", b"1", b"3"), span.span_id) == (record.trace_id, record.span_id)
