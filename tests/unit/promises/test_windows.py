@@ -1,0 +1,429 @@
+"""Windows of Stats: each arrives at its time, with the numbers of its samples, and no sample is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import math
+import random
+import statistics
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from monitel import Histogram
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from types import ModuleType
+
+    MakeStat = Callable[..., Any]
+
+EPOCH_NS = 1_767_225_600_000_000_000  # start of ManualClock; monotonic time 0 is a boundary
+
+
+def times(events: Iterable[Any]) -> list[tuple[float, float]]:
+    """Return start and end of each window, in seconds since the clock started."""
+    return [((event.window.start_ns - EPOCH_NS) / 1e9, (event.window.end_ns - EPOCH_NS) / 1e9) for event in events]
+
+
+def counts(events: Iterable[Any]) -> list[int]:
+    """Return the number of samples of each window."""
+    return [event.window.count for event in events]
+
+
+def test_windows_end_at_multiples_of_their_size(make_stat: MakeStat, clock: Any, events: list[Any]) -> None:
+    """The first window is shorter, and a sample at a boundary is in the next one; the add() after a window logs it."""
+    clock.advance(70)
+    stat = make_stat()
+    for seconds, windows in ((5, 0), (44.999, 0), (0.001, 1), (61, 2)):  # 75, 119.999, 120, 181
+        clock.advance(seconds)
+        stat.add(seconds)
+        assert windows == len(events)
+    assert ([(70, 120), (120, 180)], [2, 1], 1) == (times(events), counts(events), stat.count)
+
+
+def test_window_closes_on_time_without_samples(
+    make_stat: MakeStat, monitel: ModuleType, clock: Any, events: list[Any]
+) -> None:
+    """close_expired_windows() closes a window from its end on, at its end, and no others."""
+    short, idle, long = make_stat("short", window_size=20.0), make_stat("idle"), make_stat("long")
+    short.add(1)
+    long.add(1)
+    clock.advance(19.999)
+    assert 0 == monitel.close_expired_windows()
+    clock.advance(0.001)
+    assert (1, 0, 1) == (monitel.close_expired_windows(), short.count, long.count)
+    clock.advance(15)
+    short.add(2)  # boundaries do not depend on the first sample
+    clock.advance(7)
+    assert (1, 0) == (monitel.close_expired_windows(), idle.count)
+    assert [("short", (0, 20)), ("short", (20, 40))] == [
+        (event.window.name, at) for event, at in zip(events, times(events), strict=True)
+    ]
+
+
+def test_expiry_pauses_between_slices_of_work(
+    make_stat: MakeStat, monitel: ModuleType, clock: Any, events: list[Any]
+) -> None:
+    """pause() is called in between, at least once for 2,000 Stats, and all windows are logged, oldest Stat first."""
+    stats = [make_stat(f"x{number}", [monitel.SUM]) for number in range(2000)]
+    for stat in reversed(stats):
+        stat.add(1)
+    clock.advance(60)
+    pauses: list[int] = []
+    assert 2000 == monitel.close_expired_windows(lambda: pauses.append(len(events)))
+    assert [each.name for each in stats] == [event.window.name for event in events]
+    assert 0 < pauses[0] < 2000
+
+
+def test_gap_without_samples_is_one_event(make_stat: MakeStat, clock: Any, events: list[Any]) -> None:
+    """Empty windows log nothing; an old window has the times of its interval, even if it is logged later."""
+    stat = make_stat()
+    stat.add(1)
+    clock.advance(15 * 60 + 1)
+    assert ([], 1, 0.0) == (events, stat.count, sum(stat.get().values()))
+    stat.add(2)
+    stat.flush()
+    assert [(0, 60), (900, 901)] == times(events)
+
+
+def test_max_samples_closes_the_window(make_stat: MakeStat, clock: Any, events: list[Any]) -> None:
+    """The last sample closes the window at once; further samples of the interval are discarded and counted."""
+    stat = make_stat("x", None, 60.0, 2)
+    clock.advance(10)
+    for sample in (1, 2, 3, 4):
+        stat.add(sample)
+    assert (0, 2, [(0, 10)]) == (stat.count, stat.discarded, times(events))
+    clock.advance(50)
+    for sample in (5, 6, 7):
+        stat.add(sample)
+    clock.advance(60)
+    stat.add(8)
+    stat.flush()
+    assert [(3.0, 0), (11.0, 2), (8.0, 1)] == [(event.window.sum, event.window.discarded) for event in events]
+    assert 3 == stat.discarded
+
+
+def test_flush_closes_the_window_and_continues_the_interval(make_stat: MakeStat, clock: Any, events: list[Any]) -> None:
+    """A flushed window ends now, or at its boundary if that is over; max_samples applies to the interval."""
+    stat = make_stat("x", None, 60.0, 3)
+    stat.add(1)
+    clock.advance(10)
+    stat.flush()
+    stat.flush()  # of nothing
+    clock.advance(10)
+    for sample in (2, 3, 4):  # three samples with the flushed one
+        stat.add(sample)
+    clock.advance(45)
+    stat.add(5)
+    clock.advance(100)
+    stat.flush()
+    assert [(0, 10), (10, 20), (60, 120)] == times(events)
+    assert ([1, 2, 1], 1) == (counts(events), stat.discarded)
+
+
+def test_flush_of_everything_is_oldest_first(
+    make_stat: MakeStat, monitel: ModuleType, clock: Any, events: list[Any]
+) -> None:
+    """monitel.flush() closes the open window of every live Stat once; a Stat without samples logs nothing."""
+    stats = [make_stat(name) for name in "caeb"]
+    for stat in (stats[3], stats[1], stats[0]):
+        stat.add(1)
+    monitel.flush()
+    monitel.flush()
+    assert ["c", "a", "b"] == [event.window.name for event in events]
+
+
+def test_released_stat_logs_its_open_window(make_stat: MakeStat, clock: Any, events: list[Any]) -> None:
+    """Immediately, or when its reference cycle is collected; nothing if it has no samples."""
+    stat = make_stat("scope")
+    stat.add(1)
+    clock.advance(10)
+    del stat
+    assert [(0, 10)] == times(events)
+    stat = make_stat("full", None, 60.0, 1)
+    stat.add(1)
+    stat.add(2)
+    del stat
+    cycle = [make_stat("cycle")]
+    cycle[0].add(1)
+    cycle.append(cycle)
+    del cycle
+    gc.collect()
+    assert ["scope", "full", "cycle"] == [event.window.name for event in events]
+
+
+def test_registered_stat_is_kept(monitel: ModuleType, events: list[Any]) -> None:
+    """monitel.stat() returns the Stat of a name and attributes, with torch's aggregations and windows of 60 s."""
+    monitel.stat("x").add(1)
+    gc.collect()
+    stat = monitel.stat("x")
+    assert ([], 1, 60.0) == (events, stat.count, stat.window_size.total_seconds())
+    assert ["VALUE", "MEAN", "COUNT", "SUM", "MAX", "MIN"] == [each.name for each in stat.definition.aggregations]
+    others = [monitel.stat("x", attributes={"a": value}) for value in (1, 1.0, True, "1")]
+    two = monitel.stat("x", attributes={"a": 1, "b": 2})
+    assert 6 == len({stat, *others, two})
+    assert two is monitel.stat("x", attributes={"b": 2, "a": 1})
+    stat = monitel.stat("y", unit="s", max_samples=5)
+    for other in ({"window_size": 1.0}, {"max_samples": 2}, {"unit": "ms"}, {"aggregations": []}, {"monotonic": True}):
+        arguments: dict[str, Any] = other
+        with pytest.raises(ValueError, match=rf"Stat 'y' was created with {next(iter(other))}=.*, not "):
+            monitel.stat("y", **arguments)
+    with pytest.raises(TypeError, match="must be"):
+        monitel.stat("z", window_size=60)
+    assert stat is monitel.stat("y", unit="s", max_samples=5)
+
+
+def test_window_carries_the_definition_of_its_stat(monitel: ModuleType, make_stat: MakeStat, events: list[Any]) -> None:
+    """Name, unit, attributes, description and monotonic, as given at the creation; wrong attributes raise."""
+    given = {"split": "val", "shard": 3}
+    stat = monitel.Stat("x", [], 60.0, unit="s", description="text", attributes=given, monotonic=True)
+    given["split"] = "changed"
+    stat.add(1)
+    stat.flush()
+    window = events[0].window
+    assert ("x", "s", {"split": "val", "shard": 3}) == (window.name, window.unit, dict(window.attributes))
+    assert ("text", True) == (window.definition.description, window.definition.monotonic)
+    with pytest.raises(TypeError, match="item assignment"):
+        window.attributes["split"] = "changed"
+    for wrong in ({"": 1}, {1: 1}, {"a": None}, {"a": 2**63}, {"a": "\ud800"}, [("a", 1)]):
+        with pytest.raises((TypeError, ValueError), match="attribute"):
+            make_stat(attributes=wrong)
+
+
+@pytest.mark.parametrize("spread", [0.001, 1.0, 4.0])
+def test_aggregations_are_those_of_the_samples(make_stat: MakeStat, events: list[Any], spread: float) -> None:
+    """Of 1,000 samples: exact aggregates; percentiles and standard deviation as they are documented."""
+    rng = random.Random(5)
+    samples = [rng.lognormvariate(0, spread) for _ in range(1000)]
+    stat = make_stat("x")
+    for sample in samples:
+        stat.add(sample)
+    stat.flush()
+    (event,) = events
+    window, ordered = event.window, sorted(samples)
+    plain = {"value": samples[-1], "mean": sum(samples) / 1000, "count": 1000.0, "sum": sum(samples)}
+    plain |= {"max": ordered[-1], "min": ordered[0]}
+    percentiles = {f"p{percent}": ordered[percent * 10 - 1] for percent in (50, 90, 95, 99)}
+    found = {key.removeprefix("x."): value for key, value in event.data.items()}
+    assert [*plain, *percentiles, "stddev"] == list(found)
+    assert plain == {name: found[name] for name in plain}
+    assert statistics.pstdev(samples) == pytest.approx(found["stddev"], rel=1e-9)
+    error = window.histogram.relative_error
+    assert error < {0.001: 1e-4, 1.0: 0.05, 4.0: 0.2}[spread]
+    for name, sample in percentiles.items():
+        assert sample == pytest.approx(found[name], rel=error * (1 + 1e-9))
+    assert found == window.values()
+    aggregates = (window.count, window.sum, window.min, window.max, window.last, window.mean)
+    assert (1000, plain["sum"], plain["min"], plain["max"], plain["value"], plain["mean"]) == aggregates
+    assert Histogram.of(samples) == Histogram(**vars_of(window.histogram))
+    assert (ordered[0], ordered[-1]) == (window.quantile(0), window.quantile(1)) == (stat.quantile(0), stat.quantile(1))
+
+
+def vars_of(histogram: Any) -> dict[str, Any]:
+    """Return the fields of a histogram of either twin."""
+    return {name: getattr(histogram, name) for name in Histogram.__match_args__}
+
+
+def test_distribution_is_collected_only_if_requested(
+    make_stat: MakeStat, monitel: ModuleType, events: list[Any]
+) -> None:
+    """Without HISTOGRAM or STDDEV the window has none, and the error names the aggregation to add."""
+    stat = make_stat("x", [monitel.MEAN])
+    stat.add(1)
+    stat.flush()
+    window = events[0].window
+    assert (None, None, {"mean": 1.0}) == (window.histogram, window.stddev, window.values())
+    for ask in (stat.quantile, window.quantile):
+        with pytest.raises(ValueError, match=r"'x' does not collect HISTOGRAM: add monitel\.HISTOGRAM to"):
+            ask(0.5)
+    with pytest.raises(ValueError, match=r"'x' does not collect STDDEV: add monitel\.STDDEV"):
+        window.value(monitel.STDDEV)
+
+
+def test_each_window_has_its_own_distribution(
+    make_stat: MakeStat, monitel: ModuleType, clock: Any, events: list[Any]
+) -> None:
+    """A window starts empty, with fine buckets; quantile() is of the last closed window, 0.0 before the first."""
+    stat = make_stat("x", [monitel.HISTOGRAM, monitel.STDDEV])
+    assert 0.0 == stat.quantile(0.5)
+    every = ([1e-9, -4.0, 1e9], [2.0], [0.0, 3.0])
+    for samples in every:
+        for sample in samples:
+            stat.add(sample)
+        clock.advance(60)
+    stat.flush()
+    histograms = [event.window.histogram for event in events]
+    assert [Histogram.of(samples) for samples in every] == [Histogram(**vars_of(each)) for each in histograms]
+    assert [0.0, 1.5] == [event.window.stddev for event in events[1:]]
+    assert histograms[0].scale + 1 < histograms[1].scale == 20
+    assert 3.0 == stat.quantile(1)
+    with pytest.raises(ValueError, match="q must be between 0 and 1"):
+        stat.quantile(50)
+
+
+def test_samples_that_are_not_finite_are_in_no_bucket(make_stat: MakeStat, events: list[Any]) -> None:
+    """They count in the window, whose mean and standard deviation are NaN; quantiles are of the others."""
+    stat = make_stat()
+    for sample in (1.0, math.nan, 3.0, math.inf):
+        stat.add(sample)
+    stat.flush()
+    window = events[0].window
+    assert (4, 2, 2, 4.0) == (window.count, window.histogram.count, window.histogram.nonfinite, window.histogram.sum)
+    assert (1.0, 3.0) == (window.quantile(0), window.quantile(1))
+    assert math.isnan(window.stddev)
+
+
+def test_standard_deviation_keeps_its_digits(make_stat: MakeStat, events: list[Any]) -> None:
+    """It is exact where the samples are large and differ little, which a sum of squares is not."""
+    stat = make_stat()
+    for sample in (1e9 + 4, 1e9 + 7, 1e9 + 13, 1e9 + 16):
+        stat.add(sample)
+    stat.flush()
+    assert math.sqrt(22.5) == pytest.approx(events[0].window.stddev, rel=1e-12)
+
+
+def test_window_has_the_steps_of_its_first_and_last_sample(
+    make_stat: MakeStat, monitel: ModuleType, clock: Any, events: list[Any]
+) -> None:
+    """Not those of the moment at which it is closed; None if no step was set."""
+    stat = make_stat()
+    stat.add(1)
+    monitel.set_step(3)
+    stat.flush()
+    for step in (3, 5, 4):  # after a checkpoint, steps go back
+        monitel.set_step(step)
+        stat.add(1)
+    monitel.set_step(9)
+    clock.advance(60)
+    monitel.close_expired_windows()
+    monitel.set_step(2**63 - 1)
+    stat.add(1)
+    clock.advance(60)
+    monitel.set_step(0)
+    stat.add(1)
+    expected = [(None, None), (3, 4), (2**63 - 1, 2**63 - 1)]
+    assert expected == [(event.window.first_step, event.window.last_step) for event in events]
+    assert expected[1:] == [(event.window.first_step, event.step) for event in events[1:]]
+
+
+def test_wall_clock_set_forward_moves_the_window(make_stat: MakeStat, clock: Any, events: list[Any]) -> None:
+    """The wall time of a boundary is that of the clock at the close, minus the monotonic time since the boundary."""
+    stat = make_stat()
+    stat.add(1)
+    clock.set_wall_clock(1000)
+    clock.advance(70)
+    stat.add(2)
+    assert [(1000, 1060)] == times(events)
+
+
+def test_times_of_a_stat_only_rise(make_stat: MakeStat, clock: Any, events: list[Any]) -> None:
+    """If the wall clock is set back, windows are short, do not overlap, and do not start before the Stat's creation."""
+    clock.advance(60)
+    stat = make_stat()
+    for _ in range(3):
+        clock.set_wall_clock(-1000)
+        stat.add(1)
+        clock.advance(10)
+        stat.flush()
+    clock.set_wall_clock(3000)
+    stat.add(1)
+    clock.advance(10)
+    stat.flush()
+    windows = [event.window for event in events]
+    assert [(60, 60), (60, 60), (60, 60), (60, 100)] == [(round(start), round(end)) for start, end in times(events)]
+    assert [True] * 4 == [window.start_ns < window.end_ns for window in windows]
+    assert [True] * 3 == [a.end_ns <= b.start_ns for a, b in pairwise(windows)]
+
+
+def test_boundary_within_an_add_gives_no_stray_window(make_stat: MakeStat, monitel: ModuleType) -> None:
+    """add() reads the clock once; torch reads it several times, and logs windows of one sample."""
+
+    class Running(monitel.testing.ManualClock):  # type: ignore[misc, name-defined]
+        def monotonic_ns(self) -> int:
+            self.advance(0.7)
+            return super().monotonic_ns()  # type: ignore[no-any-return]
+
+    with Running(), monitel.testing.capture_events() as events:
+        stat = make_stat("x", None, 10.0, 5)
+        for number in range(500):
+            stat.add(number)
+    assert 500 == sum(counts(events)) + stat.count + stat.discarded
+    assert {5} == {*counts(events)}
+
+
+def test_merged_window_has_the_samples_of_both(make_stat: MakeStat, clock: Any, events: list[Any]) -> None:
+    """Window.merge() gives the window of all samples, with a distribution only if both have one."""
+    stat = make_stat()
+    for samples in ([1.0, 4.0], [2.0, -3.0, 2.5], [1.0, 4.0, 2.0, -3.0, 2.5]):
+        for sample in samples:
+            stat.add(sample)
+        clock.advance(1)
+        stat.flush()
+    first, second, expected = (event.window for event in events)
+    merged = first.merge(second)
+    for name in ("count", "sum", "min", "max", "last", "mean", "discarded", "first_step", "last_step"):
+        assert getattr(expected, name) == getattr(merged, name)
+    assert (first.start_ns, second.end_ns) == (merged.start_ns, merged.end_ns)
+    assert vars_of(expected.histogram) == vars_of(merged.histogram)
+    assert expected.stddev == pytest.approx(merged.stddev, rel=1e-12)
+    assert 4.0 == first.merge(second, other_last=False).last
+    plain = make_stat("x", [])
+    plain.add(1.0)
+    plain.flush()
+    without = events[-1].window.merge(first)
+    assert (None, None, 3) == (without.histogram, without.stddev, without.count)
+
+
+def _seconds(stat: Any) -> tuple[float, ...]:
+    stat.flush()
+    return tuple(value for aggregation, value in stat.get().items() if aggregation.name in {"COUNT", "SUM"})
+
+
+def test_timer_adds_the_seconds_of_a_block(make_stat: MakeStat, clock: Any) -> None:
+    """Even if blocks nest, and even if the block raises."""
+    stat = make_stat()
+    with stat.time():
+        clock.advance(1.5)
+        with stat.time():
+            clock.advance(0.25)
+    assert (2.0, 2.0) == _seconds(stat)
+
+    def fail() -> None:
+        clock.advance(3)
+        raise KeyError
+
+    with pytest.raises(KeyError), stat.time():
+        fail()
+    assert (1.0, 3.0) == _seconds(stat)
+
+
+def test_timer_adds_the_seconds_of_each_call(make_stat: MakeStat, clock: Any) -> None:
+    """A decorated function keeps its name, and may be recursive; a coroutine is timed until it returns."""
+    stat = make_stat()
+
+    @stat.time()  # type: ignore[untyped-decorator]
+    def recursive(depth: int) -> int:
+        clock.advance(2)
+        return depth and recursive(depth - 1)
+
+    assert (0, "recursive") == (recursive(1), recursive.__name__)
+    assert (2.0, 6.0) == _seconds(stat)
+
+    @stat.time()  # type: ignore[untyped-decorator]
+    async def load(seconds: float, gate: asyncio.Event) -> float:
+        await gate.wait()
+        clock.advance(seconds)
+        return seconds
+
+    async def main() -> list[float]:
+        gate = asyncio.Event()
+        loads = [asyncio.create_task(load(seconds, gate)) for seconds in (1, 2)]
+        await asyncio.sleep(0)
+        gate.set()
+        return list(await asyncio.gather(*loads))
+
+    assert [1, 2] == asyncio.run(main())
+    assert (2.0, 1.0 + 3.0) == _seconds(stat)
