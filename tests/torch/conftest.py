@@ -1,0 +1,123 @@
+"""Skips all tests here where torch is missing; fixtures for training loops whose parts take known times."""
+
+from __future__ import annotations
+
+import gc
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import monitel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.torch.known_work import Cycles, Work
+
+    from monitel.testing import ManualClock
+
+_MISSING = [name for name in ("torch", "numpy", "monitel_otlp") if find_spec(name) is None]
+
+
+class _Skipped(pytest.Module):
+    """A file that cannot be imported, because it imports torch."""
+
+    def collect(self) -> list[Any]:  # type: ignore[override]
+        """Skip the file."""
+        pytest.skip(f"not installed: {', '.join(_MISSING)}", allow_module_level=True)
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: Any) -> pytest.Module | None:
+    """Skip each file, with the reason, where torch is missing."""
+    return _Skipped.from_parent(parent, path=module_path) if _MISSING else None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _torch_is_loaded() -> None:
+    """Load torch with its compiler, which changes the environment, and keep it out of garbage collections."""
+    for name in ("torch._dynamo", "torch._inductor.compile_fx", "torch.distributed.checkpoint"):
+        import_module(name)
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture
+def work(clock: ManualClock) -> Work:
+    """Provide work that takes known times of the clock."""
+    from tests.torch.known_work import Work  # late: it imports torch, which may be missing
+
+    return Work(clock)
+
+
+@pytest.fixture
+def cycles(clock: ManualClock) -> Callable[..., Cycles]:
+    """Provide a function that runs an action instrumented, and returns the stages of each cycle in seconds."""
+    from tests.torch.known_work import logged_cycles
+
+    from monitel.torch import instrument
+
+    def run(action: Callable[[], object], **options: object) -> Cycles:
+        assert clock.monotonic_ns() >= 0
+        everything: Any = {"window_size": 0.001, **options}
+        with monitel.testing.capture_events() as events, instrument(**everything):
+            action()
+        return logged_cycles(events)
+
+    return run
+
+
+@pytest.fixture
+def windows(clock: ManualClock) -> Iterator[Callable[..., Callable[[], dict[str, monitel.Window]]]]:
+    """Provide a function that instruments. Its result ends this, and returns the windows by name or stage."""
+    from monitel.torch import instrument
+
+    running = []
+
+    def start(**choices: Any) -> Callable[[], dict[str, monitel.Window]]:
+        running.append(instrument(window_size=float("inf"), **choices))
+
+        def end() -> dict[str, monitel.Window]:
+            with monitel.testing.capture_events() as events:
+                running[-1].uninstrument()
+            found = [event.window for event in events if event.window]
+            return {str(each.attributes.get("training.stage", each.name)): each for each in found}
+
+        return end
+
+    yield start
+    for each in running:
+        each.uninstrument()
+
+
+@pytest.fixture
+def totals() -> Callable[[], dict[str, float]]:
+    """Provide a function that returns the totals of the counters of work, by the rest of their names."""
+    prefix = "training."
+
+    def totals() -> dict[str, float]:
+        found = {each.counter.name: each.total for each in monitel.counters() if each.counter.name != "training.time"}
+        return {name.removeprefix(prefix): total for name, total in found.items() if name.startswith(prefix)}
+
+    return totals
+
+
+@pytest.fixture
+def instrumented() -> Iterator[None]:
+    """Instrument torch for the test."""
+    from monitel.torch import instrument
+
+    with instrument(window_size=float("inf")):
+        yield  # nothing: pytest keeps the value until all fixtures have ended
+
+
+@pytest.fixture
+def fresh_compiler() -> Iterator[None]:
+    """Begin and end without compiled code."""
+    import torch
+
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()

@@ -1,0 +1,133 @@
+"""Work of a training loop that takes known times of a manual clock, and the cycles that were logged for it."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    import monitel
+    from monitel.testing import ManualClock
+
+#: The stages of each cycle, in seconds. Stages that took no time are left out.
+Cycles = list[dict[str, float]]
+
+
+def logged_cycles(events: Iterable[monitel.Event], name: str = "training.stage.duration") -> Cycles:
+    """Return the stages of each cycle. Each cycle has a separate window, as its end is later than the previous one."""
+    cycles: Cycles = []
+    for stage in ("optimizer", "other", "data", "forward", "backward", "sync"):
+        windows = [event.window for event in events if event.window is not None and event.window.name == name]
+        samples = [each for each in windows if each.attributes["training.stage"] == stage]
+        assert all(each.count == 1 for each in samples)
+        cycles += [{} for _ in samples[len(cycles) :]]
+        for cycle, window in zip(cycles, samples, strict=False):
+            if window.sum:
+                cycle[stage] = window.sum
+    return cycles
+
+
+class _Takes(torch.autograd.Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(context: Any, x: Any, advance: Any, forward: float, backward: Any) -> Any:
+        context.work = advance, backward
+        context.save_for_backward(x)
+        advance(forward)
+        return x.clone()
+
+    @staticmethod
+    def backward(context: Any, gradient: Any) -> Any:
+        advance, backward = context.work
+        assert 1 == len(context.saved_tensors)  # a checkpoint computes it again
+        if callable(backward):
+            backward()
+        else:
+            advance(backward)
+        return gradient, None, None, None
+
+
+class Optimizer(torch.optim.Optimizer):  # type: ignore[misc]
+    """Takes 8 s after its closure.
+
+    Attributes:
+        error: Raised after that time, unless it is None.
+    """
+
+    def __init__(self, work: Work, parameters: Any) -> None:
+        super().__init__(parameters, {})
+        self.work = work
+        self.error: BaseException | None = None
+
+    def step(self, closure: Any = None) -> Any:
+        """Call the closure."""
+        result = None if closure is None else closure()
+        self.work.takes(8)
+        if self.error is not None:
+            raise self.error
+        return result
+
+
+class Work:
+    """The parts of a training step: 1 s for a batch, 2 s forward, 4 s backward, 8 s for the optimizer."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.takes: Callable[[float], object] = clock.advance
+        self.parameter = torch.nn.Parameter(torch.ones(1))
+
+    def optimizer(self) -> Optimizer:
+        """Return an optimizer of the parameter."""
+        return Optimizer(self, [self.parameter])
+
+    def loader(self, batches: int = 1000, seconds: float = 1, **options: Any) -> Any:
+        """Return a DataLoader whose batches take some time."""
+        return torch.utils.data.DataLoader(_Items(self.takes, batches, seconds), batch_size=None, **options)
+
+    def forward(self, x: Any = None, seconds: float = 2, backward: float | Callable[[], object] = 4) -> Any:
+        """Return a loss, whose backward takes some time, or calls a function."""
+        return _Takes.apply(self.parameter if x is None else x, self.takes, seconds, backward).sum()
+
+    def batches(self, number: int, seconds: float = 1) -> Iterator[int]:
+        """Yield batches that take some time."""
+        for index in range(number):
+            self.takes(seconds)
+            yield index
+
+    def evaluate(self, batches: Iterable[Any], number: int = 1000, seconds: float = 100) -> None:
+        """Evaluate some batches, each of which takes some time."""
+        for _, _batch in zip(range(number), batches, strict=False):
+            self.takes(seconds)
+
+
+#: A step: batch, forward, backward, optimizer, and 32 s of other work.
+STEP: dict[str, float] = {"optimizer": 8, "other": 32, "data": 1, "forward": 2, "backward": 4}
+
+
+def step(work: Work, optimizer: Any) -> None:
+    """Make the part of a step that follows its batch: forward, backward, optimizer, other work."""
+    work.forward().backward()
+    optimizer.step()
+    work.takes(32)
+
+
+def train(work: Work, steps: int) -> None:
+    """Train with a new optimizer and a DataLoader."""
+    optimizer = work.optimizer()
+    for _ in work.loader(steps):
+        step(work, optimizer)
+
+
+class _Items(torch.utils.data.Dataset[Any]):  # type: ignore[misc]
+    def __init__(self, takes: Callable[[float], object], number: int, seconds: float) -> None:
+        self._number = number
+        self._take = partial(takes, seconds)
+
+    def __len__(self) -> int:
+        return self._number
+
+    def __getitem__(self, index: int) -> int:
+        self._take()
+        return index

@@ -1,0 +1,449 @@
+"""One call, ``monitel.torch.instrument()``, measures a job; it changes no result, and ``uninstrument()`` undoes it."""
+
+from __future__ import annotations
+
+import gc
+import io
+import logging
+import subprocess
+import sys
+import threading
+import warnings
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from tests.torch.known_work import STEP, train
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, TensorDataset
+
+import monitel
+import monitel.torch
+from monitel.testing import ManualClock, capture_events
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.torch.known_work import Work
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of the compiler
+ALL = [
+    *("stages", "steps", "loading", "waits", "stuck_after", "monitor", "compilation", "failures", "checkpoints"),
+    *("process_groups", "tensors", "compiled_adds"),
+]
+
+
+def sgd() -> Any:
+    """Make an optimizer of one parameter that has a gradient."""
+    parameter = torch.nn.Parameter(torch.ones(1))
+    parameter.grad = torch.ones(1)
+    return torch.optim.SGD([parameter], lr=0.1)
+
+
+def activity() -> str:
+    """Return the activity of this process now."""
+    book = monitel.ledger()
+    assert book is not None
+    assert book.elapsed_ns == sum(book.activities.values())
+    return book.current
+
+
+def test_steps_stages_and_work_are_measured(work: Work) -> None:
+    """With exact durations, counts, step numbers, and the rate of samples."""
+    with capture_events() as events, monitel.torch.instrument(window_size=float("inf"), samples_per_step=8) as running:
+        assert ALL == [*running.sources]
+        assert {} == running.missing
+        train(work, 4)
+    assert 4 == monitel.get_step()
+    found = {each.counter.name: (each.total, each.counter.unit) for each in monitel.counters()}
+    assert (4, 0, 32) == tuple(found[f"training.{name}"][0] for name in ("steps", "steps.skipped", "samples"))
+    windows = {
+        str(each.window.attributes.get("training.stage", each.name)): each.window for each in events if each.window
+    }
+    assert {stage: (3, 3 * seconds) for stage, seconds in STEP.items()} == {
+        stage: (windows[stage].count, windows[stage].sum) for stage in STEP
+    }
+    (step,) = (each.window for each in events if each.window and each.window.name == "training.step.duration")
+    assert (3, 141.0, 47.0, 47.0, "s") == (step.count, step.sum, step.min, step.max, step.unit)
+    assert (2, 4) == (step.first_step, step.last_step)
+    rates = [each.data for each in events if isinstance(each, monitel.LoggedNumbers)]
+    assert [{"training.samples.rate": 3 * 8 / 141}] == rates
+
+
+class Observed:
+    """An object whose pickling, and an item whose loading, notes the activity of the process."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    def __reduce__(self) -> Any:
+        self.found.append(activity())
+        return (int, ())
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, _index: int) -> int:
+        self.found.append(activity())
+        return 0
+
+
+@pytest.mark.usefixtures("fresh_compiler", "instrumented")
+def test_time_is_divided_into_activities(tmp_path: Path) -> None:
+    """Startup, setting up process groups, compiling, waiting for data, saving, and steps."""
+    seen = Observed()
+
+    def rendezvous(*_args: Any, **_kwargs: Any) -> Iterator[Any]:
+        seen.found.append(activity())
+        yield torch.distributed.HashStore(), 0, 1
+
+    def backend(graph: Any, _inputs: Any) -> Any:
+        seen.found.append(activity())
+        return graph.forward
+
+    seen.found.append(activity())
+    torch.distributed.register_rendezvous_handler("observed", rendezvous)
+    torch.distributed.init_process_group("gloo", init_method="observed://")
+    torch.distributed.destroy_process_group()
+    del torch.distributed.rendezvous.__globals__["_rendezvous_handlers"]["observed"]
+    torch.compile(lambda x: x + 1, backend=backend)(torch.ones(1))
+    list(DataLoader(seen))
+    seen.found.append(activity())
+    sgd().step()
+    seen.found.append(activity())
+    torch.save(seen, tmp_path / "x.pt")
+    with monitel.activity("evaluation"):
+        list(DataLoader(seen))
+    seen.found.append(activity())
+    before, after = ["startup", "init", "compile", "data", "startup"], ["step", "checkpoint.save", "evaluation", "step"]
+    assert [*before, *after] == seen.found
+
+
+@pytest.mark.usefixtures("instrumented")
+def test_waits_of_torch_are_counted() -> None:
+    """Torch counts them; after ``uninstrument()`` the readings stay."""
+    key = "pytorch.wait_counter.test_instrument"
+    for _ in range(3):
+        with torch.monitor._WaitCounter(key).guard():
+            assert 1 == monitel.wait_counters()[key].active
+    reading = monitel.wait_counters()[key]
+    assert (3, 0) == (reading.count, reading.active)
+    assert 0 <= reading.max <= reading.total < 60
+
+
+def test_stuck_wait_is_reported_once(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After ``stuck_after`` seconds, with key, rank, step and stacks."""
+    monkeypatch.setenv("RANK", "3")
+    monitel.set_step(12)
+    with capture_events() as events, monitel.torch.instrument(stuck_after=300.0):
+        for _ in range(2):
+            with monitel.WaitCounter("barrier").guard():
+                for _ in range(8):
+                    monitel.flush()
+                    clock.advance(60)
+            monitel.flush()
+    stuck = [event for event in events if event.name == "wait.stuck"]
+    assert [monitel.Severity.WARN] * 2 == [event.severity for event in stuck]
+    data = dict(stuck[0].data)
+    assert " in test_stuck_wait_is_reported_once\n" in str(data.pop("code.stacktrace"))
+    assert {
+        "message": "stuck in barrier for 300 s",
+        "wait.key": "barrier",
+        "wait.duration": 300.0,
+        "training.rank": 3,
+        "training.step": 12,
+    } == data
+
+
+@pytest.mark.usefixtures("fresh_compiler", "instrumented")
+def test_compilations_are_events_with_the_reason_of_a_recompilation(events: list[monitel.Event]) -> None:
+    """Each has the step at which it happened. Recompilations are counted, with their seconds."""
+
+    def double(x: Any) -> Any:
+        return x * 2
+
+    compiled = torch.compile(double, backend="eager", dynamic=False)
+    for step, size in ((100, 2), (150, 3), (200, 3)):
+        monitel.set_step(step)
+        compiled(torch.ones(size))
+    monitel.flush()
+    found = {event.name: event for event in events if event.name in {"torch.compile", "torch.recompile"}}
+    started = [event for event in events if event.name == "torch.compile.started"]
+    first, again = found["torch.compile"], found["torch.recompile"]
+    assert [100, 150] == [event.step for event in started] == [first.step, again.step]
+    assert [event.data["compile.id"] for event in started] == [first.data["compile.id"], again.data["compile.id"]]
+    assert (monitel.Severity.INFO, monitel.Severity.WARN) == (first.severity, again.severity)
+    assert ["double"] * 2 == [event.data["compile.function"] for event in (first, again)]
+    assert "expected 2, actual 3" in str(again.data["compile.reason"])
+    totals = {each.counter.name: each.total for each in monitel.counters()}
+    assert 1 == totals["training.recompilations"]
+    assert pytest.approx(again.data["compile.duration"]) == totals["training.recompilation.time"]
+
+
+def test_failures_are_events(monkeypatch: pytest.MonkeyPatch, events: list[monitel.Event]) -> None:
+    """Uncaught exceptions of the process and of threads, out of memory, and failed collectives."""
+    monkeypatch.setenv("RANK", "1")
+    monitel.set_step(41)
+    reached: list[BaseException] = []
+    monkeypatch.setattr(sys, "excepthook", lambda _kind, error, _trace: reached.append(error))
+    monkeypatch.setattr(threading, "excepthook", lambda arguments: reached.append(arguments.exc_value))
+
+    def uncaught(action: Callable[[], object]) -> None:
+        try:
+            action()
+        except Exception as error:
+            sys.excepthook(type(error), error, error.__traceback__)
+
+    with monitel.torch.instrument():
+        uncaught(lambda: 1 // 0)
+        uncaught(lambda: torch.empty(2**60, dtype=torch.uint8))
+        thread = threading.Thread(target=lambda: {}[1])
+        thread.start()
+        thread.join()
+        torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+        with pytest.raises(RuntimeError):
+            torch.distributed.all_gather([torch.ones(3)], torch.ones(2))
+    torch.distributed.destroy_process_group()
+    found = [event for event in events if event.window is None]
+    severities = [monitel.Severity.FATAL, monitel.Severity.FATAL, monitel.Severity.ERROR, monitel.Severity.ERROR]
+    assert severities == [event.severity for event in found]
+    assert ["exception", "out_of_memory", "exception", "collective.failed"] == [event.name for event in found]
+    assert [(41, 1)] * 3 + [(41, 0)] == [(event.step, event.data["training.rank"]) for event in found]
+    data = dict(found[0].data)
+    assert "in uncaught\n" in str(data.pop("exception.stacktrace"))
+    assert {
+        "exception.type": "ZeroDivisionError",
+        "exception.message": "integer division or modulo by zero",
+        "training.rank": 1,
+        "training.step": 41,
+    } == data
+    assert ("all_gather", "gloo") == tuple(found[3].data[f"collective.{key}"] for key in ("func_name", "backend"))
+    assert [ZeroDivisionError, RuntimeError, KeyError] == [type(error) for error in reached]
+    reached.clear()
+
+
+@pytest.mark.usefixtures("instrumented")
+def test_checkpoints_and_events_of_torch_monitor_arrive(events: list[monitel.Event], tmp_path: Path) -> None:
+    """A checkpoint has its path and size; an event of torch is in the next flush."""
+    from datetime import datetime
+
+    moment = datetime(2026, 1, 2, 3, 4, 5, 678901)  # noqa: DTZ001  torch's events are naive
+    monitel.set_step(1200)
+    torch.save({"weight": torch.ones(3)}, tmp_path / "last.pt")
+    torch.monitor.log_event(torch.monitor.Event("epoch", moment, {"n": 1, "loss": 0.5}))
+    monitel.flush()
+    saved, epoch = events
+    assert ("checkpoint.saved", 1200) == (saved.name, saved.step)
+    path = tmp_path / "last.pt"
+    assert (str(path), path.stat().st_size) == (saved.data["checkpoint.path"], saved.data["checkpoint.size"])
+    assert monitel.Event("epoch", moment, {"n": 1, "loss": 0.5}) == epoch
+
+
+def snapshot() -> dict[str, Any]:
+    """Return all attributes of the modules, classes and module-level objects of torch, and Python's hooks, by name."""
+    found: dict[str, Any] = {
+        "sys.excepthook": sys.excepthook,
+        "threading.excepthook": threading.excepthook,
+        "sys.meta_path": tuple(map(id, sys.meta_path)),
+        "gc.callbacks": tuple(map(id, gc.callbacks)),
+        "threads": tuple(sorted(each.name for each in threading.enumerate())),
+        "wait_tensor": torch.ops._c10d_functional.wait_tensor.default._op,
+    }
+    for name, logger in logging.root.manager.loggerDict.items():
+        found[f"logger {name}"] = tuple(map(id, getattr(logger, "handlers", ())))
+    warnings.simplefilter("ignore")  # until the end of the test: some objects of torch warn when they are read
+    for name, module in [*sys.modules.items()]:
+        if name.split(".")[0] == "torch" and type(module) is ModuleType:
+            for key, value in [*vars(module).items()]:
+                found[f"{name}.{key}"] = value
+                if isinstance(value, (dict, list, set)):
+                    found[f"{name}.{key}: length"] = len(value)
+                elif (value if isinstance(value, type) else type(value)).__module__.startswith("torch"):
+                    for attribute, each in [*getattr(value, "__dict__", {}).items()]:
+                        found[f"{name}.{key}.{attribute}"] = each
+                        if isinstance(each, (dict, list, set)):
+                            found[f"{name}.{key}.{attribute}: length"] = len(each)
+    return found
+
+
+def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """Return the names of what is another object; the numbers that torch gives to its hooks rise."""
+
+    def same(one: Any, other: Any) -> bool:
+        return one is other or (isinstance(one, (int, float, str, tuple)) and one == other)
+
+    return [name for name, value in before.items() if "next_id" not in name and not same(value, after.get(name))]
+
+
+def test_uninstrument_restores_torch_and_python() -> None:
+    """No attribute of any module, class or module-level object of torch is another one. It is idempotent."""
+    with monitel.torch.instrument():
+        sgd().step()
+    before = snapshot()
+    running = monitel.torch.instrument()
+    during = changed(before, snapshot())
+    running.uninstrument()
+    running.uninstrument()
+    assert [] == changed(before, snapshot())
+    assert () == running.sources
+    assert {
+        *("sys.excepthook", "threading.excepthook", "threads", "wait_tensor", "torch.save", "torch.load"),
+        *("torch.autograd.variable.Variable._execution_engine", "torch.utils.data.dataloader.DataLoader.__iter__"),
+        *("torch.amp.grad_scaler.GradScaler.step", "torch._C._distributed_c10d.Work.wait"),
+        *("torch.distributed.checkpoint.save", "torch.distributed.device_mesh.init_device_mesh"),
+        *("torch.optim.optimizer._global_optimizer_post_hooks: length",),
+    } <= {*during}
+
+
+def trained() -> tuple[list[Any], Any]:
+    """Train with everything that instrument() hooks; return gradients, parameters and losses, and a random number."""
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    data = TensorDataset(torch.randn(24, 4))
+    found: list[Any] = []
+    for number, (batch,) in enumerate(DataLoader(data, batch_size=4, shuffle=True)):
+        loss = checkpoint(model, batch, use_reentrant=False).square().mean() * (float("inf") if number == 2 else 1)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        found += [loss.tolist(), *(each.grad.tolist() for each in model.parameters())]
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        if number == 3:
+            buffer = io.BytesIO()
+            torch.save(model.state_dict(), buffer)
+            buffer.seek(0)
+            model.load_state_dict(torch.load(buffer))
+        found += [each.tolist() for each in model.parameters()]
+    return [repr(each) for each in found], torch.rand(1).item()
+
+
+@pytest.mark.usefixtures("clock")
+def test_gradients_and_results_are_identical() -> None:
+    """To the last bit, with dropout, shuffled batches, gradient scaling and recomputed activations."""
+    expected = trained()
+    with monitel.torch.instrument(samples_per_step=4, flops_per_step=1e9, peak_flops=1e12):
+        assert expected == trained()
+    assert expected == trained()
+    assert (5, 1) == tuple(monitel.counter(f"training.steps{rest}").total for rest in ("", ".skipped"))
+
+
+def test_second_call_does_not_measure_twice() -> None:
+    """With the same options it returns the running instrumentation; with others it ends that one."""
+    first = monitel.torch.instrument()
+    assert first is monitel.torch.instrument()
+    second = monitel.torch.instrument(loading=False)
+    assert ((), [name for name in ALL if name != "loading"]) == (first.sources, [*second.sources])
+    first.uninstrument()
+    sgd().step()
+    second.uninstrument()
+    sgd().step()
+    assert (1, 1) == (monitel.get_step(), monitel.counter("training.steps").total)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_each_source_can_be_switched_off(name: str) -> None:
+    """The other sources run."""
+    switches: dict[str, Any] = {name: None if name == "stuck_after" else False}
+    with monitel.torch.instrument(**switches) as running:
+        assert [each for each in ALL if each != name] == [*running.sources]
+
+
+@pytest.mark.parametrize(
+    ("lacks", "missing"),
+    [
+        ("torch.utils.data.dataloader._BaseDataLoaderIter", ["stages", "loading"]),
+        ("torch._C._distributed_c10d._get_handler", ["waits"]),
+        ("torch.distributed.c10d_logger._WaitCounter", ["process_groups"]),
+    ],
+)
+def test_torch_that_lacks_a_hook_is_reported(
+    lacks: str, missing: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its sources stay off and have left nothing, the others run, and one warning names each."""
+    with monitel.torch.instrument():
+        pass
+    before = snapshot()
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "monitel.torch"):
+        patch.delattr(lacks)
+        for _ in range(2):
+            with monitel.torch.instrument(window_size=30.0) as running:
+                assert missing == [*running.missing]
+                assert all(lacks.rpartition(".")[2] in text for text in running.missing.values())
+                assert [name for name in ALL if name not in missing] == [*running.sources]
+    assert [] == changed(before, snapshot())
+    assert missing == [record.getMessage().partition("=")[0].partition("(")[2] for record in caplog.records]
+    caplog.clear()  # the records have exceptions, whose frames have Stats
+
+
+@pytest.mark.usefixtures("unraisable")
+def test_event_handler_that_raises_does_not_reach_torch(clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
+    """Not the optimizer, the loader, a checkpoint, nor the end. Each window is logged, and torch is restored."""
+    received: list[str] = []
+
+    def fail(event: monitel.Event) -> None:
+        received.append(event.window.name if event.window else event.name)
+        raise OSError("no route")
+
+    with monitel.torch.instrument():
+        pass
+    before = snapshot()
+    handle = monitel.register_event_handler(fail)
+    running = monitel.torch.instrument()
+    weight = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    for _batch in DataLoader(range(3)):
+        weight.sum().backward()
+        clock.advance(61)
+        optimizer.step()
+        torch.save(5, io.BytesIO())
+    assert {"training.step.duration", "training.stage.duration"} == {*received}
+    received.clear()
+    running.uninstrument()
+    monitel.unregister_event_handler(handle)
+    assert ["training.stage.duration"] * 5 + ["training.step.duration"] == sorted(received)
+    assert [] == changed(before, snapshot())
+    caplog.clear()
+
+
+PYTHON = """\
+import sys
+import monitel
+print("torch" in sys.modules)
+import monitel.torch, monitel.testing
+running = monitel.torch.instrument(window_size=float("inf"))
+print("torch._dynamo" in sys.modules)
+import torch
+stat = monitel.Stat("loss", [monitel.SUM], float("inf"))
+
+def step(x):
+    stat.add(x.sum())
+    return x * 2
+
+with monitel.testing.capture_events() as events:
+    for number in range(3):
+        torch.compile(step, backend="eager", fullgraph=True)(torch.full((2,), 1.0 + number))
+    monitel.flush()
+    running.uninstrument()
+print(stat.get(), [event.name for event in events if not event.window])
+print([each for each in sys.meta_path if "monitel" in type(each).__module__])
+monitel.register_event_handler(lambda event: print(event.severity.name, event.name, event.data["exception.message"]))
+monitel.torch.instrument()
+raise ValueError("no such shard")
+"""
+
+
+def test_compiler_is_observed_as_soon_as_it_is_loaded() -> None:
+    """``instrument()`` does not load it. The import hook is removed; a process that fails logs that before its end."""
+    ended = subprocess.run([sys.executable, "-c", PYTHON], capture_output=True, text=True, timeout=120, check=False)
+    assert 1 == ended.returncode
+    assert [
+        *("False", "False", "{<Aggregation.SUM: 4>: 12.0} ['torch.compile.started', 'torch.compile']", "[]"),
+        "FATAL exception no such shard",
+    ] == ended.stdout.splitlines(), ended.stderr
+    assert ended.stderr.endswith("ValueError: no such shard\n")
