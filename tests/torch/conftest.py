@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import warnings
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -38,8 +39,10 @@ def pytest_pycollect_makemodule(module_path: Path, parent: Any) -> pytest.Module
 @pytest.fixture(scope="session", autouse=True)
 def _torch_is_loaded() -> None:
     """Load torch with its compiler, which changes the environment, and keep it out of garbage collections."""
-    for name in ("torch._dynamo", "torch._inductor.compile_fx", "torch.distributed.checkpoint"):
-        import_module(name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's, about itself
+        for name in ("torch._dynamo", "torch._inductor.compile_fx", "torch.distributed.checkpoint"):
+            import_module(name)
     gc.collect()
     gc.freeze()
 
