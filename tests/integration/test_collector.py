@@ -8,7 +8,6 @@ import time
 import urllib.request
 from typing import TYPE_CHECKING
 
-import pytest
 from tests.integration.training import check, check_events, train, training
 
 from monitel_otlp.spool.discovery import find_spools
@@ -18,11 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    import pytest
     from tests.integration.conftest import Collector, Loki, Prometheus, Stack
 
     Python = Callable[..., subprocess.CompletedProcess[str]]
-
-pytestmark = pytest.mark.integration
 
 
 def to(collector: Collector) -> dict[str, str]:

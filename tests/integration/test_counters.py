@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     Python = Callable[..., subprocess.CompletedProcess[str]]
 
-pytestmark = pytest.mark.integration
-
 # Everything is counted before the first export: the first sample of each series is its whole count.
 SCRIPT = """\
 import json, threading

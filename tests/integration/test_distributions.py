@@ -14,8 +14,6 @@ from tests.integration.conftest import Prometheus, free_port, prometheus_command
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.integration
-
 QS = (0.01, 0.25, 0.5, 0.9, 0.95, 0.99, 0.999)
 
 RUN = """\

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     Python = Callable[..., subprocess.CompletedProcess[str]]
 
-pytestmark = pytest.mark.integration
-
 NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c")
 SCRIPT = 'mount -t tmpfs -o size=32k tmpfs spool && { "$@"; status=$?; cp -r spool/. left; exit $status; }'
 

@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-import pytest
-
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable
     from pathlib import Path
 
+    import pytest
     from tests.integration.conftest import Loki, Stack
 
     Python = Callable[..., subprocess.CompletedProcess[str]]
-
-pytestmark = pytest.mark.integration
 
 REFUSED = """\
 import json, monitel, monitel_otlp

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     Python = Callable[..., subprocess.CompletedProcess[str]]
 
-pytestmark = pytest.mark.integration
-
 
 def fault(stack: Stack, service: str, kind: str) -> tuple[Callable[[], None], Callable[[], None]]:
     """Return the function that breaks a service, and the one that restores it."""
@@ -32,8 +30,9 @@ def fault(stack: Stack, service: str, kind: str) -> tuple[Callable[[], None], Ca
     }[kind]
 
 
-@pytest.mark.parametrize("kind", ["stop", "kill", "pause", "cut"])
-@pytest.mark.parametrize("service", ["otelcol", "prometheus", "loki"])
+@pytest.mark.parametrize(
+    ("service", "kind"), [("otelcol", "kill"), ("otelcol", "cut"), ("prometheus", "stop"), ("loki", "pause")]
+)
 def test_everything_is_stored_after_an_outage(
     stack: Stack, loki: Loki, service: str, kind: str, tmp_path: Path
 ) -> None:

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     Python = Callable[..., subprocess.CompletedProcess[str]]
 
-pytestmark = pytest.mark.integration
-
 RUN = """\
 import json, random, sys
 from datetime import datetime, timedelta, timezone

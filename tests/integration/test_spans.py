@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from tests.integration.spans import Ranks, Span
     from tests.support.receiver import Receiver
 
-pytestmark = pytest.mark.integration
-
 RANKS, STEPS = 4, 5
 
 JOB = """\

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from tests.integration.conftest import Stack
 
-pytestmark = pytest.mark.integration
-
 
 def documented(start: str) -> str:
     """Return the query of the guide that starts with these words."""

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     Python = Callable[..., subprocess.CompletedProcess[str]]
 
-pytestmark = pytest.mark.integration
-
 COLLECTOR = """\
 receivers:
   otlp:

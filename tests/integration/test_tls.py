@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from tests.integration.conftest import Prometheus
     from tests.support.receiver import Receiver
 
-pytestmark = pytest.mark.integration
-
 CERTIFICATES = {
     "OTEL_EXPORTER_OTLP_CERTIFICATE": "authority.pem",
     "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE": "client.pem",

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     Python = Callable[..., subprocess.CompletedProcess[str]]
 
-pytestmark = pytest.mark.integration
-
 # A process that has loaded its model for 50 minutes, and evaluates later on.
 SCRIPT = """\
 import json, threading

@@ -98,7 +98,7 @@ def windows(rank: int, times: dict[str, float], begin_ns: int) -> Iterator[monit
 
 def fill(store: Store, begin_ns: int) -> None:
     """Send the windows of all ranks."""
-    from tests.integration.rank_requests import RankRequests, send
+    from tests.integration.nightly.rank_requests import RankRequests, send
 
     times = stage_times()
 

@@ -15,16 +15,16 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from tests.integration import late_verdicts
-from tests.integration.late_measurements import Measured, measure
-from tests.integration.late_rows import WORLDS
+from tests.integration.nightly import late_verdicts
+from tests.integration.nightly.late_measurements import Measured, measure
+from tests.integration.nightly.late_rows import WORLDS
 
 from monitel_otlp.verdict import lateness
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from tests.integration.late_verdicts import Suspect
+    from tests.integration.nightly.late_verdicts import Suspect
 
 ATTEMPTS = 20
 METHODS: dict[str, Callable[[Measured], list[Suspect]]] = {

@@ -6,7 +6,6 @@ import re
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from tests.integration.conftest import eventually
 from tests.integration.stack.filling import store
 
@@ -14,8 +13,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.receiver import Receiver
-
-pytestmark = pytest.mark.integration
 
 # For each run the faults of its ranks, and what must fire. The one event of "rejected" is dropped at once: a counter
 # that is there from then on, and never rises.

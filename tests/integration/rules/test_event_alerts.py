@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from tests.integration.services import Program
 
-pytestmark = pytest.mark.integration
-
 JOB = """\
 import logging, sys, threading, monitel, monitel_otlp
 with monitel_otlp.configure(service_name="alerts", export_interval=0.2, spool_dir="spool", logging_level="INFO"):

@@ -7,7 +7,6 @@ import time
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from tests.integration.conftest import COMPOSE, eventually
 from tests.integration.rules.drawn_jobs import RECORDED, drawn, recorded
@@ -71,7 +70,6 @@ def test_recorded_series_are_those_of_random_jobs(promtool: str, tmp_path: Path)
     run(promtool, "test", "rules", file)
 
 
-@pytest.mark.integration
 def test_prometheus_records_the_series_of_random_jobs(backends: Path, tmp_path: Path) -> None:
     """Windows that are sent as OTLP become these series, with labels from attributes of the resource."""
     processes = [process for seed in range(20) for process in drawn(seed)]

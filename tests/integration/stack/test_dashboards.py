@@ -60,7 +60,6 @@ def prometheus(backends: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
             yield found
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize("name", BOARDS)
 @pytest.mark.parametrize("namespace", [".*", "vision"])
 def test_every_query_finds_something(name: str, namespace: str, prometheus: Store) -> None:
@@ -68,7 +67,6 @@ def test_every_query_finds_something(name: str, namespace: str, prometheus: Stor
     settle(board(name, prometheus, namespace), set())
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize("name", BOARDS)
 def test_queries_group_by_labels_that_series_have(name: str, prometheus: Store) -> None:
     """No query groups or matches by a label that none of its series has, and no legend shows one."""
@@ -82,7 +80,6 @@ def test_queries_group_by_labels_that_series_have(name: str, prometheus: Store) 
         assert all(any(label in series["metric"] for series in result.found) for label in shown), result
 
 
-@pytest.mark.integration
 def test_alerts_group_by_labels_that_series_have(prometheus: Store) -> None:
     """No rule groups or matches by a label that none of its series has; each that groups keeps the service."""
 
@@ -98,7 +95,6 @@ def test_alerts_group_by_labels_that_series_have(prometheus: Store) -> None:
                 assert {"service_namespace", "service_name", "training_run_id"} <= set(node["grouping"]), rule["name"]
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize("name", BOARDS)
 def test_services_of_one_name_are_never_added_up(name: str, prometheus: Store) -> None:
     """Each aggregation keeps the namespace; ``topk`` and ``bottomk`` keep whole series."""
@@ -109,7 +105,6 @@ def test_services_of_one_name_are_never_added_up(name: str, prometheus: Store) -
                 assert "service_namespace" in node["grouping"], expression
 
 
-@pytest.mark.integration
 def test_processes_are_counted_by_service(prometheus: Store) -> None:
     """With all namespaces, a service without one has a separate count."""
     opened = board("overview", prometheus)
@@ -122,7 +117,6 @@ def test_processes_are_counted_by_service(prometheus: Store) -> None:
     eventually(lambda: {"vision": "4", None: "1"} == counts(), "the processes of one service are not counted apart")
 
 
-@pytest.mark.integration
 def test_stopped_processes_are_listed(prometheus: Store) -> None:
     """The killed rank and the rank of the first attempt have stopped; the longest silence of the others is short."""
     opened = board("ranks", prometheus, "vision")
@@ -139,7 +133,6 @@ def test_stopped_processes_are_listed(prometheus: Store) -> None:
     assert all(0 <= float(silences[rank][-1][1]) < 5 for rank in "0123")
 
 
-@pytest.mark.integration
 def test_values_are_joined_with_their_steps(prometheus: Store) -> None:
     """In a panel by step, both queries return the same times and curves, and a value belongs to its step."""
     opened = board("overview", prometheus)
@@ -166,7 +159,6 @@ def test_values_are_joined_with_their_steps(prometheus: Store) -> None:
     eventually(joined, "steps and values do not fit")
 
 
-@pytest.mark.integration
 def test_all_samples_are_shown(prometheus: Store) -> None:
     """One rank of five takes three times as long: p99 is its steps, and the heat map, one series, has all of them."""
     opened = board("overview", prometheus, "vision")
@@ -191,7 +183,6 @@ def test_all_samples_are_shown(prometheus: Store) -> None:
     eventually(shown, "neither the slow rank's steps nor the others' are shown")
 
 
-@pytest.mark.integration
 def test_each_rank_run_and_metric_is_offered(prometheus: Store) -> None:
     """The variables offer what there is, and the demo's names are chosen."""
     opened = board("overview", prometheus)
@@ -229,7 +220,6 @@ def test_each_rank_run_and_metric_is_offered(prometheus: Store) -> None:
     assert means == {name: chosen[name] for name in means}
 
 
-@pytest.mark.integration
 def test_a_wrong_name_is_found(prometheus: Store) -> None:
     """A query for a metric that there is not is empty, and so these tests would fail."""
     opened = board("pipeline", prometheus)
@@ -254,7 +244,6 @@ def telling(command: Sequence[str], prometheus: Store, folder: Path) -> Iterator
         running.wait(DEADLINE)
 
 
-@pytest.mark.integration
 def test_the_demo_is_shown(backends: Path, tmp_path: Path) -> None:
     """A process without a launcher, a run, a rank and stages: all that is there is on the boards."""
     with store(backends, tmp_path) as prometheus:
@@ -267,7 +256,6 @@ def test_the_demo_is_shown(backends: Path, tmp_path: Path) -> None:
                 settle(board(name, prometheus), OF_FAULTS | OF_RESTARTS | OF_ENDS | OF_GPUS | of_stages)
 
 
-@pytest.mark.integration
 def test_a_simulation_is_shown(backends: Path, tmp_path: Path) -> None:
     """With histograms of its step times nothing is empty but what is so where all is well; its late rank is found."""
     with store(backends, tmp_path) as prometheus:

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from tests.integration.services import Program
 
-pytestmark = pytest.mark.integration
-
 BOARDS = [json.loads(file.read_text()) for file in sorted((COMPOSE / "grafana" / "dashboards").glob("*.json"))]
 (EVENTS,) = (each for each in BOARDS if each["uid"] == "monitel-events")
 CHOICES = {"service": "board", "namespace": "vision", "run": "run-7", "__auto": "10m"}

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from tests.integration.stack.filling import Store
 
-pytestmark = pytest.mark.integration
-
 RANKS, WINDOWS = 64, 6
 LATE = 17  # delivers after the run
 REPLAYED = (23, 2)  # rank and window, delivered after the run
@@ -119,7 +117,7 @@ class Run:
 
 def make_run(lead: int) -> Run:
     """Return a run, recorded by Stats, that begins after so many seconds."""
-    from tests.integration.rank_requests import RankRequests
+    from tests.integration.nightly.rank_requests import RankRequests
 
     rng = random.Random(7)
     name, begin_ns = f"run-{lead}", (int(time.time()) + lead) * SECOND_NS
@@ -162,7 +160,7 @@ def recorded(prometheus: Store, run: Run, name: str) -> dict[float, float]:
 def test_aggregates_over_ranks_are_exact(prometheus: Store) -> None:
     """Rules are exact for what has arrived; queries are exact for all, including what has arrived late."""
     pytest.importorskip("monitel_otlp")
-    from tests.integration.rank_requests import send
+    from tests.integration.nightly.rank_requests import send
 
     late = {(LATE, window) for window in range(WINDOWS)} | {REPLAYED}
     in_time = [(rank, window) for window in range(WINDOWS) for rank in range(RANKS) if (rank, window) not in late]

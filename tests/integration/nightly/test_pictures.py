@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     Colour = tuple[int, int, int]
     Python = Callable[..., subprocess.CompletedProcess[str]]
 
-pytestmark = pytest.mark.integration
-
 RUNS = {64: 7, 128: 10, 256: 16}  # width of the model, and the seconds in which each takes about as many steps
 TAGS = ["gradient.norm.mean", "loss.mean{split=train}", "loss{split=val}", "step.time.mean"]
 PICTURE = ROOT / "build" / "pictures" / "tensorboard.png"

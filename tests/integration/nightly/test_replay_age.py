@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     Python = Callable[..., subprocess.CompletedProcess[str]]
 
-pytestmark = pytest.mark.integration
-
 RUN = """\
 import sys, time
 

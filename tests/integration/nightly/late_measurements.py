@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from tests.integration.conftest import ROOT
-from tests.integration.late_rows import PAUSES, ROWS, Row
+from tests.integration.nightly.late_rows import PAUSES, ROWS, Row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -63,7 +63,7 @@ def measure(ranks: int, folder: Path, attempts: int = 4) -> list[Measured]:
     """Run one job, which measures all rows of a number of ranks, each at most so often until the machine is quiet."""
     folder.mkdir()
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks))
-    command = [*torchrun, "-m", "tests.integration.jobs.late_ranks_job", str(folder), str(attempts)]
+    command = [*torchrun, "-m", "tests.integration.nightly.jobs.late_ranks_job", str(folder), str(attempts)]
     variables = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "MONITEL_"))}
     done = subprocess.run(
         command,

@@ -12,10 +12,21 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from tests.integration.conftest import ROOT, eventually
+from tests.integration.nightly.four_runs import (
+    HOSTS,
+    RUNS,
+    TIMES,
+    WORK,
+    awaited,
+    cycles,
+    in_stage,
+    over,
+    suspects,
+    waits,
+)
+from tests.integration.nightly.known_stages import training
 from tests.integration.stack.boards import board
 from tests.integration.stack.filling import store
-from tests.integration.stack.four_runs import HOSTS, RUNS, TIMES, WORK, awaited, cycles, in_stage, over, suspects, waits
-from tests.integration.stack.known_stages import training
 
 from monitel_otlp.verdict import lateness
 
@@ -27,8 +38,6 @@ if TYPE_CHECKING:
     from tests.integration.stack.filling import Store
 
     Values = Mapping[Any, float]  # by labels
-
-pytestmark = pytest.mark.integration
 
 RUN, GROUP, HOST = "training_run_id", "training_group", "host_name"
 RANK, STAGE = "training_rank", "training_stage"

@@ -1,6 +1,6 @@
 """A job of several ranks that measures rows of ``late_rows.py``, one after the other, each with its own windows.
 
-    torchrun --nproc-per-node 4 -m tests.integration.jobs.late_ranks_job FOLDER ATTEMPTS
+    torchrun --nproc-per-node 4 -m tests.integration.nightly.jobs.late_ranks_job FOLDER ATTEMPTS
 
 Each rank writes the file ``FOLDER/<rank>.json``: for each row the means of monitel's windows, and the sections of each
 cycle by this script's clock. If the machine has made a rank late, the row is measured again, up to ATTEMPTS times: the
@@ -20,7 +20,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tests.integration.late_rows import PAUSES, ROWS, Row
+from tests.integration.nightly.late_rows import PAUSES, ROWS, Row
 from torch import distributed
 
 import monitel

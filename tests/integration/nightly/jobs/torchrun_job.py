@@ -7,7 +7,7 @@ import random
 from typing import TYPE_CHECKING
 
 import torch
-from tests.integration.jobs import truth
+from tests.integration.nightly.jobs import truth
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.loggers import CSVLogger
-from tests.integration.jobs import truth
+from tests.integration.nightly.jobs import truth
 from torch.utils.data import DataLoader, TensorDataset
 
 from monitel.integrations.lightning import MonitelCallback, MonitelLogger

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     Python = Callable[..., subprocess.CompletedProcess[str]]
 
-pytestmark = pytest.mark.integration
-
 RANKS, STATS, WINDOWS = 64, 50, 10
 STAGES = ("optimizer", "other", "data", "forward", "backward", "sync")
 NUMBERS, EVENTS = 4, 2  # of a rank in each window

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.integration.conftest import ROOT
-from tests.integration.terminal_picture import picture_of
+from tests.integration.nightly.terminal_picture import picture_of
+from tests.processes.console.tmux import needs_tmux, terminal
 from tests.support.checks import wait_until
 from tests.support.scripts import started, wait_until_ready, write_script
-from tests.processes.console.tmux import needs_tmux, terminal
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.processes.console.tmux import Terminal
 
 pytest.importorskip("textual", reason="the extra monitel-otlp[top] is not installed")
-pytestmark = [pytest.mark.integration, needs_tmux]
+pytestmark = needs_tmux
 
 PICTURES = ROOT / "build" / "pictures"
 WIDTH, HEIGHT = 160, 12

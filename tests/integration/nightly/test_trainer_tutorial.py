@@ -20,11 +20,7 @@ if TYPE_CHECKING:
 
     from tests.integration.conftest import Stack
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.frameworks,
-    pytest.mark.skipif(find_spec("transformers") is None, reason="pip install torch transformers accelerate"),
-]
+pytestmark = pytest.mark.skipif(find_spec("transformers") is None, reason="pip install torch transformers accelerate")
 
 PAGE = ROOT / "docs" / "tutorial" / "trainer-job.md"
 SCRIPT = ROOT / "docs" / "examples" / "train_transformers.py"

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.integration.conftest import DEADLINE, ROOT, eventually
-from tests.integration.late_measurements import Measured, measure, send
-from tests.integration.late_rows import ROWS, WORLDS, Row
+from tests.integration.nightly.late_measurements import Measured, measure, send
+from tests.integration.nightly.late_rows import ROWS, WORLDS, Row
 from tests.integration.stack.filling import Store, store
 
 from monitel_otlp.verdict import lateness
@@ -21,11 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.torch,
-    pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed"),
-]
+pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 
 HERE = [row for row in ROWS if row.ranks in {WORLDS[0], WORLDS[-1]}]  # tests/bench/pytorch/late_ranks.py: all rows
 EXAMPLE = ROOT / "docs" / "examples" / "train_ddp.py"

@@ -6,7 +6,7 @@ from collections import defaultdict
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from tests.integration.stack.known_stages import KnownRank
+from tests.integration.nightly.known_stages import KnownRank
 
 from monitel_otlp.verdict import lateness
 

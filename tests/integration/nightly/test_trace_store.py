@@ -3,7 +3,7 @@
 The store needs a separate environment: the folder ``.venv-traces`` in the clone, or the one in MONITEL_TRACE_STORE.
 
     python3 -m venv .venv-traces
-    .venv-traces/bin/python -m pip install -r tests/integration/trace_store.txt
+    .venv-traces/bin/python -m pip install -r tests/integration/nightly/trace_store.txt
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ from tests.integration.spans import ERROR, UNSET, Span, expected, ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-pytestmark = pytest.mark.integration
 
 STEPS = 4
 LIFE = 180  # seconds, at most

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from tests.integration.jobs import truth
+from tests.integration.nightly.jobs import truth
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
 from monitel.integrations.transformers import MonitelCallback

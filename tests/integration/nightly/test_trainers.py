@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from tests.integration.conftest import Stack
 
-pytestmark = [pytest.mark.integration, pytest.mark.frameworks]
 
 TORCHRUN = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m")
 
@@ -43,7 +42,7 @@ def run(stack: Stack, job: str, *launcher: str, folder: Path) -> dict[str, dict[
         "MONITEL_RUN_EVENTS": "1",
         "PYTHONPATH": str(ROOT),
     }
-    command = [sys.executable, "-m", *launcher, f"tests.integration.jobs.{job}"]
+    command = [sys.executable, "-m", *launcher, f"tests.integration.nightly.jobs.{job}"]
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=3 * DEADLINE, check=False
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.integration.conftest import ROOT
 from tests.integration.durations import sixty_times_faster
-from tests.integration.stack import known_times
+from tests.integration.nightly import known_times
 from tests.integration.stack.boards import board
 from tests.integration.stack.filling import filled, store
 
@@ -17,11 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tests.integration.nightly.known_times import Known
     from tests.integration.stack.boards import Board
     from tests.integration.stack.filling import Store
-    from tests.integration.stack.known_times import Known
-
-pytestmark = pytest.mark.integration
 
 TOLERANCE = 0.01  # of the run
 DOCS = sorted((ROOT / "docs").rglob("*.md"))

@@ -16,11 +16,7 @@ from tests.integration.services import DEADLINE
 if TYPE_CHECKING:
     from tests.integration.conftest import Prometheus, Stack
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.torch,
-    pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed"),
-]
+pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 
 PLAIN, WITH_TELEMETRY = (ROOT / "docs" / "examples" / name for name in ("torch_char_model.py", "train_torch.py"))
 STEPS, PASSAGES, CONTEXT = 120, 32, 64

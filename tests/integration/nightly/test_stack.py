@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     Stack = Callable[..., subprocess.CompletedProcess[str]]
 
-pytestmark = pytest.mark.integration
-
 PORTS = ("OTLP_HTTP_PORT", "OTLP_GRPC_PORT", "PROMETHEUS_PORT", "LOKI_PORT", "LOKI_GRPC_PORT")
 NAMES = ("prometheus", "loki", "otelcol")
 
