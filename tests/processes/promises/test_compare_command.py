@@ -1,0 +1,182 @@
+"""``monitel compare``: the numbers of real runs side by side, as text and as JSON, with its exit status."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.processes.promises.recorded_runs import END, HOLD, JOB, Commands, environment, held, truth
+from tests.support.checks import wait_until
+from tests.support.scripts import finish, started, write_script
+
+if TYPE_CHECKING:
+    from tests.support.receiver import Receiver
+    from tests.support.scripts import Run
+
+KILL = "os.kill(os.getpid(), 9)\n"
+
+
+@pytest.fixture(autouse=True)
+def run_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs have run events, as those of users."""
+    monkeypatch.setenv("MONITEL_RUN_EVENTS", "1")
+
+
+@pytest.fixture
+def commands(capsys: pytest.CaptureFixture[str]) -> Commands:
+    """Return the commands of this process."""
+    return Commands(capsys)
+
+
+def spools() -> list[Path]:
+    """Return the spools below the folder of the jobs."""
+    return sorted(each for each in Path("spool").iterdir() if each.name != "ledgers")
+
+
+def test_runs_have_the_numbers_of_their_jobs_after_the_delivery(
+    train: Run, commands: Commands, receiver: Receiver
+) -> None:
+    """Steps, rates, times, last values, totals, configuration and outcome stay when the telemetry is delivered."""
+    env = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url}
+    jobs = {"run-a": (20, 0.02, 0.5, {}), "run-b": (30, 0.04, 0.25, {"training.world_size": 2})}
+    measured = {
+        run: truth(train(JOB + END, 0, steps, seconds, rate, env=env | environment(run, attributes)).stdout)
+        for run, (steps, seconds, rate, attributes) in jobs.items()
+    }
+    assert [] == spools()
+    losses = [1 / (step + 1) for step in range(30)]
+    runs = commands.compared("run-a", "run-b", "--spool-dir", "spool")
+    for found, (run, (steps, seconds, rate, _)) in zip(runs, jobs.items(), strict=True):
+        assert (run, "completed", 1, steps, steps - 1) == tuple(
+            found[name] for name in ("run", "outcome", "attempts", "steps", "last_step")
+        )
+        times = found["activities"]
+        assert {name: measured[run][name] for name in ("startup", "data")} == pytest.approx(
+            {name: times[name] for name in ("startup", "data")}, abs=1e-6
+        )
+        assert steps * 0.75 * seconds < times["step"] <= measured[run]["step"]
+        assert steps / (times["step"] + times["data"]) == pytest.approx(found["steps_per_second"])
+        assert sum(times.values()) == pytest.approx(found["duration_seconds"])
+        assert times["step"] / sum(times.values()) == pytest.approx(found["goodput"])
+        assert losses[steps - 1] <= found["values"].pop("loss.mean") < 1
+        assert {
+            "loss.count": steps,
+            "loss.sum": pytest.approx(sum(losses[:steps])),
+            "training.samples": 8 * steps,
+            "eval.accuracy": 1 - rate,
+        } == found["values"]
+        assert {"rate": rate, "model.layers": "[2, 2]", "model.width": 64} == found["config"]
+    assert "2" == runs[1]["attributes"]["training.world_size"]
+
+
+def test_text_has_columns_differences_and_what_differs(train: Run, commands: Commands) -> None:
+    """Percentages are differences from the first run; settings and attributes that are the same are left out."""
+    train(JOB + END, 0, 20, 0.01, 0.5, env=environment("run-a", {"training.world_size": 1}))
+    train(JOB + END, 0, 25, 0.01, 0.25, env=environment("run-b", {"training.world_size": 2}))
+    lines = commands.run("compare", "run-a", "run-b", "--spool-dir", "spool").out.splitlines()
+    rows = {line.split("  ")[0]: line.split()[-3:] for line in lines if line}
+    assert ["run-a", "run-b"] == lines[0].split()
+    assert [["25", "(+25", "%)"], ["200", "(+25", "%)"], ["0.75", "(+50", "%)"]] == [
+        rows[name] for name in ("steps", "training.samples", "eval.accuracy{split=validation}")
+    ]
+    differing = lines[lines.index("configuration that differs") + 1 :]
+    assert [["rate", "0.5", "0.25"], [], ["attributes", "that", "differ"], ["training.world_size", "1", "2"]] == [
+        line.split() for line in differing[:4]
+    ]
+    assert "2 other settings of the configuration are the same" in lines
+
+
+def test_attempts_of_a_run_are_added_up(train: Run, commands: Commands, tmp_path: Path) -> None:
+    """Steps and totals are those of all attempts, a killed one included; last values are the latest of each name."""
+    script = write_script(tmp_path, JOB + HOLD).rename(tmp_path / "held.py")
+    with started(tmp_path, script, 0, 10, 0.02, 0.5, env=environment("run-a")) as process:
+        _, reached = held(process)
+        commands.wait_for_ledger(reached + 0.1)
+        process.send_signal(signal.SIGKILL)
+        finish(process)
+    killed = commands.run_of("run-a")
+    assert ("died", 10, 9, 0.5) == (
+        *(killed["outcome"], killed["steps"], killed["last_step"]),
+        killed["values"]["eval.accuracy"],
+    )
+    later = JOB.replace('monitel.log({"eval.accuracy"', 'monitel.log({"test.accuracy"') + END
+    for first in (5, 15):
+        train(later, first, 10, 0.02, 0.25, env=environment("run-a"))
+    run = commands.run_of("run-a")
+    assert ("completed", 3, 30, 24) == tuple(run[name] for name in ("outcome", "attempts", "steps", "last_step"))
+    assert (0.75, 0.25) == (run["values"]["test.accuracy"], run["config"]["rate"])
+    assert 20 * 8 <= run["values"]["training.samples"] <= 30 * 8
+    assert run["activities"]["down"] > 0
+
+
+def test_outcome_is_that_of_rank_zero_with_the_death_of_another_rank(
+    train: Run, commands: Commands, tmp_path: Path
+) -> None:
+    """A run that ends with an exception has failed."""
+    env = environment("run-a", {"training.world_size": 2}) | {"WORLD_SIZE": "2"}
+    script = write_script(tmp_path, JOB + HOLD + "raise ValueError\n").rename(tmp_path / "zero.py")
+    with started(tmp_path, script, 0, 5, 0.02, 0.5, env=env | {"RANK": "0"}) as process:
+        train(JOB + KILL, 0, 5, 0.02, 0.5, env=env | {"RANK": "1"}, returncode=-signal.SIGKILL)
+        assert 1 == finish(process, "\n").status
+    run = commands.run_of("run-a")
+    assert ("failed; rank 1 died", 5) == (run["outcome"], run["steps"])
+
+
+def test_run_is_named_by_its_id_a_folder_a_spool_a_black_box_or_a_process(
+    train: Run, commands: Commands, own_boxes: Path, tmp_path: Path
+) -> None:
+    """A job that runs is read without changing anything; a folder that was copied has all numbers."""
+    script = write_script(tmp_path, JOB + HOLD).rename(tmp_path / "held.py")
+    with started(tmp_path, script, 0, 5, 0.02, 0.5, env=environment("run-a")) as process:
+        held(process)
+        (box,) = own_boxes.iterdir()
+
+        def known() -> bool:
+            found = commands.compared(process.pid, box, "--spool-dir", "spool")
+            return all(("running", 4) == (each["outcome"], each["last_step"]) for each in found)
+
+        wait_until(known)
+        before = sorted(path.name for path in box.iterdir())
+        assert known()
+        assert before == sorted(path.name for path in box.iterdir())
+        finish(process, "\n")
+    Path("spool").rename("copied")
+    shutil.rmtree("copied/ledgers")
+    (spool,) = Path("copied").iterdir()
+    for each in commands.compared("copied", spool):
+        assert ("run-a", "completed", 4, 0.5, 40) == (
+            *(each["run"], each["outcome"], each["last_step"]),
+            *(each["values"]["eval.accuracy"], each["values"]["training.samples"]),
+        )
+    train(JOB, 0, 3, 0.01, 0.5, env=environment("run-b"))
+    errors = commands.run("compare", "run-b", "run-c", "--spool-dir", "spool", status=1).err
+    assert "there is no run, folder or process 'run-c'; the runs below 'spool' are\n  run-b\n" in errors
+
+
+def test_folder_with_several_runs_and_wrong_numbers_of_runs_are_refused(train: Run, commands: Commands) -> None:
+    """The message names the runs, without control characters; two to sixteen runs can be compared."""
+    for run in ("run-a", "run-%1b[2J"):
+        train(JOB + END, 0, 3, 0.01, 0.5, env=environment(run))
+    errors = commands.run("compare", "spool", "run-a", "--spool-dir", "spool", status=1).err
+    assert "monitel: 'spool' holds 2 runs; give one of them by its name:\n" in errors
+    assert {"  run-a", "  run-\\x1b[2J"} == {*errors.splitlines()[1:]}
+    assert "at least two runs to compare, got one" in commands.run("compare", "run-a", status=1).err
+    assert "at most 16 runs to compare, got 17" in commands.run("compare", *["run-a"] * 17, status=1).err
+
+
+def test_damaged_files_are_named_and_the_others_are_read(train: Run, commands: Commands) -> None:
+    """What a damaged file contains is not printed."""
+    for run in ("run-a", "run-b"):
+        train(JOB + END, 0, 5, 0.02, 0.5, env=environment(run))
+    for path in Path("spool/ledgers").glob("*/values.json"):
+        path.write_bytes(b'{"version": 1, "\x1b[2J": ')
+    next(spools()[0].glob("metrics-*")).write_bytes(os.urandom(5000))
+    printed = commands.run("compare", "run-a", "run-b", "--spool-dir", "spool")
+    assert 2 == printed.err.count("are not JSON")
+    rows = [line.split() for line in printed.out.splitlines()]
+    assert ["outcome", "completed", "completed"] in rows
+    assert all(each.isprintable() for each in (printed.out + printed.err).replace("\n", ""))

@@ -1,0 +1,172 @@
+"""``monitel ledger``: where the time of real runs went, over kills and restarts, as text and with its exit status."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.processes.promises.recorded_runs import END, HOLD, JOB, Commands, environment, held, moments, seconds, truth
+from tests.support.scripts import finish, started, write_script
+
+if TYPE_CHECKING:
+    from tests.support.scripts import Run
+
+RUN = environment("run-7")
+
+
+@pytest.fixture
+def commands(capsys: pytest.CaptureFixture[str]) -> Commands:
+    """Return the commands of this process."""
+    return Commands(capsys)
+
+
+def rows(text: str) -> dict[str, tuple[float, int]]:
+    """Return seconds and percent of each row of a table; less than one percent is zero."""
+    found = re.findall(r"^(\S+) +[^\w<]*?((?:<?[\d.]+ (?:ms|s|min) ?)+) +(<?\d+) %$", text, re.MULTILINE)
+    return {
+        name: (seconds(words), int(percent.replace("<1", "0"))) for name, words, percent in found if name != "total"
+    }
+
+
+def test_killed_run_continues_with_its_time_down_and_its_steps_lost(
+    train: Run, commands: Commands, tmp_path: Path
+) -> None:
+    """All attempts add up to the time from the first start to the last end; steps that are made again are ``lost``."""
+    began = time.time()
+    with started(
+        tmp_path, write_script(tmp_path, JOB + HOLD).rename("held.py"), 100, 10, 0.04, 0.5, env=RUN
+    ) as process:
+        printed, reached = held(process)
+        kept = commands.wait_for_ledger(reached + 0.1)
+        assert "state       running; its last heartbeat was" in commands.run("ledger", "--spool-dir", "spool").out
+        process.send_signal(signal.SIGKILL)
+        finish(process)
+    before = commands.run_of("run-7")
+    assert {"startup", "step", "data"} == before["activities"].keys()
+    steps = moments(printed)
+    assert steps[100] == pytest.approx(before["activities"]["startup"], abs=0.02)
+    ended = train(JOB + END, 105, 4, 0.04, 0.5, env=RUN)
+    whole = time.time() - began
+    run = commands.run_of("run-7")
+    own, activities = truth(ended.stdout), run["activities"]
+    assert ("completed", 2) == (run["outcome"], run["attempts"])
+    made_again = kept - steps[105]  # with the time that belongs to data
+    assert made_again - 5 * 0.04 - 1.2 < activities["lost"] < whole
+    assert activities["lost"] == pytest.approx(before["activities"]["step"] + own["step"] - activities["step"], abs=0.3)
+    assert 0 < activities["down"] < whole - run["activities"]["step"]
+    assert whole - 5 < run["duration_seconds"] < whole + 0.1
+    text = commands.run("ledger", "run-7", "--spool-dir", "spool").out
+    assert re.search(r"^run +run-7\nstarted +.*\nstate +ended at .* ago\nattempts +2, with .* down and .* lost\n", text)
+    table = rows(text)
+    assert 100 == sum(percent for _, percent in table.values())
+    assert {name: each for name, each in activities.items() if each >= 0.1} == pytest.approx(
+        {name: each for name, (each, _) in table.items() if activities[name] >= 0.1}, abs=0.06
+    )
+    goodput = re.search(r"^goodput +([\d.]+) %$", text, re.MULTILINE)
+    assert goodput is not None
+    assert 100 * activities["step"] / run["duration_seconds"] == pytest.approx(float(goodput[1]), abs=0.06)
+
+
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [("raise KeyError", 1), ("os.kill(os.getpid(), 15); time.sleep(60)", -signal.SIGTERM)],
+    ids=["exception", "SIGTERM"],
+)
+def test_end_is_stored_and_printed_however_the_process_ends(
+    run: Run, commands: Commands, tmp_path: Path, end: str, status: int
+) -> None:
+    """Rank zero prints its ledger last, on one line, with the shares that the command shows; ``shutdown`` is in it."""
+    ended = run(write_script(tmp_path, JOB + f"{end}\n"), 0, 5, 0.1, 0.5, env=RUN, returncode=status)
+    (line,) = [each for each in ended.stderr.splitlines() if each.startswith("monitel ledger: ")]
+    text = commands.run("ledger", "--spool-dir", "spool").out
+    assert "\nstate       ended at " in text
+    assert {"startup", "data", "step", "shutdown"} == commands.run_of("run-7")["activities"].keys()
+    shares = {name: int(percent) for name, percent in re.findall(r"[(,] ?(\S+) (\d+) %", line)}
+    assert 100 == sum(shares.values())
+    table = {name: percent for name, (_, percent) in rows(text).items()}
+    assert {name: table[name] for name in shares} == pytest.approx(shares, abs=5)  # the end took some time
+    assert re.search(r"\d+ % of the time went into ", text.splitlines()[-1])
+
+
+@pytest.mark.parametrize(
+    ("script", "env"),
+    [
+        ("monitel.set_step(1)\n", {"RANK": "1", "WORLD_SIZE": "2"}),
+        ("monitel.emit('event')\n", {}),
+        ("if not os.fork():\n    monitel.set_step(1)\n    sys.exit()\nos.wait()\n", {}),
+    ],
+    ids=["rank one", "no step and no activity", "forked child"],
+)
+def test_only_rank_zero_of_a_training_has_a_ledger(
+    train: Run, commands: Commands, script: str, env: dict[str, str]
+) -> None:
+    """Other processes store none and print none; without a ledger the command fails and says what would write one."""
+    ended = train("monitel_otlp.configure(spool_dir='spool')\n" + script, env=env)
+    assert "monitel ledger:" not in ended.stderr
+    errors = commands.run("ledger", "--spool-dir", "spool", status=1).err
+    assert "monitel: there is no ledger of a run below 'spool': rank zero of a job" in errors
+
+
+QUICK = "monitel_otlp.configure(spool_dir='spool')\nfor step in range(3):\n    monitel.set_step(step)\n"
+
+
+def test_only_processes_with_one_run_id_are_joined(train: Run, commands: Commands) -> None:
+    """Without an id each is a run, except for torchrun's restarts; an unknown name is an error that lists the runs."""
+    torchrun = {"TORCHELASTIC_RUN_ID": "none", "RANK": "0", "WORLD_SIZE": "1"}
+    for number, env in enumerate(
+        (RUN, {}, {**torchrun, "TORCHELASTIC_RESTART_COUNT": "0"}, {**torchrun, "TORCHELASTIC_RESTART_COUNT": "1"}, RUN)
+    ):
+        train(QUICK, number, env=env)
+    errors = commands.run("ledger", "run-8", "--spool-dir", "spool", status=1).err
+    assert "there is no run 'run-8' below 'spool'; the runs are\n" in errors
+    listed = errors.splitlines()[1:]
+    assert 3 == len(listed)
+    assert listed[0].startswith("  run-7  (")
+    assert "\nattempts    2, with" in commands.run("ledger", "run-7", "--spool-dir", "spool").out
+
+
+def test_start_that_fails_is_startup_of_the_run(train: Run, commands: Commands) -> None:
+    """Processes that end before their first step are attempts; only the time between processes is ``down``."""
+    failing = "monitel_otlp.configure(spool_dir='spool')\ntime.sleep(0.5)\n"
+    began = time.monotonic()
+    for end, status in (("raise KeyError\n", 1), ("os.kill(os.getpid(), 15)\n", -signal.SIGTERM)):
+        train(failing + end, env={**RUN, "MONITEL_RUN_EVENTS": "1"}, returncode=status)
+    train(QUICK, env=RUN)
+    whole = time.monotonic() - began
+    run = commands.run_of("run-7")
+    assert 3 == run["attempts"]
+    assert 2 * 0.5 < run["activities"]["startup"] < whole
+    assert "lost" not in run["activities"]
+
+
+def test_living_attempt_keeps_the_ledger(commands: Commands, tmp_path: Path) -> None:
+    """Of two jobs with one run id at the same time the second one logs why it stores nothing."""
+    script = write_script(tmp_path, JOB + HOLD)
+    with started(tmp_path, script, 0, 3, 0.01, 0.5, env=RUN) as first:
+        _, reached = held(first)
+        commands.wait_for_ledger(reached)
+        with started(tmp_path, script, 50, 3, 0.01, 0.5, env=RUN) as second:
+            held(second)
+            ended = finish(second, "\n")
+        assert 1 == ended.stderr.count("the ledger of the run cannot be stored")
+        assert "in use by a running process" in ended.stderr
+        finish(first, "\n")
+    assert (1, False) == (commands.run_of("run-7")["attempts"], "lost" in commands.run_of("run-7")["activities"])
+
+
+def test_damaged_ledger_is_reported_and_the_others_are_shown(train: Run, commands: Commands) -> None:
+    """The status is 1; the damaged file is named, not followed; the next attempt keeps it aside and starts anew."""
+    train(QUICK, env=RUN)
+    path = next(Path("spool").glob("ledgers/*/ledger.json"))
+    train(QUICK, env=environment("run-8"))
+    path.write_bytes(path.read_bytes()[:-20])
+    printed = commands.run("ledger", "--spool-dir", "spool", status=1)
+    assert printed.out.startswith("run         run-8\n")
+    assert f"monitel: the ledger in '{path.parent}' is not JSON\n" == printed.err
+    ended = train(QUICK, env=RUN)
+    assert 1 == ended.stderr.count("the ledger of the run starts anew")
+    assert 1 == commands.run_of("run-7")["attempts"]

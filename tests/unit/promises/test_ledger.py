@@ -1,0 +1,311 @@
+"""The ledger of a run adds up to 100 % over restarts, with the time between attempts and the steps made again."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from monitel_otlp.commands.ledger import table
+from monitel_otlp.ledger.history import Attempt, Earlier, History, ascending, fold, gap, run_time
+from monitel_otlp.ledger.last_line import last_line, print_last_line
+from monitel_otlp.ledger.run_time import RunTime
+from monitel_otlp.ledger.screen import Screen
+from monitel_otlp.ledger.shares import duration, parts_of
+from monitel_otlp.ledger.stored import decode, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SECOND = 10**9
+MINUTE = 60 * SECOND
+DURATIONS = st.integers(0, 10**12)
+
+
+@dataclass
+class Job:
+    """One attempt: what really happened in it, in nanoseconds.
+
+    Attributes:
+        down: Time since the end of the attempt before.
+        startup: Time before the first step.
+        unknown: Time in steps before the first one that is known.
+        durations: Time of each step, the last of which may be unfinished.
+        first: The step at which it begins.
+        explicit: It sets its step itself.
+    """
+
+    down: int
+    startup: int
+    unknown: int
+    durations: list[int]
+    first: int
+    explicit: bool
+
+
+@dataclass
+class Truth:
+    """The time of a run, step by step."""
+
+    startup: int = 0
+    down: int = 0
+    lost: int = 0
+    unknown: int = 0
+    steps: list[tuple[int, int]] = field(default_factory=list)
+
+    def add(self, job: Job, *, first: bool) -> None:
+        """Add an attempt: it makes all steps again from its own first step on."""
+        self.startup += job.startup
+        self.down += job.down
+        self.unknown += job.unknown
+        if not job.explicit and not first:
+            self.unknown += sum(job.durations)
+            return
+        if job.explicit and job.durations:
+            self.lost += sum(duration for step, duration in self.steps if step >= job.first)
+            self.steps = [(step, duration) for step, duration in self.steps if step < job.first]
+        self.steps += enumerate(job.durations, job.first)
+
+    def activities(self) -> dict[str, int]:
+        """Return the activities with time."""
+        step = self.unknown + sum(duration for _, duration in self.steps)
+        found = {"startup": self.startup, "step": step, "down": self.down, "lost": self.lost}
+        return {name: time_ns for name, time_ns in found.items() if time_ns}
+
+
+JOBS = st.lists(
+    st.builds(
+        Job,
+        down=DURATIONS,
+        startup=DURATIONS,
+        unknown=st.sampled_from([0, 0, 7]),
+        durations=st.lists(DURATIONS, max_size=8),
+        first=st.integers(0, 20),
+        explicit=st.booleans(),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+def histories(jobs: Sequence[Job]) -> list[History]:
+    """Return the history after each attempt, as its process stores it and the next one reads it."""
+    found: list[History] = []
+    now_ns, earlier = 10**18, Earlier()
+    for number, job in enumerate(jobs):
+        job.down = job.down if number else 0
+        before, marks = job.unknown, []
+        for step, step_ns in enumerate(job.durations, job.first):
+            marks.append((step, before))
+            before += step_ns
+        now_ns += job.down + job.startup + before
+        attempt = Attempt(
+            name=f"attempt {number}",
+            activities={"startup": job.startup, "step": before},
+            last_ns=now_ns,
+            begin=job.first if job.explicit and job.durations else None,
+            marks=ascending(marks),
+            down_ns=job.down,
+        )
+        found.append(decode(encode(History("run", earlier, attempt))))
+        earlier = fold(found[-1])
+    return found
+
+
+@given(JOBS)
+def test_every_nanosecond_of_every_attempt_is_counted_once(jobs: list[Job]) -> None:
+    """With any kills and resumes, ``step``, ``lost``, ``down`` and ``startup`` are those of the steps, exactly."""
+    truth = Truth()
+    for number, history in enumerate(histories(jobs)):
+        truth.add(jobs[number], first=number == 0)
+        run = run_time(history)
+        assert truth.activities() == {name: time_ns for name, time_ns in run.activities.items() if time_ns}
+        assert sum(run.activities.values()) == run.elapsed_ns == run.last_ns - run.start_ns
+        assert (10**18, number + 1, history.attempt.last_ns) == (run.start_ns, run.attempts, run.last_ns)
+        assert (100 if run.elapsed_ns else 0) == sum(each.percent for each in parts_of(run.activities))
+
+
+@pytest.mark.parametrize(
+    ("begin", "step", "lost"),
+    [(12, 55, None), (13, 55, None), (11, 30, 25), (10, 5, 50), (None, 55, None)],
+    ids=["continues", "skips a step", "repeats a step", "repeats all", "counts from one"],
+)
+def test_steps_that_are_made_again_are_lost_once(begin: int | None, step: int, lost: int | None) -> None:
+    """An attempt that resumes at a lower step makes the time of the later ones lost, and nobody else does."""
+    earlier = Earlier(1, {"step": 50}, ((10, 0), (11, 25), (12, 50)))
+    marks = ((begin, 0),) if begin is not None else ()
+    history = History("", earlier, Attempt("", {"step": 5}, 1, begin=begin, marks=marks))
+    expected = {"step": step, **({"lost": lost} if lost else {})}
+    assert expected == run_time(history).activities
+    assert step / (step + (lost or 0)) == run_time(history).goodput
+
+
+def test_attempt_that_is_killed_right_after_its_first_step_loses_steps_once() -> None:
+    """The next attempt, which begins at the same step, loses nothing more."""
+    earlier = Earlier(1, {"step": 50}, ((10, 0), (12, 50)))
+    killed = fold(History("", earlier, Attempt("", {"startup": 9}, 1, begin=11)))
+    assert {"step": 25, "lost": 25, "startup": 9} == killed.activities
+    again = fold(History("", killed, Attempt("", {"startup": 9, "step": 4}, 1, begin=11, marks=((11, 0),))))
+    assert {"step": 29, "lost": 25, "startup": 18} == again.activities
+
+
+@pytest.mark.parametrize(
+    ("overlap", "expected"),
+    [
+        (0, {"startup": 40, "data": 5, "step": 150}),
+        (33, {"startup": 10, "data": 2, "step": 150}),
+        (95, {"startup": 10, "data": 0, "step": 90}),
+    ],
+)
+def test_overlap_of_two_attempts_is_counted_once(overlap: int, expected: dict[str, int]) -> None:
+    """Time in which the earlier attempt was still alive is taken from the start of the later one; none is negative."""
+    earlier = Earlier(1, {"startup": 10, "step": 90}, ((0, 0), (9, 90)))
+    own = {"data": 5, "step": 60, "startup": 30}
+    run = run_time(History("", earlier, Attempt("", own, 1000, marks=((9, 0), (10, 55)), begin=9, overlap_ns=overlap)))
+    assert (expected, 195 - overlap) == (run.activities, run.elapsed_ns)
+
+
+@pytest.mark.parametrize(
+    ("boot", "start", "boot_start", "expected"),
+    [
+        pytest.param("same", 10**18, 700, (200, 0), id="one machine, whose clock was set"),
+        pytest.param("same", 1_500, 480, (0, 20), id="the processes overlapped"),
+        pytest.param("other", 1_500, 9, (500, 0), id="another machine"),
+        pytest.param("other", 10, 9, (0, 0), id="another machine, whose clock is behind"),
+    ],
+)
+def test_time_between_attempts_is_never_negative(
+    boot: str, start: int, boot_start: int, expected: tuple[int, int]
+) -> None:
+    """On one machine it is that of the clock since the boot, which nobody sets, otherwise that of the wall clock."""
+    previous = Attempt("", {}, 1_000, boot="same", boot_ns=500)
+    assert expected == gap(previous, start_ns=start, boot=boot, boot_start_ns=boot_start, elapsed_ns=50)
+
+
+# What is printed.
+
+FILE = Screen()
+#: 2 h 13 min in three attempts.
+LONG = {"startup": 200.0, "data": 3032.0, "step": 4600.0, "down": 100.0, "lost": 48.0}
+
+
+def made(seconds: dict[str, float], attempts: int = 1) -> RunTime:
+    """Return the ledger of a run with these seconds in its activities."""
+    activities = {name: round(each * SECOND) for name, each in seconds.items()}
+    elapsed = sum(activities.values())
+    return RunTime("run-7", activities, elapsed, attempts, 0, elapsed, ended=True)
+
+
+def test_last_line_has_total_attempts_shares_and_the_largest_loss() -> None:
+    """Steps first, then the losses by size; a share below 1 % is left out of the line."""
+    assert (
+        "monitel ledger: 2 h 13 min in 3 attempts (step 58 %, data 38 %, startup 3 %, down 1 %); "
+        "38 % of the time went into waiting for data"
+    ) == last_line(made(LONG, attempts=3), FILE)
+
+
+def test_last_line_in_a_terminal_is_a_bar_of_its_width() -> None:
+    """Each part has its character in the bar and in the legend; no line is wider than the terminal."""
+    assert """\
+monitel ledger: 2 h 13 min in 3 attempts
+  #####################==============--.
+  # step 58 %  = data 38 %
+  - startup 3 %  . down 1 %
+  38 % of the time went into waiting for
+  data""" == last_line(made(LONG, attempts=3), Screen(40, terminal=True, encoding="ascii"))
+
+
+@given(st.dictionaries(st.text("abc", min_size=1), st.integers(0, 10**17), min_size=1, max_size=70))
+def test_printed_shares_add_up_to_100(activities: dict[str, int]) -> None:
+    """Each activity with time is a part, all parts have 100 % together, and each is its exact share, rounded."""
+    run = made({})._replace(activities=activities, elapsed_ns=sum(activities.values()))
+    parts, whole = parts_of(activities), sum(activities.values())
+    assert {name: time for name, time in activities.items() if time} == {each.name: each.time_ns for each in parts}
+    assert all(abs(each.time_ns * 100 - each.percent * whole) < whole for each in parts)
+    assert (100 if whole else 0) == sum(each.percent for each in parts)
+    for line in (last_line(run, FILE), " ".join(last_line(run, Screen(80, terminal=True)).split("\n")[2:])):
+        shares = re.sub(r"\d+ % of the time.*", "", " ".join(line.split()))
+        assert (100 if whole else 0) == sum(map(int, re.findall(r"(\d+) %", shares)))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        ({"step": 50, "lost": 50}, "50 % of the time went into steps that had to be repeated after a restart"),
+        ({"step": 50, "down": 50}, "50 % of the time went into downtime between attempts"),
+        ({"step": 60, "\x1b[2J": 40}, '40 % of the time went into the activity "\\x1b[2J"'),
+        ({"step": 97, "data": 2}, "98 % of the time went into steps; the largest loss is waiting for data (2 %)"),
+        ({"step": 999, "data": 1}, "100 % of the time went into steps; no loss reaches 1 %"),
+        ({"startup": 1, "evaluation": 9}, "90 % of the time went into evaluation; goodput is undefined without steps"),
+    ],
+)
+def test_sentence_names_the_largest_loss(seconds: dict[str, float], expected: str) -> None:
+    """Time in steps is not a loss; with 95 % in steps the sentence says so; without steps there is no goodput."""
+    assert last_line(made(seconds), FILE).endswith(f"; {expected}")
+
+
+@pytest.mark.parametrize(
+    ("ended", "age", "state"),
+    [
+        (True, 700, "ended at 2026-01-02 05:17:05, 11 min 40 s ago"),
+        (False, 9, "running; its last heartbeat was 9.0 s ago"),
+        (False, 11, "killed or hung: its last heartbeat was at 2026-01-02 05:17:05, 11 s\n            ago"),
+    ],
+)
+def test_table_has_state_attempts_and_a_row_for_each_activity(
+    monkeypatch: pytest.MonkeyPatch, ended: bool, age: int, state: str
+) -> None:
+    """A run whose heartbeat is older than ten seconds is not running; the rows are in the scale of the total."""
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    last_ns = 1_767_331_025 * SECOND
+    run = made(LONG, attempts=3)._replace(last_ns=last_ns, start_ns=last_ns - 7980 * SECOND, ended=ended)
+    assert (
+        f"""\
+run         run-7
+started     2026-01-02 03:04:05
+state       {state}
+attempts    3, with 1 min 40 s down and 48 s lost
+goodput     57.6 %
+
+step     ███████████████████████                    1 h 17 min   58 %
+data     ███████████████                           50 min 32 s   38 %
+startup  █                                          3 min 20 s    3 %
+down     █                                          1 min 40 s    1 %
+lost                                                      48 s   <1 %
+total                                               2 h 13 min  100 %
+
+38 % of the time went into waiting for data""".splitlines()
+        == table(run, Screen(), last_ns + age * SECOND)
+    )
+
+
+@pytest.mark.parametrize(
+    ("time_ns", "words"),
+    [
+        *[(0, "0 ms"), (1, "<1 ms"), (99_999_999, "99 ms"), (SECOND // 10, "0.1 s"), (9_950_000_000, "10 s")],
+        *[
+            (100 * SECOND, "1 min 40 s"),
+            (60 * MINUTE - 1, "1 h"),
+            (133 * MINUTE, "2 h 13 min"),
+            (86_400 * SECOND, "1 d"),
+        ],
+    ],
+)
+def test_duration_has_two_units_at_most(time_ns: int, words: str) -> None:
+    """Durations are rounded to the smaller unit."""
+    assert words == duration(time_ns)
+
+
+def test_process_that_only_started_and_ended_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a step or an activity there is nothing to report; otherwise it is one line on stderr."""
+    print_last_line(lambda: made({"startup": 3.0, "down": 1.0, "shutdown": 1.0}))
+    assert ("", "") == capsys.readouterr()
+    print_last_line(lambda: made({"startup": 3.0, "step": 1.0}))
+    out, err = capsys.readouterr()
+    assert ("", 1, True) == (out, err.count("\n"), err.startswith("monitel ledger: 4.0 s (step 25 %, startup 75 %)"))
