@@ -1,0 +1,508 @@
+"""Events: emit(), log(), config(), counters, wait counters, the step, and handlers, including those that raise."""
+
+from __future__ import annotations
+
+import copy
+import datetime as dt
+import gc
+import logging
+import math
+import pickle
+import sys
+import weakref
+from contextlib import suppress
+from decimal import Decimal
+from enum import Enum
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import monitel as installed
+from monitel import Event, Severity, WaitCounter, WaitReading, emit, log_event, register_event_handler, wait_counters
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    MakeStat = Callable[..., Any]
+
+MOMENT = dt.datetime(2026, 1, 2, 3, 4, 5)  # noqa: DTZ001  torch's events are naive
+
+
+def raising(kind: type[BaseException], *arguments: object) -> Callable[[Event], None]:
+    """Return a handler that raises a new exception, which keeps nothing alive that a test has made."""
+
+    def handler(_event: Event) -> None:
+        raise kind(*arguments)
+
+    return handler
+
+
+def test_emit_logs_data_and_keywords(events: list[Any], clock: Any) -> None:
+    """Keywords replace items of data and may have any name; the time is now, the severity INFO, unless given."""
+    clock.advance(1.5)
+    emit("saved", {"file.size": 1, "step": 1}, step=7, name="n", data="d")
+    emit("failed", severity=Severity.ERROR, timestamp=MOMENT)
+    first, second = events
+    assert {"file.size": 1, "step": 7, "name": "n", "data": "d"} == first.data
+    assert ("saved", Severity.INFO, None) == (first.name, first.severity, first.window)
+    assert dt.datetime.fromtimestamp(clock.time_ns() / 1e9) == first.timestamp  # noqa: DTZ006  naive on purpose
+    assert Event("failed", MOMENT, {}, severity=Severity.ERROR) == second
+
+
+def test_emit_checks_its_arguments(events: list[Any]) -> None:
+    """It raises the errors of Event, and nothing is logged."""
+    wrong: list[tuple[type[Exception], tuple[Any, ...], dict[str, Any]]] = [
+        *(
+            (TypeError, arguments, {})
+            for arguments in ((), (1,), ("a", {}, 1), ("a", []), ("a", ""), ("a", {"b": None}))
+        ),
+        *((TypeError, ("a",), keywords) for keywords in ({"b": None}, {"timestamp": 0}, {"timestamp": ""})),
+        *((ValueError, ("a",), keywords) for keywords in ({"b": 2**63}, {"severity": 10})),
+    ]
+    for kind, arguments, keywords in wrong:
+        with pytest.raises(kind):
+            emit(*arguments, **keywords)
+    assert [] == events
+
+
+def test_set_step_is_on_every_later_event(events: list[Any]) -> None:
+    """An Event has the step at its creation; the step may go back, and is an int from 0 to 2**63 - 1."""
+    emit("a")
+    for step in (7, 2**63 - 1, 0, np.int64(3)):
+        installed.set_step(step)
+        assert step == installed.get_step()
+        emit("b")
+    assert [None, 7, 2**63 - 1, 0, 3] == [event.step for event in events]
+    wrong: list[tuple[Any, type[Exception]]] = [
+        (-1, ValueError),
+        (2**63, ValueError),
+        (1.0, TypeError),
+        (None, TypeError),
+    ]
+    for given, error in wrong:
+        with pytest.raises(error, match=r"set_step\(\) takes"):
+            installed.set_step(given)
+    assert 3 == installed.get_step()
+
+
+def test_log_makes_one_event_of_its_numbers(events: list[Any], clock: Any) -> None:
+    """With dotted names, attributes, step and time; exporters send it as points and as a record of the same time."""
+    clock.advance(1.5)
+    installed.log({"loss": 0.25, "val": {"accuracy": 1, "top": {"5": 0.75}, "nothing": {}}}, step=10, split="test")
+    (event,) = events
+    assert isinstance(event, installed.LoggedNumbers)
+    assert {"loss": 0.25, "val.accuracy": 1, "val.top.5": 0.75} == event.data
+    assert ("run.log", 10, {"split": "test"}) == (event.name, event.step, dict(event.attributes))
+    assert (clock.time_ns(), 0, None) == (event.time_ns, event.left_out, event.window)
+    for below_ns in (1, 600, 999):  # rounded up, the record would be a millisecond later than the point
+        with installed.testing.ManualClock(1_767_225_600_551_000_000 - below_ns):
+            installed.log({"loss": 0.25})
+        assert (550_999, 1_767_225_600_550) == (events[-1].timestamp.microsecond, events[-1].time_ns // 1_000_000)
+    for again in (pickle.loads(pickle.dumps(event)), copy.copy(event), copy.deepcopy(event)):
+        assert (event, event.time_ns, event.attributes) == (again, again.time_ns, again.attributes)
+
+
+def test_step_of_log_is_that_of_set_step_by_default(events: list[Any]) -> None:
+    """A given step does not change it."""
+    installed.log({"x": 1.0})
+    installed.set_step(7)
+    installed.log({"x": 1.0}, step=0)
+    installed.log({"x": 1.0})
+    assert [None, 0, 7] == [event.step for event in events]
+
+
+class _Scalar:
+    """An array of one element, as arrays and tensors are."""
+
+    def __init__(self, element: object) -> None:
+        self._element = element
+
+    def item(self) -> object:
+        """Return the element."""
+        return self._element
+
+    def __float__(self) -> float:
+        raise AssertionError("item() is preferred")
+
+
+def test_log_keeps_numbers_exact(events: list[Any]) -> None:
+    """Ints of 64 bits stay ints, a bool is 0 or 1, and whatever converts to a float is one."""
+    table: list[tuple[Any, float]] = [
+        *((True, 1), (2**63 - 1, 2**63 - 1), (2**63, 2.0**63), (Decimal("0.5"), 0.5), (Fraction(1, 4), 0.25)),
+        *((_Scalar(3), 3), (_Scalar(0.5), 0.5), (_Scalar(True), 1), (math.inf, math.inf), (np.float32(0.5), 0.5)),
+    ]
+    for value, number in table:
+        installed.log({"x": value})
+        found = events[-1].data["x"]
+        assert (number, type(number), 0) == (found, type(found), events[-1].left_out)
+
+
+def test_log_leaves_out_what_is_not_a_number(
+    events: list[Any], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is counted, and only the first is logged; the numbers beside it are recorded, and nothing raises."""
+    monkeypatch.setattr(sys.modules[installed.log.__module__], "_warned", False)
+    values: dict[str, Any] = {
+        "loss": 0.5,
+        "text": "0.5",
+        "none": None,
+        "list": [1.0],
+        "odd": _Scalar("x"),
+        "big": 10**400,
+    }
+    nested: dict[str, Any] = {"x": 1.0}
+    nested["self"] = nested  # nesting has a limit
+    with caplog.at_level(logging.WARNING, "monitel"):
+        for each in (values, {"x": None}, nested):
+            installed.log(each)
+    assert [(1, 5), (0, 1), (21, 1)] == [(len(event.data), event.left_out) for event in events]
+    (record,) = caplog.records
+    assert "log() leaves out values that are not numbers: 'text' has the type str" in record.getMessage()
+
+
+def test_wrong_arguments_of_log_raise(events: list[Any]) -> None:
+    """Nothing is recorded then."""
+    wrong: list[tuple[type[Exception], str, Any, dict[str, Any]]] = [
+        (TypeError, "takes a mapping of names to numbers, got list", [("x", 1)], {}),
+        (TypeError, "a name in log() must be a str, got int: 1", {1: 0.5}, {}),
+        (ValueError, "a name in log() must not be empty", {"x": {"": 0.5}}, {}),
+        (TypeError, "step must be an int, got float: 1.5", {"x": 0.5}, {"step": 1.5}),
+        (ValueError, "step must be from 0 to 2**63 - 1, got -1", {"x": 0.5}, {"step": -1}),
+        (TypeError, "attribute 'split': a value must be", {"x": 0.5}, {"split": None}),
+    ]
+    for kind, message, values, arguments in wrong:
+        with pytest.raises(kind) as caught:
+            installed.log(values, **arguments)
+        assert message in str(caught.value)
+    assert [] == events
+
+
+class _Color(Enum):
+    RED = "red"
+
+
+class _Unreadable(dict[str, Any]):
+    """A mapping that raises when a value is read, as OmegaConf's do."""
+
+    def __getitem__(self, key: str) -> Any:
+        raise LookupError(key)
+
+
+def test_config_keeps_the_whole_configuration(events: list[Any]) -> None:
+    """As built-in values, in a copy; data has the values that an Event can hold, by dotted name."""
+    given: dict[str, Any] = {
+        "lr": 1e-4,
+        "model": {"layers": [2, {"width": 8}], "dropout": None, "name": "s"},
+        "amp": True,
+    }
+    expected = copy.deepcopy(given)
+    installed.config(given)
+    given["model"]["layers"].append(3)
+    (event,) = events
+    assert ("run.config", expected) == (event.name, event.config)
+    assert isinstance(event, installed.RunConfig)
+    assert {"lr": 1e-4, "model.name": "s", "amp": True} == event.data
+    assert (event, expected) == ((again := pickle.loads(pickle.dumps(event))), again.config)
+
+
+def test_config_converts_other_values(events: list[Any]) -> None:
+    """To text, or to the name of the exception with which they cannot be read; nesting ends at a depth."""
+    nested: dict[str, Any] = {}
+    nested["self"] = nested
+    values = {"int": 2**64, "enum": _Color.RED, "tuple": (1, 2), "map": {1: None}, "data": _Unreadable(path=None)}
+    installed.config({**values, "nested": nested})
+    found = events[0].config
+    assert 20 == repr(found.pop("nested")).count("'self'")
+    texts: dict[str, Any] = {"int": "18446744073709551616", "enum": "_Color.RED", "tuple": [1, 2], "map": {"1": None}}
+    assert {**texts, "data": {"path": "<LookupError>"}} == found
+    with pytest.raises(TypeError, match=r"such as vars\(arguments\), got object"):
+        installed.config(object())  # type: ignore[arg-type]  # that is the point
+    assert 1 == len(events)
+
+
+def test_counter_has_a_total_and_a_start(clock: Any) -> None:
+    """The start is the creation; a name and attributes give one counter, and its first call decides the unit."""
+    created = clock.time_ns()
+    samples = installed.counter("samples", unit="{sample}", description="text", attributes={"split": "train", "a": 1})
+    for amount in (32, 0, 28):
+        clock.advance(1)
+        samples.add(amount)
+    samples.add()
+    assert (61, created) == (samples.total, samples.reading().start_ns)
+    assert samples is installed.counter("samples", attributes={"a": 1, "split": "train"})
+    other = installed.counter("samples", attributes={"split": "train", "a": True})
+    assert ("{sample}", "text", 0) == (other.unit, other.description, other.total)
+    for key in ("unit", "description"):
+        wrong: dict[str, Any] = {key: "By"}
+        with pytest.raises(ValueError, match=rf"was created with {key}=.*, got {key}='By'"):
+            installed.counter("samples", **wrong)
+    assert [samples.reading(), other.reading()] == installed.counters()
+    arguments: list[dict[str, Any]] = [{"name": ""}, {"name": 3}, {"unit": 3}, {"attributes": {"a": None}}]
+    for each in arguments:
+        with pytest.raises((TypeError, ValueError), match=r"name|unit|attribute"):
+            installed.counter(**{"name": "x", **each})
+    assert 2 == len(installed.counters())
+
+
+def test_counter_adds_numbers_from_zero_on() -> None:
+    """Ints stay ints up to 64 bits; an amount that is negative, not finite, or not a number raises and adds nothing."""
+    counter = installed.counter("tokens")
+    for amount, total in ((3, 3), (True, 4), (np.uint8(255), 259), (2.5, 261.5), (Fraction(1, 4), 261.75)):
+        counter.add(amount)
+        assert (total, type(total)) == (counter.total, type(counter.total))
+    wrong: list[tuple[type[Exception], list[Any]]] = [
+        (ValueError, [-1, -0.5, np.int64(-2), math.nan, math.inf, 10**400]),
+        (TypeError, ["3", None, Decimal(3), 1j, np.array([3]), _Scalar(3)]),
+    ]
+    for kind, amounts in wrong:
+        for amount in amounts:
+            with pytest.raises(kind, match=r"takes an? |too large"):
+                counter.add(amount)
+    assert 261.75 == counter.total
+    large = installed.counter("large")
+    for amount, total in ((2**63 - 1, 2**63 - 1), (1, 2.0**63), (sys.float_info.max, sys.float_info.max)):
+        large.add(amount)
+        assert (total, type(total)) == (large.total, type(large.total))
+
+
+def test_wait_counter_has_the_totals_of_its_key(clock: Any) -> None:
+    """Count, total, longest and waits in flight, for all counters of the key; the start is that of the first."""
+    created = clock.time_ns()
+    counter = WaitCounter("data")
+    assert WaitReading(0, 0.0, 0.0, 0) == wait_counters()["data"]
+    for seconds in (2, 5, 1):
+        with counter.guard():
+            clock.advance(seconds)
+            assert 1 == wait_counters()["data"].active
+    guard = WaitCounter("data").guard()
+    with pytest.raises(ValueError, match="seconds >= 0"), guard:
+        clock.advance(-1)
+    reading = wait_counters()["data"]
+    assert (WaitReading(4, 8.0, 5.0, 0), created) == (reading, reading.start_ns)
+    before: Any = reading
+    with pytest.raises(AttributeError):
+        before.count = 5
+
+
+def test_each_guard_is_one_wait(clock: Any) -> None:
+    """Two guards are two waits, even at once; a guard that is entered again, or lost, ends its wait."""
+    counter = WaitCounter("data")
+    with counter.guard():
+        clock.advance(1)
+        with counter.guard():
+            clock.advance(1)
+            assert WaitReading(0, 0.0, 0.0, 2) == wait_counters()["data"]
+    assert WaitReading(2, 3.0, 2.0, 0) == wait_counters()["data"]
+    guard = counter.guard()
+    guard.__exit__(None, None, None)  # it was not entered
+    with guard:
+        clock.advance(1)
+        with guard:
+            assert WaitReading(3, 4.0, 2.0, 1) == wait_counters()["data"]
+            clock.advance(3)
+        clock.advance(4)
+    assert WaitReading(4, 7.0, 3.0, 0) == wait_counters()["data"]
+    guard.__enter__()
+    clock.advance(5)
+    del guard
+    gc.collect()
+    assert WaitReading(5, 12.0, 5.0, 0) == wait_counters()["data"]
+
+
+class _InterruptedClock(installed.testing.ManualClock):
+    readings_left = 0
+
+    def monotonic_ns(self) -> int:
+        """Raise once."""
+        self.readings_left -= 1
+        if self.readings_left == 0:
+            raise KeyboardInterrupt
+        return super().monotonic_ns()
+
+
+@pytest.mark.parametrize("reading", [1, 2])
+def test_interrupted_guard_leaves_no_wait_in_flight(reading: int) -> None:
+    """Ctrl+C while a wait begins or ends: a wait that is in flight forever would be reported as stuck."""
+    with _InterruptedClock() as clock:
+        guard = WaitCounter("data").guard()
+        clock.readings_left = reading
+        with pytest.raises(KeyboardInterrupt), guard:
+            pass
+        del guard
+        gc.collect()
+        assert 0 == wait_counters()["data"].active
+
+
+def test_each_reader_gets_the_longest_wait_once(clock: Any) -> None:
+    """A reader gets the longest wait since its last reading, and at first since the process began."""
+    first = installed.WaitMaxima()
+    for seconds in (1.0, 3.0, 2.0):
+        with WaitCounter("data").guard():
+            clock.advance(seconds)
+    assert {"data": 3.0} == first.read()
+    with WaitCounter("data").guard():
+        clock.advance(0.5)
+    assert {"data": 0.5} == first.read()
+    assert ({}, {"data": 3.0}) == (first.read(), installed.WaitMaxima().read())
+
+
+def test_every_handler_is_called_although_one_raises(events: list[Any], unraisable: list[Any]) -> None:
+    """Then the first exception is raised, KeyboardInterrupt and SystemExit before others; the rest is reported."""
+    table: list[tuple[list[type[BaseException]], int]] = [
+        ([ValueError], 0),
+        ([OSError, ValueError, StopIteration], 0),
+        ([ValueError, GeneratorExit, SystemExit, KeyboardInterrupt], 2),
+        ([ValueError, KeyboardInterrupt, SystemExit], 1),
+    ]
+    for number, (kinds, first) in enumerate(table):
+        handles = [register_event_handler(raising(kind)) for kind in kinds]
+        later: list[Event] = []
+        with register_event_handler(later.append), pytest.raises(kinds[first]):
+            emit("epoch")
+        for handle in handles:
+            handle.__exit__()
+        assert kinds[:first] + kinds[first + 1 :] == [type(error) for error in unraisable]
+        assert (number + 1, 1) == (len(events), len(later))
+        unraisable.clear()
+
+
+def test_failing_handler_keeps_nothing_alive(unraisable: list[Any]) -> None:
+    """The objects of its frame are released with the exception, without a garbage collection."""
+    alive: list[Any] = []
+
+    def handler(_event: Event) -> None:
+        batch = type("Batch", (), {})()
+        alive.append(weakref.ref(batch))
+        raise ValueError
+
+    gc.disable()
+    try:
+        with register_event_handler(handler), register_event_handler(handler), suppress(ValueError):
+            emit("epoch")
+        unraisable.clear()
+        assert [None] * 2 == [reference() for reference in alive]
+    finally:
+        gc.enable()
+
+
+def test_window_is_closed_although_a_handler_raises(
+    make_stat: MakeStat, monitel: ModuleType, clock: Any, events: list[Any]
+) -> None:
+    """The sample at a boundary is added, which torch loses; at max_samples the window stays closed."""
+    stat, limited = make_stat(), make_stat("limited", None, 60.0, 2)
+    stat.add(1)
+    limited.add(1)
+    with monitel.register_event_handler(raising(ValueError, "why")):
+        with pytest.raises(ValueError, match="why"):
+            limited.add(2)
+        limited.add(3)
+        clock.advance(60)
+        with pytest.raises(ValueError, match="why"):
+            stat.add(2)
+        stat.add(3)
+    assert (0, 1, 2) == (limited.count, limited.discarded, stat.count)
+    assert [3.0, 1.0] == [event.window.sum for event in events]
+
+
+@pytest.mark.parametrize("close", ["flush", "close_expired_windows"])
+def test_every_stat_is_closed_although_a_handler_raises(
+    make_stat: MakeStat, monitel: ModuleType, clock: Any, unraisable: list[Any], close: str
+) -> None:
+    """The first exception is raised, and the others are reported."""
+    received: list[str] = []
+
+    def handler(event: Any) -> None:
+        received.append(event.window.name)
+        if event.window.name != "b":
+            raise ValueError(event.window.name)
+
+    stats = [make_stat(name) for name in "abc"]
+    for stat in stats:
+        stat.add(1)
+    clock.advance(60)
+    with monitel.register_event_handler(handler), pytest.raises(ValueError, match="a"):
+        getattr(monitel, close)()
+    assert (["a", "b", "c"], ["c"]) == (received, [str(error) for error in unraisable])
+    unraisable.clear()
+
+
+def test_handler_that_raises_in_a_destructor_is_reported(
+    make_stat: MakeStat, monitel: ModuleType, events: list[Any], unraisable: list[Any]
+) -> None:
+    """Where torch aborts, the exception goes to sys.unraisablehook, and the window was logged."""
+    with monitel.register_event_handler(raising(KeyboardInterrupt)):
+        make_stat().add(1)
+        gc.collect()
+    assert [KeyboardInterrupt] == [type(error) for error in unraisable]
+    assert [1.0] == [event.window.sum for event in events]
+    unraisable.clear()
+
+
+def test_handlers_may_log_and_change_the_handlers(events: list[Any], run_threads: Any) -> None:
+    """With effect from the next event on, and without a deadlock, which torch has."""
+    received: list[str] = []
+
+    def once(event: Event) -> None:
+        if event.name == "first":
+            handle.__exit__()
+            handles.append(register_event_handler(lambda event: received.append(event.name)))
+            log_event(Event("echo", MOMENT, {}))
+
+    handles: list[Any] = []
+    handle = register_event_handler(once)
+    run_threads(lambda: emit("first"), lambda: None)
+    run_threads(lambda: emit("second"))
+    handles[0].__exit__()
+    assert ["first", "echo", "second"] == [event.name for event in events]
+    assert ["echo", "second"] == received
+
+
+def test_handlers_may_use_the_stat_that_logs(
+    make_stat: MakeStat, monitel: ModuleType, clock: Any, events: list[Any], run_threads: Any
+) -> None:
+    """It is open again with the sample that closed the window; adding, flushing and reading do not deadlock."""
+    stat, other, seen = make_stat(), make_stat("other"), []
+
+    def handler(event: Any) -> None:
+        if event.window is not None and event.window.name == "x" and event.window.sum == 1.0:
+            seen.append((stat.count, stat.get()[monitel.SUM]))
+            stat.add(10)
+            stat.flush()
+            other.flush()
+            monitel.emit("received")
+
+    other.add(7)
+    stat.add(1)
+    clock.advance(60)
+    with monitel.register_event_handler(handler):
+        run_threads(lambda: stat.add(2))
+    assert [(1, 1.0)] == seen
+    assert [("x", 1.0), ("x", 12.0), ("other", 7.0)] == [(e.window.name, e.window.sum) for e in events if e.window]
+
+
+@pytest.mark.parametrize("flush", [installed.flush, installed.close_expired_windows])
+def test_functions_before_a_flush_belong_to_it(flush: Callable[[], object], events: list[Any], clock: Any) -> None:
+    """Samples that they add, and Stats that they create, are flushed; if one raises, all else is done before."""
+    stats: list[Any] = []
+
+    def create() -> None:
+        stats.append(installed.Stat("x", [installed.COUNT], 1.0))
+        stats[-1].add(1)
+        clock.advance(2)
+
+    def fail() -> None:
+        raise OSError("cannot read the queue")
+
+    for function in (fail, create):
+        installed.before_flush.register(function)
+    try:
+        with pytest.raises(OSError, match="cannot read the queue"):
+            flush()
+    finally:
+        for function in (fail, create, create):
+            installed.before_flush.unregister(function)
+    flush()
+    assert ["x"] == [event.window.name for event in events]

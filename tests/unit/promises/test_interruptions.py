@@ -1,0 +1,317 @@
+"""Signal handlers, destructors, clocks and numbers that use a Stat in the middle of its add(), or emit() in emit()."""
+
+from __future__ import annotations
+
+import gc
+import signal
+import sys
+import threading
+from contextlib import contextmanager, suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import monitel as installed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import FrameType, ModuleType
+
+    MakeStat = Callable[..., Any]
+
+DEADLINE = 60.0  # seconds, for what takes a fraction of one
+NO_LIMIT = 2**63 - 1
+INTERRUPTS = 200
+
+
+@pytest.fixture
+def exact(monitel: ModuleType, twin: str) -> None:
+    """Skip where the reference names a limit."""
+    if twin == "py" and sys.version_info < (3, 11):
+        pytest.skip("CPython 3.10 runs signal handlers between any two lines: see docs/reference/stats.md")
+
+
+def interrupt(handle: Callable[[int], object], work: Callable[[], object]) -> None:
+    """Repeat ``work`` in this thread while signals interrupt it; ``handle`` gets the number of the signal.
+
+    A thread sends each signal to this one when the last was handled. A timer of the system would not do: its signal
+    may arrive in a native thread, such as those of NumPy and gRPC, and CPython then runs no handler until this thread
+    waits for the GIL; and handlers of a slow machine would interrupt each other.
+    """
+    main, handled = threading.get_ident(), threading.Semaphore(0)
+    numbers = iter(range(1, INTERRUPTS + 1))
+    in_time: list[bool] = []
+
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
+        try:
+            handle(next(numbers))
+        finally:
+            handled.release()
+
+    def send() -> None:
+        for _ in range(INTERRUPTS):
+            signal.pthread_kill(main, signal.SIGALRM)
+            in_time.append(handled.acquire(timeout=DEADLINE))
+
+    previous, interval = signal.signal(signal.SIGALRM, on_signal), sys.getswitchinterval()
+    sender = threading.Thread(target=send)
+    sys.setswitchinterval(1e-5)
+    try:
+        sender.start()
+        while sender.is_alive():
+            work()
+    finally:
+        sys.setswitchinterval(interval)
+        sender.join()
+        signal.signal(signal.SIGALRM, previous)
+    assert [True] * INTERRUPTS == in_time
+
+
+@contextmanager
+def after_each_call(package: ModuleType, interruption: Callable[[], object]) -> Iterator[list[int]]:
+    """Interrupt Python code of a package after each of its calls into C, where CPython runs signal handlers."""
+    folder, interruptions = str(Path(package.__file__ or "").parent), []
+
+    def profile(frame: FrameType, event: str, _argument: object) -> None:
+        if event == "c_return" and frame.f_code.co_filename.startswith(folder):
+            interruptions.append(1)
+            interruption()
+
+    sys.setprofile(profile)
+    try:
+        yield interruptions
+    finally:
+        sys.setprofile(None)
+
+
+def check(stat: Any, events: list[Any], added: int, total: float) -> None:
+    """Compare the windows of a Stat with the samples that were added, and each window with its distribution."""
+    stat.flush()
+    windows = sorted((each.window for each in events if each.window), key=lambda window: int(window.end_ns))
+    assert added == sum(window.count for window in windows) + stat.discarded
+    assert stat.discarded or total == sum(window.sum for window in windows)
+    for window in windows:
+        found = window.histogram
+        buckets = sum(count for _, _, count in found.buckets())
+        assert (window.count, window.sum, window.min, window.max) == (found.count, found.sum, found.min, found.max)
+        assert window.count == buckets > 0
+        edges = [edge for low, high, _ in found.buckets() for edge in (low, high)]
+        assert sorted(edges) == edges
+    assert [] == [pair for pair in pairwise(windows) if pair[0].end_ns > pair[1].start_ns]
+
+
+@pytest.mark.parametrize("max_samples", [NO_LIMIT, 40])
+@pytest.mark.usefixtures("exact")
+def test_signal_handler_adds_to_the_stat_that_it_interrupts(
+    make_stat: MakeStat, monitel: ModuleType, events: list[Any], max_samples: int
+) -> None:
+    """And flushes it: each sample is in one window or discarded, and windows agree with their distributions."""
+    stat = make_stat("x", None, 0.1, max_samples)
+    rounds, samples = [0], [float(1 << number * 5 % 8) for number in range(8)]  # sums are exact
+
+    def work() -> None:
+        for sample in samples:
+            stat.add(sample)
+        rounds[0] += 1
+
+    def handle(number: int) -> None:
+        stat.add(2.0 ** -(number % 12))  # into another bucket
+        if number % 3 == 0:
+            monitel.flush()
+
+    interrupt(handle, work)
+    of_signals = [2.0 ** -(number % 12) for number in range(1, INTERRUPTS + 1)]
+    check(stat, events, rounds[0] * len(samples) + INTERRUPTS, rounds[0] * sum(samples) + sum(of_signals))
+
+
+@pytest.mark.parametrize("max_samples", [NO_LIMIT, 3])
+@pytest.mark.usefixtures("exact")
+def test_interruption_after_any_call_loses_nothing(
+    make_stat: MakeStat, monitel: ModuleType, clock: Any, events: list[Any], max_samples: int
+) -> None:
+    """The same at each place where CPython runs signal handlers: the Python window has many, the C window few."""
+    stat = make_stat("x", None, 60.0, max_samples)
+    added = [0]
+    depth = [0]
+
+    def add() -> None:
+        added[0] += 1
+        stat.add(1.0)
+
+    def interruption() -> None:
+        depth[0] += 1
+        add()
+        if depth[0] % 3 == 0:
+            stat.flush()
+
+    with after_each_call(monitel, interruption) as interruptions:
+        for number in range(30):
+            add()
+            if number % 5 == 4:
+                clock.advance(60)
+            if number % 7 == 6:
+                monitel.flush()
+    assert len(interruptions) > 30
+    check(stat, events, added[0], float(added[0]))
+
+
+def test_signal_handler_emits_within_emit(events: list[Any]) -> None:
+    """Each event is handled once, and a counter and a wait that are interrupted are exact."""
+    counter, wait = installed.counter("events"), installed.WaitCounter("wait")
+    emitted = [0]
+
+    def work() -> None:
+        installed.emit("work", number=emitted[0])
+        emitted[0] += 1
+        counter.add(1000)
+        with wait.guard():
+            pass
+
+    def handle(number: int) -> None:
+        installed.emit("signal", number=number)
+        counter.add()
+        with wait.guard():
+            installed.counters()
+
+    interrupt(handle, work)
+    for name, numbers in (("work", range(emitted[0])), ("signal", range(1, INTERRUPTS + 1))):
+        assert [*numbers] == [event.data["number"] for event in events if event.name == name]
+    assert 1000 * emitted[0] + INTERRUPTS == counter.total
+    reading = installed.wait_counters()["wait"]
+    assert (emitted[0] + INTERRUPTS, 0) == (reading.count, reading.active)
+
+
+class _Phoenix:
+    """Adds a sample and logs an event when it is destructed, by the garbage collector for instance."""
+
+    def __init__(self, die: Callable[[], object]) -> None:
+        self.itself = self
+        self.die = die
+
+    def __del__(self) -> None:
+        self.die()
+
+
+def test_destructors_add_and_emit(make_stat: MakeStat, monitel: ModuleType, clock: Any, events: list[Any]) -> None:
+    """The garbage collector may run them anywhere in add(), flush() and emit(): nothing is lost."""
+    stat = make_stat("x", None, 60.0, 20)
+    destructed = [0]
+
+    def die() -> None:
+        destructed[0] += 1
+        stat.add(0.5)
+        monitel.emit("destructed")
+
+    thresholds = gc.get_threshold()
+    gc.set_threshold(1)
+    try:
+        for number in range(300):
+            _Phoenix(die)
+            stat.add(2.0)
+            monitel.emit("alive")
+            if number % 7 == 0:
+                stat.flush()
+            if number % 20 == 0:
+                clock.advance(60)
+    finally:
+        gc.set_threshold(*thresholds)
+    gc.collect()
+    assert 300 == destructed[0]
+    check(stat, events, 600, 750.0)
+    names = [event.name for event in events]
+    assert (300, 300) == (names.count("alive"), names.count("destructed"))
+
+
+@pytest.mark.parametrize("inside", ["add", "flush"])
+@pytest.mark.parametrize("max_samples", [1, 2, NO_LIMIT])
+def test_clock_may_use_the_stat_that_reads_it(
+    make_stat: MakeStat, monitel: ModuleType, *, max_samples: int, inside: str
+) -> None:
+    """It adds, flushes, and crosses a boundary, at the first to fourth reading of an add() or flush()."""
+
+    class Interrupting(monitel.testing.ManualClock):  # type: ignore[misc, name-defined]
+        readings_left = -1
+        seconds = 0
+
+        def read(self, reading: Callable[[], int]) -> int:
+            self.readings_left -= 1
+            if self.readings_left == 0:
+                self.advance(self.seconds)
+                add() if inside == "add" else stat.flush()
+            return reading()
+
+        def time_ns(self) -> int:
+            return self.read(super().time_ns)
+
+        def monotonic_ns(self) -> int:
+            return self.read(super().monotonic_ns)
+
+    added = [0]
+
+    def add() -> None:
+        added[0] += 1
+        stat.add(1)
+
+    for seconds in (0, 60):
+        for reading in (1, 2, 3, 4):
+            with Interrupting() as clock, monitel.testing.capture_events() as events:
+                added[0], clock.seconds = 0, seconds
+                stat = make_stat("x", None, 60.0, max_samples)
+                for _ in range(3):
+                    clock.readings_left = reading
+                    add()
+                    add()
+                    stat.flush()
+                    clock.advance(60)
+                clock.readings_left = -1
+                check(stat, events, added[0], float(added[0]))
+
+
+def test_number_may_use_the_stat_that_adds_it(
+    make_stat: MakeStat, monitel: ModuleType, clock: Any, events: list[Any]
+) -> None:
+    """A ``__float__`` that adds to the Stat, flushes it, and crosses a boundary loses no sample."""
+    stat = make_stat("x", None, 60.0, 3)
+
+    class Number:
+        def __float__(self) -> float:
+            stat.add(1)
+            clock.advance(50)
+            monitel.flush()
+            return 100.0
+
+    stat.add(Number())
+    stat.add(Number())
+    stat.flush()
+    assert [1.0, 101.0, 100.0] == [event.window.sum for event in events]
+
+
+class _Interrupted(BaseException):
+    """As KeyboardInterrupt, which would end the tests if it came too late."""
+
+
+def test_interrupted_add_leaves_no_lock(make_stat: MakeStat, events: list[Any], run_threads: Any) -> None:
+    """After Ctrl+C anywhere inside add(), other threads can use the Stat, and it has consistent numbers."""
+    stat, raised = make_stat("x", None, 3600.0), [0]
+    armed: list[bool] = []
+
+    def work() -> None:
+        with suppress(_Interrupted):
+            armed.append(True)
+            for _ in range(100):
+                stat.add(1.0)
+            armed.clear()
+
+    def handle(_number: int) -> None:
+        if armed:
+            armed.clear()
+            raised[0] += 1
+            raise _Interrupted
+
+    interrupt(handle, work)
+    count = stat.count
+    run_threads(stat.flush)
+    assert raised[0] > INTERRUPTS // 2
+    assert [(count, count)] == [(event.window.count, event.window.sum) for event in events]
