@@ -1,0 +1,125 @@
+"""Jobs that a test drives line by line and kills, and the commands with which a user looks at them."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tests.support.checks import wait_until
+from tests.support.scripts import finish, started, write_script
+from tqdm import tqdm
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from tests.support.scripts import Ended, Process
+
+#: Runs the statements that the test sends, and answers each with a line.
+_SERVE = """\
+def configure(**options):
+    usual = {"endpoint": sys.argv[1], "spool_dir": "spool", "export_interval": 3600.0}
+    return monitel_otlp.configure(**{**usual, **options})
+
+def die(number=9):
+    os.kill(os.getpid(), number)
+
+for line in sys.stdin:
+    exec(eval(line), globals())
+    print("done", flush=True)
+"""
+
+
+class Job:
+    """A running job, whose statements come from the test."""
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+        self.pid = process.pid
+
+    def send(self, statements: str) -> None:
+        """Let the job run statements, which do not return."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{statements!r}\n")
+        self.process.stdin.flush()
+
+    def do(self, statements: str) -> None:
+        """Let the job run statements, and wait for their end."""
+        self.send(statements)
+        assert self.process.stdout is not None
+        answer = self.process.stdout.readline()
+        assert answer == "done\n", finish(self.process).stderr
+
+    def row(self, show: str = "loss") -> dict[str, Any]:
+        """Return what ``monitel top`` shows of the job, with the last sample of a Stat; no value without a record."""
+        rows = [row for row in top("--show", show) if row["pid"] == self.pid]
+        return rows[0] if rows else {"value": None}
+
+    def wait_for_sample(self, sample: float, name: str = "loss") -> None:
+        """Wait until a reader sees this sample as the last one of a Stat: everything before it is in the record."""
+        wait_until(lambda: self.row(name)["value"] == sample, f"the sample {sample} of {name} in the record")
+
+    def kill(self, number: int = signal.SIGKILL) -> Ended:
+        """Kill the job from outside, and wait for its end."""
+        self.process.send_signal(number)
+        return self.ended(number)
+
+    def ended(self, number: int = signal.SIGKILL) -> Ended:
+        """Wait until the job has ended by a signal."""
+        ended = finish(self.process)
+        assert -number == ended.status, ended.stderr
+        return ended
+
+
+@contextmanager
+def running(folder: Path, url: str, env: Mapping[str, str] | None = None) -> Iterator[Job]:
+    """Run a job that sends to a URL when it is told to."""
+    with started(folder, "-W", "ignore", write_script(folder, _SERVE), url, env=env) as process:
+        yield Job(process)
+
+
+class Printed(NamedTuple):
+    """The result of a command."""
+
+    status: int
+    output: str
+    errors: str
+
+
+def command(*arguments: object) -> Printed:
+    """Run ``monitel`` with these arguments in this process."""
+    (script,) = entry_points(group="console_scripts", name="monitel")
+    output, errors = io.StringIO(), io.StringIO()
+    tqdm.monitor_interval = 0  # it starts no thread
+    with redirect_stdout(output), redirect_stderr(errors):
+        status = script.load()([*map(str, arguments)])
+    return Printed(status, output.getvalue(), errors.getvalue())
+
+
+def replay(folder: Path, url: str) -> Printed:
+    """Deliver everything that dead processes have left; nothing may remain."""
+    printed = command("replay", folder, "--endpoint", url)
+    assert 0 == printed.status, printed.errors
+    assert [] == [each for each in Path(os.environ["MONITEL_BLACK_BOX_DIR"]).iterdir() if each.is_dir()]
+    return printed
+
+
+def autopsy(*arguments: object) -> dict[str, Any]:
+    """Return the report of ``monitel autopsy --json``."""
+    printed = command("autopsy", *arguments, "--json")
+    assert 0 == printed.status, printed.errors
+    report: dict[str, Any] = json.loads(printed.output)
+    return report
+
+
+def top(*arguments: object) -> list[dict[str, Any]]:
+    """Return the rows of ``monitel top --once --json``."""
+    printed = command("top", *arguments, "--once", "--json", "--interval", "0.1")
+    assert 0 == printed.status, printed.errors
+    rows: list[dict[str, Any]] = json.loads(printed.output)
+    return rows

@@ -1,0 +1,168 @@
+"""What readers see of a live process: its step, waits, activity, values and heartbeat, without disturbing it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+from tests.processes.promises.jobs import autopsy, command, running, top
+from tests.support.checks import wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NOWHERE = "http://127.0.0.1:9"  # refuses connections
+RECORD = """\
+pipeline = configure(service_name="llm")
+loss = Stat("train.loss", [COUNT, SUM], 3600.0, attributes={"split": "train"})
+monitel.emit("epoch.start", epoch=1)
+monitel.set_step(6)
+loss.add(2.0)
+monitel.set_step(7)
+loss.add(0.5)
+monitel.counter("samples", unit="{sample}").add(3)
+waiting = monitel.WaitCounter("rendezvous").guard()
+waiting.__enter__()
+evaluation = monitel.activity("evaluation")
+evaluation.__enter__()
+"""
+
+
+def test_top_shows_what_the_process_does(tmp_path: Path) -> None:
+    """Names, step, waits, activity, last sample and last event, within seconds."""
+    with running(tmp_path, NOWHERE) as job:
+        job.do(RECORD)
+        job.wait_for_sample(0.5, "train.loss")
+        row = job.row("train.loss")
+        assert ("alive", job.pid, "llm", 7, "evaluation", "train.loss", 0.5, None, None) == tuple(
+            row[name]
+            for name in ("state", "pid", "service", "step", "activity", "value_name", "value", "rank", "problem")
+        )
+        assert ["rendezvous"] == [each["key"] for each in row["waits"]]
+        assert ("epoch.start", "INFO", {"epoch": 1}) == tuple(
+            row["event"][name] for name in ("name", "severity", "attributes")
+        )
+        assert 0 < row["waits"][0]["seconds"] <= row["step_age_seconds"]
+        printed = command("top", job.pid, "--once").output
+        for words in ("llm", str(job.pid), "alive", "7", "rendezvous", "evaluation"):
+            assert words in printed
+
+
+def test_step_and_waits_are_those_of_this_moment(tmp_path: Path) -> None:
+    """A reader sees each step as soon as set_step() has returned, and a wait while it lasts, not a second later."""
+    with running(tmp_path, NOWHERE) as job:
+        job.do(RECORD)
+        job.wait_for_sample(0.5, "train.loss")
+        for step in (8, 1200, 3, 2**62):
+            job.do(f"monitel.set_step({step})\nagain = monitel.WaitCounter('wait {step}').guard()\nagain.__enter__()")
+            row = job.row()
+            assert (step, ["rendezvous", f"wait {step}"]) == (row["step"], [each["key"] for each in row["waits"]])
+            job.do("again.__exit__(None, None, None)")
+            assert ["rendezvous"] == [each["key"] for each in job.row()["waits"]]
+
+
+def test_autopsy_of_a_live_process(tmp_path: Path) -> None:
+    """Open windows, counters, events, what is not delivered, and the stacks of all threads, without a signal."""
+    with running(tmp_path, NOWHERE) as job:
+        job.do(RECORD)
+        job.do("def deep_inside():\n  os.write(1, b'inside\\n')\n  sys.stdin.buffer.raw.read(1)")
+        job.wait_for_sample(0.5, "train.loss")
+        job.send("deep_inside()")
+        assert job.process.stdout is not None
+        assert "inside\n" == job.process.stdout.readline()
+        (found,) = autopsy(job.pid)["processes"]
+        assert ("alive", None, False, 7, "evaluation", []) == tuple(
+            found[name] for name in ("state", "death", "replaced_by_exec", "step", "activity", "problems")
+        )
+        (window,) = found["windows"]
+        assert ("train.loss", {"split": "train"}, 2, 2.5, 0.5, 2.0, 0.5) == tuple(
+            window[name] for name in ("name", "attributes", "count", "sum", "min", "max", "last")
+        )
+        assert [3] == [each["value"] for each in found["counters"] if each["name"] == "samples"]
+        assert [("epoch.start", {"epoch": 1})] == [(each["name"], each["attributes"]) for each in found["events"]]
+        assert (1, 2) == (found["not_delivered"]["windows"], found["not_delivered"]["samples"])
+        assert "in deep_inside" in found["stacks"]
+        assert ["rendezvous"] == [each["key"] for each in found["waits"]]
+
+
+def test_stopped_process_is_silent_until_it_goes_on(tmp_path: Path) -> None:
+    """Without a heartbeat for three seconds it is ``silent``, and not dead; its last step and waits stay visible."""
+    with running(tmp_path, NOWHERE) as job:
+        job.do(RECORD)
+        job.wait_for_sample(0.5, "train.loss")
+        job.process.send_signal(signal.SIGSTOP)
+        wait_until(lambda: job.row()["state"] == "silent", "silence")
+        assert (7, ["rendezvous"]) == (job.row()["step"], [each["key"] for each in job.row()["waits"]])
+        (found,) = autopsy(job.pid)["processes"]
+        assert ("silent", "T") == (found["state"], found["kernel"]["state"])
+        job.process.send_signal(signal.SIGCONT)
+        wait_until(lambda: job.row()["state"] == "alive", "a heartbeat")
+        job.do("monitel.set_step(8)")
+        assert 8 == job.row()["step"]
+
+
+def test_reader_beside_a_writer_sees_whole_values(tmp_path: Path) -> None:
+    """While a job sets steps and begins waits without a pause, steps never fall, and no wait is torn."""
+    with running(tmp_path, NOWHERE) as job:
+        job.do("configure()\nmonitel.emit('ready')\nmonitel.set_step(1)")
+        wait_until(top, "a record")
+        job.send(
+            "for step in range(2, 10**9):\n monitel.set_step(step)\n"
+            " with monitel.WaitCounter('x' * 40 + f'{step % 7}' * 5).guard(): pass"
+        )
+        rows = [job.row() for _ in range(12)]
+    steps = [row["step"] for row in rows]
+    assert sorted(steps) == steps
+    assert steps[0] < steps[-1]
+    assert {each["key"] for row in rows for each in row["waits"]} <= {"x" * 40 + str(last) * 5 for last in range(7)}
+    assert {"alive"} == {row["state"] for row in rows}
+
+
+def test_late_rank_is_named_while_the_others_wait(tmp_path: Path) -> None:
+    """Of two ranks one is in the collective: the other one is late."""
+    world = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    ranks = [{**world, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
+    with running(tmp_path, NOWHERE, ranks[0]) as zero, running(tmp_path, NOWHERE, ranks[1]) as one:
+        for job in (zero, one):
+            job.do("configure(service_name='llm')\nmonitel.emit('ready')\nmonitel.set_step(5)")
+        zero.do("guard = monitel.WaitCounter('all_reduce').guard()\nguard.__enter__()")
+        wait_until(lambda: len(top()) == 2 and job_of_both()["late"], "a late rank")
+        found = job_of_both()
+        assert ([1], [], [0, 1], 2) == tuple(found[name] for name in ("late", "dead", "ranks", "world_size"))
+        (wait,) = found["waits"]
+        assert ("all_reduce", [0], [1]) == (wait["key"], [each["rank"] for each in wait["waiting"]], wait["missing"])
+        assert [(0, zero.pid), (1, one.pid)] == [(row["rank"], row["pid"]) for row in top()]
+
+
+def job_of_both() -> dict[str, Any]:
+    """Return the only job of the report."""
+    found: list[dict[str, Any]] = autopsy()["jobs"]
+    return found[0] if found else {"late": []}
+
+
+def test_looking_changes_nothing(tmp_path: Path) -> None:
+    """``top`` takes no lock and writes nothing: the files of the record stay the same, and so does their owner."""
+    with running(tmp_path, NOWHERE) as job:
+        job.do(RECORD)
+        job.wait_for_sample(0.5, "train.loss")
+        (box,) = (each for each in os.scandir(os.environ["MONITEL_BLACK_BOX_DIR"]) if each.is_dir())
+        job.process.send_signal(signal.SIGSTOP)
+        before = {each.name: each.stat().st_mtime_ns for each in os.scandir(box)}
+        top()
+        assert before == {each.name: each.stat().st_mtime_ns for each in os.scandir(box)}
+        job.process.send_signal(signal.SIGCONT)
+        job.kill()
+    assert "dead" == job.row()["state"]
+
+
+def test_process_without_a_record_has_no_row(tmp_path: Path) -> None:
+    """A process that has recorded nothing, or whose box is switched off, leaves no folder, and is named as unknown."""
+    with running(tmp_path, NOWHERE) as idle, running(tmp_path, NOWHERE, {"MONITEL_BLACK_BOX": "0"}) as without:
+        idle.do("configure()")
+        without.do("pipeline = configure()\nmonitel.emit('left')\npipeline.force_flush(0.1)")
+        assert [] == top()
+        for job in (idle, without):
+            printed = command("autopsy", job.pid)
+            assert 1 == printed.status
+            assert str(job.pid) in printed.errors
