@@ -1,0 +1,186 @@
+"""Training jobs in processes of their own, the truth that they note themselves, and the command ``monitel``."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+from tests.support.inbox import DEADLINE
+from tests.support.scripts import finish, started, wait_until_ready, write_script
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from tests.support.scripts import Ended, Process
+
+#: Of the packages until the command is ``monitel`` of the core.
+MONITEL = ("-m", "monitel_otlp")
+
+#: Makes steps of about 50 ms until it is ended. A line of the notes: step, monotonic time, loss, seconds of data.
+_LOOP = """
+import json
+pipeline = monitel_otlp.configure(service_name=SERVICE, spool_dir="spool")
+stages = [
+    (Stat("training.stage.duration", [MEAN], 60.0, unit="s", attributes={"training.stage": stage}), seconds)
+    for stage, seconds in STAGES.items()
+]
+loss = Stat("train.loss", [MEAN], 60.0)
+samples = monitel.counter("train.samples")
+data = 0.0
+with open("notes.jsonl", "w", buffering=1) as notes:
+    for step in range(1_000_000):
+        if step == UNTIL:
+            notes.write(json.dumps(["end", time.monotonic()]) + "\\n")
+            exec(THEN)
+            break
+        monitel.set_step(step)
+        loss.add(1 / (step + 1))
+        samples.add(8)
+        notes.write(json.dumps([step, time.monotonic(), 1 / (step + 1), data]) + "\\n")
+        if step == 3:
+            monitel.emit("epoch.start", epoch=1)
+            print("ready", flush=True)
+        begin = time.monotonic()
+        with monitel.activity("data"):
+            time.sleep(0.02)
+        data += time.monotonic() - begin
+        time.sleep(0.03)
+        for stat, seconds in stages:
+            stat.add(seconds)
+"""
+#: Seconds of the stages of two ranks, of which the second one is late by 30 ms in data.
+EQUAL = {"optimizer": 0.005, "data": 0.005, "forward": 0.03, "backward": 0.06, "sync": 0.0}
+WAITS, IS_LATE = {**EQUAL, "sync": 0.03}, {**EQUAL, "data": 0.035}
+#: A function with a name, in which a process waits for ever.
+HANG = """
+def stuck_here():
+    with monitel.WaitCounter("all_reduce").guard(), monitel.activity("stuck"):
+        time.sleep(1000)
+stuck_here()
+"""
+
+
+def loop(stages: Mapping[str, float] | None = None, *, until: int = -1, then: str = "", service: str = "llm") -> str:
+    """Return a script that makes steps until one, and does something then; without end if ``until`` is not given."""
+    names = {"SERVICE": service, "STAGES": dict(stages or {}), "UNTIL": until, "THEN": then}
+    return "".join(f"{name} = {value!r}\n" for name, value in names.items()) + _LOOP
+
+
+class Note(NamedTuple):
+    """The notes of one step."""
+
+    step: int
+    set_s: float
+    loss: float
+    data_s: float
+
+
+class Job(NamedTuple):
+    """A process that runs a script, and its working directory."""
+
+    process: Process
+    folder: Path
+
+    @property
+    def notes(self) -> list[Note]:
+        """The notes of all steps so far."""
+        return [Note(*each) for each in self._lines if each[0] != "end"]
+
+    @property
+    def ended_at(self) -> float | None:
+        """The time at which the last step was over; None before it."""
+        return next((float(each[1]) for each in self._lines if each[0] == "end"), None)
+
+    @property
+    def _lines(self) -> list[list[Any]]:
+        text = (self.folder / "notes.jsonl").read_text(encoding="utf-8")
+        return [json.loads(each) for each in text[: text.rfind("\n") + 1].splitlines()]
+
+    def kill(self) -> None:
+        """Kill the process, and wait for its end."""
+        self.process.kill()
+        self.process.wait(DEADLINE)
+
+
+@contextmanager
+def jobs(folder: Path, *scripts: str, env: Callable[[int], Mapping[str, str]] = lambda _: {}) -> Iterator[list[Job]]:
+    """Start a process for each script, each in its own folder, and wait until each has made some steps."""
+    with ExitStack() as stack:
+        found = []
+        for number, script in enumerate(scripts):
+            own = folder / f"job{number}-{time.monotonic_ns()}"
+            own.mkdir()
+            process = stack.enter_context(started(own, write_script(own, script), env=env(number)))
+            found.append(Job(process, own))
+        for each in found:
+            wait_until_ready(each.process)
+        yield found
+
+
+@contextmanager
+def ranks(folder: Path, *scripts: str, **env: str) -> Iterator[list[Job]]:
+    """Start the ranks of one job."""
+    size = {"WORLD_SIZE": f"{len(scripts)}", "TORCHELASTIC_RUN_ID": "run-7", **env}
+    with jobs(folder, *scripts, env=lambda rank: {"RANK": f"{rank}", "LOCAL_RANK": f"{rank}", **size}) as found:
+        yield found
+
+
+class Console:
+    """Runs the command ``monitel`` in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __call__(self, *arguments: object, status: int = 0, env: Mapping[str, str] | None = None) -> Ended:
+        """Return the end of a command, which must have this status."""
+        with started(self._folder, *MONITEL, *arguments, env=env) as process:
+            ended = finish(process)
+        assert status == ended.status, ended.stderr
+        return ended
+
+    def json(self, *arguments: object) -> Any:
+        """Return what a command prints with ``--json``, which must be JSON by the standard."""
+        return json.loads(self(*arguments, "--json").stdout, parse_constant=pytest.fail)
+
+    def top(self, *arguments: object, env: Mapping[str, str] | None = None) -> str:
+        """Return what ``monitel top --once`` prints."""
+        return self("top", "--once", "--interval", "0.1", *arguments, env=env).stdout
+
+    def rows(self, *arguments: object) -> list[dict[str, Any]]:
+        """Return the rows of ``monitel top --once --json``."""
+        found: list[dict[str, Any]] = json.loads(self.top("--json", *arguments), parse_constant=pytest.fail)
+        return found
+
+    def until(self, expected: Callable[[Any], object], *arguments: object) -> Any:
+        """Run a command until what it prints with ``--json`` is as expected, and return that."""
+        deadline = time.monotonic() + DEADLINE
+        while not expected(found := self.json(*arguments)):
+            assert time.monotonic() < deadline, found
+        return found
+
+    @contextmanager
+    def watching(self, *targets: object) -> Iterator[Callable[[Callable[[dict[Any, Any]], object]], dict[Any, Any]]]:
+        """Run ``monitel top --json``; yield a function that returns the first look, by rank, that is as expected."""
+        with started(self._folder, *MONITEL, "top", *targets, "--json", "--interval", "0.2") as process:
+            assert process.stdout is not None
+            stdout = process.stdout
+
+            def until(expected: Callable[[dict[Any, Any]], object]) -> dict[Any, Any]:
+                deadline = time.monotonic() + DEADLINE
+                while True:
+                    rows = {row["rank"]: row for row in json.loads(stdout.readline())}
+                    if rows and expected(rows):
+                        return rows
+                    assert time.monotonic() < deadline, rows
+
+            yield until
+
+
+@pytest.fixture
+def console(tmp_path: Path) -> Console:
+    """Return the command, in the folder of the test."""
+    return Console(tmp_path)

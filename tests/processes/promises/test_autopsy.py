@@ -1,0 +1,181 @@
+"""``monitel autopsy``: what a process was doing when it died, or is doing now, by its black box, without a backend."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.processes.console.jobs import HANG, Console, Job, console, jobs, loop, ranks
+
+from monitel import crash_stacks
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["console"]
+
+#: Hangs in a function with a name after 50 steps, and a NaN.
+HANGS = f"""
+lr = Stat("lr", [COUNT], 60.0, attributes={{"group": "head"}})
+lr.add(float("nan"))
+monitel.emit("epoch.end", epoch=7)
+{HANG.replace('activity("stuck")', 'activity("checkpoint.save")')}
+"""
+
+
+def complete(report: Any) -> bool:
+    """Return True if the report has what the process has done last; its box is written once a second."""
+    return [("checkpoint.save", 1)] == [(each["activity"], len(each["waits"])) for each in report["processes"]]
+
+
+def check_numbers(found: dict[str, Any], job: Job) -> None:
+    """Compare the report about a job that hangs with the notes of the job."""
+    losses = [note.loss for note in job.notes]
+    assert ("llm", 49, "checkpoint.save") == (found["service"], found["step"], found["activity"])
+    (wait,) = found["waits"]
+    assert ("all_reduce", True) == (wait["key"], wait["seconds"] <= found["step_age_seconds"] < wait["seconds"] + 5)
+    windows = {each["name"]: each for each in found["windows"]}
+    lr, loss = windows["lr"], windows["train.loss"]
+    assert ({"group": "head"}, 1, "NaN") == (lr["attributes"], lr["count"], lr["last"])
+    assert (50, losses[-1], losses[-1], 1.0) == tuple(loss[name] for name in ("count", "last", "min", "max"))
+    assert loss["mean"] == pytest.approx(sum(losses) / 50)
+    assert 400 == next(each["value"] for each in found["counters"] if each["name"] == "train.samples")
+    last = found["events"][-1]
+    assert ("epoch.end", 7) == (last["name"], last["attributes"]["epoch"])
+
+
+def test_hung_process_and_its_death(tmp_path: Path, console: Console, own_boxes: Path) -> None:
+    """Its waits, numbers, events and stacks while it hangs; after SIGKILL the same without stacks."""
+    with jobs(tmp_path, loop(until=50, then=HANGS)) as (job,):
+        pid = job.process.pid
+        (found,) = console.until(complete, "autopsy", pid)["processes"]
+        assert ("alive", pid, None) == (found["state"], found["pid"], found["death"])
+        check_numbers(found, job)
+        assert found["stacks"].index("[MainThread]") < found["stacks"].index("in stuck_here")
+        text = console("autopsy").stdout
+        assert "state          alive\n" in text
+        assert re.search(r"\nwaits          all_reduce for [0-9.]+ s\n", text)
+        job.kill()
+        (box,) = own_boxes.iterdir()
+        before = {each.name: each.read_bytes() for each in box.iterdir()}
+        (found,) = console.json("autopsy")["processes"]
+        assert ("dead", pid, None) == (found["state"], found["pid"], found["death"])
+        check_numbers(found, job)
+        for target in (box, own_boxes):
+            assert [found["source"]] == [each["source"] for each in console.json("autopsy", target)["processes"]]
+        text = console("autopsy", pid).stdout
+        assert text.startswith("1 process: 1 dead\n")
+        assert "state dead: cause unknown, as after SIGKILL or by the OOM killer; last sign of" in " ".join(
+            text.split()
+        )
+        assert text.endswith("\nto deliver the telemetry of dead processes: monitel replay\n")
+        assert before == {each.name: each.read_bytes() for each in box.iterdir()}, "nothing of a dead process changes"
+
+
+def test_stopped_process_is_silent(tmp_path: Path, console: Console) -> None:
+    """The report says why no stacks come, and what continues the process."""
+    with jobs(tmp_path, loop()) as (job,):
+        pid = job.process.pid
+        os.kill(pid, signal.SIGSTOP)
+        report = console.until(lambda report: report["processes"][0]["state"] == "silent", "autopsy", pid)
+        (found,) = report["processes"]
+        assert ("T", None) == (found["kernel"]["state"], found["stacks"])
+        assert f"kill -CONT {pid}" in found["silence"][1]
+        assert "state          silent: its last heartbeat was " in console("autopsy", pid).stdout
+        os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.skipif(crash_stacks._c is None, reason="the handler of crashes needs the C extension")
+def test_crashed_process_has_its_signal_and_stacks(tmp_path: Path, console: Console) -> None:
+    """After SIGSEGV."""
+    then = "def crash_here():\n    os.kill(os.getpid(), 11)\ncrash_here()\n"
+    with jobs(tmp_path, loop(until=5, then=then)) as (job,):
+        assert -signal.SIGSEGV == job.process.wait(60)
+        (found,) = console.json("autopsy")["processes"]
+        assert ("dead", "killed by SIGSEGV", True) == (found["state"], found["death"], "crash_here" in found["stacks"])
+        assert "state          dead: killed by SIGSEGV; " in console("autopsy").stdout
+
+
+def test_collected_process_is_found_in_its_spool(tmp_path: Path, console: Console, own_boxes: Path) -> None:
+    """After ``monitel replay`` has made a spool of its box, by the folder and by the process id."""
+    with jobs(tmp_path, loop(until=50, then=HANGS)) as (job,):
+        pid = job.process.pid
+        console.until(complete, "autopsy", pid)
+        job.kill()
+        console("replay", own_boxes, status=1, env={"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://127.0.0.1:9/"})
+        assert [] == [*own_boxes.iterdir()]
+        spool = job.folder / "spool"
+        for target, env in ((spool, {}), (pid, {"MONITEL_SPOOL_DIR": str(spool)})):
+            text = console("autopsy", target, env=env).stdout
+            assert f"process {pid}, host " in text
+            assert re.search(r"\nstep           49, set .* before the last sign of life", text)
+            assert "process.died" in text
+
+
+def test_job_names_the_rank_that_is_late(tmp_path: Path, console: Console) -> None:
+    """Two of three ranks wait in a collective for the third, in the first lines and in the JSON."""
+    late = "monitel.set_step(48)\ntime.sleep(1000)\n"
+    scripts = [loop(until=50, then=late if rank == 1 else HANG) for rank in range(3)]
+    with ranks(tmp_path, *scripts):
+        report = console.until(lambda report: report["jobs"] and [1] == report["jobs"][0]["late"], "autopsy")
+        (job,) = report["jobs"]
+        assert ("run-7", [0, 1, 2], 3) == (job["run"], job["ranks"], job["world_size"])
+        summary, waiting, named, steps, *_ = console("autopsy").stdout.splitlines()
+    assert "3 processes: 3 alive" == summary
+    assert waiting.startswith("ranks 0 and 2 wait in all_reduce, the first one for ")
+    assert named.startswith("late: rank 1 is not in all_reduce: ")
+    assert "last steps differ: 49 (ranks 0 and 2), 48 (rank 1)" == steps
+
+
+def test_exec_is_not_a_death(tmp_path: Path, console: Console) -> None:
+    """The telemetry of the former program has ended, the process has not."""
+    then = "os.execv(sys.executable, [sys.executable, '-c', 'print(1, flush=True); input()'])"
+    with jobs(tmp_path, loop(until=5, then=then)) as (job,):
+        assert job.process.stdout is not None
+        assert "1\n" == job.process.stdout.readline()
+        (found,) = console.json("autopsy", job.process.pid)["processes"]
+        assert ("dead", True) == (found["state"], found["replaced_by_exec"])
+        assert "state          replaced by exec; " in console("autopsy").stdout
+
+
+def test_nothing_there_and_unknown_targets(tmp_path: Path, console: Console) -> None:
+    """A sentence and the status 0 without a box; an unknown process or folder has the status 1, and a reason."""
+    assert console("autopsy").stdout.startswith("no black boxes of this user on this machine")
+    assert ([], []) == (console.json("autopsy")["processes"], console.json("autopsy")["jobs"])
+    for target, words in {
+        "4194305": "no such process runs",
+        f"{os.getpid()}": "the process runs, but",
+        "missing": "there is no folder",
+        f"{tmp_path}": "it holds no black box",
+    }.items():
+        ended = console("autopsy", target, status=1)
+        assert ("", True) == (ended.stdout, ended.stderr.startswith("monitel: "))
+        assert words in " ".join(ended.stderr.split())
+
+
+def test_damaged_box_does_not_hide_the_others(tmp_path: Path, console: Console, own_boxes: Path) -> None:
+    """It is a line on stderr and a problem in the JSON; each file may be cut off, or replaced by other bytes."""
+    with jobs(tmp_path, loop()) as (job,):
+        console.until(lambda report: report["processes"][0]["windows"], "autopsy")
+        job.kill()
+    (box,) = own_boxes.iterdir()
+    other = own_boxes / "4194000-1-0000aa"
+    shutil.copytree(box, other)
+    for name in sorted(each.name for each in other.iterdir()):
+        content = (box / name).read_bytes()
+        for damaged in (b"", content[: len(content) // 2], content[::-1]):
+            (other / name).write_bytes(damaged)
+        (other / name).write_bytes(content[::-1])
+        ended = console("autopsy", own_boxes)
+        assert f"process {job.process.pid}, host " in ended.stdout
+        assert "Traceback" not in ended.stderr
+        (other / name).write_bytes(content)
+    header = next(each for each in other.iterdir() if each.name == "header")
+    header.write_bytes(b"")
+    ended = console("autopsy", own_boxes)
+    assert ("1 process: 1 dead", True) == (ended.stdout.splitlines()[0], str(other) in ended.stderr)
+    assert [str(other) in each for each in console.json("autopsy", own_boxes)["problems"]] == [True]

@@ -1,0 +1,120 @@
+"""The end of ``monitel run``: the verdict, where the time went, and what happened to the telemetry."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.processes.console.commands import RUN, outcome
+
+if TYPE_CHECKING:
+    from tests.support.receiver import Receiver
+
+#: A program that starts four ranks of 400 steps with known stages, of which rank 2 is late by 30 ms in data.
+JOB = """\
+import os, signal, subprocess, sys, time
+if len(sys.argv) == 1:
+    size = {"WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "run-7"}
+    ranks = [
+        subprocess.Popen([sys.executable, __file__, str(rank)], env={**os.environ, "RANK": str(rank), **size})
+        for rank in range(4)
+    ]
+    sys.exit(max(abs(rank.wait()) for rank in ranks))
+import monitel
+rank = int(sys.argv[1])
+times = {"optimizer": 5, "data": 40 if rank == 2 else 10, "forward": 28, "backward": 62, "sync": 0 if rank == 2 else 30}
+stages = {
+    stage: monitel.Stat("training.stage.duration", [monitel.MEAN], 60.0, unit="s", attributes={"training.stage": stage})
+    for stage in times
+}
+duration = monitel.Stat("training.step.duration", [monitel.MEAN, monitel.COUNT], 60.0, unit="s", monotonic=True)
+for step in range(1, 401):
+    monitel.set_step(step)
+    for stage, milliseconds in times.items():
+        stages[stage].add(milliseconds / 1000)
+    duration.add(0.125)
+monitel.counter("training.steps").add(400)
+%s
+"""
+
+
+def run(script: str, *options: str, status: int = 0, env: dict[str, str] | None = None) -> str:
+    """Run a program of four ranks with ``monitel run``, and return its summary with single spaces."""
+    Path("job.py").write_text(script)
+    command = [*RUN[:-1], "--service-name", "job", *options, "--", sys.executable, "job.py"]
+    ended = outcome(command, env={**os.environ, **(env or {})})
+    assert (status, "", "") == (ended.status, ended.stdout, ended.stderr)
+    return " ".join(ended.summary.split())
+
+
+def test_late_rank_is_in_the_summary(receiver: Receiver) -> None:
+    """Steps and rate, the verdict, the ledger, the late rank, and what was exported; nothing is on disk or lost."""
+    summary = run(JOB % "", "--endpoint", receiver.url)
+    assert summary.startswith("monitel run: job, 4 ranks, 400 steps, 8.00 steps/s verdict ")
+    assert "verdict late rank: rank 2 took 30.0 ms longer than the others in data (22 % of each step)" in summary
+    assert "late rank 2, data, 30.0 ms a step (22 % of the cycle)" in summary
+    ledger = re.search(r"ledger [^(]+\(([^)]+)\); \d+ % of the time went into ", summary)
+    assert ledger is not None
+    assert 100 == pytest.approx(sum(map(int, re.findall(r"(\d+) %", ledger[1]))), abs=2)
+    exported = re.search(r"exported (\d+) windows and numbers, (\d+) events", summary)
+    assert exported is not None
+    assert (24, 0) == (int(exported[1]), int(exported[2])), "five stages and the step duration of four ranks"
+    assert not re.search("on disk|lost|died|missing", summary)
+
+
+def test_killed_and_failed_ranks_are_named() -> None:
+    """The verdict is about the rank that was killed first, and the other rows have the deaths and failures."""
+    end = """\
+time.sleep([2.5, 4, 1.5, 2.5][rank])
+if rank == 2:
+    os.kill(os.getpid(), signal.SIGKILL)
+if rank == 1:
+    os._exit(3)
+"""
+    summary = run(JOB % end, status=9)
+    assert "verdict dead: rank 2 killed by SIGKILL at step 400; 1 more ended after it" in summary
+    assert re.search(
+        r"died rank 2 killed by SIGKILL at step 400(, \S+ s after its last step)?; monitel autopsy \d+", summary
+    )
+    assert "rank 1 ended with exit code 3 without a shutdown at step 400" in summary
+    assert f"deliver with: monitel replay {Path('monitel-runs').resolve()}" in summary
+
+
+def test_printed_commands_work(receiver: Receiver) -> None:
+    """``monitel autopsy`` shows the killed process, and ``monitel replay`` delivers everything that is on disk."""
+    summary = run(
+        "import monitel, os\nmonitel.set_step(7)\nmonitel.emit('before')\nos.kill(os.getpid(), 9)\n", status=-9
+    )
+    assert "verdict dead: process" in summary
+    autopsy = re.search(r"monitel (autopsy \d+)", summary)
+    assert autopsy is not None
+    shown = outcome([*RUN[:-2], *autopsy[1].split()])
+    assert (0, True) == (shown.status, "killed by SIGKILL" in " ".join(shown.stdout.split()))
+    replay = re.search(r"deliver with: monitel (replay \S+ --endpoint) http://HOST:4318", summary)
+    assert replay is not None
+    ended = outcome([*RUN[:-2], *replay[1].split(), receiver.url])
+    assert 0 == ended.status, ended.stderr + ended.summary
+    assert {"before", "process.died", "attempt.started", "attempt.ended"} == set(receiver.record_names())
+    assert ["ledgers"] == [path.name for path in Path("monitel-runs").iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("data", "verdict"), [(0.02, "input-bound: "), (0.0, "healthy: ")], ids=["waits for data", "healthy"]
+)
+def test_verdict_about_a_plain_loop(data: float, verdict: str) -> None:
+    """Without torch and without ranks, from the ledger of the process."""
+    script = f"""
+import time, monitel
+for step in range(1, 41):
+    monitel.set_step(step)
+    with monitel.activity("data"):
+        time.sleep({data})
+    time.sleep(0.02)
+"""
+    summary = run(script)
+    assert summary.startswith("monitel run: job, 40 steps")
+    assert f"verdict {verdict}" in summary

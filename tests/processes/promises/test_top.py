@@ -1,0 +1,251 @@
+"""``monitel top``: its rows and its verdict agree with what the processes have noted themselves."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import shlex
+import signal
+import sys
+import time
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.processes.console.jobs import EQUAL, HANG, IS_LATE, MONITEL, WAITS, Console, Job, console, jobs, loop, ranks
+from tests.processes.console.tmux import needs_tmux, terminal
+from tests.support.inbox import DEADLINE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+__all__ = ["console"]
+
+#: The fields of a row, as docs/reference/commands.md has them.
+FIELDS = {
+    *("time", "pid", "rank", "step", "state", "death", "last_seen", "host", "namespace", "service", "run", "attempt"),
+    *("world_size", "step_age_seconds", "steps_per_second", "step_seconds_p50", "step_seconds_p99", "data_share"),
+    *("wait_share", "goodput", "value_name", "value", "activity", "activity_age_seconds", "stage", "waits", "event"),
+    *("verdict", "box", "problem"),
+}
+
+
+def verdict(rows: Mapping[Any, Any]) -> tuple[str, int | None]:
+    """Return kind and rank of the verdict, which all rows have."""
+    found = {(row["verdict"]["kind"], row["verdict"]["rank"]) for row in rows.values()}
+    assert 1 == len(found)
+    return found.pop()
+
+
+def files_below(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Return inode, size, mode and times of everything in a folder."""
+    found = ((path, path.lstat()) for path in [folder, *folder.rglob("*")])
+    return {str(path): (each.st_ino, each.st_size, each.st_mode, each.st_mtime_ns) for path, each in found}
+
+
+def check_row(row: dict[str, Any], job: Job, before_s: float, after_s: float) -> None:
+    """Compare the numbers of a row with the notes of its process."""
+    notes = [note for note in job.notes if note.set_s <= after_s]
+    times = sorted(after.set_s - before.set_s for before, after in pairwise(notes))
+    begin, end = notes[0], notes[-1]
+    assert (job.process.pid, "alive", "llm", "run-7", 2) == (
+        *(row["pid"], row["state"], row["service"], row["run"]),
+        row["world_size"],
+    )
+    assert before_s - 1 <= notes[row["step"]].set_s + row["step_age_seconds"] <= after_s + 0.1
+    assert row["steps_per_second"] == pytest.approx((len(notes) - 1) / (end.set_s - begin.set_s), rel=0.3)
+    assert row["step_seconds_p50"] == pytest.approx(times[len(times) // 2], rel=0.2)
+    assert row["data_share"] == pytest.approx((end.data_s - begin.data_s) / (end.set_s - begin.set_s), abs=0.2)
+    assert ("train.loss", True) == (row["value_name"], row["value"] in {note.loss for note in notes[-80:]})
+    assert 0 < row["goodput"] < 1 - row["data_share"] + 0.1
+    assert ("epoch.start", 1) == (row["event"]["name"], row["event"]["attributes"]["epoch"])
+    assert ("", "") == (row["death"] or "", row["problem"] or "")
+
+
+def test_rows_of_healthy_ranks_have_their_numbers(tmp_path: Path, console: Console) -> None:
+    """Step and its age, rate, median step, share of data, loss, goodput and last event; the verdict is healthy."""
+    with ranks(tmp_path, loop(EQUAL), loop(EQUAL)) as running, console.watching() as until:
+        until(lambda rows: len(rows) == 2 and all(row["step"] >= 60 for row in rows.values()))
+        until(lambda rows: ("healthy", None) == verdict(rows))
+        before_s = time.monotonic()
+        until(len)  # the look that was in the pipe
+        rows = until(lambda rows: all(row["data_share"] is not None for row in rows.values()))
+        after_s = time.monotonic()
+        assert [FIELDS, FIELDS] == [row.keys() for row in rows.values()]
+        for rank, job in enumerate(running):
+            check_row(rows[rank], job, before_s, after_s)
+        assert rows[0]["verdict"]["text"].startswith("healthy: 2 ranks, ")
+
+
+def test_late_rank_is_named(tmp_path: Path, console: Console) -> None:
+    """With its stage and milliseconds, from the stages of both ranks."""
+    with ranks(tmp_path, loop(WAITS), loop(IS_LATE)), console.watching() as until:
+        rows = until(lambda rows: ("late-rank", 1) == verdict(rows))
+        found = rows[0]["verdict"]
+        assert ("data", pytest.approx(0.030), pytest.approx(30 / 130)) == (
+            *(found["stage"], found["seconds"]),
+            found["share"],
+        )
+        assert "late rank: rank 1 takes 30.0 ms longer than the others in data (23 % of each step)" == found["text"]
+
+
+def test_stuck_rank_shows_its_wait(tmp_path: Path, console: Console) -> None:
+    """The wait has the age that the rank has noted, and no rate; the other rank goes on."""
+    with ranks(tmp_path, loop(), loop(until=10, then=HANG)) as running, console.watching() as until:
+        rows = until(
+            lambda rows: len(rows) == 2 and ("stuck", 1) == verdict(rows) and rows[1]["waits"][0]["seconds"] > 1
+        )
+        now_s = time.monotonic()
+        (wait,) = rows[1]["waits"]
+        assert running[1].ended_at is not None
+        assert ("all_reduce", pytest.approx(now_s - running[1].ended_at, abs=2.0)) == (wait["key"], wait["seconds"])
+        assert (9, "alive", "stuck") == tuple(rows[1][name] for name in ("step", "state", "activity"))
+        assert [] == rows[0]["waits"]
+        assert re.fullmatch(
+            r"stuck: rank 1 has waited in all_reduce for \S+ s; rank 0 goes on", rows[1]["verdict"]["text"]
+        )
+        assert rows[0]["step"] > 9
+
+
+def test_stopped_rank_is_silent_until_it_goes_on(tmp_path: Path, console: Console) -> None:
+    """After three seconds without a heartbeat; nothing in the folders of the job changes by looking."""
+    with ranks(tmp_path, loop()) as (job,), console.watching(job.process.pid) as until:
+        until(lambda rows: rows[0]["state"] == "alive")
+        os.kill(job.process.pid, signal.SIGSTOP)
+        stopped_s = time.monotonic()
+        before = files_below(tmp_path)
+        row = until(lambda rows: rows[0]["state"] == "silent")[0]
+        assert time.monotonic() - stopped_s > 2.0
+        assert row["step"] in {note.step for note in job.notes[-2:]}
+        assert before == files_below(tmp_path)
+        os.kill(job.process.pid, signal.SIGCONT)
+        until(lambda rows: rows[0]["state"] == "alive")
+
+
+def test_dead_rank_stays_with_its_last_step(tmp_path: Path, console: Console, own_boxes: Path) -> None:
+    """The step is exact, by --json and --once, which are of the same rows; a filter leaves rows out."""
+    with ranks(tmp_path, loop(), loop()) as running:
+        console.until(
+            lambda rows: [True] * 2 == [row["value"] is not None for row in rows], "top", "--once", "--interval", "0.1"
+        )
+        running[1].kill()
+        (box,) = own_boxes.glob(f"{running[1].process.pid}-*")
+        before = files_below(box)
+        alive, dead = console.rows()
+        assert [(0, "alive"), (1, "dead")] == [(row["rank"], row["state"]) for row in (alive, dead)]
+        last = running[1].notes[-1].step  # it may have died between a step and its note
+        assert (True, None) == (dead["step"] in {last, last + 1}, dead["steps_per_second"])
+        assert f"dead: rank 1 died of an unknown cause at step {dead['step']}" == dead["verdict"]["text"]
+        lines = console.top().splitlines()
+        assert "1 job, 2 processes: 1 alive, 1 dead" == lines[0]
+        assert lines[2].startswith("llm, run run-7, 2 of 2 ranks, on ")
+        assert dead["verdict"]["text"] == lines[3]
+        assert ["RANK", "PID", "STATE", "STEP"] == lines[4].split()[:4]
+        assert ["0", f"{running[0].process.pid}", "alive"] == lines[5].split()[:3]
+        assert ["1", f"{running[1].process.pid}", "dead", f"{dead['step']}"] == lines[6].split()[:4]
+        assert lines[7].startswith("  cause unknown, as after SIGKILL or by the OOM killer; last sign of life ")
+        assert 160 >= max(map(len, lines))
+        assert [1] == [row["rank"] for row in console.rows("--filter", "RANK 1")]
+        assert [] == console.rows("--filter", "no such name")
+        steps = [row["step"] for row in console.rows("--sort", "step")]
+        assert steps == sorted(steps, reverse=True)
+        narrow = console.top(env={"COLUMNS": "50"}).splitlines()
+        assert ["RANK", "STATE", "STEP", "STEP/S", "WAITING"] == next(line for line in narrow if "RANK" in line).split()
+        assert 50 >= max(map(len, narrow))
+        pid = running[1].process.pid
+        assert [pid] == [row["pid"] for row in console.rows(pid)]
+        assert before == files_below(box)
+
+
+def test_numbers_and_names_are_safe(tmp_path: Path, console: Console) -> None:
+    """NaN and infinities are strings in JSON, and control characters of a name do not reach the terminal."""
+    then = "loss.add(float('nan')); monitel.emit('\\x1b]0;x\\x07', ratio=float('inf')); time.sleep(1000)"
+    with jobs(tmp_path, loop(until=5, then=then, service="\x1b[2J日本語")):
+        (row,) = console.until(lambda rows: rows[0]["value"] == "NaN", "top", "--once", "--interval", "0.1")
+        assert ("Infinity", None, None) == (row["event"]["attributes"]["ratio"], row["rank"], row["world_size"])
+        text = console.top()
+        assert "\x1b" not in text
+        assert "\\x1b[2J日本語, 1 process, on " in text
+
+
+def test_nothing_there_and_wrong_arguments(tmp_path: Path, console: Console) -> None:
+    """A sentence, an empty list, and the exit statuses of the documentation."""
+    assert console.top().startswith("no black boxes of this user on this machine, ")
+    assert [] == console.rows()
+    for target, words in (
+        ("4194305", "there is no black box of process 4194305: no such process runs"),
+        ("/nowhere", "there is no folder '/nowhere'"),
+        (tmp_path, "it holds no black box, and no spool"),
+    ):
+        ended = console("top", target, "--once", status=1)
+        assert ("", True) == (ended.stdout, words in ended.stderr)
+    console("top", "--sort", "nothing", status=2)
+    ended = console("top", status=1)
+    assert ended.stderr.startswith(
+        "monitel: monitel top needs a terminal, and stdin is not one: use monitel top --once"
+    )
+
+
+def row_of(screen: str, job: Job) -> list[str]:
+    """Return the words in the row of a process on a screen; empty if it has none."""
+    rows = (line.split() for line in screen.split("\n"))
+    return next((row for row in rows if row[1:2] == [f"{job.process.pid}"]), [])
+
+
+@needs_tmux
+def test_screen_shows_the_ranks_and_follows_keys_and_size(tmp_path: Path, own_boxes: Path) -> None:
+    """Steps go on, a death appears, a filter, another order, help and detail work, and q restores the terminal."""
+    pytest.importorskip("textual", reason="the extra monitel-otlp[top] is not installed")
+    top = shlex.join([sys.executable, *MONITEL, "top", str(own_boxes)])
+    env = {"PYTHONPATH": path} if (path := os.environ.get("PYTHONPATH")) else {}
+    shell = ("sh", "-c", f"stty -g; {top}; echo status $?; stty -g; exec tail -f /dev/null")
+    with (
+        ranks(tmp_path, loop(), loop(until=10, then=HANG), loop()) as running,
+        terminal(tmp_path, *shell, env=env) as screen,
+    ):
+        screen.until(lambda: all(row_of(screen.text, job) for job in running), "a row for each rank")
+        before = running[0].notes[-1].step
+        screen.until(lambda: int((row_of(screen.text, running[0]) or ["0"] * 4)[3]) > before, "a new step")
+        assert int(row_of(screen.text, running[0])[3]) <= running[0].notes[-1].step
+        seen = screen.until_shown(" s all_reduce", "3 alive")
+        assert ["1", f"{running[1].process.pid}", "alive", "9"] == row_of(seen, running[1])[:4]
+        screen.press("F4", "all_red", "Enter")
+        screen.until(lambda: not row_of(screen.text, running[0]), "rows without the text are hidden")
+        assert row_of(screen.text, running[1])
+        screen.press("Escape")
+        screen.until(lambda: row_of(screen.text, running[0]), "all rows")
+        screen.press("I")
+        screen.until_shown("by rank, descending")
+        screen.press("Home", "Down", "Enter")
+        screen.until_shown(f"process {running[1].process.pid}, host", "all_reduce for")
+        screen.press("Escape")
+        screen.until_shown("by rank, descending")
+        screen.press("F1")
+        screen.until_shown("monitel top: keys and columns")
+        screen.press("Escape")
+        screen.until_shown("by rank, descending")
+        screen.resize(50, 12)
+        screen.until_shown("RANK STATE       STEP  STEP/S WAITING")
+        screen.resize(200, 20)
+        screen.until_shown("GOODPUT", "LAST EVENT")
+        running[2].kill()
+        screen.until_shown("2 alive, 1 dead", "dead: rank 2 ", "cause unknown, as after SIGKILL")
+        screen.press("q")
+        screen.until_shown("status 0")
+        screen.until(lambda: screen.lines[2], "the modes of the terminal")
+        modes, status, after, *others = screen.lines
+        assert (modes, "status 0", False) == (after, status, any(others))
+        assert [None, None] == [running[0].process.poll(), running[1].process.poll()]
+
+
+@needs_tmux
+def test_closed_terminal_ends_the_screen(tmp_path: Path) -> None:
+    """No process is left behind."""
+    pytest.importorskip("textual", reason="the extra monitel-otlp[top] is not installed")
+    with terminal(tmp_path, sys.executable, *MONITEL, "top", env={"MONITEL_BLACK_BOX_DIR": str(tmp_path)}) as screen:
+        screen.until_shown("waiting for one")
+        process = os.pidfd_open(screen.pid)
+    with os.fdopen(process):
+        assert select.select([process], [], [], DEADLINE)[0], "the process goes on without its terminal"
