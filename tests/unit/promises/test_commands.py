@@ -284,27 +284,25 @@ def test_unusable_folder_does_not_block_the_others(receiver: Receiver, program: 
     assert (EVENTS, [runs / "1"]) == (receiver.record_names(), folders(runs))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["replay", "typo", "--endpoint", "http://127.0.0.1:9"], ["there is no folder", "typo"]),
-        (["replay", "state", "--endpoint", "http://127.0.0.1:9"], ["'state' holds no spooled telemetry"]),
-        (["replay", "runs"], ["no endpoint", "--endpoint", "OTEL_EXPORTER_OTLP_ENDPOINT"]),
-        (["replay", "runs", "--endpoint", "localhost:4318"], ["endpoint must be a base URL", "http://"]),
-        (["replay", ""], ["empty"]),
-        (["cat", "typo"], ["there is no folder", "typo"]),
-        (["cat", "state"], ["'state' holds no spooled telemetry"]),
-        (["cat", ""], ["empty"]),
-        (["doctor", "--endpoint", "localhost:4318"], ["endpoint must be a base URL", "http://"]),
-    ],
-    ids=" ".join,
-)
-def test_wrong_argument_prints_one_line(program: Program, runs: Path, arguments: list[str], words: list[str]) -> None:
+WRONG: list[tuple[list[str], list[str]]] = [
+    (["replay", "typo", "--endpoint", "http://127.0.0.1:9"], ["there is no folder", "typo"]),
+    (["replay", "state", "--endpoint", "http://127.0.0.1:9"], ["'state' holds no spooled telemetry"]),
+    (["replay", "runs"], ["no endpoint", "--endpoint", "OTEL_EXPORTER_OTLP_ENDPOINT"]),
+    (["replay", "runs", "--endpoint", "localhost:4318"], ["endpoint must be a base URL", "http://"]),
+    (["replay", ""], ["empty"]),
+    (["cat", "typo"], ["there is no folder", "typo"]),
+    (["cat", "state"], ["'state' holds no spooled telemetry"]),
+    (["cat", ""], ["empty"]),
+    (["doctor", "--endpoint", "localhost:4318"], ["endpoint must be a base URL", "http://"]),
+]
+
+
+def test_wrong_argument_prints_one_line(program: Program, runs: Path) -> None:
     """The exit status is 1, and nothing is changed."""
     Path("state").mkdir()
-    status = 2 if "" in arguments else 1
-    line = program(*arguments, status=status).stderr.splitlines()[-1]
-    assert [] == [word for word in words if word not in line]
+    for arguments, words in WRONG:
+        line = program(*arguments, status=2 if "" in arguments else 1).stderr.splitlines()[-1]
+        assert [] == [word for word in words if word not in line], arguments
     assert EVENTS == events_of(program("cat", runs).stdout)
 
 

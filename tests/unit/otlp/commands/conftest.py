@@ -6,7 +6,8 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.unit.otlp.commands.spooled_run import Events, Printed, events_request, span_request, window_request
+from tests.unit.otlp.commands.spooled_run import Events, Printed, events_request
+from tqdm import tqdm
 
 import monitel_otlp.spool.spool
 from monitel_otlp.__main__ import main
@@ -14,23 +15,10 @@ from monitel_otlp.spool.raw_segment import encode_blocks
 from monitel_otlp.spool.spool import Spool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from tests.unit.otlp.commands.spooled_run import Command
-
-    Sections = dict[str, dict[str, str]]
-
-
-@pytest.fixture
-def runs(tmp_path: Path) -> Path:
-    """A folder with the spool of a run without a backend: 20 windows, 20 events and 20 spans, each in a request."""
-    with closing(Spool(tmp_path / "runs" / "20260101-000000-7-1")) as spool:
-        for number in range(20):
-            spool.append(window_request(number))
-            spool.append(events_request([number]))
-            spool.append(span_request(number))
-    return tmp_path / "runs"
 
 
 @pytest.fixture
@@ -51,6 +39,7 @@ def command(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
     def run(*arguments: object, env: Mapping[str, str] | None = None, returncode: int = 0) -> Printed:
         caplog.clear()
         with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tqdm, "monitor_interval", 0)  # no thread that outlives the command
             for name, value in (env or {}).items():
                 patch.setenv(name, value)
             status = main([str(argument) for argument in arguments])
@@ -60,26 +49,3 @@ def command(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
         return Printed(printed.out, printed.err + caplog.text)
 
     return run
-
-
-@pytest.fixture
-def examine(capsys: pytest.CaptureFixture[str]) -> Callable[..., Sections]:
-    """Return a function that runs ``doctor`` and returns its output by section and row.
-
-    The exit status must be ``status``, and nothing may be printed to stderr.
-    """
-
-    def examine(*arguments: str, status: int) -> Sections:
-        ended = main(["doctor", *arguments])
-        output = capsys.readouterr()
-        assert (status, "") == (ended, output.err), output.out
-        sections: Sections = {}
-        for line in output.out.splitlines():
-            if not line.startswith(" "):
-                rows = sections.setdefault(line, {})
-                continue
-            name, value = line[2:20].strip(), line[21:]
-            rows[name] = f"{rows[name]}\n{value}" if name in rows else value
-        return sections
-
-    return examine

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import time
-from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,23 +13,8 @@ from monitel_otlp.messages.request import REQUESTS, FrozenRequest
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-COMMAND = ("-m", "monitel_otlp")
 EVENTS = [f"event {number}" for number in range(20)]
 POISON = b"event 7"
-
-
-def window_request(number: int) -> FrozenRequest:
-    """Return a request with one window: a running count and a mean that may not be finite."""
-    message = REQUESTS["metrics"]()
-    scope = envelope("metrics", message)
-    count, mean = scope.metrics.add(name="loss.count", unit="{sample}"), scope.metrics.add(name="loss.mean")
-    count.sum.aggregation_temporality, count.sum.is_monotonic = 2, True
-    value = [float(number), math.nan, math.inf][number % 3]
-    for points, field, point in ((count.sum, "as_int", number + 1), (mean.gauge, "as_double", value)):
-        made = points.data_points.add(start_time_unix_nano=1, time_unix_nano=(number + 1) * 60 * 10**9)
-        made.attributes.add(key="réseau").value.string_value = "é"
-        setattr(made, field, point)
-    return FrozenRequest("metrics", message.SerializeToString(), 1, time.time_ns(), array("I", [0, 1]).tobytes())
 
 
 def events_request(numbers: Iterable[int]) -> FrozenRequest:

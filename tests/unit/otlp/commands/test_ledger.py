@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.support.scripts import started
 from tests.unit.console.ledger.printed.run_times import LONG, SECOND, START, run_time
 
 from monitel_otlp.commands.ledger import table
@@ -20,7 +18,6 @@ from monitel_otlp.ledger.screen import Screen
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.support.scripts import Run
     from tests.unit.otlp.commands.spooled_run import Command
 
 END = START + 7980 * SECOND
@@ -89,19 +86,6 @@ for the storage system\""""
     assert expected.splitlines() == table(run._replace(ended=False), screen, NOW)
 
 
-@pytest.mark.parametrize("width", [20, 28, 40, 60, 80])
-def test_table_fits_the_screen(width: int) -> None:
-    """No line is wider than the screen, whatever the names are."""
-    run = run_time({**LONG, "日本語" * 9: 500.0, "x" * 200: 3.0, "\x1b[2J": 1.0}, run="a/b-" * 40, attempts=3)
-    lines = table(run, Screen(width), NOW)
-    assert all(line.isprintable() for line in lines)
-    if width > 20:
-        assert max(map(len, lines[: lines.index("")])) <= width
-        rows = lines[lines.index("") + 1 : lines.index("", lines.index("") + 1)]
-        assert {"total"} == {row.split()[0] for row in rows if row.endswith("100 %")}
-        assert max(map(len, rows)) <= width
-
-
 def test_state_of_a_running_run() -> None:
     """A heartbeat in the last ten seconds is that of a running process, including one from a clock that is ahead."""
     run = run_time({"step": 60.0}, ended=False)
@@ -142,16 +126,6 @@ def test_run_without_an_id_is_named_by_its_start(command: Command, tmp_path: Pat
     assert command("ledger", start).stdout.startswith(f"run         without an id\nstarted     {start}\n")
 
 
-def test_start_of_several_runs_names_the_latest(command: Command, tmp_path: Path) -> None:
-    """The table shows that there are others."""
-    root = tmp_path / "monitel-runs"
-    store(root, "", {"step": 5.0})
-    (ledger,) = (root / LEDGERS).iterdir()
-    shutil.copytree(ledger, ledger.with_name(f"{ledger.name}1"))
-    found = command("ledger", "2026-01-02 05:17:00").stdout
-    assert found.startswith("run         without an id (the latest of 2 runs)\n")
-
-
 def test_unknown_run_lists_the_latest_runs(command: Command, tmp_path: Path) -> None:
     """The message names the given id, the folders and twenty runs, the latest first."""
     for number in range(25):
@@ -164,16 +138,6 @@ def test_unknown_run_lists_the_latest_runs(command: Command, tmp_path: Path) -> 
     assert "  run-23  (ended, 2.0 s from 2026-01-02 05:17:03)" == listed[1]
     assert [f"  run-{number} " for number in range(24, 4, -1)] == [line.split(" (")[0] for line in listed]
     assert "  and 5 older ones" == last
-
-
-def test_run_with_control_characters_is_found(command: Command, tmp_path: Path) -> None:
-    """The exact id selects it, and so does the printed form."""
-    store(tmp_path / "monitel-runs", "a\x1b[2J\n", {"step": 2.0})
-    store(tmp_path / "monitel-runs", "other", {"step": 2.0}, last_ns=END + 1)
-    for name in ("a\x1b[2J\n", "a\\x1b[2J\\n"):
-        printed = command("ledger", name).stdout
-        assert "run         a\\x1b[2J\\n" == printed.splitlines()[0]
-        assert "\x1b" not in printed
 
 
 def test_no_ledger_is_an_error(command: Command) -> None:
@@ -197,40 +161,3 @@ def test_damaged_ledger_is_reported_and_the_others_are_shown(command: Command, t
     assert "is not JSON" in printed.stderr
     assert "\x1b" not in printed.stderr
     assert printed.stdout.startswith("run         good\n")
-
-
-def test_reading_changes_nothing(command: Command, tmp_path: Path) -> None:
-    """The command takes no lock: a process that has the run open goes on, and no file is made or touched."""
-    root = tmp_path / "monitel-runs"
-    store(root, "run-7", {"step": 2.0})
-    with closing(open_run(root, identify({"training.run.id": "run-7"}))) as folder:
-        before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
-        assert "run-7" in command("ledger").stdout
-        assert before == {path: path.stat().st_mtime_ns for path in root.rglob("*")}
-        folder.store(History("run-7", Earlier(), Attempt("one", {"step": 3 * SECOND}, END)))
-    assert "total" in command("ledger", "run-7").stdout
-
-
-def test_folder_of_a_group_is_read(command: Command, tmp_path: Path) -> None:
-    """A ledger is safe to read, whoever can write to its folder; symbolic links are not followed."""
-    ledgers = tmp_path / "monitel-runs" / LEDGERS
-    store(tmp_path / "monitel-runs", "run-7", {"step": 2.0})
-    ledgers.chmod(0o777)
-    assert "run-7" in command("ledger").stdout
-    assert [1] == [len(list(folder.glob("*.json"))) for folder in ledgers.iterdir()]
-    ledgers.rename(tmp_path / "elsewhere")
-    ledgers.symlink_to(tmp_path / "elsewhere")
-    assert "symbolic link" in command("ledger", returncode=1).stderr
-
-
-def test_output_to_a_closed_pipe_and_in_ascii(run: Run, tmp_path: Path) -> None:
-    """``ledger | head`` succeeds, and a stdout without block characters gets ASCII."""
-    store(tmp_path / "monitel-runs", "größe", {"step": 2.0, "日本": 1.0})
-    ended = run("-m", "monitel_otlp", "ledger", env={"PYTHONIOENCODING": "ascii"})
-    assert "run         gr\\xf6\\xdfe" == ended.stdout.splitlines()[0]
-    assert "\nstep          ####" in ended.stdout
-    assert "\n\\u65e5\\u672c  ####" in ended.stdout
-    with started(tmp_path, "-m", "monitel_otlp", "ledger") as process:
-        assert process.stdout is not None
-        process.stdout.close()  # before the command can print
-        assert (0, "") == (process.wait(60), process.stderr.read() if process.stderr else None)

@@ -1,26 +1,25 @@
-"""Rank, run and attempt: read from the variables of launchers, and written to the resource."""
+"""Rank, run and attempt in the resource: from the variables of launchers, and from torch.distributed."""
 
 from __future__ import annotations
 
-import re
+import sys
 import uuid
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from opentelemetry.sdk.resources import Resource
-from tests.support.spools import folders
+from tests.support.checks import warnings_with
+from tests.support.inbox import DEADLINE
 
 import monitel
 import monitel_otlp
 from monitel import COUNT, Stat
-from monitel_otlp.config.launcher import VARIABLES
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Mapping
 
     from tests.support.pipelines import Start
     from tests.support.receiver import Receiver
-    from tests.support.scripts import Run
 
 TORCHRUN = {
     "TORCHELASTIC_RUN_ID": "run-7",
@@ -30,25 +29,43 @@ TORCHRUN = {
     "WORLD_SIZE": "16",
     "GROUP_RANK": "1",
 }
-
-
-def launch(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
-    """Set the variables of a launcher."""
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
+SLURM = {
+    "SLURM_JOB_ID": "4711",
+    "SLURM_RESTART_COUNT": "1",
+    "SLURM_PROCID": "9",
+    "SLURM_LOCALID": "1",
+    "SLURM_NTASKS": "32",
+    "SLURM_NODEID": "4",
+}
+MPI = {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4"}
+RAY = {"RAY_JOB_ID": "01000000", "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "NODE_RANK": "0"}
+NAMES = ("run.id", "attempt", "rank", "local_rank", "world_size", "node_rank")
+WARNING = "torch.distributed reports rank"
 
 
 def attributes(*values: str | int | None) -> dict[str, str | int]:
-    """Return the attributes with these values, in the order of ``VARIABLES``; None leaves an attribute out."""
-    return {name: value for name, value in zip(VARIABLES, values, strict=True) if value is not None}
+    """Return the attributes with these values, in the order of ``NAMES``; None leaves an attribute out."""
+    return {f"training.{name}": value for name, value in zip(NAMES, values, strict=True) if value is not None}
 
 
-def record() -> None:
-    """Record one window and one event."""
-    stat = Stat("loss", [COUNT], 60.0)
-    stat.add(1)
-    stat.flush()
-    monitel.emit("epoch")
+def launch(monkeypatch: pytest.MonkeyPatch, variables: Mapping[str, str]) -> dict[str, Any]:
+    """Set the variables of a launcher, and return what the detector makes of them."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    return dict(monitel_otlp.RankResourceDetector().detect().attributes)
+
+
+def initialize(monkeypatch: pytest.MonkeyPatch, rank: int, world_size: int) -> None:
+    """Stand in for a torch.distributed that is initialized: this environment may have no torch."""
+    functions = {"is_available": True, "is_initialized": True, "get_rank": rank, "get_world_size": world_size}
+    fake = SimpleNamespace(**{name: lambda value=value: value for name, value in functions.items()})
+    monkeypatch.setitem(sys.modules, "torch.distributed", fake)
+
+
+@pytest.fixture(autouse=True)
+def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide the real torch, if there is one."""
+    monkeypatch.delitem(sys.modules, "torch.distributed", raising=False)
 
 
 @pytest.mark.parametrize(
@@ -56,37 +73,15 @@ def record() -> None:
     [
         pytest.param({}, {}, id="none"),
         pytest.param(TORCHRUN, attributes("run-7", 2, 13, 5, 16, 1), id="torchrun"),
+        pytest.param(SLURM, attributes("4711", 1, 9, 1, 32, 4), id="slurm"),
+        pytest.param(MPI, attributes(None, None, 3, 0, 4, None), id="openmpi"),
         pytest.param(
-            {
-                "SLURM_JOB_ID": "4711",
-                "SLURM_RESTART_COUNT": "1",
-                "SLURM_PROCID": "9",
-                "SLURM_LOCALID": "1",
-                "SLURM_NTASKS": "32",
-                "SLURM_NODEID": "4",
-            },
-            attributes("4711", 1, 9, 1, 32, 4),
-            id="slurm",
+            {"JOB_NAME": "j", "JOB_COMPLETION_INDEX": "6"}, attributes("j", None, 6, None, None, None), id="kubernetes"
         ),
+        pytest.param(RAY, attributes("01000000", None, 1, 1, 2, 0), id="ray"),
+        pytest.param({**SLURM, **TORCHRUN}, attributes("run-7", 2, 13, 5, 16, 1), id="torchrun in slurm"),
         pytest.param(
-            {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4"},
-            attributes(None, None, 3, 0, 4, None),
-            id="openmpi",
-        ),
-        pytest.param(
-            {"JOB_NAME": "train-abc", "JOB_COMPLETION_INDEX": "6"},
-            attributes("train-abc", None, 6, None, None, None),
-            id="kubernetes",
-        ),
-        pytest.param(
-            {"RAY_JOB_ID": "01000000", "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "NODE_RANK": "0"},
-            attributes("01000000", None, 1, 1, 2, 0),
-            id="ray",
-        ),
-        pytest.param(
-            {**TORCHRUN, "SLURM_JOB_ID": "4711", "SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_NODEID": "0"},
-            attributes("run-7", 2, 13, 5, 16, 1),
-            id="torchrun in slurm",
+            {"RANK": " 3 ", "SLURM_JOB_ID": " 4711\n"}, attributes("4711", None, 3, None, None, None), id="blanks"
         ),
     ],
 )
@@ -94,74 +89,42 @@ def test_launcher_is_recognized(
     monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: dict[str, Any]
 ) -> None:
     """The innermost launcher wins: torchrun's agent is one task of SLURM and starts many workers."""
-    launch(monkeypatch, variables)
-    assert expected == dict(monitel_otlp.RankResourceDetector().detect().attributes)
+    assert expected == launch(monkeypatch, variables)
 
 
-@pytest.mark.parametrize("malformed", ["", " ", "three", "-1", "1.5", "1_0", "²", "9" * 19, "9" * 5000])
-def test_malformed_number_is_ignored(monkeypatch: pytest.MonkeyPatch, malformed: str) -> None:
+def test_malformed_number_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     """The variable of the next launcher is used instead, including for a number that needs more than 64 bits."""
-    launch(monkeypatch, {"RANK": malformed, "SLURM_PROCID": "2", "WORLD_SIZE": malformed})
-    assert {"training.rank": 2} == dict(monitel_otlp.RankResourceDetector().detect().attributes)
+    for malformed in ("", "three", "-1", "1_0", "\u00b2", "9" * 19):
+        found = launch(monkeypatch, {"RANK": malformed, "SLURM_PROCID": "2", "WORLD_SIZE": malformed})
+        assert {"training.rank": 2} == found, malformed
 
 
-def test_blanks_around_a_value_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shell scripts often leave blanks and newlines."""
-    launch(monkeypatch, {"RANK": " 3 ", "SLURM_JOB_ID": " 4711\n"})
-    assert attributes("4711", None, 3, None, None, None) == dict(
-        monitel_otlp.RankResourceDetector().detect().attributes
-    )
-
-
-def test_name_that_is_not_utf8_is_escaped(monkeypatch: pytest.MonkeyPatch, receiver: Receiver, start: Start) -> None:
-    """A variable may hold any bytes; a lone surrogate would make every request impossible to encode."""
-    launch(monkeypatch, {"JOB_NAME": "tr\udce4in"})
-    pipeline = start()
-    record()
-    assert pipeline.force_flush(60)
-    assert ["tr\\udce4in"] == [point.resource["training.run.id"] for point in receiver.points("loss.count")]
+def test_rank_is_inferred_or_unknown() -> None:
+    """A process that Lightning starts has no RANK; where the rank cannot be known, there is none."""
+    of_lightning = {"LOCAL_RANK": "1", "NODE_RANK": "2", "WORLD_SIZE": "8"}
+    for variables, expected in (
+        ({"LOCAL_RANK": "1", "NODE_RANK": "0", "WORLD_SIZE": "2"}, 1),  # on one node
+        (of_lightning, None),  # on the third node, of unknown size
+        ({**of_lightning, "LOCAL_WORLD_SIZE": "2"}, 5),
+        ({"LOCAL_RANK": "4", "NODE_RANK": "0", "WORLD_SIZE": "2"}, None),  # beyond the world size
+        ({**MPI, "LOCAL_RANK": "0", "NODE_RANK": "1", "WORLD_SIZE": "16"}, None),  # inside a process of MPI
+    ):
+        with pytest.MonkeyPatch.context() as patch:
+            assert expected == launch(patch, variables).get("training.rank"), variables
 
 
 def test_resource_has_the_attributes(monkeypatch: pytest.MonkeyPatch, receiver: Receiver, start: Start) -> None:
-    """Windows and events have them in the resource, points do not, and service.instance.id is a random UUID."""
-    launch(monkeypatch, TORCHRUN)
-    pipeline = start(service_name="train")
-    record()
-    assert pipeline.force_flush(60)
-    (point,) = receiver.points("loss.count")
-    (event,) = receiver.records("epoch")
-    expected = attributes("run-7", 2, 13, 5, 16, 1)
-    assert expected == {name: point.resource[name] for name in expected}
-    assert point.resource == event.resource
-    assert "training.rank" not in point.attributes
-    assert 4 == uuid.UUID(point.resource["service.instance.id"]).version
-
-
-def test_arguments_override_the_launcher(monkeypatch: pytest.MonkeyPatch, receiver: Receiver, start: Start) -> None:
-    """An attribute in ``resource_attributes`` replaces that of the launcher."""
+    """Windows and events have them in the resource, points do not; arguments override them."""
     launch(monkeypatch, TORCHRUN)
     pipeline = start(resource_attributes={"training.run.id": "baseline"})
-    record()
-    assert pipeline.force_flush(60)
-    (point,) = receiver.points("loss.count")
-    assert ("baseline", 13) == (point.resource["training.run.id"], point.resource["training.rank"])
-
-
-@pytest.mark.invalid_output("the resource of the application has only a name", "resource.required", "resource.distro")
-@pytest.mark.parametrize(
-    "arguments",
-    [{"rank_attribute": True}, {"resource": Resource({"service.name": "train"})}],
-    ids=["asked for", "no instance"],
-)
-def test_points_have_the_rank_if_needed(
-    monkeypatch: pytest.MonkeyPatch, receiver: Receiver, start: Start, arguments: dict[str, Any]
-) -> None:
-    """The rank is needed if it was asked for, or if all ranks would otherwise write to one series."""
-    launch(monkeypatch, {"RANK": "3"})
-    pipeline = start(**arguments)
-    record()
-    assert pipeline.force_flush(60)
-    assert [3] == [point.attributes["training.rank"] for point in receiver.points("loss.count")]
+    Stat("loss", [COUNT], 60.0).add(1)
+    monitel.emit("epoch")
+    pipeline.shutdown()
+    (point,), (event,) = receiver.points("loss.count"), receiver.records("epoch")
+    expected = attributes("baseline", 2, 13, 5, 16, 1)
+    assert expected == {name: point.resource[name] for name in expected}
+    assert (point.resource, {}) == (event.resource, point.attributes)
+    assert 4 == uuid.UUID(point.resource["service.instance.id"]).version
 
 
 def test_rank_attribute_of_a_stat_is_kept(monkeypatch: pytest.MonkeyPatch, receiver: Receiver, start: Start) -> None:
@@ -173,96 +136,44 @@ def test_rank_attribute_of_a_stat_is_kept(monkeypatch: pytest.MonkeyPatch, recei
         stat.add(1)
         stat.flush()
         del stat
-    assert pipeline.force_flush(60)
+    assert pipeline.force_flush(DEADLINE)
     found = [(point.attributes["training.rank"], point.value) for point in receiver.points("loss.count")]
     assert [(3, 2), (7, 1)] == sorted(found)[-2:]
 
 
-def test_points_have_no_rank_without_a_launcher(receiver: Receiver, start: Start) -> None:
-    """The rank is unknown even if it was asked for."""
-    pipeline = start(rank_attribute=True)
-    record()
-    assert pipeline.force_flush(60)
-    assert ["training.rank" in point.attributes for point in receiver.points("loss.count")] == [False]
-
-
-def test_other_ranks_export_nothing_with_ranks_zero(
-    monkeypatch: pytest.MonkeyPatch,
-    receiver: Receiver,
-    start: Start,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """With ``ranks="zero"`` rank 1 sends, stores and prints nothing, and its code still works."""
-    launch(monkeypatch, {"RANK": "1"})
-    pipeline = start(ranks="zero")
-    record()
-    pipeline.meter_provider.get_meter("mine").create_counter("mine").add(1)
-    assert pipeline.force_flush(60)
-    assert pipeline.shutdown()
-    assert ([], [], "") == (receiver.requests, folders(tmp_path), capsys.readouterr().err)
-
-
-@pytest.mark.parametrize("rank", ["0", None])
-def test_rank_zero_exports_with_ranks_zero(
-    monkeypatch: pytest.MonkeyPatch, receiver: Receiver, start: Start, rank: str | None
-) -> None:
-    """A process without a launcher counts as rank zero."""
-    launch(monkeypatch, {"RANK": rank} if rank else {})
-    pipeline = start(ranks="zero")
-    record()
-    assert pipeline.force_flush(60)
-    assert [1] == receiver.values("loss.count")
+def test_rank_of_torch_takes_precedence(monkeypatch: pytest.MonkeyPatch, receiver: Receiver, start: Start) -> None:
+    """A spawned process inherits variables, but initializes torch.distributed. A group of one process counts not."""
+    launch(monkeypatch, {"RANK": "0", "WORLD_SIZE": "1"})
+    for rank, world_size in ((3, 4), (0, 1)):
+        initialize(monkeypatch, rank, world_size)
+        pipeline = start()
+        monitel.emit("epoch")
+        assert pipeline.force_flush(DEADLINE)
+        resource = receiver.records("epoch")[-1].resource
+        assert (rank, world_size) == (resource["training.rank"], resource["training.world_size"])
 
 
 @pytest.mark.parametrize(
-    ("ranks", "advice"),
-    [
-        ("Zero", "ranks must be 'all' or 'zero', got 'Zero'"),
-        ("none", "ranks must be 'all' or 'zero', got 'none'"),
-        ("", "ranks must be 'all' or 'zero', got ''"),
-    ],
+    ("variables", "expected"),
+    [({}, "no training.rank"), ({"RANK": "0"}, "training.rank=0"), ({"RANK": "2"}, None)],
 )
-def test_unsupported_ranks_are_refused_with_advice(receiver: Receiver, start: Start, ranks: str, advice: str) -> None:
-    """The error names the supported values, and a pipeline that already runs continues."""
-    running = start()
-    with pytest.raises(ValueError, match=f"^{re.escape(advice)}$"):
-        start(ranks=ranks)
-    record()
-    assert running.force_flush(60)
-    assert [1] == receiver.values("loss.count")
-
-
-DETECT = """\
-from opentelemetry.sdk.trace import TracerProvider
-print(TracerProvider().resource.attributes["training.rank"])
-"""
-CONFIGURE = """\
-pipeline = monitel_otlp.configure(endpoint=sys.argv[1])
-monitel.emit("epoch")
-assert pipeline.force_flush(60)
-"""
-
-
-@pytest.mark.parametrize("first", ["monitel_otlp", "opentelemetry.sdk.resources", "opentelemetry.sdk.trace"])
-def test_detector_is_found_by_its_name(run: Run, tmp_path: Path, first: str) -> None:
-    """Although the SDK creates resources during its import, any order of imports works."""
-    script = tmp_path / "train.py"
-    script.write_text(f"import {first}\n{DETECT}")
-    ended = run(script, env={"OTEL_EXPERIMENTAL_RESOURCE_DETECTORS": "monitel", "RANK": "3"})
-    assert ("3\n", "") == (ended.stdout, ended.stderr)
-
-
-def test_detector_works_together_with_the_pipeline(receiver: Receiver, train: Run) -> None:
-    """Both set the rank."""
-    ended = train(CONFIGURE, receiver.url, env={"OTEL_EXPERIMENTAL_RESOURCE_DETECTORS": "monitel", "RANK": "3"})
-    assert ["monitel: exported 0 windows and numbers, 1 events"] == ended.stderr.splitlines()
-    assert [3] == [record.resource["training.rank"] for record in receiver.records("epoch")]
-
-
-def test_importing_the_package_imports_no_sdk(run: Run) -> None:
-    """All public names are available without it, and no others."""
-    run("-c", "import sys, monitel_otlp; assert not {'requests', 'opentelemetry.sdk'} & {*sys.modules}")
-    assert [] == [name for name in monitel_otlp.__all__ if name not in dir(monitel_otlp)]
-    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
-        monitel_otlp.nothing  # type: ignore[attr-defined]  # noqa: B018  reading it raises
+def test_warning_if_torch_reports_another_rank(
+    monkeypatch: pytest.MonkeyPatch,
+    start: Start,
+    caplog: pytest.LogCaptureFixture,
+    variables: dict[str, str],
+    expected: str | None,
+) -> None:
+    """One warning names both ranks and what to do."""
+    launch(monkeypatch, variables)
+    pipeline = start()
+    assert pipeline.force_flush(DEADLINE)
+    assert [] == warnings_with(caplog, WARNING)
+    initialize(monkeypatch, 2, 4)
+    for _ in range(3):
+        assert pipeline.force_flush(DEADLINE)
+    message = (
+        "torch.distributed reports rank 2 of 4, but the telemetry of this process has {}: call configure() after "
+        "init_process_group(), or start the ranks with torchrun"
+    )
+    assert [message.format(expected)] * (expected is not None) == warnings_with(caplog, WARNING)

@@ -9,11 +9,10 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.support.checks import EXIT, limit
 
 from monitel_otlp.ledger.history import Attempt, Earlier, History
 from monitel_otlp.ledger.reading import read_stored
-from monitel_otlp.ledger.run_folder import LEDGERS, open_run
+from monitel_otlp.ledger.run_folder import open_run
 from monitel_otlp.ledger.run_identity import identify
 from monitel_otlp.values.file import VALUES, ValuesFile
 from monitel_otlp.values.latest import Latest
@@ -23,8 +22,6 @@ from monitel_otlp.values.stored import decode, encode
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.support.receiver import Receiver
-    from tests.support.scripts import Run
 
 RUN = {"OTEL_RESOURCE_ATTRIBUTES": "training.run.id=run-7"}
 COUNTER, STAT = Value("samples", (), "", 8, 2, total=True), Value("loss.count", (), "", 4, 2, total=True)
@@ -165,86 +162,3 @@ def test_values_of_another_run_or_damaged_ones_are_not_read(tmp_path: Path) -> N
         (run,), (problem,) = read_stored(tmp_path)
         assert None is run.values
         assert f"the values in '{opened.path}' are not JSON" == problem
-
-
-HANGING = """\
-from monitel_otlp.values import file
-def encode(_): time.sleep(60)
-file.encode = encode
-pipeline = monitel_otlp.configure(spool_dir="spool")
-for step in range(20):
-    begin = time.monotonic()
-    monitel.set_step(step)
-    time.sleep(0.01)
-    print(time.monotonic() - begin)
-print(time.monotonic())
-"""
-
-
-def test_disk_that_hangs_delays_neither_steps_nor_the_exit(train: Run) -> None:
-    """Only the thread of the ledger waits."""
-    ended = train(HANGING, env=RUN)
-    *steps, end = map(float, ended.stdout.split())
-    assert max(steps) < 1
-    assert ended.at - end < limit(EXIT)
-
-
-WITHDRAWN = """\
-import types
-pipeline = monitel_otlp.configure(spool_dir="spool")
-monitel.set_step(1)
-time.sleep(1.5)
-module = types.ModuleType("torch.distributed")
-module.is_available = module.is_initialized = lambda: True
-module.get_rank, module.get_world_size = lambda: int(sys.argv[1]), lambda: 2
-sys.modules["torch.distributed"] = module
-time.sleep(1.5)
-"""
-
-
-def test_other_rank_stores_no_values(train: Run, tmp_path: Path) -> None:
-    """A rank that becomes known later gives the folder back, with its values."""
-    train(WITHDRAWN, 1, env=RUN)
-    assert [] == list((tmp_path / "spool" / LEDGERS).glob("*"))
-    train(WITHDRAWN, 0, env=RUN)
-    (path,) = (tmp_path / "spool" / LEDGERS).glob(f"*/{VALUES}")
-    before = path.read_bytes()
-    train(WITHDRAWN, 1, env=RUN)
-    assert before == path.read_bytes()
-
-
-AGGREGATIONS = """\
-with monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=3600.0, series_limit=3):
-    with monitel.testing.ManualClock() as clock:
-        every = Stat("every", list(monitel.Aggregation), 60.0, unit="s", attributes={"split": "train"})
-        for number in range(5):
-            monitel.Stat("many", [monitel.VALUE], 60.0, attributes={"layer": number}).add(number)
-        for sample in (4.0, 1.0, 3.0, 2.0):
-            every.add(100)
-            clock.advance(60)
-            every.add(sample)
-            every.add(sample + 1)
-            clock.advance(60)
-    monitel.log({"accuracy": 0.5}, split="val")
-    monitel.log({"accuracy": 0.75}, split="val")
-    monitel.config({"a": {"b": [1, {"c": 2}], "d": None}})
-    monitel.config({"a": {"e": True}, "rate": 0.5})
-    monitel.set_step(7)
-    time.sleep(0.01)
-"""
-
-
-def test_values_are_those_that_are_exported(train: Run, receiver: Receiver, tmp_path: Path) -> None:
-    """The last point of each series, as a backend has it, is in the file; internal metrics and overflows are not."""
-    train(AGGREGATIONS, receiver.url, env=RUN)
-    ((*_, values),) = read_stored(tmp_path / "spool")[0]
-    assert values is not None
-    found = {(each.name, each.attributes): each.value for each in values.values}
-    points = [each for each in receiver.all_points() if each.scope == "monitel" and each.kind in {"gauge", "sum"}]
-    sent = {(each.metric, tuple(sorted(each.attributes.items()))): each.value for each in points}
-    assert {key: sent[key] for key in found} == found
-    missing = {name for name, _ in sent.keys() - found.keys()}
-    assert {"many.value"} == {name for name in missing if not name.startswith(("monitel.", "training."))}
-    assert 0.75 == found["accuracy", (("split", "val"),)]
-    assert {"a.b": '[1, {"c": 2}]', "a.d": None, "a.e": True, "rate": 0.5} == values.config
-    assert time.time_ns() - values.time_ns < 60 * 10**9

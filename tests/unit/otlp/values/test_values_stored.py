@@ -8,15 +8,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from monitel_otlp.values.run_values import Attempted, Progress, RunValues, Value
 from monitel_otlp.values.stored import (
     LIMIT_BYTES,
     LONGEST_TEXT,
     MOST,
-    MOST_ATTRIBUTES,
     ValuesError,
     decode,
     encode,
@@ -42,11 +39,6 @@ VALUES = RunValues(
     3,
 )
 STORED = json.loads(encode(VALUES))
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=8,
-)
 
 
 def changed(name: str, value: Any) -> bytes:
@@ -60,29 +52,6 @@ def test_values_come_back() -> None:
     (nan,) = decode(encode(replace(VALUES, values=(Value("loss", (), "", math.nan, 1),)))).values
     assert math.isnan(nan.value)
     assert b"NaN," not in encode(VALUES)
-
-
-def test_attributes_that_are_left_out_are_counted() -> None:
-    """Beyond their number, and with long names."""
-    attributes: dict[str, Scalar] = {**{f"host.{number}": 1 for number in range(MOST_ATTRIBUTES + 7)}, "x" * 201: 2}
-    stored = decode(encode(replace(VALUES, attributes=attributes)))
-    assert (MOST_ATTRIBUTES, 8 + VALUES.left_out) == (len(stored.attributes), stored.left_out)
-
-
-@pytest.mark.parametrize("seconds", [math.inf, -math.inf, math.nan])
-def test_durations_of_steps_may_be_any_number(seconds: float) -> None:
-    """Such a number does not keep the others from being stored."""
-    stored = decode(encode(replace(VALUES, progress=Progress(20, 19, 18, seconds), before=Progress(1, 1, 1, seconds))))
-    assert repr(seconds) == repr(stored.progress.seconds) == repr(stored.before.seconds)
-    assert VALUES.values == stored.values
-
-
-@pytest.mark.parametrize("literal", [b"NaN", b"Infinity", b"-Infinity"])
-def test_numbers_that_json_does_not_have_are_refused(literal: bytes) -> None:
-    """Stored again, they would make a file that no other program can read."""
-    content = encode(VALUES).replace(b"3.5", literal)
-    with pytest.raises(ValuesError, match="are not JSON"):
-        decode(content)
 
 
 def test_size_is_limited_and_what_is_left_out_is_counted() -> None:
@@ -118,67 +87,20 @@ def test_long_texts_that_differ_are_stored_as_texts_that_differ() -> None:
     assert found == decode(encode(found))
 
 
-class Counted(dict[str, Any]):
-    """A mapping that counts the items that are taken from it."""
-
-    taken = 0
-
-    def items(self) -> Any:
-        """Yield the items."""
-        for each in super().items():
-            self.taken += 1
-            yield each
-
-
-def test_values_beyond_the_limits_are_not_copied() -> None:
-    """Encoding examines only as many of many values as there is room for."""
-    config = Counted({f"option.{number}": 1 for number in range(100 * MOST)})
-    encode(replace(VALUES, config=config))
-    assert MOST <= config.taken <= MOST + 1
-
-
-def test_names_without_room_are_an_error() -> None:
-    """A run id of a megabyte cannot be stored."""
-    with pytest.raises(ValuesError):
-        encode(replace(VALUES, run="x" * LIMIT_BYTES))
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "are not JSON"),
-        (b"[" * 100_000, "are not JSON"),
-        (encode(VALUES)[:-1], "are not JSON"),
-        (b"null", "are not the values of a run"),
-        (b"{}", "are not the values of a run"),
-        (b" " * (LIMIT_BYTES + 1), f"have more than {LIMIT_BYTES} bytes"),
-        (changed("version", 2), "have version 2, which a newer monitel has written"),
-        (changed("version", True), "have an unknown version"),
-        (changed("run", 7), "are not the values of a run"),
-        (changed("time_ns", -1), "are not the values of a run"),
-        (changed("config", {"rate": [1]}), "are not the values of a run"),
-        (changed("config", {str(number): 1 for number in range(MOST + 1)}), "are not the values of a run"),
-        (changed("progress", [1, 2, 3]), "are not the values of a run"),
-        (changed("values", [["loss", [], "", "0.5", 1, False, 0]]), "are not the values of a run"),
-        (changed("values", [["loss", [], "", 10**400, 1, False, 0]]), "are not the values of a run"),
-        (changed("values", [["loss", [], "", 0.5, 1, 0, 0]]), "are not the values of a run"),
-    ],
-)
-def test_other_content_is_refused(content: bytes, message: str) -> None:
+def test_other_content_is_refused() -> None:
     """Damaged content, and content of another version, raises an error that names the problem."""
-    with pytest.raises(ValuesError) as caught:
-        decode(content)
-    assert message == str(caught.value)
-
-
-@given(st.sampled_from(list(STORED)), JSON)
-def test_any_json_is_refused_or_has_the_right_types(name: str, value: Any) -> None:
-    """Whatever a field holds, no other error is raised, and what is accepted can be stored again."""
-    try:
-        found = decode(changed(name, value))
-    except ValuesError:
-        return
-    assert repr(found) == repr(decode(encode(found)))
+    for content, message in {
+        encode(VALUES)[:-1]: "are not JSON",
+        encode(VALUES).replace(b"3.5", b"NaN"): "are not JSON",
+        b"{}": "are not the values of a run",
+        b" " * (LIMIT_BYTES + 1): f"have more than {LIMIT_BYTES} bytes",
+        changed("version", 2): "have version 2, which a newer monitel has written",
+        changed("progress", [1, 2, 3]): "are not the values of a run",
+        changed("values", [["loss", [], "", "0.5", 1, False, 0]]): "are not the values of a run",
+    }.items():
+        with pytest.raises(ValuesError) as caught:
+            decode(content)
+        assert message == str(caught.value)
 
 
 def test_ledger_completes_the_steps() -> None:
