@@ -1,0 +1,201 @@
+"""A forked child: it waits for no lock of the parent's threads, starts empty, and counts exactly."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+RunScript = Any
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
+
+
+def test_child_of_a_busy_process_counts_exactly(run_script: RunScript) -> None:
+    """A process forks while threads add to its Stat: the child's windows have its samples only.
+
+    The threads do nothing else: without the GIL, a child may wait forever for a lock of the interpreter.
+    """
+    ended = run_script("""
+warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
+every = [SUM, monitel.HISTOGRAM, monitel.STDDEV]
+stat, stop, seen = Stat("x", every, 1e9), threading.Event(), []
+
+def add(add=stat.add):
+    while not stop.is_set():
+        for _ in range(1000):
+            add(1.0)
+
+def flush():
+    while not stop.is_set():
+        monitel.flush()
+
+threads = [threading.Thread(target=each) for each in (add, add, flush)]
+for thread in threads:
+    thread.start()
+monitel.register_event_handler(lambda event: seen.append(event.window))
+
+def child():
+    seen.clear()
+    for _ in range(100):
+        stat.add(2.0)
+        other = Stat("z", every, 60.0)
+        other.add(2.0)
+    monitel.flush()
+    exact = [each.count == each.histogram.count and each.histogram.min == 2.0 for each in seen]
+    os._exit(not (all(exact) and 200 == sum(each.count for each in seen)))
+
+failed = 0
+for _ in range(3):
+    if (pid := os.fork()) == 0:
+        within(30, child)
+    failed += os.waitpid(pid, 0)[1] != 0
+stop.set()
+for thread in threads:
+    thread.join()
+say("failed", failed)
+""")
+    assert ["failed 0"] == ended.lines
+
+
+def test_parent_logs_the_samples_that_it_had_collected(run_script: RunScript) -> None:
+    """The child's window has its samples only, even if a handler forks in the middle of a flush."""
+    ended = run_script("""
+stat, other = Stat("x", [SUM], 60.0), Stat("y", [SUM], 60.0)
+stat.add(1.0)
+other.add(4.0)
+
+def handle(event):
+    say(name, event.window.name, event.window.count, event.window.sum)
+    if event.window.name == "x" and name == "parent":
+        fork()
+
+def fork():
+    global name
+    if (pid := os.fork()) == 0:
+        name = "child"
+        other.add(2.0)
+        monitel.flush()
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+name = "parent"
+handle = monitel.register_event_handler(handle)
+monitel.flush()
+""")
+    assert ["parent x 1 1.0", "child y 1 2.0", "parent y 1 4.0"] == ended.lines
+
+
+def test_counters_and_waits_start_at_zero(run_script: RunScript) -> None:
+    """With a later start, the same objects, and new locks; a wait of the forking thread goes on in the child."""
+    ended = run_script("""
+counter = monitel.counter("samples", unit="{sample}", attributes={"split": "train"})
+counter.add(100)
+before, entered, done = counter.reading().start_ns, threading.Event(), threading.Event()
+wait = monitel.WaitCounter("wait")
+with wait.guard():
+    pass
+
+def in_wait():
+    with wait.guard():
+        entered.set()
+        done.wait()
+
+thread = threading.Thread(target=in_wait)
+thread.start()
+entered.wait()
+warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
+
+with wait.guard():
+    if (pid := os.fork()) == 0:
+        say(counter.total, counter.reading().start_ns > before, monitel.wait_counters()["wait"].active)
+    else:
+        os.waitpid(pid, 0)
+        say(counter.total, counter.reading().start_ns == before, monitel.wait_counters()["wait"].active)
+        done.set()
+        thread.join()
+added = threading.Thread(target=counter.add, args=(3,))
+added.start()
+added.join()
+reading = monitel.wait_counters()["wait"]
+same = counter is monitel.counter("samples", attributes={"split": "train"})
+say(counter.total, same, reading.count, reading.active)
+os._exit(0)
+""")
+    assert ["0 True 1", "3 True 1 0", "100 True 2", "103 True 3 0"] == ended.lines
+
+
+def test_sources_and_functions_before_a_flush_stay_in_the_parent(run_script: RunScript) -> None:
+    """The child registers others: those of the parent would count what the parent has counted."""
+    ended = run_script("""
+monitel.wait_counter.add_source(lambda: {"elsewhere": monitel.WaitReading(2, 3.0, 2.0, 1)})
+monitel.before_flush.register(lambda: say("of the parent"))
+if (pid := os.fork()) == 0:
+    monitel.before_flush.register(lambda: say("of the child"))
+    monitel.flush()
+    say("child", *monitel.wait_counters())
+    os._exit(0)
+os.waitpid(pid, 0)
+monitel.flush()
+say("parent", *monitel.wait_counters())
+os._exit(0)
+""")
+    assert ["of the child", "child", "of the parent", "parent elsewhere"] == ended.lines
+
+
+_LOCKED = """
+import asyncio
+from monitel import readings, registry, wait_counter
+from monitel.profiler import ranges, record_function
+from monitel.profiler.ranges import tracks
+
+counted = monitel.counter.__globals__
+counter = monitel.counter("tokens", attributes={"split": "train"})
+stat = monitel.stat("loss")
+with monitel.activity("evaluate"), monitel.WaitCounter("barrier").guard():
+    counter.add(5)
+    stat.add(1.0)
+monitel.counter("forgotten")
+monitel.training_time.forget("forgotten")
+
+class Locked(dict):
+    \"\"\"A dict whose lock a thread of the parent holds at the fork.\"\"\"
+
+    def wait(self, *arguments):
+        say("the child waits for a lock")
+        os._exit(1)
+
+for name in ("__contains__", "__delitem__", "__getitem__", "__iter__", "__len__", "__setitem__", "clear", "copy", "get",
+             "items", "keys", "pop", "setdefault", "update", "values"):
+    setattr(Locked, name, Locked.wait)
+
+async def record():
+    with ranges.listen(ended=lambda each: say(each.track.thread_id == os.getpid())), record_function("a"):
+        pass
+
+for owner, name in [(counted, "_counters"), (counted, "_first_of_name"), (vars(registry), "_stats"),
+                    (vars(wait_counter), "_waits"), (vars(tracks), "_of_tasks")]:
+    owner[name] = Locked(owner[name])
+if (pid := os.fork()) == 0:
+    say([(each.counter.name, each.total) for each in monitel.counters()], stat.count)
+    say(monitel.counter("tokens", attributes={"split": "train"}) is counter, monitel.stat("loss") is stat)
+    with monitel.activity("validate"), monitel.WaitCounter("barrier").guard():
+        counter.add(1)
+    say(sorted(monitel.wait_counters()), list(readings.counter_names()), counter.total)
+    asyncio.run(record())
+    os._exit(0)
+say(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+os._exit(0)
+"""
+
+
+def test_forked_child_waits_for_no_dict(run_script: RunScript) -> None:
+    """CPython 3.13 without the GIL may leave a dict locked in the child, if another thread used it at the fork."""
+    assert [
+        "[('tokens', 0)] 0",
+        "True True",
+        "['barrier'] ['tokens', 'forgotten'] 1",
+        "True",
+        "0",
+    ] == run_script(_LOCKED).lines

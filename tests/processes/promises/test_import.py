@@ -1,0 +1,120 @@
+"""Importing monitel: nothing foreign is loaded, it is quick, and the window is in C unless a variable forbids it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from textwrap import dedent
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_C = pytest.mark.skipif(
+    os.environ.get("MONITEL_REQUIRE_EXTENSIONS") != "1" and find_spec("monitel._window_c") is None,
+    reason="monitel was installed without a compiler",
+)
+
+
+def run(folder: Path, script: str, **variables: str) -> str:
+    """Run a script in a fresh interpreter, and return its output."""
+    command = [sys.executable, "-W", "error", "-c", dedent(script)]
+    environment = {name: value for name, value in os.environ.items() if name != "MONITEL_NO_EXTENSIONS"} | variables
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (0, "") == (done.returncode, done.stderr)
+    return done.stdout.strip()
+
+
+def test_import_loads_nothing_foreign(tmp_path: Path) -> None:
+    """Neither torch, NumPy nor OpenTelemetry, which are installed here; and no slow or large part of the library."""
+    script = """
+    import sys
+    before = {*sys.modules}
+    import monitel
+    loaded = {name.partition(".")[0] for name in {*sys.modules} - before}
+    slow = {"asyncio", "concurrent", "ctypes", "http", "multiprocessing", "socket", "ssl", "urllib.request"}
+    print(sorted(loaded - {*sys.stdlib_module_names} - {"monitel"}), sorted(slow & {*sys.modules} - before))
+    """
+    assert "[] []" == run(tmp_path, script)
+
+
+def test_import_is_quick(tmp_path: Path) -> None:
+    """30 ms on an idle machine: the least CPU time of five interpreters is far below 300 ms on any."""
+    script = """
+    import time
+    began = time.process_time()
+    import monitel
+    print(time.process_time() - began)
+    """
+    assert min(float(run(tmp_path, script)) for _ in range(5)) < 0.3
+
+
+_TWIN = "import monitel; print(monitel.Stat.__mro__[1].__module__)"
+
+
+@_C
+@pytest.mark.parametrize("value", ["", "0"])
+def test_window_is_in_c(tmp_path: Path, value: str) -> None:
+    """Wherever the extension was built."""
+    assert "monitel._window_c" == run(tmp_path, _TWIN, MONITEL_NO_EXTENSIONS=value)
+
+
+def test_variable_selects_the_python_window(tmp_path: Path) -> None:
+    """With MONITEL_NO_EXTENSIONS=1 no extension is loaded, and everything that was recorded arrives."""
+    script = """
+    import sys
+    import monitel
+    with monitel.testing.capture_events() as events:
+        loss = monitel.stat("loss")
+        for sample in (0.5, 0.25):
+            loss.add(sample)
+        monitel.flush()
+    assert {"loss.mean": 0.375, "loss.count": 2.0}.items() <= events[0].data.items()
+    assert [] == [name for name in sys.modules if name.startswith("monitel") and name.endswith("_c")]
+    print(monitel.Stat.__mro__[1].__module__)
+    """
+    assert "monitel._window_py" == run(tmp_path, script, MONITEL_NO_EXTENSIONS="1")
+
+
+def test_python_window_takes_the_place_of_a_missing_extension(tmp_path: Path) -> None:
+    """As without a compiler; an extension that is there and broken is an ImportError."""
+    missing = 'import sys; sys.modules["monitel._window_c"] = None; ' + _TWIN
+    assert "monitel._window_py" == run(tmp_path, missing)
+    broken = """
+    import sys, types
+    sys.modules["monitel._window_c"] = types.ModuleType("broken")
+    try:
+        import monitel
+    except ImportError:
+        print("broken")
+    """
+    assert "broken" == run(tmp_path, broken)
+
+
+@_C
+def test_add_stays_in_the_order_of_an_append(tmp_path: Path) -> None:
+    """Two list.append() calls on an idle machine: at most eight here, of which the Python window needs over twenty.
+
+    Both are measured in turn, a hundred times each, and the fastest rounds are compared, so that load does not matter.
+    """
+    script = """
+    import monitel, time
+
+    def seconds(function, samples=[0.5] * 2000):
+        began = time.perf_counter()
+        for sample in samples:
+            function(sample)
+        return time.perf_counter() - began
+
+    stat = monitel.Stat("loss", [monitel.MEAN, monitel.MAX], 60.0)
+    rounds = [(seconds(stat.add), seconds([].append)) for _ in range(100)]
+    add, append = map(min, zip(*rounds))
+    print(add / append)
+    """
+    assert float(run(tmp_path, script)) < 8
