@@ -4,170 +4,146 @@ from __future__ import annotations
 
 import re
 import sys
-import time
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.unit.tensorboard.files import read
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
-    from typing import TypeAlias
 
-    Read: TypeAlias = Callable[[Path], dict[str, list[tuple[int, float | str]]]]
+    from tests.support.scripts import Ended, Run
 
 STAT = """
-import datetime, os, sys, monitel, monitel_tensorboard
-loss = monitel.Stat("loss", [monitel.SUM], datetime.timedelta(minutes=1))
+import os, sys, threading, time, monitel, monitel_tensorboard
+loss = monitel.Stat("loss", [monitel.SUM], 60.0)
 """
+INSTALL = 'installed = monitel_tensorboard.install("runs")\n'
+FORK = "pid = os.fork()\n"
+JOIN = "assert os.waitpid(pid, 0)[1] == 0\n"
 
 
-def test_exit_writes_open_windows(tmp_path: Path, read: Read, run_script: Callable[..., str]) -> None:
-    """A script that neither flushes nor uninstalls loses no window: monitel is flushed before the writer closes."""
-    script = f"{STAT}monitel_tensorboard.install(sys.argv[1])\nloss.add(1)\nmonitel.emit('end', ok=True)"
-    assert run_script(script, tmp_path) == ""
-    assert read(tmp_path) == {"loss.sum": [(0, 1)], "end/ok": [(0, 1)]}
+@pytest.fixture
+def script(run: Run, tmp_path: Path) -> Run:
+    """Return a function that runs a script, given as text, in the folder of the test."""
+
+    def script(text: str, *, returncode: int = 0) -> Ended:
+        path = tmp_path / "script.py"
+        path.write_text(STAT + text)
+        return run("-W", "ignore", path, returncode=returncode)  # Python 3.12 warns of forks beside threads
+
+    return script  # type: ignore[return-value]  # as Run, with the text of the script
 
 
-def test_exit_after_an_exception_writes_open_windows(
-    tmp_path: Path, read: Read, run_script: Callable[..., str]
-) -> None:
-    """A job that fails writes its last windows."""
-    script = f"{STAT}monitel_tensorboard.install(sys.argv[1])\nloss.add(1)\nsys.exit(1)"
-    run_script(script, tmp_path, returncode=1)
-    assert read(tmp_path) == {"loss.sum": [(0, 1)]}
+@pytest.mark.parametrize(("end", "status"), [("", 0), ("sys.exit(3)\n", 3)])
+def test_exit_writes_open_windows(script: Run, tmp_path: Path, end: str, status: int) -> None:
+    """A script that neither flushes nor uninstalls loses no window; an exit handler may still log."""
+    exiting = "import atexit\n" + INSTALL + "atexit.register(monitel.emit, 'end', ok=True)\nloss.add(1)\n" + end
+    assert "" == script(exiting, returncode=status).stderr
+    assert {"loss.sum": [(0, 1)], "end/ok": [(0, 1)]} == read(tmp_path / "runs")
 
 
-def test_events_of_exit_handlers_are_written(tmp_path: Path, read: Read, run_script: Callable[..., str]) -> None:
-    """An exit handler that was registered after install() may log, even if multiprocessing is imported later."""
-    script = f"""{STAT}
-import atexit
-monitel_tensorboard.install(sys.argv[1])
-atexit.register(monitel.emit, "checkpoint", final=True)
-import multiprocessing
-child = multiprocessing.get_context("fork").Process(target=print)
-child.start()
-child.join()
-"""
-    run_script(script, tmp_path)
-    assert {"checkpoint/final": [(0, 1)]} == read(tmp_path)
+def test_last_point_of_the_ledger_has_the_shutdown(script: Run, tmp_path: Path) -> None:
+    """The seconds of the activities add up to the life of the process, at the last step."""
+    ended = script(INSTALL + "for step in range(4):\n    monitel.set_step(step)\nprint(monitel.ledger().elapsed_ns)\n")
+    found = read(tmp_path / "runs", ledger=True)
+    names = {"startup", "step", "shutdown"}
+    assert {*(f"training.time/{name}" for name in names), "training.goodput"} == set(found)
+    total = sum(float(points[-1][1]) for tag, points in found.items() if tag != "training.goodput")
+    assert int(ended.stdout) / 1e9 <= total * (1 + 1e-6)
+    assert {3} == {points[-1][0] for points in found.values()}
 
 
-def test_exit_on_a_hanging_disk_is_bounded(tmp_path: Path, run_script: Callable[..., str]) -> None:
+def test_exit_on_a_hanging_disk_is_bounded(script: Run) -> None:
     """A disk that hangs forever delays the exit by one time limit for all writers, with one warning each."""
-    script = f"""{STAT}
-import threading, time
-from monitel_tensorboard.event_file import EventFile
-from monitel_tensorboard import process
-assert process.EXIT_TIMEOUT == 5
-process.EXIT_TIMEOUT = 1.5
-EventFile.append = lambda *_: threading.Event().wait()
-installed = [monitel_tensorboard.install(sys.argv[1]) for _ in range(20)]
-loss.add(1)
-print("exit at", time.monotonic())
-"""
-    output = run_script(script, tmp_path)
-    took = time.monotonic() - float(re.search(r"exit at (\S+)", output)[1])  # type: ignore[index]
-    assert output.count("were dropped, 1 of them by close()") == 20
-    assert 1.5 <= took < 20 * 1.5 / 2  # one limit for all, not one for each
+    ended = script(
+        "from monitel_tensorboard import process\n"
+        "from monitel_tensorboard.event_file import EventFile\n"
+        "assert process.EXIT_TIMEOUT == 5\n"
+        "process.EXIT_TIMEOUT = 1.5\n"
+        "EventFile.append = lambda *_: threading.Event().wait()\n"
+        "installed = [monitel_tensorboard.install('runs') for _ in range(40)]\n"
+        "loss.add(1)\n"
+        "print('exit at', time.monotonic())\n"
+    )
+    found = re.search(r"exit at (\S+)", ended.stdout)
+    assert found is not None
+    assert 40 == ended.stderr.count("were dropped, 1 of them by close()")
+    assert 1.5 <= ended.at - float(found[1]) < 40 * 1.5 / 2  # one limit for all, not one for each
 
 
-def test_exit_without_a_log_dir_is_quick(tmp_path: Path, run_script: Callable[..., str]) -> None:
-    """A folder that cannot be created gives two warnings, and the exit code stays 0."""
-    (tmp_path / "file").write_text("")
-    script = f"{STAT}monitel_tensorboard.install(sys.argv[1] + '/file/run')\nloss.add(1)"
-    output = run_script(script, tmp_path)
-    assert "cannot write to" in output
-    assert "were dropped, 1 of them by close()" in output
+def test_folder_that_cannot_be_made_does_not_change_the_exit(script: Run, tmp_path: Path) -> None:
+    """Two warnings, and the exit code stays 0."""
+    (tmp_path / "runs").touch()
+    errors = script("monitel_tensorboard.install('runs/first')\nloss.add(1)\n").stderr
+    assert (1, 1) == (errors.count("cannot write to"), errors.count("were dropped, 1 of them by close()"))
 
 
-@pytest.mark.parametrize("end", ["os._exit(uninstall())", "sys.exit()"])
-def test_forked_child_writes_a_separate_file(
-    tmp_path: Path, read: Read, run_script: Callable[..., str], end: str
-) -> None:
+@pytest.mark.parametrize("end", ["os._exit(not installed.uninstall())", "sys.exit()"])
+def test_forked_child_writes_a_separate_file(script: Run, tmp_path: Path, end: str) -> None:
     """Parent and child write each of their points once, even those in the queue at the fork."""
-    script = f"""{STAT}
-installed = monitel_tensorboard.install(sys.argv[1], flush_secs=3600)
-uninstall = lambda: not installed.uninstall()
+    script(f"""
+installed = monitel_tensorboard.install("runs", flush_secs=3600)
 assert installed.writer.flush()
 for step in range(100):
     installed.writer.add_scalar("parent", step, step)
 loss.add(1)
 pid = os.fork()
 if pid == 0:
-    assert (len(installed.writer._queue), installed.writer.dropped) == (0, 0)
     installed.writer.add_scalar("child", 1, 1)
     assert installed.writer.flush()
     loss.add(2)
     {end}
 assert os.waitpid(pid, 0)[1] == 0
 installed.writer.add_scalar("parent", 100, 100)
-"""
-    run_script(script, tmp_path)
-    points = read(tmp_path)
+""")
+    points = read(tmp_path / "runs")
     assert points.pop("loss.sum") in ([(0, 1), (0, 2)], [(0, 2), (0, 1)])
-    assert points == {"parent": [(step, step) for step in range(101)], "child": [(1, 1)]}
-    assert len(list(tmp_path.iterdir())) == 2
+    assert {"parent": [(step, step) for step in range(101)], "child": [(1, 1)]} == points
+    assert 2 == len(list((tmp_path / "runs").iterdir()))
 
 
-def test_forked_child_whose_first_window_closes_at_exit(
-    tmp_path: Path, read: Read, run_script: Callable[..., str]
-) -> None:
-    """From Python 3.12 on no thread can start at exit; the points are still written."""
-    script = f"""{STAT}
-monitel_tensorboard.install(sys.argv[1])
-pid = os.fork()
-loss.add(2 if pid == 0 else 1)
-if pid:
-    assert os.waitpid(pid, 0)[1] == 0
-"""
-    run_script(script, tmp_path)
-    assert sorted(read(tmp_path)["loss.sum"]) == [(0, 1), (0, 2)]
-
-
-def test_forked_child_closes_the_windows_of_idle_stats(
-    tmp_path: Path, read: Read, run_script: Callable[..., str]
-) -> None:
-    """Idle windows are closed as in the parent, from the child's first event on."""
-    script = f"""{STAT}
-import threading
-monitel_tensorboard.install(sys.argv[1], expiry_secs=0.01, flush_secs=0.01)
+def test_forked_child_closes_the_windows_of_idle_stats(script: Run, tmp_path: Path) -> None:
+    """As in the parent, from the child's first event on."""
+    script("""
+monitel_tensorboard.install("runs", expiry_secs=0.01, flush_secs=0.01)
 pid = os.fork()
 if pid == 0:
     monitel.emit("child", n=1)
-    idle = monitel.Stat("idle", [monitel.SUM], datetime.timedelta(milliseconds=1))
+    idle = monitel.Stat("idle", [monitel.SUM], 0.001)
     idle.add(1)
     pause = threading.Event()
     while idle.count:
         pause.wait(0.005)
-    os._exit(0)
-assert os.waitpid(pid, 0)[1] == 0
-"""
-    run_script(script, tmp_path)
-
-
-def test_child_that_adds_nothing_creates_no_file(tmp_path: Path, run_script: Callable[..., str]) -> None:
-    """Workers that only load data write nothing."""
-    script = f"""{STAT}
-monitel_tensorboard.install(sys.argv[1])
-loss.add(1)
-pid = os.fork()
-if pid == 0:
     sys.exit()
 assert os.waitpid(pid, 0)[1] == 0
-"""
-    run_script(script, tmp_path)
-    assert len(list(tmp_path.iterdir())) == 1
+""")
+    assert {"child/n": [(0, 1)], "idle.sum": [(0, 1)]} == read(tmp_path / "runs")
+
+
+@pytest.mark.parametrize("steps", [False, True])
+def test_forked_child_has_a_ledger_from_its_first_step_on(script: Run, tmp_path: Path, *, steps: bool) -> None:
+    """The scalars of a child have no time of its parent; a child that records nothing makes no file."""
+    step = "monitel.set_step(9)" if steps else "pass"
+    script(
+        f"{INSTALL}{FORK}if pid == 0:\n    {step}\n    monitel.emit('child', n=1)\n    sys.exit()\n{JOIN}"
+        f"{FORK}if pid == 0:\n    sys.exit()\n{JOIN}"
+    )
+    assert 2 == len([*(tmp_path / "runs").iterdir()])  # those of the parent and of the first child
+    assert [(0, 1)] == read(tmp_path / "runs")["child/n"] or steps
+    found = {tag.rpartition("/")[2]: points for tag, points in read(tmp_path / "runs", ledger=True).items()}
+    found.pop("shutdown", None)  # from CPython 3.13 on a child of multiprocessing has it
+    assert ({"startup", "step", "training.goodput"} if steps else set()) == {*found}
+    assert {9} >= {points[-1][0] for points in found.values()}
 
 
 @pytest.mark.skipif(
     not getattr(sys, "_is_gil_enabled", lambda: True)(), reason="CPython 3.13 may leave a dict locked in a child"
 )
-def test_forks_while_all_threads_are_busy_do_not_hang(tmp_path: Path, run_script: Callable[..., str]) -> None:
+def test_forks_while_all_threads_are_busy_do_not_hang(script: Run, tmp_path: Path) -> None:
     """A child has new locks, even if threads of the parent hold them at the fork."""
-    script = f"""{STAT}
-import threading
-installed = monitel_tensorboard.install(sys.argv[1], flush_secs=0.0001, expiry_secs=0.0001)
+    script("""
+installed = monitel_tensorboard.install("runs", flush_secs=0.0001, expiry_secs=0.0001)
 done = threading.Event()
 def add():
     while not done.is_set():
@@ -175,50 +151,72 @@ def add():
 threads = [threading.Thread(target=add) for _ in range(3)]
 for thread in threads:
     thread.start()
-for _ in range(30):
+for _ in range(10):
     pid = os.fork()
     if pid == 0:
         monitel.emit("child", n=1)
-        os._exit(not installed.uninstall(timeout=20))
+        os._exit(not installed.uninstall(timeout=60))
     assert os.waitpid(pid, 0)[1] == 0
 done.set()
 for thread in threads:
     thread.join()
-"""
-    run_script(script, tmp_path, timeout=120)
-    assert len(list(tmp_path.iterdir())) == 31
+""")
+    assert 11 == len(list((tmp_path / "runs").iterdir()))
 
 
-@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
-def test_children_of_multiprocessing_write_at_exit(
-    tmp_path: Path, read: Read, run_script: Callable[..., str], method: str
-) -> None:
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_children_of_multiprocessing_write_at_exit(script: Run, tmp_path: Path, method: str) -> None:
     """Children that end without atexit, by os._exit, lose no window."""
-    script = f"""{STAT}
+    script(f"""
 import multiprocessing
-def train(log_dir):
+def train():
     if {method!r} != "fork":
-        monitel_tensorboard.install(log_dir)
+        monitel_tensorboard.install("runs")
     loss.add(2)
 if __name__ == "__main__":
     if {method!r} == "fork":
-        monitel_tensorboard.install(sys.argv[1])
-    child = multiprocessing.get_context({method!r}).Process(target=train, args=(sys.argv[1],))
+        monitel_tensorboard.install("runs")
+    child = multiprocessing.get_context({method!r}).Process(target=train)
     child.start()
     child.join()
     sys.exit(child.exitcode)
-"""
-    run_script(script, tmp_path)
-    assert read(tmp_path) == {"loss.sum": [(0, 2)]}
+""")
+    assert {"loss.sum": [(0, 2)]} == read(tmp_path / "runs")
 
 
-def test_killed_process_loses_only_queued_points(tmp_path: Path, read: Read, run_script: Callable[..., str]) -> None:
+def test_killed_process_loses_only_queued_points(script: Run, tmp_path: Path) -> None:
     """Flushed points are in the file after SIGKILL, because there is no buffer in the process."""
-    script = f"""{STAT}
-writer = monitel_tensorboard.SummaryWriter(sys.argv[1])
-writer.add_scalar("loss", 1, 1)
+    script(
+        'writer = monitel_tensorboard.SummaryWriter("runs")\n'
+        'writer.add_scalar("loss", 1, 1)\nassert writer.flush()\nos.kill(os.getpid(), 9)\n',
+        returncode=-9,
+    )
+    assert {"loss": [(1, 1)]} == read(tmp_path / "runs")
+
+
+def test_incomplete_record_is_removed(script: Run, tmp_path: Path) -> None:
+    """After a partial write (with RLIMIT_FSIZE) the file can be read, and is continued."""
+    script("""
+import resource
+writer = monitel_tensorboard.SummaryWriter("runs", flush_secs=0.01)
 assert writer.flush()
-os.kill(os.getpid(), 9)
-"""
-    run_script(script, tmp_path, returncode=-9)
-    assert read(tmp_path) == {"loss": [(1, 1)]}
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+for step in range(10):
+    writer.add_scalar("loss", step, step)
+pause = threading.Event()
+while writer.failed < 2:
+    pause.wait(0.005)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+assert (writer.close(), writer.dropped) == (True, 0)
+""")
+    assert 1 == len(list((tmp_path / "runs").iterdir()))
+    assert {"loss": [(step, step) for step in range(10)]} == read(tmp_path / "runs")
+
+
+def test_writing_needs_neither_torch_nor_tensorflow(script: Run) -> None:
+    """Only tensorboard."""
+    ended = script(
+        'with monitel_tensorboard.SummaryWriter("runs") as writer:\n    writer.add_text("note", "text")\n'
+        'print({"torch", "tensorflow"} & set(sys.modules))\n'
+    )
+    assert "set()\n" == ended.stdout

@@ -8,10 +8,12 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader  # type: ignore[import-untyped]
 from tensorboard.backend.event_processing.event_multiplexer import EventMultiplexer  # type: ignore[import-untyped]
 from tensorboard.plugins.hparams import metadata  # type: ignore[import-untyped]
+from tensorboard.util import tensor_util  # type: ignore[import-untyped]
 from tests.support.checks import wait_until
+from tests.unit.tensorboard.files import LEDGER, read, reader_of
 
 import monitel
 from monitel_tensorboard import SummaryWriter, install
@@ -20,23 +22,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from monitel.testing import ManualClock
-
-Points = dict[str, list[tuple[int, "float | str"]]]
-_LEDGER = ("training.time/", "training.goodput")  # its numbers are times
-
-
-def reader_of(folder: Path) -> Any:
-    """Return TensorBoard's reader of a run, which has read everything."""
-    return EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0, "histograms": 0}).Reload()
-
-
-def read(folder: Path, *, ledger: bool = False) -> Points:
-    """Return the steps and values of scalars and texts by tag: those of the ledger, or all others."""
-    reader = reader_of(folder)
-    found: Points = {tag: [(each.step, each.value) for each in reader.Scalars(tag)] for tag in reader.Tags()["scalars"]}
-    for tag in reader.Tags()["tensors"]:
-        found[tag] = [(each.step, each.tensor_proto.string_val[0].decode()) for each in reader.Tensors(tag)]
-    return {tag: points for tag, points in found.items() if ledger == tag.startswith(_LEDGER)}
 
 
 def test_window_is_a_scalar_for_each_aggregation(tmp_path: Path, clock: ManualClock) -> None:
@@ -66,7 +51,7 @@ def test_distribution_is_percentiles_and_a_histogram_with_every_sample(tmp_path:
             stat.add(sample)
     reader = reader_of(tmp_path)
     assert {f"step.time.{each}" for each in ("p50", "p90", "p95", "p99")} == {
-        tag for tag in reader.Tags()["scalars"] if not tag.startswith(_LEDGER)
+        tag for tag in reader.Tags()["scalars"] if not tag.startswith(LEDGER)
     }
     (point,) = reader.Histograms("step.time.histogram")
     value, edges = point.histogram_value, [point.histogram_value.min, *point.histogram_value.bucket_limit]
@@ -74,6 +59,19 @@ def test_distribution_is_percentiles_and_a_histogram_with_every_sample(tmp_path:
     counted = [(low, high) for low, high, count in zip(edges, edges[1:], value.bucket, strict=False) if count]
     assert 5 == len(counted) == sum(value.bucket)
     assert all(low <= sample <= high for sample, (low, high) in zip(samples, counted, strict=True))
+
+
+@pytest.mark.parametrize("samples", [[3.0] * 4, [0.0, 0.0], [-5.0, -4.0], [1.0, 2.0, 4.0, 1e9]])
+def test_tensorboard_keeps_every_sample_of_a_distribution(tmp_path: Path, samples: list[float]) -> None:
+    """Its conversion for the browser has all counts, from the smallest sample to the largest."""
+    with install(tmp_path):
+        stat = monitel.Stat("x", [monitel.HISTOGRAM], 60.0)
+        for sample in samples:
+            stat.add(sample)
+    every = [value for event in EventFileLoader(str(next(tmp_path.iterdir()))).Load() for value in event.summary.value]
+    (buckets,) = [tensor_util.make_ndarray(each.tensor) for each in every if each.tag == "x.histogram"]
+    assert len(samples) == buckets[:, 2].sum()
+    assert (min(samples), max(samples)) == pytest.approx((buckets[0, 0], buckets[-1, 1]))
 
 
 def test_steps_of_a_tag_never_fall_and_windows_without_a_step_are_numbered(tmp_path: Path) -> None:

@@ -1,0 +1,266 @@
+"""When points are written, on disks that hang or fail too: no caller waits, and each loss is counted."""
+
+from __future__ import annotations
+
+import datetime as dt
+import shutil
+import signal
+import threading
+from dataclasses import replace
+from itertools import pairwise
+from threading import Event as Signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader  # type: ignore[import-untyped]
+from tests.support.checks import wait_until
+from tests.unit.tensorboard.files import read
+
+import monitel
+from monitel.testing import ManualClock
+from monitel_tensorboard import SummaryWriter, install
+from monitel_tensorboard.event_file import EventFile
+from monitel_tensorboard.ledger import LedgerCharts, LoggedLedger
+from monitel_tensorboard.point import Point
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+FULL = OSError(28, "No space left on device")
+
+
+class Disk:
+    """A disk that can hang and fail, and that records the number of points of each write."""
+
+    def __init__(self) -> None:
+        self.works = Signal()
+        self.works.set()
+        self.error: OSError | None = None
+        self.slices: list[int] = []
+        self.real_append = EventFile.append
+
+    def append(self, file: EventFile, points: list[Any]) -> None:
+        """Call ``EventFile.append``, unless the test makes the disk hang or fail."""
+        self.slices.append(len(points))
+        assert self.works.wait(60)
+        if self.error is not None:
+            raise self.error
+        self.real_append(file, points)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+    """Replace the disk of all event files of the test."""
+    disk = Disk()
+    monkeypatch.setattr(EventFile, "append", lambda file, points: disk.append(file, points))  # noqa: PLW0108
+    yield disk
+    disk.works.set()
+
+
+def test_hanging_disk_does_not_block_callers(tmp_path: Path, disk: Disk) -> None:
+    """Points are accepted while the disk hangs (EventFileWriter blocks after 10), and written when it works again."""
+    disk.works.clear()
+    with SummaryWriter(tmp_path) as writer:
+        for step in range(1000):
+            writer.add_scalar("loss", step, step)
+        assert not writer.flush(timeout=0.01)
+        disk.works.set()
+        assert writer.flush(60)
+    assert [(step, step) for step in range(1000)] == read(tmp_path)["loss"]
+    assert max(disk.slices) <= 32
+
+
+def test_close_on_a_hanging_disk_is_bounded(tmp_path: Path, disk: Disk) -> None:
+    """close() and flush() end within their timeout and count what is left; a second close() does not wait again."""
+    disk.works.clear()
+    writer = SummaryWriter(tmp_path)
+    writer.add_scalar("loss", 1)
+    assert (False, False) == (writer.flush(timeout=0.05), writer.close(timeout=0.05))
+    assert (True, False) == (writer.close(timeout=600), writer.flush(timeout=600))
+    assert 1 == writer.dropped
+
+
+def test_failing_disk_is_retried(tmp_path: Path, disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
+    """Errors are counted and logged once; no point is lost if the disk works again."""
+    disk.error = FULL
+    with SummaryWriter(tmp_path, flush_secs=0.01) as writer:
+        writer.add_scalar("loss", 1, 1)
+        wait_until(lambda: writer.failed >= 3)
+        disk.error = None
+        writer.add_scalar("loss", 2, 2)
+        assert writer.flush(60)
+    assert ({"loss": [(1, 1), (2, 2)]}, 0) == (read(tmp_path), writer.dropped)
+    assert [f"cannot write to {tmp_path}: {FULL!r}"] == [each.getMessage().split("; ")[0] for each in caplog.records]
+
+
+def test_failing_disk_does_not_affect_the_loop(tmp_path: Path, disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
+    """Samples can be added and windows closed; losses are counted."""
+    disk.error = OSError(30, "Read-only file system")
+    with install(tmp_path) as installed:
+        loss = monitel.Stat("loss", [monitel.SUM], 60.0)
+        for value in range(50):
+            loss.add(value)
+            loss.flush()
+    assert (50, 1) == (installed.writer.dropped, caplog.text.count("cannot write to"))
+    assert f"50 points for {tmp_path} were dropped, 50 of them by close()" in caplog.text
+
+
+def test_half_full_queue_wakes_the_thread(tmp_path: Path) -> None:
+    """Many points in a short time are written before the interval ends, not dropped."""
+    with SummaryWriter(tmp_path, max_queue=10, flush_secs=3600) as writer:
+        assert writer.flush(60)
+        for step in range(5):
+            writer.add_scalar("loss", step, step)
+        wait_until(lambda: read(tmp_path).get("loss") == [(step, step) for step in range(5)])
+        assert 0 == writer.dropped
+
+
+def test_deleted_folder_is_created_again(tmp_path: Path) -> None:
+    """Points that are added after the folder was deleted are in a new, readable file."""
+    with SummaryWriter(tmp_path / "run") as writer:
+        writer.add_scalar("loss", 1, 1)
+        assert writer.flush(60)
+        shutil.rmtree(tmp_path / "run")
+        writer.add_scalar("loss", 2, 2)
+    assert {"loss": [(2, 2)]} == read(tmp_path / "run")
+    (path,) = (tmp_path / "run").iterdir()
+    assert "brain.Event:2" == next(LegacyEventFileLoader(str(path)).Load()).file_version
+
+
+def test_relative_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change of the working directory does not move the folder."""
+    with SummaryWriter("run") as writer:
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir("elsewhere")
+        writer.add_scalar("loss", 2, 2)
+    assert {"loss": [(2, 2)]} == read(tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+
+
+def test_incomplete_record_that_cannot_be_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The points continue in another file."""
+    file = EventFile(str(tmp_path))
+    file.append([Point("loss", 1.0, 1, 1.0)])
+    with monkeypatch.context() as broken:
+        broken.setattr("monitel_tensorboard.event_file._records", lambda *_, **__: [b"torn", None])
+        broken.setattr("os.truncate", lambda *_: (_ for _ in ()).throw(FULL))
+        with pytest.raises(TypeError):
+            file.append([])
+    file.append([Point("loss", 2.0, 2, 2.0)])
+    assert (2, {"loss": [(1, 1.0), (2, 2.0)]}) == (len(list(tmp_path.iterdir())), read(tmp_path))
+
+
+def test_close_writes_if_no_thread_can_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As at exit from Python 3.12 on: points are written by close()."""
+    with monkeypatch.context() as ending:
+        ending.setattr(threading.Thread, "start", lambda _: (_ for _ in ()).throw(RuntimeError("at shutdown")))
+        writer = SummaryWriter(tmp_path)
+        for step in range(100):
+            writer.add_scalar("loss", step, step)
+        assert writer.close()
+    assert {"loss": [(step, step) for step in range(100)]} == read(tmp_path)
+
+
+def test_signal_handler_may_add_a_point(tmp_path: Path) -> None:
+    """The lock is re-entrant: a signal handler that runs while it is held does not hang."""
+    with SummaryWriter(tmp_path) as writer:
+        before = signal.signal(signal.SIGUSR1, lambda *_: writer.add_scalar("signal", 1))
+        try:
+            with writer._changed:
+                signal.raise_signal(signal.SIGUSR1)
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+    assert {"signal": [(0, 1)]} == read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((1, 0.5), "tag must be a str such as 'loss/train', got int: 1"),
+        (("loss", 10**400), "value must be a real number that fits in a float, got int: 1000"),
+        (("loss", 1, 1.5), "global_step must be an int or None, got float: 1.5"),
+        (("loss", 1, 2**63), "global_step must fit in 64 bits, got 9223372036854775808"),
+    ],
+)
+def test_wrong_point_is_refused_where_it_is_added(tmp_path: Path, arguments: tuple[Any, ...], message: str) -> None:
+    """The error names the wrong and the allowed values."""
+    with SummaryWriter(tmp_path) as writer, pytest.raises((TypeError, ValueError)) as raised:
+        writer.add_scalar(*arguments)
+    assert str(raised.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"max_queue": 0}, "max_queue must be at least 1, got 0"), ({"expiry_secs": float("nan")}, "expiry_secs must be")],
+)
+def test_wrong_argument_installs_nothing(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    """A failed installation leaves no handler and no file."""
+    with pytest.raises(ValueError, match=message):
+        install(tmp_path / "runs", **options)
+    monitel.emit("epoch", n=1)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_item_that_no_point_can_hold_is_dropped_and_counted(tmp_path: Path) -> None:
+    """It raises no error; the other items of the event are written."""
+    event = monitel.Event("odd", dt.datetime(2026, 1, 1), {"good": 1})  # noqa: DTZ001  local time
+    odd: dict[str, Any] = {"list": [1], "none": None, "huge": 10**400}
+    event.data.update(odd)
+    with install(tmp_path) as installed:
+        monitel.log_event(event)
+        monitel.emit("never", timestamp=dt.datetime.min, n=1)  # noqa: DTZ901  local time
+    assert ({"odd/good": [(0, 1)]}, 4) == (read(tmp_path), installed.writer.dropped)
+
+
+def test_failing_handler_does_not_stop_the_thread(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An exception of another handler in the thread that closes windows is logged; all points are written."""
+
+    def fail(_event: monitel.Event) -> None:
+        raise RuntimeError("neighbour")
+
+    with ManualClock() as clock, install(tmp_path, expiry_secs=0.01), monitel.register_event_handler(fail) as handle:
+        loss = monitel.Stat("loss", [monitel.SUM], 60.0)
+        for value in (1, 2):
+            loss.add(value)
+            clock.advance(61)
+            wait_until(lambda: loss.count == 0)
+        monitel.unregister_event_handler(handle)
+    assert {"loss.sum": [(0, 1), (1, 2)]} == read(tmp_path)
+    assert "neighbour" in caplog.text
+    caplog.clear()
+
+
+def test_steps_of_the_ledger_never_fall_and_its_seconds_only_rise(tmp_path: Path) -> None:
+    """A step that goes back stays where it was; each flush writes a point, nothing is written before a step."""
+    with install(tmp_path) as installed:
+        with monitel.activity("evaluation"):
+            monitel.flush()
+        assert installed.writer.flush(60)
+        assert {} == read(tmp_path, ledger=True)
+        for step in (10, 4, 11):
+            monitel.set_step(step)
+            assert installed.writer.flush(60)
+    points = read(tmp_path, ledger=True)["training.time/step"]
+    assert sorted(points) == points
+    assert [10, 11] == sorted({step for step, _ in points})
+    assert all(one <= two for (_, one), (_, two) in pairwise(points))  # type: ignore[operator]  # numbers
+
+
+def test_points_of_the_ledger_become_rare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checked every two seconds: in the first minute every few seconds, after twenty minutes once a minute."""
+    entries: list[LoggedLedger] = []
+    charts = LedgerCharts(entries.append)
+    monitel.set_step(1)
+    start = monitel.ledger()
+    assert start is not None
+    written = []
+    for second in range(2, 7200, 2):
+        book = replace(start, elapsed_ns=second * 10**9, activities={})
+        monkeypatch.setattr(monitel, "ledger", lambda book=book: book)
+        before = len(entries)
+        charts.write_if_due()
+        written += [second] * (len(entries) - before)
+    gaps = [two - one for one, two in pairwise(written)]
+    assert (2, [2] * 18, [60] * 50) == (written[0], gaps[:18], gaps[-50:])
+    assert sorted(gaps) == gaps
