@@ -53,7 +53,7 @@ def prometheus(backends: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
             found.training(folder / "job", "run-7", ranks, {**faulty, "TORCHELASTIC_RESTART_COUNT": "1"}) as job,
             found.training(folder / "other", "run-7", {0: ""}),
         ):
-            begun = "step_time_mean_seconds"
+            begun = "changes(step_time_mean_seconds[10m]) > 2"  # with several requests everything of a rank is there
             eventually(lambda: len(found.query(begun)) == len(ranks) + 1, "not all ranks have begun")
             job.trigger()
             job.kill(4)
