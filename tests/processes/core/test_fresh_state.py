@@ -55,7 +55,7 @@ def test_named_things_may_be_left():
 
 def test_stat():
     kept.append(monitel.Stat("loss", [], 60.0))
-    kept[0].add(1)
+    kept[-1].add(1)
 
 def test_stat_of_the_failed_test():
     kept.append(monitel.Stat("another", [], 60.0))

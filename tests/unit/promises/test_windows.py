@@ -7,6 +7,7 @@ import gc
 import math
 import random
 import statistics
+import time
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -427,3 +428,23 @@ def test_timer_adds_the_seconds_of_each_call(make_stat: MakeStat, clock: Any) ->
 
     assert [1, 2] == asyncio.run(main())
     assert (2.0, 1.0 + 3.0) == _seconds(stat)
+
+
+@pytest.mark.parametrize("window_ms", [36, 120])
+def test_windows_follow_the_systems_clock(
+    make_stat: MakeStat, monitel: ModuleType, events: list[Any], window_ms: int
+) -> None:
+    """Long windows use a coarser clock than short ones: both end in time, by add() or expiry, and do not overlap."""
+    made_ns = time.time_ns()
+    stat, added, deadline = make_stat(window_size=window_ms / 1000), 0, time.monotonic() + 60
+    while len(events) < 3:
+        assert time.monotonic() < deadline
+        stat.add(1.0)
+        added += 1
+        if added % 2:
+            monitel.close_expired_windows()
+    stat.flush()
+    times_ns = [time_ns for event in events for time_ns in (event.window.start_ns, event.window.end_ns)]
+    everything_ns = [made_ns, *times_ns, time.time_ns()]
+    assert sorted(everything_ns) == everything_ns
+    assert added == sum(counts(events))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -90,42 +89,6 @@ def test_windows_come_in_order(make_stat: MakeStat, clock: Any, events: list[Any
     assert [1.0, 2.0, 3.0, 4.0] == [window.sum for window in windows(events)]
 
 
-def test_steps_are_those_of_the_samples(
-    make_stat: MakeStat, monitel: ModuleType, events: list[Any], device: Device
-) -> None:
-    """A window has the steps at which its samples were added, not those at which the values arrived."""
-    stat = make_stat()
-    for step in (5, 6):
-        monitel.set_step(step)
-        device.add(stat, 1.0)
-    monitel.set_step(9)
-    device.give()
-    stat.flush()
-    assert [(5, 6)] == [(window.first_step, window.last_step) for window in windows(events)]
-
-
-@pytest.mark.parametrize("order", ["lf", "fl", "lfl", "flf"])
-def test_pending_and_known_samples_in_one_window(
-    make_stat: MakeStat, monitel: ModuleType, events: list[Any], device: Device, order: str
-) -> None:
-    """``last`` and the steps follow the order of adding, not the order in which values arrive."""
-    pending, reference = make_stat(), make_stat()
-    for step, kind in enumerate(order):
-        monitel.set_step(step)
-        value = (5.0, -1.0, 3.0)[step]
-        if kind == "l":
-            device.add(pending, value)
-        else:
-            pending.add(value)
-        reference.add(value)
-    pending.flush()
-    device.give()
-    reference.flush()
-    ours, theirs = windows(events)
-    names = [*FIELDS[2:], "sum"]
-    assert [getattr(theirs, name) for name in names] == [getattr(ours, name) for name in names]
-
-
 def test_max_samples_includes_pending_samples(
     make_stat: MakeStat, clock: Any, events: list[Any], device: Device
 ) -> None:
@@ -162,16 +125,6 @@ def test_flush_waits_for_values(make_stat: MakeStat, events: list[Any], device: 
     assert [1.0, 2.0] == [window.sum for window in windows(events)]
 
 
-def test_idle_windows_expire(make_stat: MakeStat, monitel: ModuleType, clock: Any, device: Device) -> None:
-    """A window with pending samples only expires, too."""
-    stat = make_stat()
-    device.add(stat, 1.0)
-    assert 0 == monitel.close_expired_windows()
-    clock.advance(60)
-    assert 1 == monitel.close_expired_windows()
-    assert 0 == stat.count
-
-
 def test_lost_values(make_stat: MakeStat, events: list[Any], device: Device) -> None:
     """A window has the samples whose values arrived; a window that lost all values is not logged."""
     stat = make_stat()
@@ -196,21 +149,8 @@ def test_failing_handler(make_stat: MakeStat, monitel: ModuleType, events: list[
         stat.flush()
     with monitel.register_event_handler(fail), pytest.raises(LookupError):
         device.give()
+    assert [] == device.waiting
     assert [1.0, 2.0] == [window.sum for window in windows(events)]
-
-
-def test_sample_is_added_before_a_handler_fails(make_stat: MakeStat, monitel: ModuleType, clock: Any) -> None:
-    """As with ``add``, the sample that closes the old window is in the new one."""
-    device, stat = Device(), make_stat()
-    stat.add(1.0)
-    clock.advance(60)
-
-    def fail(_event: object) -> None:
-        raise LookupError
-
-    with monitel.register_event_handler(fail), pytest.raises(LookupError):
-        device.add(stat, 2.0)
-    assert (1, 1) == (stat.count, len(device.waiting))
 
 
 def test_pending_sample_keeps_its_stat_alive(make_stat: MakeStat, events: list[Any], device: Device) -> None:
@@ -221,24 +161,6 @@ def test_pending_sample_keeps_its_stat_alive(make_stat: MakeStat, events: list[A
     del stat
     device.give()
     assert [3.0] == [window.sum for window in windows(events)]
-
-
-def test_resolved_samples_take_no_memory(make_stat: MakeStat, device: Device) -> None:
-    """Values that have arrived are added up, even if the window never closes."""
-    stat = make_stat("x", None, math.inf)
-    for value in range(1000):
-        device.add(stat, float(value))
-        device.give()
-    samples, _ = stat._reserve(None)
-    assert 1000 == samples.count
-    assert [] == [value for value in vars(samples).values() if isinstance(value, (list, dict, set))]
-
-
-def test_stat_that_was_not_initialised(monitel: ModuleType) -> None:
-    """The error is the same as that of ``add``."""
-    stat = monitel.Stat.__new__(monitel.Stat)
-    with pytest.raises(RuntimeError, match=r"Stat.__init__\(\) was not called"):
-        stat._reserve(None)
 
 
 operations = st.lists(
@@ -253,7 +175,7 @@ operations = st.lists(
 )
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=60)
 @given(operations, st.sampled_from([3, 2**63 - 1]))
 def test_same_windows_as_with_known_values(
     both_twins: dict[str, ModuleType], done: list[Any], max_samples: int
@@ -289,19 +211,25 @@ def compare(monitel: ModuleType, clock: Any, events: list[Any], done: list[Any],
         assert list(its.histogram.buckets()) == list(mine.histogram.buckets())
 
 
-@settings(deadline=None)
-@given(st.lists(st.floats(), min_size=1, max_size=30))
-def test_pending_samples_alone_give_identical_numbers(both_twins: dict[str, ModuleType], values: list[float]) -> None:
-    """Each number of the window is equal bit for bit, including NaN and infinities."""
-    for monitel in both_twins.values():
-        with monitel.testing.ManualClock(), monitel.testing.capture_events() as events:
-            device = Device()
-            stats = [monitel.Stat("x", list(monitel.Aggregation), 60.0) for _ in range(2)]
-            for value in values:
-                device.add(stats[0], value)
-                stats[1].add(value)
-            device.give()
-            for stat in stats:
-                stat.flush()
-            pending, known = windows(events)
-            assert repr(known) == repr(pending)
+def test_threads_count_each_value_once(
+    make_stat: MakeStat, clock: Any, events: list[Any], run_threads: Callable[..., None], frequent_switches: None
+) -> None:
+    """A flush that fetches values races with the threads that receive them."""
+    stat, rounds = make_stat(), []
+    for _ in range(100):
+        samples: list[Any] = []
+        for _ in range(8):
+            stat._add_pending(samples.append, lambda: None)
+        stat.add(100.0)
+        stat.flush()
+        rounds.append(samples)
+    assert [] == events
+
+    def resolve() -> None:
+        for samples in rounds:
+            for number, sample in enumerate(samples):
+                sample.resolve(float(number))
+            stat._log_resolved()
+
+    run_threads(resolve, resolve, lambda: [stat.flush() for _ in range(100)])
+    assert [(9, sum(range(8)) + 100.0)] * 100 == [(event.window.count, event.window.sum) for event in events]

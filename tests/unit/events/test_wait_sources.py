@@ -1,0 +1,97 @@
+"""Sources of wait counters, such as torch: readings of others that are read together with those of this process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import monitel
+from monitel import WaitCounter, WaitReading, wait_counter, wait_counters
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def theirs() -> Iterator[dict[str, WaitReading]]:
+    """Return the readings of a source, for the test to fill."""
+    readings: dict[str, WaitReading] = {}
+
+    def source() -> dict[str, WaitReading]:
+        return readings
+
+    wait_counter.add_source(source)
+    yield readings
+    wait_counter.remove_source(source)
+
+
+def test_readings_include_those_of_a_source(theirs: dict[str, WaitReading]) -> None:
+    """A key that is counted in this process takes precedence."""
+    theirs["elsewhere"], theirs["here"] = WaitReading(2, 3.0, 2.0, 1), WaitReading(9, 9.0, 9.0, 9)
+    WaitCounter("here")
+    expected = {"elsewhere": WaitReading(2, 3.0, 2.0, 1), "here": WaitReading(0, 0.0, 0.0, 0)}
+    assert expected == wait_counters()
+
+
+def test_longest_wait_of_a_source(theirs: dict[str, WaitReading]) -> None:
+    """It is known if it is a new maximum or was the only wait; otherwise it is omitted."""
+    maxima = monitel.WaitMaxima()
+    table: list[tuple[WaitReading, dict[str, float]]] = [
+        (WaitReading(3, 8.0, 5.0, 0), {"elsewhere": 5.0}),
+        (WaitReading(3, 8.0, 5.0, 0), {}),
+        (WaitReading(4, 9.0, 5.0, 0), {"elsewhere": 1.0}),
+        (WaitReading(6, 12.0, 5.0, 0), {}),
+        (WaitReading(9, 30.0, 7.0, 0), {"elsewhere": 7.0}),
+    ]
+    for reading, longest in table:
+        theirs["elsewhere"] = reading
+        assert longest == maxima.read()
+
+
+def test_last_readings_of_a_removed_source_are_kept() -> None:
+    """Totals do not fall for an exporter that reads later; waits in flight are forgotten."""
+    gone = {"gone": WaitReading(2, 3.0, 2.0, 1)}
+
+    def source() -> dict[str, WaitReading]:
+        return gone
+
+    wait_counter.add_source(source)
+    maxima = monitel.WaitMaxima()
+    assert 2.0 == maxima.read()["gone"]
+    gone["gone"] = WaitReading(3, 4.0, 2.0, 1)
+    wait_counter.remove_source(source)
+    gone["gone"] = WaitReading(9, 9.0, 9.0, 9)
+    wait_counter.remove_source(source)
+    assert WaitReading(3, 4.0, 2.0, 0) == wait_counters()["gone"]
+    assert [1.0, None] == [maxima.read().get("gone"), maxima.read().get("gone")]
+
+
+def test_no_key_is_missing_while_sources_come_and_go(run_threads: Any) -> None:
+    """A reader that has found a key finds it in each later reading."""
+    names = [f"{number}" for number in range(200)]
+    done: list[bool] = []
+    lost: list[set[str]] = []
+
+    def change() -> None:
+        try:
+            for name in names:
+
+                def source(name: str = name) -> dict[str, WaitReading]:
+                    return {name: WaitReading(5, 1.0, 0.5, 0)}
+
+                wait_counter.add_source(source)
+                wait_counter.remove_source(source)
+        finally:
+            done.append(True)
+
+    def read() -> None:
+        known: set[str] = set()
+        while not done:
+            found = {*wait_counters()}
+            lost.append(known - found)
+            known = found
+
+    run_threads(change, read, read)
+    assert {*names} == {*wait_counters()}
+    assert set() == set().union(*lost)
