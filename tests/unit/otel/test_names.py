@@ -51,7 +51,7 @@ sources = st.tuples(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(st.lists(sources, min_size=2, max_size=30))
 def test_no_two_sources_have_one_name_in_prometheus(found: list[tuple[str, str, str]]) -> None:
     """In any order and with any units; a source that comes again has the same name."""
@@ -78,32 +78,6 @@ def test_no_two_sources_have_one_name_in_prometheus(found: list[tuple[str, str, 
                 assert source == owners.setdefault(key, source), key
 
 
-def test_first_source_keeps_its_name(caplog: pytest.LogCaptureFixture) -> None:
-    """The warning has both sources, the name and the name in use, once."""
-    for _ in range(2):
-        assert ("x", "x.counter") == (NAMES.of_number("x"), NAMES.of_counter("x"))
-    expected = (
-        "logged number 'x' and counter 'x' have the same metric name 'x': counter 'x' is sent as 'x.counter'. "
-        "Rename one of them."
-    )
-    assert [expected] == [record.getMessage() for record in caplog.records]
-
-
-def test_new_name_is_free_as_well() -> None:
-    """A name with a kind, or with a number, may be in use already."""
-    assert ["x", "x.counter", "x.counter_2"] == [
-        NAMES.of_number("x"),
-        NAMES.of_number("x.counter"),
-        NAMES.of_counter("x"),
-    ]
-
-
-def test_sources_without_a_common_metric_keep_their_names(caplog: pytest.LogCaptureFixture) -> None:
-    """A Stat, a number and a wait counter may have one name."""
-    found = [NAMES.of_stat("x", (MEAN, COUNT)), NAMES.of_number("x"), NAMES.of_wait_counter("x")]
-    assert (["x"] * 3, []) == (found, caplog.records)
-
-
 def test_names_that_differ_by_the_unit_in_prometheus_are_kept_apart(caplog: pytest.LogCaptureFixture) -> None:
     """Prometheus stores a counter ``io`` of bytes and a counter ``io.bytes`` as ``io_bytes_total``."""
     monitel.counter("io", unit="By")
@@ -117,12 +91,6 @@ def test_names_that_differ_by_the_unit_in_prometheus_are_kept_apart(caplog: pyte
     assert ["io", "io.bytes_2", "loading", "loading.mean.seconds.number", "x", "x.wait.max.seconds.number"] == found
     assert "have the same metric name 'io_bytes_total' in Prometheus" in caplog.messages[0]
     assert 3 == len(caplog.messages)
-
-
-def test_number_and_counter_that_prometheus_stores_apart_keep_their_names() -> None:
-    """A gauge ``io_bytes`` and a counter ``io_bytes_total``."""
-    monitel.counter("io", unit="By")
-    assert ["io", "io.bytes"] == [NAMES.of_counter("io"), NAMES.of_number("io.bytes")]
 
 
 def test_each_of_many_names_of_one_form_takes_few_attempts(monkeypatch: pytest.MonkeyPatch) -> None:

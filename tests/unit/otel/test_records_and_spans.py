@@ -1,0 +1,126 @@
+"""Log records and spans: extreme times, texts and contexts, and the events of a run."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
+
+import monitel
+import monitel_otel
+from monitel import Event
+from monitel.profiler import record_function
+from monitel_otel import timestamp_ns
+
+if TYPE_CHECKING:
+    from tests.unit.otel.providers import Backend
+
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+
+
+@pytest.mark.parametrize("moment", [dt.datetime(1999, 12, 31, 23, 59, 59, 999999), dt.datetime(2199, 7, 1, 0, 0, 0, 1)])  # noqa: DTZ001  a zone is added
+@pytest.mark.parametrize("minutes", [-14 * 60, 0, 330])
+def test_timestamps_are_exact_in_any_zone(moment: dt.datetime, minutes: int) -> None:
+    """To the microsecond."""
+    aware = moment.replace(tzinfo=dt.timezone.utc)
+    elsewhere = aware.astimezone(dt.timezone(dt.timedelta(minutes=minutes)))
+    assert (aware - EPOCH) // dt.timedelta(microseconds=1) * 1000 == timestamp_ns(elsewhere)
+
+
+@pytest.mark.parametrize("fold", [0, 1])
+def test_naive_timestamp_is_local_time(monkeypatch: pytest.MonkeyPatch, fold: int) -> None:
+    """This is as in torch, even in the hour that is repeated when the clock is set back."""
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        naive = dt.datetime(2026, 10, 25, 2, 30, fold=fold)  # noqa: DTZ001  that is the point
+        expected = dt.datetime(2026, 10, 25, fold, 30, tzinfo=dt.timezone.utc)
+        assert int(expected.timestamp()) * 10**9 == timestamp_ns(naive)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("moment", "expected"),
+    [
+        (dt.datetime.min, 0),  # noqa: DTZ901  naive ones are taken too
+        (EPOCH - dt.timedelta(seconds=1), 0),
+        (EPOCH + dt.timedelta(microseconds=1), 1000),
+        (dt.datetime.max, 2**64 - 1),  # noqa: DTZ901  naive
+    ],
+)
+@pytest.mark.usefixtures("installed")
+def test_years_outside_the_protocol_are_limited(backend: Backend, moment: dt.datetime, expected: int) -> None:
+    """The event has the earliest or the latest possible time."""
+    monitel.log_event(Event("odd", moment, {}))
+    assert [expected] == [record.timestamp for record in backend.records()]
+
+
+@pytest.mark.usefixtures("installed")
+def test_event_with_the_name_of_a_window_is_a_record(backend: Backend) -> None:
+    """As of torch.monitor's Stats, whose windows have no window object."""
+    monitel.log_event(Event(monitel.STAT_EVENT, EPOCH, {"theirs.mean": 1.0, "training.step": 3}))
+    assert [(monitel.STAT_EVENT, {"theirs.mean": 1.0, "training.step": 3})] == [
+        (record.event_name, dict(record.attributes)) for record in backend.records()
+    ]
+
+
+def test_a_name_that_utf_8_cannot_encode_is_escaped(backend: Backend) -> None:
+    """In a span and in a fold: such a text would make an exporter lose all spans of its batch."""
+    with monitel_otel.install(backend.meter_provider, backend.logger_provider, backend.tracer_provider, span_budget=1):
+        monitel.set_step(1)
+        with record_function("kept \ud800"), record_function("folded \ud800"):
+            pass
+    fold, kept = sorted(backend.spans(), key=lambda span: span.name, reverse=True)
+    assert "kept \\ud800" == kept.name
+    assert ("folded \\ud800",) == (fold.attributes or {})["monitel.folded.names"]
+
+
+def test_trace_that_is_not_sampled(backend: Backend) -> None:
+    """Ranges in such a trace are not exported, at any depth."""
+    context = SpanContext(0xA1, 0xB2, is_remote=True, trace_flags=TraceFlags(0))
+    with (
+        monitel_otel.install(tracer_provider=backend.tracer_provider),
+        trace.use_span(NonRecordingSpan(context)),
+        record_function("step"),
+        record_function("forward"),
+    ):
+        pass
+    assert [] == backend.spans()
+
+
+def test_ranges_after_uninstall(backend: Backend) -> None:
+    """A range that is running becomes a span; a range that begins later does not."""
+    installation = monitel_otel.install(tracer_provider=backend.tracer_provider)
+    with record_function("running"):
+        installation.uninstall()
+        with record_function("later"):
+            pass
+    assert ["running"] == [span.name for span in backend.spans()]
+
+
+def test_only_the_last_exporter_ends_the_run(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second exporter joins the run of the first. Uninstalling twice ends nothing twice."""
+    monkeypatch.setenv("MONITEL_RUN_EVENTS", "1")
+    other = type(backend)()
+    first = monitel_otel.install(backend.meter_provider, backend.logger_provider)
+    second = monitel_otel.install(other.meter_provider, other.logger_provider)
+    first.uninstall()
+    assert ["run.started"] == [record.event_name for record in backend.records()]
+    for _ in range(2):
+        second.uninstall()
+    assert ["run.ended"] == [record.event_name for record in other.records()]
+
+
+def test_variable_switches_run_events_off(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values are as usual for variables."""
+    for value in ("0", "false", "No", " off "):
+        monkeypatch.setenv("MONITEL_RUN_EVENTS", value)
+        with monitel_otel.install(backend.meter_provider, backend.logger_provider):
+            pass
+    assert [] == backend.records()
