@@ -141,7 +141,8 @@ def test_death_is_reported_with_what_the_process_did(tmp_path: Path, receiver: R
         job.do(
             "configure(spans=True, span_steps=1, service_name='llm')\nloss = Stat('loss', [COUNT], 3600.0)\n"
             "monitel.emit('left', number=1)\nmonitel.set_step(6)\nmonitel.set_step(7)\n"
-            "range_of = monitel.profiler.record_function\nwaiting = monitel.WaitCounter('rendezvous').guard()\nwaiting.__enter__()\n"
+            "range_of = monitel.profiler.record_function\n"
+            "waiting = monitel.WaitCounter('rendezvous').guard()\nwaiting.__enter__()\n"
             "around = [range_of('outer'), range_of('inner'), monitel.activity('evaluation')]\n"
             "for each in around: each.__enter__()\nloss.add(5)"
         )

@@ -1,0 +1,482 @@
+"""Every second of the training thread counts once: the ledger, its goodput, checkpoints, and the metric of it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+import time
+from contextlib import contextmanager, suppress
+from itertools import pairwise
+from threading import Event, Thread, get_ident, main_thread
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.support.inbox import DEADLINE
+
+import monitel
+from monitel.checkpoints import LOAD, SAVE, Checkpoint
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
+    from pathlib import Path
+
+    from tests.support.pipelines import Start
+    from tests.support.receiver import Receiver
+    from tests.support.twins import RunThreads
+
+MS = 1_000_000
+
+
+def spend(milliseconds: int) -> None:
+    """Compute until so much time has passed by the ledger's clock."""
+    end = time.clock_gettime_ns(time.CLOCK_BOOTTIME) + milliseconds * MS
+    while time.clock_gettime_ns(time.CLOCK_BOOTTIME) < end:
+        pass
+
+
+def ledger() -> monitel.Ledger:
+    """Return the ledger, which adds up to the nanosecond."""
+    book = monitel.ledger()
+    assert book is not None
+    assert book.elapsed_ns == sum(book.activities.values())
+    return book
+
+
+class Spent:
+    """The time of each activity in a block."""
+
+    def __init__(self) -> None:
+        self._before = ledger()
+        self._whole_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+    def check(self, **milliseconds: int) -> None:
+        """Check that each activity has its milliseconds, and that no other one has any (of a name ``_`` is a dot).
+
+        A slow machine adds time to any of them, so the numbers are lower limits; the sum is exact.
+        """
+        book = ledger()
+        found = {name: ns - self._before.activities.get(name, 0) for name, ns in book.activities.items()}
+        changed = {name: ns for name, ns in found.items() if ns}
+        expected = {name.replace("_", "."): ms * MS for name, ms in milliseconds.items()}
+        assert expected.keys() == changed.keys()
+        assert all(changed[name] >= ns for name, ns in expected.items()), (expected, changed)
+        assert sum(changed.values()) <= time.clock_gettime_ns(time.CLOCK_BOOTTIME) - self._whole_ns + MS
+
+
+@contextmanager
+def spent(**milliseconds: int) -> Iterator[None]:
+    """Check the time of each activity in the block."""
+    measured = Spent()
+    yield
+    measured.check(**milliseconds)
+
+
+def in_thread(function: Callable[[], object]) -> None:
+    """Run a function in another thread, to its end."""
+    thread = Thread(target=function)
+    thread.start()
+    thread.join()
+
+
+def test_startup_lasts_until_the_first_step() -> None:
+    """Activities of a start interrupt it; from the first step on, everything without an activity is ``step``."""
+    book = ledger()
+    assert (["startup"], "startup", None, 0) == ([*book.activities], book.current, book.goodput, book.ignored)
+    names = ("init", "compile", "data", "checkpoint.load", "stuck")
+    with spent(startup=5, init=1, compile=1, data=1, checkpoint_load=1, stuck=1, step=2):
+        for name in names:
+            with monitel.activity(name):
+                spend(1)
+            spend(1)
+            assert "startup" == ledger().current
+        monitel.set_step(1)
+        spend(2)
+    book = ledger()
+    assert "step" == book.current
+    assert book.activities["step"] / book.elapsed_ns == book.goodput
+    assert ["startup", "init", "compile", "data", "step", "checkpoint.load", "stuck"] == [*book.activities]
+
+
+def test_without_steps_the_rest_is_other() -> None:
+    """The first activity that is not part of a start ends it; a step can still come."""
+    with spent(startup=1, rollout=2, other=1, step=1):
+        spend(1)
+        with monitel.activity("rollout"):
+            spend(2)
+        spend(1)
+        monitel.set_step(1)
+        spend(1)
+
+
+def test_nested_activities_belong_to_the_innermost() -> None:
+    """An inner activity interrupts the outer one, of the same name, too; exceptions leave both."""
+    monitel.set_step(1)
+    with spent(step=1, evaluation=4, data=3), suppress(KeyError):
+        with monitel.activity("evaluation") as outer:
+            spend(1)
+            with monitel.activity("data"), outer:
+                spend(2)
+                with monitel.activity("data"):
+                    spend(3)
+                assert "evaluation" == ledger().current
+            spend(1)
+        spend(1)
+        with monitel.activity("evaluation"):
+            raise KeyError
+    assert ("step", 0) == (ledger().current, ledger().ignored)
+
+
+def test_decorated_functions_count_each_call() -> None:
+    """Also recursive ones and methods; result, exception and name are those of the function."""
+    monitel.set_step(1)
+
+    class Loop:
+        @monitel.activity("evaluation")
+        def evaluate(self, depth: int) -> int:
+            """Return the depth."""
+            spend(1)
+            if depth < 0:
+                raise KeyError(depth)
+            return depth and 1 + self.evaluate(depth - 1)
+
+    with spent(evaluation=5, step=0):
+        assert 3 == Loop().evaluate(3)
+        with pytest.raises(KeyError):
+            Loop().evaluate(-1)
+    assert ("evaluate", "Return the depth.") == (Loop.evaluate.__name__, Loop.evaluate.__doc__)
+    wrongs: list[Any] = [3, Loop, staticmethod(len)]
+    for wrong in wrongs:
+        with pytest.raises(TypeError, match=r"activity\('data'\) decorates a function, got "):
+            monitel.activity("data")(wrong)
+
+
+def test_decorated_generator_counts_while_it_runs() -> None:
+    """The time of its consumer is the consumer's, and values go in and out as without the decorator."""
+    monitel.set_step(1)
+
+    @monitel.activity("data")
+    def batches() -> Generator[int, Any, str]:
+        try:
+            given = yield 1
+            spend(2)
+            with suppress(KeyError):
+                yield given
+            return "end"
+        finally:
+            spend(1)
+
+    with spent(data=3, step=9):
+        stream = batches()
+        assert 1 == next(stream)
+        spend(9)
+        assert 7 == stream.send(7)
+        with pytest.raises(StopIteration, match="end"):
+            stream.throw(KeyError())
+    with spent(data=1, step=0):
+        stream = batches()
+        next(stream)
+        stream.close()
+
+
+def test_decorated_coroutines_count() -> None:
+    """A coroutine counts from its first step to its end, an asynchronous generator while it runs."""
+    monitel.set_step(1)
+
+    @monitel.activity("evaluation")
+    async def evaluate() -> int:
+        spend(1)
+        await asyncio.sleep(0)
+        return 3
+
+    @monitel.activity("data")
+    async def batches() -> AsyncIterator[int]:
+        for number in range(2):
+            spend(1)
+            yield number
+
+    async def train() -> list[int]:
+        found = [await evaluate()]
+        async for number in batches():
+            spend(3)
+            found.append(number)
+        return found
+
+    with spent(evaluation=1, data=2, step=6):
+        assert [3, 0, 1] == asyncio.run(train())
+
+
+def test_tasks_and_generators_leave_in_any_order() -> None:
+    """Each removes its own entry, and what was entered last counts."""
+    monitel.set_step(1)
+
+    async def first(entered: asyncio.Event, left: asyncio.Event) -> None:
+        with monitel.activity("a"):
+            spend(1)
+            entered.set()
+            await left.wait()
+            assert "step" != ledger().current
+
+    async def second(entered: asyncio.Event, left: asyncio.Event) -> None:
+        await entered.wait()
+        with monitel.activity("b"):
+            spend(2)
+            left.set()
+            await asyncio.sleep(0)
+            spend(2)
+
+    async def both() -> None:
+        events = asyncio.Event(), asyncio.Event()
+        await asyncio.gather(first(*events), second(*events))
+
+    def suspended() -> Iterator[int]:
+        with monitel.activity("data"):
+            yield 1
+
+    with spent(a=1, b=4, step=0):
+        asyncio.run(both())
+    with spent(data=1, evaluation=4, step=0):
+        generator = suspended()
+        next(generator)
+        spend(1)
+        with monitel.activity("evaluation"):
+            spend(2)
+            generator.close()  # type: ignore[attr-defined]
+            spend(2)
+    assert "step" == ledger().current
+
+
+def test_lost_activity_is_over() -> None:
+    """An activity that is garbage-collected while it is entered stops counting; so does an abandoned generator."""
+    monitel.set_step(1)
+    lost = monitel.activity("data")
+    lost.__enter__()
+    assert "data" == ledger().current
+    del lost
+    gc.collect()
+    assert "step" == ledger().current
+
+
+def test_activities_of_other_threads_are_ignored_and_counted() -> None:
+    """Only the training thread's count; any thread may end one of them."""
+    monitel.set_step(1)
+    shared = monitel.activity("data")
+
+    def other() -> None:
+        with shared, monitel.activity("evaluation"):
+            spend(1)
+
+    with spent(step=1):
+        in_thread(other)
+    assert 2 == ledger().ignored
+    with spent(data=2, step=0):
+        shared.__enter__()
+        in_thread(other)
+        spend(1)
+        in_thread(lambda: shared.__exit__(None, None, None))
+    assert ("step", 4) == (ledger().current, ledger().ignored)
+
+
+def test_first_thread_with_a_step_is_the_training_thread() -> None:
+    """Until it ends: then it is the next thread that sets one. Activities of the previous one are over."""
+    found: list[Any] = []
+    assert (main_thread().ident, "startup") == monitel.activities.position()[:2]
+
+    def train() -> None:
+        monitel.set_step(1)
+        in_thread(lambda: monitel.set_step(2))  # while the training thread lives, others change nothing
+        with monitel.activity("data"):
+            found.append((get_ident(), *monitel.activities.position()[:2]))
+        monitel.activity("a").__enter__()
+
+    with monitel.activity("init"):
+        in_thread(train)
+        assert "step" == ledger().current
+        in_thread(train)
+    assert [(thread, "data") for thread, *_ in found] == [(owner, current) for _, owner, current in found]
+    monitel.set_step(3)
+    with monitel.activity("evaluation"):
+        assert "evaluation" == ledger().current
+
+
+def test_watchdog_enters_for_the_training_thread() -> None:
+    """Another thread may count time as ``stuck``, unless the training thread has gone on meanwhile."""
+    monitel.set_step(1)
+    made: list[Any] = []
+    with spent(data=2, stuck=3, step=0), monitel.activity("data"):
+        spend(2)
+        changed_ns = monitel.activities.position()[2]
+        in_thread(lambda: made.append(monitel.activities.enter_for_owner("stuck", changed_ns)))
+        assert "stuck" == ledger().current
+        spend(3)
+        in_thread(lambda: made.pop().__exit__(None, None, None))
+    assert monitel.activities.enter_for_owner("stuck", changed_ns) is None
+    assert 0 == ledger().ignored
+
+
+@pytest.mark.usefixtures("frequent_switches")
+def test_reads_add_up_at_every_moment(run_threads: RunThreads) -> None:
+    """While activities change and signal handlers enter others, no total falls from one read to the next."""
+    found: list[list[monitel.Ledger]] = [[], []]
+    handled: list[monitel.Ledger] = []
+    done = Event()
+
+    def handle(*_signal: object) -> None:
+        with monitel.activity("stuck"):
+            handled.append(ledger())
+
+    def read(mine: list[monitel.Ledger]) -> None:
+        while not done.is_set():
+            mine.append(ledger())
+
+    monitel.set_step(1)
+    before = signal.signal(signal.SIGALRM, handle)
+    readers = [Thread(target=read, args=[mine]) for mine in found]
+    for reader in readers:
+        reader.start()
+    signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+    try:
+        while len(handled) < 50 or len(found[0]) < 50:
+            with monitel.activity("evaluation"), monitel.activity("data"):
+                pass
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        done.set()
+        for reader in readers:
+            reader.join()
+    assert {"stuck"} == {each.current for each in handled}
+    for mine in (*found, handled):
+        for one, other in pairwise(mine):
+            assert one.elapsed_ns <= other.elapsed_ns
+            assert all(total <= other.activities[name] for name, total in one.activities.items() if total)
+    assert "step" == ledger().current
+    run_threads(*[lambda: monitel.activity("same name")] * 4)
+    assert 1 == [*ledger().activities, "same name"].count("same name")
+
+
+def test_names_and_depth_are_limited() -> None:
+    """64 names, then ``other``; 256 nested activities, then the one around them. Names are text, and not empty."""
+    monitel.set_step(1)
+    for number in range(100):
+        with monitel.activity(f"activity {number}"):
+            pass
+    assert ("other", "activity 1", "evaluation") == tuple(
+        monitel.activity(name).name for name in ("activity 99", "activity 1", "evaluation")
+    )
+    assert len(ledger().activities) <= 64
+    deep = [monitel.activity("data") for _ in range(300)]
+    for each in deep:
+        each.__enter__()
+    with monitel.activity("evaluation"):
+        assert "data" == ledger().current
+    for each in reversed(deep):
+        each.__exit__(None, None, None)
+    assert ("step", 45) == (ledger().current, ledger().ignored)
+    wrongs: list[Any] = [3, None, "\ud800"]
+    for wrong in wrongs:
+        with pytest.raises(TypeError):
+            monitel.activity(wrong)
+    with pytest.raises(ValueError, match="must not be empty"):
+        monitel.activity("")
+
+
+def test_checkpoint_is_an_activity_and_one_event(events: list[Any], tmp_path: Path) -> None:
+    """The event has path, size, duration and the step at which it began; a checkpoint within another is part of it."""
+    monitel.set_step(7)
+    path = tmp_path / "last.pt"
+    with spent(checkpoint_save=3, step=0), Checkpoint(SAVE, path), Checkpoint(SAVE, "inner"):
+        spend(3)
+        path.write_bytes(b"x" * 1234)
+        monitel.set_step(8)
+    with spent(checkpoint_load=1, step=0), Checkpoint(LOAD, path):
+        spend(1)
+    saved, loaded = events
+    assert ("checkpoint.saved", monitel.Severity.INFO, 7) == (saved.name, saved.severity, saved.step)
+    assert {"checkpoint.path": str(path), "checkpoint.size": 1234} == without_duration(saved.data)
+    assert 0.003 <= saved.data["checkpoint.duration"] <= ledger().activities["checkpoint.save"] / 1e9 + 0.001
+    assert ("checkpoint.loaded", 8) == (loaded.name, loaded.step)
+    assert {"checkpoint.path": str(path), "checkpoint.size": 1234} == without_duration(loaded.data)
+
+
+def without_duration(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the data of an event of a checkpoint without its duration."""
+    return {name: value for name, value in data.items() if name != "checkpoint.duration"}
+
+
+def test_failed_checkpoint(events: list[Any]) -> None:
+    """A save that fails is an ERROR without secrets, and the exception goes on; a load that fails has no event."""
+    for activity, error in ((SAVE, OSError(28, "No space left for https://me:hidden@host")), (LOAD, OSError())):
+        with pytest.raises(OSError) as raised, Checkpoint(activity, "s3://me:hidden@bucket/last"):  # noqa: PT011
+            raise error
+        assert raised.value is error
+    (failed,) = events
+    assert ("checkpoint.failed", monitel.Severity.ERROR, "OSError") == (
+        failed.name,
+        failed.severity,
+        failed.data["exception.type"],
+    )
+    assert "s3://***@bucket/last" == failed.data["checkpoint.path"]
+    assert "hidden" not in failed.data["exception.message"]
+    assert ledger().current not in {SAVE, LOAD}
+
+
+def test_checkpoint_in_the_background(events: list[Any]) -> None:
+    """Its event comes at its end, once, with the time for which the training has waited."""
+    with Checkpoint(SAVE, "async") as checkpoint:
+        end = checkpoint.defer()
+        spend(1)
+    assert [] == events
+    spend(3)
+    in_thread(lambda: end(None))
+    assert not end(None)
+    (saved,) = events
+    assert 0.001 <= saved.data["checkpoint.blocked"] < saved.data["checkpoint.duration"]
+    assert saved.data["checkpoint.duration"] >= 0.004
+
+
+def training_time() -> dict[str, float]:
+    """Return the counters ``training.time`` of this process, by activity."""
+    return {
+        str(each.counter.attributes["training.activity"]): each.total
+        for each in monitel.counters()
+        if each.counter.name == "training.time" and each.counter.attributes
+    }
+
+
+def test_training_time_is_the_ledger() -> None:
+    """The counters have the seconds of each activity; a process without activities has none."""
+    assert {} == training_time()
+    monitel.set_step(1)
+    with monitel.activity("data"):
+        spend(2)
+    before = ledger()
+    found = training_time()
+    after = ledger()
+    assert {"startup", "step", "data"} == found.keys()
+    for name, seconds in found.items():
+        assert before.activities[name] - 1000 <= seconds * 1e9 <= after.activities[name] + 1000
+    assert {before.start_ns} == {each.start_ns for each in monitel.counters() if each.counter.name == "training.time"}
+
+
+def test_training_time_and_goodput_arrive(receiver: Receiver, start: Start) -> None:
+    """A backend gets the same seconds, as a monotonic sum in s, and the share of ``step`` in them."""
+    pipeline = start()
+    monitel.set_step(1)
+    spend(3)
+    with monitel.activity("evaluation"):
+        spend(2)
+    before = ledger()
+    assert pipeline.force_flush(DEADLINE)
+    after = ledger()
+    points = {point.attributes["training.activity"]: point for point in receiver.points("training.time")}
+    assert {"startup", "step", "evaluation"} == points.keys()
+    assert {("s", "sum", True, before.start_ns)} == {
+        (point.unit, point.kind, point.monotonic, point.start_ns) for point in points.values()
+    }
+    total = sum(point.value for point in points.values())
+    assert before.elapsed_ns - 1000 <= total * 1e9 <= after.elapsed_ns + 1000
+    assert before.activities["evaluation"] == pytest.approx(points["evaluation"].value * 1e9, abs=1000)
+    goodput = receiver.points("training.goodput")[-1]
+    assert ("gauge", "1") == (goodput.kind, goodput.unit)
+    assert before.activities["step"] / after.elapsed_ns <= goodput.value <= after.activities["step"] / before.elapsed_ns

@@ -1,0 +1,300 @@
+"""Files that outlive a process are its owner's alone, and a reader survives whatever is in them."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import random
+import stat
+import time
+from contextlib import redirect_stderr, redirect_stdout
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+from tests.support.checks import wait_until
+from tests.support.inbox import DEADLINE
+from tqdm import tqdm
+
+import monitel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.support.pipelines import Start
+    from tests.support.receiver import Receiver
+
+needs_root = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root to change owners")
+_SEED = 7
+_EVENTS = 4
+
+
+class Printed(NamedTuple):
+    """The result of a command."""
+
+    status: int
+    output: str
+    errors: str
+
+
+def command(*arguments: object) -> Printed:
+    """Run ``monitel`` with these arguments; it prints text, and never a traceback."""
+    (script,) = entry_points(group="console_scripts", name="monitel")
+    output, errors = io.StringIO(), io.StringIO()
+    tqdm.monitor_interval = 0  # it starts no thread
+    with redirect_stdout(output), redirect_stderr(errors):
+        status = script.load()([*map(str, arguments)])
+    printed = Printed(status, output.getvalue(), errors.getvalue())
+    assert status in {0, 1}, printed
+    assert "Traceback" not in printed.errors
+    assert all(each.isprintable() for each in (printed.output + printed.errors).replace("\n", ""))
+    return printed
+
+
+class Remains(NamedTuple):
+    """What a process leaves: the files of its box as a kill would leave them, and of its spool, by relative path."""
+
+    box: dict[str, bytes]
+    spool: dict[str, bytes]
+
+    def write(self, folder: Path, *, box: bool = True) -> Path:
+        """Write the box or the spool below a folder, as private files, and return the folder of the process."""
+        files = self.box if box else self.spool
+        for name, content in files.items():
+            path = folder / name
+            for parent in [*reversed(path.relative_to(folder).parents)][1:]:
+                (folder / parent).mkdir(mode=0o700, exist_ok=True)
+            path.write_bytes(content)
+            path.chmod(0o600)
+        (first,) = {Path(name).parts[0] for name in files if "ledgers" not in name}
+        return folder / first
+
+
+_made: list[Remains] = []
+
+
+@pytest.fixture
+def remains(start: Start, own_boxes: Path, tmp_path: Path) -> Remains:
+    """Files of a process with four events and three samples, made once."""
+    if not _made:
+        spool_dir = tmp_path / "made"
+        pipeline = start(endpoint="http://127.0.0.1:9", spool_dir=spool_dir, service_name="llm", spans=True)
+        loss = monitel.Stat("loss", [monitel.COUNT, monitel.SUM], 3600.0)
+        monitel.set_step(7)
+        with monitel.WaitCounter("rendezvous").guard(), monitel.profiler.record_function("forward"):
+            for number in range(_EVENTS):
+                monitel.emit("left", number=number)
+                loss.add(1)
+            wait_until(lambda: "loss" in command("autopsy", own_boxes).output, "a record of the window")
+            box = files_of(own_boxes)
+        pipeline.shutdown()
+        _made.append(Remains(box, files_of(spool_dir)))
+    return _made[0]
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """Return the content of all files below a folder."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and "stacks" not in path.name
+    }
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A private folder."""
+    path = tmp_path / "private"
+    path.mkdir(mode=0o700)
+    return path
+
+
+def test_folders_are_0700_and_files_0600(start: Start, own_boxes: Path, tmp_path: Path) -> None:
+    """Whatever the umask is: of the box, of the spool, and of the run's ledger."""
+    for umask in (0o000, 0o077):
+        previous = os.umask(umask)
+        try:
+            pipeline = start(endpoint="http://127.0.0.1:9", spool_dir=tmp_path / f"spool{umask}")
+            monitel.set_step(1)
+            monitel.emit("left", number=1)
+            paths = [own_boxes, *own_boxes.rglob("*")]
+            assert any(path.is_file() for path in paths)
+            check_modes(paths)
+            pipeline.shutdown()
+        finally:
+            os.umask(previous)
+        paths = [*(tmp_path / f"spool{umask}").rglob("*")]
+        assert any(path.suffix == ".json" for path in paths), paths
+        check_modes(path for path in paths if path.parent != tmp_path)
+
+
+def check_modes(paths: Any) -> None:
+    """Check that nobody but the owner can read or write the paths."""
+    for path in paths:
+        assert (0o700 if path.is_dir() else 0o600) == stat.S_IMODE(path.stat().st_mode), path
+        assert os.geteuid() == path.stat().st_uid
+
+
+@needs_root
+@pytest.mark.parametrize("change", ["owner", "writable"])
+def test_spools_of_others_are_refused(remains: Remains, folder: Path, receiver: Receiver, change: str) -> None:
+    """Neither read nor removed, unless ``--foreign`` is given; so is one to which others can write."""
+    spool = remains.write(folder, box=False)
+    if change == "owner":
+        os.chown(spool, 12345, 12345)
+    else:
+        spool.chmod(0o777)
+    for arguments in (("cat", folder), ("replay", folder, "--endpoint", receiver.url)):
+        printed = command(*arguments)
+        assert 1 == printed.status
+        assert "number" not in printed.output
+        assert spool.name in printed.errors
+    assert ([], True) == (receiver.requests, spool.exists())
+    assert 0 == command("cat", folder, "--foreign").status
+
+
+@needs_root
+def test_boxes_of_others_are_left_alone(remains: Remains, folder: Path, receiver: Receiver) -> None:
+    """Neither shown nor collected."""
+    box = remains.write(folder)
+    os.chown(box, 12345, 12345)
+    assert 1 == command("autopsy", folder).status
+    assert 1 == command("replay", folder, "--endpoint", receiver.url).status
+    assert ([], True) == (receiver.requests, box.exists())
+
+
+@needs_root
+def test_folder_of_another_user_gets_no_box(start: Start, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job records nothing into a folder that somebody else can replace; it goes on without a box."""
+    os.chown(folder, 12345, 12345)
+    monkeypatch.setenv("MONITEL_BLACK_BOX_DIR", str(folder))
+    pipeline = start()
+    monitel.emit("event")
+    assert pipeline.force_flush(DEADLINE)
+    assert [] == [*folder.iterdir()]
+
+
+@pytest.mark.parametrize("kind", ["folder", "file"])
+@pytest.mark.parametrize("box", [True, False], ids=["box", "spool"])
+def test_links_are_not_followed(remains: Remains, folder: Path, receiver: Receiver, kind: str, box: bool) -> None:
+    """Neither to a folder nor to a file: nothing behind a link is read, delivered, changed or removed."""
+    elsewhere = folder.with_name("elsewhere")
+    elsewhere.mkdir(mode=0o700)
+    made = remains.write(elsewhere, box=box)
+    if kind == "folder":
+        (folder / made.name).symlink_to(made)
+    else:
+        (folder / made.name).mkdir(mode=0o700)
+        for path in made.iterdir():
+            (folder / made.name / path.name).symlink_to(path)
+    before = files_of(elsewhere)
+    printed = [
+        command("cat", folder),
+        command("autopsy", folder),
+        command("replay", folder, "--endpoint", receiver.url),
+    ]
+    assert [1, 1, 1] == [each.status for each in printed]
+    assert "number" not in printed[0].output + printed[1].output
+    assert [] == receiver.requests
+    assert before == files_of(elsewhere)
+
+
+class Bomb:
+    """Makes a file when it is unpickled."""
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[str]]:
+        return os.mkdir, ("exploded",)
+
+
+@pytest.mark.parametrize("box", [True, False], ids=["box", "spool"])
+def test_nothing_is_unpickled(remains: Remains, tmp_path: Path, receiver: Receiver, box: bool) -> None:
+    """A pickle in the place of any file, or behind its first bytes, is damage, and never runs."""
+    files = remains.box if box else remains.spool
+    for number, name in enumerate(files):
+        for begin in (0, 8):
+            content = files[name][:begin] + pickle.dumps(Bomb())
+            look_at(remains, tmp_path / f"{number}-{begin}", name, content, receiver.url, box=box)
+    assert not Path("exploded").exists()
+
+
+def look_at(
+    remains: Remains, folder: Path, name: str, content: bytes | None, url: str, *, box: bool
+) -> tuple[Printed, Printed]:
+    """Write the files with one that differs, and run all readers; return what they and ``replay`` print."""
+    folder.mkdir(mode=0o700)
+    remains.write(folder, box=box)
+    (folder / name).unlink() if content is None else (folder / name).write_bytes(content)
+    if box:
+        shown = command("autopsy", folder, "--json")
+        json.loads(shown.output or "{}")
+    else:
+        shown = command("ledger", "--spool-dir", folder) if "ledgers" in name else command("cat", folder)
+        for line in shown.output.splitlines() if "ledgers" not in name else ():
+            json.loads(line)
+    return shown, command("replay", folder, "--endpoint", url)
+
+
+def damages(content: bytes, rng: random.Random) -> Iterator[bytes | None]:
+    """Yield damaged forms of a file: missing, overwritten, cut off, with another bit, with other bytes."""
+    at = rng.randrange(len(content) or 1)
+    yield None
+    yield bytes(len(content))
+    yield content[: len(content) // 2]
+    yield content[:at] + bytes([content[at] ^ 1 << rng.randrange(8)]) + content[at + 1 :] if content else b"\1"
+    yield content[:at] + rng.randbytes(rng.randrange(1, 9)) + content[at + rng.randrange(9) :]
+
+
+@pytest.mark.parametrize("box", [True, False], ids=["box", "spool"])
+def test_damaged_files_never_stop_a_reader(remains: Remains, tmp_path: Path, receiver: Receiver, box: bool) -> None:
+    """Whichever file is damaged in whichever way: what arrives was recorded, each thing once; a loss is reported."""
+    rng = random.Random(_SEED)
+    files = remains.box if box else remains.spool
+    arrived = []
+    for number, (name, content) in enumerate(files.items()):
+        for kind, damaged in enumerate(damages(content, rng)):
+            receiver.requests.clear()
+            _, replayed = look_at(remains, tmp_path / f"{number}-{kind}", name, damaged, receiver.url, box=box)
+            found = [record.attributes["number"] for record in receiver.records("left")]
+            assert len({*found}) == len(found), (name, kind)
+            assert {*found} <= {*range(_EVENTS)}, (name, kind)
+            counts = receiver.values("loss.count")
+            assert {*counts} <= {0, _EVENTS}, (name, kind)
+            arrived.append(len(found) == _EVENTS and _EVENTS in counts)
+            # Missing and empty files are like those that were never made; two copies of a record may differ by a write.
+            if not (box or arrived[-1]) and damaged:
+                assert 1 == replayed.status, (name, kind, replayed)
+                assert "unreadable" in replayed.output, (name, kind, replayed)
+    assert {True, False} == {*arrived}
+
+
+def test_damaged_box_is_set_aside_and_reported_once(remains: Remains, folder: Path, receiver: Receiver) -> None:
+    """The next reader does not stumble over it again, and other records are delivered meanwhile."""
+    path = remains.write(folder)
+    for each in path.iterdir():
+        each.write_bytes(b"\1" * 100)
+    first = command("replay", folder, "--endpoint", receiver.url)
+    assert (1, 1) == (first.status, first.errors.count(f"{path.name}'"))
+    assert "set aside" in first.errors
+    assert not path.exists()
+    remains.write(folder)
+    second = command("replay", folder, "--endpoint", receiver.url)
+    assert "set aside" not in second.errors
+    assert [*range(_EVENTS)] == [record.attributes["number"] for record in receiver.records("left")]
+
+
+def test_damaged_remains_do_not_disturb_the_next_job(
+    remains: Remains, own_boxes: Path, start: Start, receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It logs a warning that names the box, and its telemetry arrives as without it."""
+    own_boxes.mkdir(mode=0o700, exist_ok=True)
+    path = remains.write(own_boxes)
+    for each in path.iterdir():
+        each.write_bytes(b"\1" * 100)
+    pipeline = start()
+    wait_until(lambda: any(path.name in each.getMessage() for each in caplog.records), "a warning")
+    monitel.emit("event", at=time.time())
+    assert pipeline.force_flush(DEADLINE)
+    assert ["event"] == receiver.record_names()
