@@ -1,0 +1,329 @@
+"""Exit of a process: everything recorded is delivered or on disk, within two seconds, and the status stays."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.processes.promises.jobs import replay
+from tests.support.checks import EXIT, limit
+from tests.support.hostile import url_of
+from tests.support.inbox import DEADLINE, TEMPORALITY, Answer
+from tests.support.scripts import CONFIGURE, HUNG, PRINT_TIME, TRAIN, finish, started, write_script
+from tests.support.series import increase
+from tests.support.spools import LastLine, last_line, spooled
+
+if TYPE_CHECKING:
+    import socket
+    from pathlib import Path
+
+    from tests.support.receiver import Receiver
+    from tests.support.scripts import Ended, Run
+
+#: Ten closed windows, an open one, and an event.
+ALL = ([*range(1, 12)], ["checkpoint"])
+#: A failed attempt or a requested pause would take an hour.
+PATIENT = {"OTEL_EXPORTER_OTLP_TIMEOUT": "3600"}
+
+
+def arrived(receiver: Receiver) -> tuple[list[int | float], list[str]]:
+    """Return the values of ``loss.count`` and the names of the records that a backend has accepted."""
+    return receiver.values("loss.count"), receiver.record_names()
+
+
+def seconds_of_exit(ended: Ended) -> float:
+    """Return the seconds from the last line of the script, which prints the time, to the end of the process."""
+    return ended.at - float(ended.stdout)
+
+
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [
+        ("", 0),
+        ("sys.exit(3)\n", 3),
+        ("raise SystemExit('no data')\n", 1),
+        ("raise RuntimeError('out of memory')\n", 1),
+        ("raise KeyboardInterrupt\n", -2),
+    ],
+)
+def test_everything_is_delivered_however_the_script_ends(
+    receiver: Receiver, train: Run, tmp_path: Path, end: str, status: int
+) -> None:
+    """Open windows are closed and delivered, nothing stays on disk, and only Python's traceback is printed."""
+    ended = train(TRAIN + end, receiver.url, returncode=status)
+    assert ALL == arrived(receiver)
+    assert 55 == receiver.values("loss.sum")[-1]
+    assert LastLine(11, 1, None, None, None, None) == last_line(ended.stderr)
+    assert [] == [*tmp_path.rglob("*.spool")]
+    assert ("Error" in end or "Interrupt" in end) == ended.stderr.count("Traceback")
+
+
+def test_last_line_is_the_documented_one(receiver: Receiver, train: Run) -> None:
+    """The only line, if nothing is wrong."""
+    assert "monitel: exported 11 windows and numbers, 1 events\n" == train(TRAIN, receiver.url).stderr
+
+
+@pytest.mark.parametrize("unreachable", ["refused", "blackholed"], indirect=True)
+def test_unreachable_backend_delays_the_exit_by_at_most_two_seconds(
+    unreachable: str, receiver: Receiver, train: Run, tmp_path: Path
+) -> None:
+    """Everything is on disk, and the last line has the number, the folder and the command that delivers it once."""
+    ended = train(TRAIN + PRINT_TIME, unreachable, env=PATIENT, timeout=DEADLINE)
+    assert seconds_of_exit(ended) < limit(EXIT)
+    assert ALL == spooled(tmp_path / "spool")
+    (folder,) = (tmp_path / "spool").iterdir()
+    assert LastLine(0, 0, None, 12, str(folder), f"monitel replay {folder}") == last_line(ended.stderr)
+    replay(folder, receiver.url)
+    assert ALL == arrived(receiver)
+
+
+@pytest.mark.parametrize(
+    "answer", [Answer(fault="hang"), Answer(503, {"Retry-After": "3600"}), Answer(401)], ids=["hangs", "pause", "401"]
+)
+def test_backend_that_takes_nothing_delays_the_exit_by_at_most_two_seconds(
+    receiver: Receiver, train: Run, tmp_path: Path, answer: Answer
+) -> None:
+    """The pause that it asks for is respected; everything is on disk."""
+    receiver.rule(lambda _request: answer)
+    ended = train(TRAIN + PRINT_TIME, receiver.url, env=PATIENT, timeout=DEADLINE)
+    assert seconds_of_exit(ended) < limit(EXIT)
+    assert ALL == spooled(tmp_path / "spool")
+    if answer.headers:
+        assert 1 == len(receiver.of("logs"))
+
+
+def test_slow_backend_receives_everything(receiver: Receiver, train: Run) -> None:
+    """An answer after 0.4 s is within the time of the exit."""
+    receiver.rule(lambda _request: Answer(delay=0.4))
+    train(TRAIN, receiver.url)
+    assert ALL == arrived(receiver)
+
+
+def test_items_recorded_while_a_request_hangs_are_on_disk(blackhole: socket.socket, tmp_path: Path) -> None:
+    """The sender waits for an answer at the exit."""
+    with started(tmp_path, write_script(tmp_path, HUNG + PRINT_TIME), url_of(blackhole), env=PATIENT) as process:
+        connection, _ = blackhole.accept()
+        connection.settimeout(DEADLINE)
+        assert connection.recv(1)
+        ended = finish(process, "\n", timeout=DEADLINE)
+        connection.close()
+    assert 0 == ended.status, ended.stderr
+    assert seconds_of_exit(ended) < limit(EXIT)
+    assert ([*range(1, 12)], ["before", "after"]) == spooled(tmp_path / "spool")
+    assert 13 == last_line(ended.stderr).spooled
+
+
+MANY = """\
+for number in range(20_000): monitel.emit("event", number=number)
+"""
+
+
+def test_many_items_at_the_end_are_all_on_disk(receiver: Receiver, train: Run, tmp_path: Path) -> None:
+    """More than can be encoded in time; a replay delivers each once, in order."""
+    ended = train(CONFIGURE + MANY + PRINT_TIME, "http://127.0.0.1:9")
+    assert seconds_of_exit(ended) < limit(EXIT)
+    line = last_line(ended.stderr)
+    assert (20_000, None) == (line.spooled, line.dropped)
+    replay(tmp_path / "spool", receiver.url)
+    assert [*range(20_000)] == [each.attributes["number"] for each in receiver.records("event")]
+
+
+def test_full_disk_is_logged_and_losses_are_counted(train: Run) -> None:
+    """Files have at most 4 kB: the last line counts the items that do not fit, and one warning has the reason."""
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+    events = 'for number in range(2000): monitel.emit("event", number=number)\n'
+    ended = train(limit + TRAIN + events, "http://127.0.0.1:9")
+    line = last_line(ended.stderr)
+    assert line.dropped
+    assert 11 + 2001 == (line.spooled or 0) + line.dropped
+    assert 1 == len([line for line in ended.stderr.splitlines() if "the spool in" in line and "cannot be" in line])
+
+
+def test_run_without_an_endpoint_is_logged_once_and_on_disk(receiver: Receiver, train: Run, tmp_path: Path) -> None:
+    """In ``monitel-runs/``; one warning has the path and the variable to set. Shutdowns are idempotent."""
+    script = TRAIN.replace('endpoint=sys.argv[1], spool_dir="spool", ', "")
+    ended = train(script + "assert pipeline.force_flush(60) and pipeline.shutdown() and pipeline.shutdown()\n")
+    assert ALL == spooled(tmp_path / "monitel-runs")
+    (folder,) = (tmp_path / "monitel-runs").iterdir()
+    assert 0o700 == folder.stat().st_mode & 0o777
+    warning, _ = ended.stderr.splitlines()
+    assert (True, True) == (str(folder) in warning, "set OTEL_EXPORTER_OTLP_ENDPOINT to send it" in warning)
+    line = last_line(ended.stderr)
+    assert (12, str(folder), True) == (line.spooled, line.folder, f"replay {folder} --endpoint" in str(line.command))
+    replay(tmp_path / "monitel-runs", receiver.url)
+    assert ALL == arrived(receiver)
+
+
+def test_one_signal_may_have_no_endpoint(receiver: Receiver, train: Run, tmp_path: Path) -> None:
+    """Its items are on disk, and one warning names it."""
+    script = TRAIN.replace("endpoint=sys.argv[1], ", "")
+    ended = train(script, env={"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": f"{receiver.url}/v1/metrics"})
+    assert (ALL[0], []) == arrived(receiver)
+    assert ([], ALL[1]) == spooled(tmp_path / "spool")
+    assert 1 == ended.stderr.count("no OTLP endpoint is set: logs and traces go to ")
+
+
+def test_run_without_items_leaves_nothing(train: Run, tmp_path: Path) -> None:
+    """Neither a folder nor a replay in the last line."""
+    ended = train('monitel_otlp.configure(endpoint="http://127.0.0.1:9", spool_dir="spool")\n')
+    assert ["train.py"] == [each.name for each in tmp_path.iterdir()]
+    assert "replay" not in ended.stderr
+
+
+def test_disabled_pipeline_does_nothing(receiver: Receiver, train: Run, tmp_path: Path) -> None:
+    """OTEL_SDK_DISABLED=true: no request, folder, thread or output, and all calls work. So on the other ranks."""
+    script = """\
+import threading
+from opentelemetry import metrics
+with pipeline.tracer_provider.get_tracer("mine").start_as_current_span("step"):
+    metrics.get_meter("mine").create_counter("mine").add(1)
+pipeline.logger_provider.get_logger("mine").emit(event_name="mine")
+assert pipeline.force_flush(60) and pipeline.shutdown()
+assert not [each.name for each in threading.enumerate() if "monitel" in each.name]
+"""
+    for env in ({"OTEL_SDK_DISABLED": "true"}, {"MONITEL_RANKS": "zero", "RANK": "1"}):
+        ended = train(TRAIN + script, receiver.url, env=env)
+        assert ("", "") == (ended.stdout, ended.stderr)
+        assert ([], ["train.py"]) == (receiver.requests, [path.name for path in tmp_path.iterdir()])
+
+
+def test_os_exit_leaves_everything_to_the_next_collection(receiver: Receiver, train: Run, tmp_path: Path) -> None:
+    """``os._exit()`` runs no code: a replay delivers what is in the black box, and reports the death."""
+    ended = train(CONFIGURE + "monitel.emit('left')\nos._exit(3)\n", receiver.url, returncode=3)
+    assert ("", []) == (ended.stderr, receiver.requests)
+    printed = replay(tmp_path / "spool", receiver.url)
+    assert ["left", "process.died"] == receiver.record_names()
+    assert "collected 2 items from 1 black box\n" in printed.output
+
+
+TOTALS = """\
+monitel.counter("samples").add(60)
+monitel.set_step(7)
+for _ in range(3):
+    with monitel.WaitCounter("loading").guard():
+        pass
+monitel.log({"accuracy": 0.75}, step=5)
+with monitel.activity("data"):
+    pass
+"""
+
+
+@pytest.mark.parametrize("temporality", ["cumulative", "delta"])
+def test_last_totals_arrive(receiver: Receiver, train: Run, temporality: str) -> None:
+    """Counters, waits, numbers, step and times of a script that ends before the first interval."""
+    train(CONFIGURE + TOTALS, receiver.url, env={TEMPORALITY: temporality})
+
+    def total(metric: str) -> float:
+        return increase(receiver, metric) if temporality == "cumulative" else sum(receiver.values(metric))
+
+    assert (60, 3) == (total("samples"), total("loading.wait.count"))
+    assert (7, [0.75]) == (receiver.values("training.step")[-1], receiver.values("accuracy"))
+    times = {point.attributes["training.activity"]: point.value for point in receiver.points("training.time")}
+    assert {"startup", "data", "step", "shutdown"} == set(times)
+
+
+CODES = [
+    ("", 0, "completed"),
+    ("sys.exit('no data')\n", 1, "failed"),
+    ("try:\n    sys.exit(3)\nexcept SystemExit:\n    pass\n", 0, "completed"),
+    ("raise ValueError\n", 1, "failed"),
+    ("raise KeyboardInterrupt\n", -2, "interrupted"),
+    ("try:\n    raise KeyboardInterrupt\nexcept KeyboardInterrupt:\n    sys.exit(1)\n", 1, "interrupted"),
+    ("with pipeline:\n    raise ValueError\n", 1, "failed"),
+    ("sys.ps1 = '>>> '\nraise ValueError\n", 1, "completed"),
+]
+
+
+@pytest.mark.parametrize(("end", "status", "expected"), CODES)
+def test_end_of_the_run_has_its_status(receiver: Receiver, train: Run, end: str, status: int, expected: str) -> None:
+    """The events ``run.started`` and ``run.ended`` enclose the others."""
+    script = CONFIGURE + "monitel.emit('event')\nmonitel.set_step(7)\n"
+    train(script + end, receiver.url, returncode=status, env={"MONITEL_RUN_EVENTS": "1"})
+    assert ["run.started", "event", "run.ended"] == receiver.record_names()
+    began, ended = receiver.records("run.started")[0].attributes, receiver.records("run.ended")[0].attributes
+    assert (expected, 7) == (ended["run.status"], ended["run.step"])
+    assert 0 < ended["run.duration"] < DEADLINE
+    assert sys.version.split()[0] == began["run.version.python"]
+    assert began["run.command"].endswith(f"train.py {receiver.url}")
+
+
+def test_handler_that_hangs_at_the_exit_loses_nothing_of_others(receiver: Receiver, train: Run) -> None:
+    """The pipeline's own handler comes first; the process ends in time."""
+    hang = "import threading\nmonitel.register_event_handler(lambda event: event.name == 'run.ended' and lock.wait())\n"
+    script = CONFIGURE + "monitel.emit('event')\n" + hang + "lock = threading.Event()\n"
+    train(script, receiver.url, env={"MONITEL_RUN_EVENTS": "1"}, timeout=DEADLINE)
+    assert ["run.started", "event", "run.ended"] == receiver.record_names()
+
+
+SAY = """\
+def say(*words): os.write(1, (" ".join(map(str, words)) + "\\n").encode())
+monitel.register_event_handler(lambda event: say(event.window.name, int(event.window.sum)))
+stat = Stat("x", [SUM], 3600.0)
+stat.add(1)
+stat.add(2)
+"""
+OTHERS = """\
+import atexit, gc, threading
+monitel.stat("registered").add(5)
+def shut_down():
+    stat.add(10)
+    monitel.flush()
+    say("shut down")
+    stat.add(20)
+def work():
+    threading.main_thread().join(30)
+    stat.add(100)
+def run():
+    while True: busy.add(1)
+atexit.register(shut_down)
+threading.Thread(target=work).start()
+busy = Stat("busy", [SUM], 3600.0)
+threading.Thread(target=run, daemon=True).start()
+gc.disable(); cycle = [Stat("cycle", [SUM], 3600.0)]; cycle[0].add(7); cycle.append(cycle); del cycle
+"""
+FAIL = """\
+def fail(event): raise ValueError("fails for " + event.window.name)
+monitel.register_event_handler(fail)
+other = Stat("y", [SUM], 3600.0)
+other.add(4)
+"""
+
+
+def test_handlers_receive_every_open_window(train: Run) -> None:
+    """Without an exporter too: after ``atexit`` functions and threads, in cycles, beside a thread that adds."""
+    assert "x 3\n" == train(SAY).stdout
+    assert "" == train(SAY + "os._exit(0)\n").stdout
+    lines = train(SAY + OTHERS).stdout.splitlines()
+    known = [line for line in lines if not line.startswith("busy ")]
+    assert {"x 113", "registered 5", "cycle 7"} == {*known[:3]}
+    assert ["shut down", "x 20"] == known[3:]
+    assert 1 <= len(lines) - len(known) <= 2
+
+
+def test_handler_that_fails_at_the_exit_stops_no_other(train: Run) -> None:
+    """Each failure is reported, and the status stays."""
+    ended = train(SAY + FAIL)
+    assert "x 3\ny 4\n" == ended.stdout
+    assert [1, 1] == [ended.stderr.count(f"ValueError: fails for {name}\n") for name in "xy"]
+
+
+GLOBALS = """\
+from opentelemetry import metrics, trace
+from opentelemetry._logs import get_logger_provider
+from opentelemetry.sdk.metrics import MeterProvider
+
+mine = MeterProvider()
+if sys.argv[2] == "set":
+    metrics.set_meter_provider(mine)
+with monitel_otlp.configure(endpoint=sys.argv[1]) as pipeline:
+    print((metrics.get_meter_provider() is mine) == (sys.argv[2] == "set"))
+    print((metrics.get_meter_provider() is pipeline.meter_provider) == (sys.argv[2] == "unset"))
+    print(get_logger_provider() is pipeline.logger_provider, trace.get_tracer_provider() is pipeline.tracer_provider)
+"""
+
+
+@pytest.mark.parametrize("before", ["set", "unset"])
+def test_providers_become_global_if_none_is_set(receiver: Receiver, train: Run, before: str) -> None:
+    """A provider that the application has set before stays."""
+    assert "True\nTrue\nTrue True\n" == train(GLOBALS, receiver.url, before).stdout

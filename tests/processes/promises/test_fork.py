@@ -1,0 +1,389 @@
+"""Forks, multiprocessing, pools, workers of a data loader, and exec: nothing counts twice, and nothing is lost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.processes.promises.jobs import replay
+from tests.support.checks import wait_until
+from tests.support.inbox import TEMPORALITY
+from tests.support.scripts import CONFIGURE, finish, started, write_script
+from tests.support.series import increase, of_parent_and_child
+from tests.support.spools import folders, spooled
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.receiver import Receiver
+    from tests.support.scripts import Run
+
+BEGIN = """\
+pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=0.05)
+loss = monitel.stat("loss", [COUNT], 60.0)
+loss.add(1)
+loss.add(1)
+monitel.emit("parent")
+pipeline.meter_provider.get_meter("mine").create_counter("mine").add(1)
+"""
+
+
+def counts(receiver: Receiver) -> dict[str, list[int | float]]:
+    """Return the values of ``loss.count`` by instance."""
+    found: dict[str, list[int | float]] = {}
+    for point in receiver.points("loss.count"):
+        found.setdefault(point.resource["service.instance.id"], []).append(point.value)
+    return found
+
+
+def test_child_without_items_exports_nothing(receiver: Receiver, train: Run) -> None:
+    """No item or instrument of the parent, no line at its end, and an account at zero."""
+    child = """\
+if os.fork() == 0:
+    pipeline.meter_provider.get_meter("mine").create_counter("mine").add(10)
+    assert pipeline.force_flush(60)
+    assert not any(each.recorded for each in pipeline.account().values())
+    sys.exit()
+sys.exit(os.wait()[1])
+"""
+    ended = train(BEGIN + child, receiver.url)
+    assert ([[2]], ["parent"]) == ([*counts(receiver).values()], receiver.record_names())
+    assert {1} == {*receiver.values("mine")}
+    assert 1 == len({point.resource["service.instance.id"] for point in receiver.all_points()})
+    assert 1 == ended.stderr.count("monitel: exported")
+
+
+@pytest.mark.parametrize("leave", ["sys.exit()", "pass", "os._exit(not pipeline.shutdown())"])
+def test_child_exports_its_items(receiver: Receiver, train: Run, leave: str) -> None:
+    """Its totals start at zero, and it is another instance; the parent exports the parent's items once."""
+    child = f"""\
+pid = os.fork()
+if pid == 0:
+    loss.add(1)
+    loss.flush()
+    monitel.emit("child")
+    {leave}
+else:
+    assert os.waitpid(pid, 0)[1] == 0
+    print(os.getpid(), pid)
+"""
+    ended = train(BEGIN + child, receiver.url)
+    assert [[1], [2]] == sorted(counts(receiver).values())
+    resources = {record.name: record.resource for record in receiver.records()}
+    assert (2, {"child", "parent"}) == (len(receiver.records()), {*resources})
+    pids = {name: each["process.pid"] for name, each in resources.items()}
+    assert f"{pids['parent']} {pids['child']}" in ended.stdout
+    assert 2 == len({each["service.instance.id"] for each in resources.values()})
+    assert 1 == len({each["host.name"] for each in resources.values()})
+
+
+COUNT = """\
+loss, samples, waiting = Stat("loss", [COUNT], 60.0), monitel.counter("samples"), monitel.WaitCounter("loading")
+def count(number):
+    samples.add(number)
+    for _ in range(number):
+        loss.add(1)
+        with waiting.guard(): pass
+count(100)
+monitel.flush()
+pipeline.force_flush(60)
+"""
+
+
+@pytest.mark.parametrize("temporality", ["cumulative", "delta"])
+def test_totals_of_a_child_start_at_zero(receiver: Receiver, train: Run, temporality: str) -> None:
+    """Counters, waits and Stats of a child that emits nothing; its series have a later start."""
+    child = """\
+if os.fork() == 0:
+    count(7)
+    sys.exit()
+os.wait()
+count(1)
+"""
+    train(CONFIGURE + COUNT + child, receiver.url, env={TEMPORALITY: temporality})
+    for metric in ("samples", "loading.wait.count", "loss.count"):
+        parent, child_points = of_parent_and_child(receiver.points(metric))
+        assert child_points[0].start_ns > parent[0].start_ns
+        if temporality == "cumulative":
+            assert (101, {7}) == (parent[-1].value, {point.value for point in child_points}), metric
+            assert 108 == increase(receiver, metric)
+        else:
+            assert (101, 7) == (sum(point.value for point in parent), sum(point.value for point in child_points)), (
+                metric
+            )
+
+
+def test_child_that_only_adds_exports_at_a_flush_and_at_its_end(receiver: Receiver, train: Run) -> None:
+    """A child that counts nothing exports nothing, even if it flushes."""
+    child = """\
+for number in (7, 0):
+    if os.fork() == 0:
+        samples.add(number) if number else None
+        monitel.flush()
+        sys.exit()
+    os.wait()
+"""
+    train(CONFIGURE + COUNT + child, receiver.url)
+    assert 107 == increase(receiver, "samples")
+    assert 2 == len({point.resource["process.pid"] for point in receiver.points("samples")})
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_children_of_multiprocessing_deliver_at_their_end(receiver: Receiver, train: Run, method: str) -> None:
+    """They end without ``atexit``, by a return, an exception or ``sys.exit()``; spawned ones call ``configure()``."""
+    script = f"""\
+import multiprocessing
+
+def work(url, how):
+    if {method!r} != "fork":
+        monitel_otlp.configure(endpoint=url, spool_dir="spool", export_interval=3600.0)
+    monitel.stat("loss", [COUNT], 60.0).add(1)
+    monitel.counter("samples").add(5)
+    monitel.emit("child")
+    if how == "raise": raise ValueError("why")
+    if how == "exit": sys.exit(3)
+
+if __name__ == "__main__":
+    monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=3600.0)
+    context = multiprocessing.get_context({method!r})
+    children = [context.Process(target=work, args=[sys.argv[1], how]) for how in ("return", "raise", "exit")]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join(60)
+    assert [0, 1, 3] == [child.exitcode for child in children]
+    monitel.emit("parent")
+"""
+    train(script, receiver.url)
+    assert [[1], [1], [1]] == [*counts(receiver).values()]
+    assert 15 == increase(receiver, "samples")
+    assert [*3 * ["child"], "parent"] == sorted(receiver.record_names())
+
+
+POOLS = {
+    "executor": "with ProcessPoolExecutor(2, context) as pool:\n        list(pool.map(work, range(20)))\n",
+    "pool": "pool = context.Pool(2)\n    pool.map(work, range(20))\n    pool.close()\n    pool.join()\n",
+}
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_workers_of_a_pool_deliver_when_it_is_closed(receiver: Receiver, train: Run, pool: str) -> None:
+    """Each task counts once, whichever worker has run it."""
+    script = f"""\
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+
+def work(number):
+    loss.add(1)
+    monitel.emit("task", number=number)
+
+pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=3600.0)
+loss = Stat("loss", [COUNT], 60.0)
+if __name__ == "__main__":
+    context = multiprocessing.get_context("fork")
+    {POOLS[pool]}"""
+    train(script, receiver.url)
+    assert [*range(20)] == sorted(each.attributes["number"] for each in receiver.records("task"))
+    assert 20 == increase(receiver, "loss.count")
+
+
+CHILDREN = 10
+BUSY = f"""\
+import signal
+signal.alarm(100)  # children inherit no alarm: each sets its own
+pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=0.002)
+busy = monitel.stat("busy", [COUNT], 0.001)
+loss = Stat("loss", [COUNT], 60.0)
+children = []
+for _ in range({CHILDREN}):
+    for number in range(50):
+        busy.add(1)
+        monitel.emit("parent")
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(90)
+        loss.add(1)
+        loss.flush()
+        assert pipeline.force_flush(80)
+        sys.exit()
+    children.append(pid)
+statuses = [os.waitpid(pid, 0)[1] for pid in children]
+assert statuses == [0] * {CHILDREN}, statuses
+"""
+
+
+def test_forks_during_exports_neither_hang_nor_lose(receiver: Receiver, train: Run, tmp_path: Path) -> None:
+    """The parent exports every few milliseconds; each item is sent once, by the process that has recorded it."""
+    train(BUSY, receiver.url)
+    points = receiver.points("loss.count")
+    assert [1] * CHILDREN == [point.value for point in points]
+    assert CHILDREN == len({point.resource["service.instance.id"] for point in points})
+    assert CHILDREN * 50 == len(receiver.records("parent")) == receiver.values("busy.count")[-1]
+    assert 1 == len({point.resource["service.instance.id"] for point in receiver.points("busy.count")})
+    assert [] == folders(tmp_path)
+
+
+HELD = """\
+import signal, threading
+inside, go_on = threading.Event(), threading.Event()
+def hold(event):
+    if threading.current_thread() is not threading.main_thread():
+        inside.set()
+        go_on.wait(60)
+handle = monitel.register_event_handler(hold)
+full = Stat("full", [COUNT], 3600.0, 2)
+thread = threading.Thread(target=lambda: (full.add(1), full.add(1)))
+thread.start()
+assert inside.wait(60)
+if os.fork() == 0:
+    signal.alarm(60)
+    full.add(1)
+    full.add(1)
+    monitel.unregister_event_handler(handle)
+    with monitel.register_event_handler(print), monitel.WaitCounter("wait").guard():
+        monitel.stat("mine", [COUNT], 60.0).add(1)
+        monitel.counter("samples").add(1)
+        monitel.set_step(1)
+    sys.exit()
+assert os.wait()[1] == 0
+go_on.set()
+thread.join(60)
+"""
+
+
+def test_fork_while_another_thread_is_in_a_handler_does_not_hang(receiver: Receiver, train: Run) -> None:
+    """The child can do everything that the thread was about to do."""
+    train(CONFIGURE + HELD, receiver.url)
+    assert (4, 1) == (increase(receiver, "full.count"), increase(receiver, "mine.count"))
+
+
+def test_each_process_has_a_separate_spool(receiver: Receiver, train: Run, tmp_path: Path) -> None:
+    """Without a backend, child and parent write to different folders, of which each item is delivered once."""
+    child = """\
+if os.fork() == 0:
+    loss.add(1)
+    monitel.emit("child")
+    sys.exit()
+os.wait()
+"""
+    train(BEGIN + child, "http://127.0.0.1:9")
+    values, names = spooled(tmp_path / "spool")
+    assert ([1, 2], ["child", "parent"], 2) == (sorted(values), sorted(names), len(folders(tmp_path / "spool")))
+    replay(tmp_path / "spool", receiver.url)
+    assert ["child", "parent"] == sorted(receiver.record_names())
+
+
+LIVES_ON = """\
+pipeline = monitel_otlp.configure(spool_dir="spool", export_interval=3600.0)
+monitel.emit("parent")
+assert pipeline.force_flush(60)
+if os.fork() == 0:
+    open("child", "x").close()  # it has left the lock to the parent
+    sys.stdin.read()  # until the end of the test
+    os._exit(0)
+"""
+
+
+def test_child_that_lives_on_does_not_lock_the_parents_spool(receiver: Receiver, tmp_path: Path) -> None:
+    """It can be delivered while the child runs."""
+    with started(tmp_path, write_script(tmp_path, LIVES_ON)) as parent:
+        assert 0 == parent.wait(60)
+        wait_until((tmp_path / "child").exists, "the start of the child")
+        replay(tmp_path / "spool", receiver.url)
+        assert ["parent"] == receiver.record_names()
+
+
+def test_forked_child_goes_to_disk_with_grpc(receiver: Receiver, train: Run, tmp_path: Path) -> None:
+    """It does not survive a fork: one warning, and nothing is lost."""
+    pytest.importorskip("grpc", reason="the extra monitel-otlp[grpc] is not installed")
+    child = "if os.fork() == 0:\n    monitel.emit('child')\n    sys.exit()\nos.wait()\n"
+    script = CONFIGURE.replace(", spool_dir", ", protocol='grpc', spool_dir")
+    ended = train(script + child, "http://127.0.0.1:9")
+    assert 1 == ended.stderr.count("gRPC does not work in a forked process: its telemetry goes to ")
+    assert ([], ["child"]) == spooled(tmp_path / "spool")
+
+
+LOADER = """\
+from types import ModuleType
+
+worker = None
+data = ModuleType("torch.utils.data")
+data.get_worker_info = lambda: worker
+sys.modules["torch.utils.data"] = data
+
+def load():
+    for _ in range(3):
+        monitel.emit("sample")
+    stat = Stat("loss", [COUNT], 60.0)
+    stat.add(1)
+    stat.flush()
+    monitel.log({'accuracy': 0.5})
+    assert pipeline.force_flush(60) == (not pipeline.dropped)
+    print(pipeline.dropped, flush=True)
+
+def in_a_fork(info):
+    global worker
+    if os.fork() == 0:
+        worker = info
+        load()
+        sys.exit()
+    assert os.wait()[1] == 0
+
+"""
+WITH_WORKERS = CONFIGURE.replace("export_interval", "workers=True, export_interval")
+
+
+def test_items_of_data_loader_workers_are_dropped_and_counted(receiver: Receiver, train: Run, tmp_path: Path) -> None:
+    """With the reason ``worker`` and one line in each worker; another forked child is none."""
+    ended = train(LOADER + CONFIGURE + "in_a_fork(object())\nin_a_fork(object())\n", receiver.url)
+    assert 2 * "{'worker': 6}\n" == ended.stdout
+    assert 2 == ended.stderr.count("use configure(workers=True) to export it")
+    assert ([], []) == (receiver.points("loss.count"), receiver.records())
+    assert [] == folders(tmp_path)
+    assert "{}\n" == train(LOADER + CONFIGURE + "in_a_fork(None)\n", receiver.url).stdout
+    assert 3 == len(receiver.records("sample"))
+
+
+def test_data_loader_workers_export_on_request(receiver: Receiver, train: Run) -> None:
+    """With ``workers=True``, or their own ``configure()``; each is an instance."""
+    ended = train(LOADER + WITH_WORKERS + "in_a_fork(object())\nin_a_fork(object())\n", receiver.url)
+    assert 2 * "{}\n" == ended.stdout
+    assert 6 == len(receiver.records("sample"))
+    assert 2 == len({record.resource["service.instance.id"] for record in receiver.records("sample")})
+    train(LOADER + "worker = object()\n" + CONFIGURE + "load()\n", receiver.url)
+    assert 9 == len(receiver.records("sample"))
+
+
+def test_forked_child_with_a_pipeline_has_a_run(receiver: Receiver, train: Run) -> None:
+    """As ranks that a launcher forks; a child without one does not end its parent's."""
+    child = "if os.fork() == 0:\n    monitel.emit('child')\n    {}sys.exit(3)\nos.wait()\n"
+    env = {"MONITEL_RUN_EVENTS": "1"}
+    train(CONFIGURE + child.format(""), receiver.url, env=env)
+    assert ["completed"] == [each.attributes["run.status"] for each in receiver.records("run.ended")]
+    train(child.format(CONFIGURE + "    "), receiver.url, env=env)
+    assert ["completed", "failed"] == [each.attributes["run.status"] for each in receiver.records("run.ended")]
+    assert 2 == len(receiver.records("run.started"))
+
+
+EXEC = """\
+if len(sys.argv) == 2:
+    pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=3600.0)
+    monitel.emit("before")
+    os.execv(sys.executable, [sys.executable, *sys.argv, "again"])
+pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=0.05)
+monitel.emit("after")
+sys.stdin.read()
+"""
+
+
+def test_exec_hands_over_to_the_next_pipeline(receiver: Receiver, tmp_path: Path) -> None:
+    """A program that replaces itself: its items arrive once, by the pipeline after it, and nothing has died."""
+    with started(tmp_path, write_script(tmp_path, EXEC), receiver.url) as process:
+        receiver.wait_until(lambda: receiver.records("before"))
+        ended = finish(process, "")
+    assert 0 == ended.status, ended.stderr
+    assert ["after", "before"] == sorted(receiver.record_names())
+    (before,), (after,) = receiver.records("before"), receiver.records("after")
+    assert before.resource["process.pid"] == after.resource["process.pid"]
+    assert before.resource["service.instance.id"] != after.resource["service.instance.id"]
+    assert [] == folders(tmp_path)
