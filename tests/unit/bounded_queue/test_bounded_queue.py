@@ -1,115 +1,53 @@
-"""The bounded queue: limits, sizes, counts and callbacks."""
+"""The bounded queue: limits, sizes, counts and callbacks; threads, destructors and interruptions."""
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from monitel.bounded_queue import BoundedQueue
+
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import ModuleType
-
-    MakeQueue = Callable[..., Any]
 
 ITEM = 128  # bytes of an item without a payload
 OBJECT = 64  # bytes of an object in a payload, without its text
+HUGE = 1 << 40
 
 
-def test_items_come_out_in_order(make_queue: MakeQueue) -> None:
-    """take() removes at most as many items as asked for, oldest first."""
-    queue = make_queue()
-    for item in range(5):
-        queue.put(item)
-    assert [0, 1] == queue.take(2)
-    assert [] == queue.take(0)
-    assert [] == queue.take(-1)
-    assert (5, 0, 3) == queue.counts()
-    assert [2, 3, 4] == queue.take(10**30)
-    assert [] == queue.take(1)
-    assert (5, 0, 0) == queue.counts()
-
-
-def test_counts_have_names(make_queue: MakeQueue, monitel: ModuleType) -> None:
-    """counts() returns a named tuple of integers."""
-    queue = make_queue(1)
-    queue.put("a")
-    queue.put("b")
-    assert "QueueCounts(recorded=2, dropped=1, waiting=1)" == repr(queue.counts())
-    assert isinstance(queue.counts(), monitel.bounded_queue.QueueCounts)
-
-
-def test_oldest_items_are_dropped_first(make_queue: MakeQueue) -> None:
-    """A full queue drops and counts the oldest item for each new one."""
+def test_items_come_out_in_order() -> None:
+    """take() removes at most as many items as asked for, oldest first; a full queue drops the oldest."""
     evicted: list[int] = []
-    queue = make_queue(3, evicted=evicted.append)
-    for item in range(10):
+    queue: BoundedQueue[int] = BoundedQueue(5, HUGE, evicted=evicted.append)
+    for item in range(8):
         queue.put(item)
-    assert [0, 1, 2, 3, 4, 5, 6] == evicted
-    assert (10, 7, 3) == queue.counts()
-    assert [7, 8, 9] == queue.take(5)
+    assert ([0, 1, 2], (8, 3, 5)) == (evicted, queue.counts())
+    assert ([3, 4], [], [5, 6, 7], []) == (queue.take(2), queue.take(-1), queue.take(10**30), queue.take(1))
+    assert "QueueCounts(recorded=8, dropped=3, waiting=0)" == repr(queue.counts())
 
 
-def test_queue_is_bounded_by_bytes(make_queue: MakeQueue) -> None:
-    """At the byte limit, the queue drops as many of the oldest items as the new one needs."""
+def test_queue_is_bounded_by_bytes() -> None:
+    """It drops as many of the oldest items as the new one needs, or the new one if it is larger than the queue."""
     evicted: list[str] = []
-    queue = make_queue(max_bytes=1000, evicted=evicted.append)
+    queue: BoundedQueue[str] = BoundedQueue(100, 1000, evicted=evicted.append)
     for item in "abcd":
         queue.put(item, 250)
-    assert (4, 0, 4) == queue.counts()
     queue.put("e", 1)
     assert ["a"] == evicted
     queue.put("f", 700)
-    assert ["a", "b", "c"] == evicted
-    assert 951 == queue.weight_bytes
-    assert ["d", "e", "f"] == queue.take(9)
-    assert 0 == queue.weight_bytes
-
-
-def test_one_large_item_replaces_hundreds(make_queue: MakeQueue) -> None:
-    """An item that is as large as the queue replaces all others."""
-    evicted: list[int] = []
-    queue = make_queue(max_bytes=1000, evicted=evicted.append)
-    for item in range(1000):
-        queue.put(item, 1)
-    queue.put("all of it", 1000)
-    assert list(range(1000)) == evicted
-    assert (1001, 1000, 1) == queue.counts()
-    assert ["all of it"] == queue.take(2)
-
-
-def test_item_larger_than_the_queue_is_dropped_itself(make_queue: MakeQueue) -> None:
-    """An item above max_bytes is recorded and dropped; the other items stay."""
-    evicted: list[str] = []
-    queue = make_queue(max_bytes=1000, evicted=evicted.append)
-    queue.put("small", 10)
+    assert (["a", "b", "c"], 951) == (evicted, queue.weight_bytes)
     queue.put("huge", 1001)
     queue.put("longer than int64", 1 << 70)
-    assert ["huge", "longer than int64"] == evicted
-    assert (3, 2, 1) == queue.counts()
-    assert 10 == queue.weight_bytes
-
-
-class _Text(str):
-    """A str whose __len__ is too small."""
-
-    __slots__ = ()
-
-    def __len__(self) -> int:
-        return 0
-
-
-class _Dict(dict[Any, Any]):
-    """A dict whose methods all raise."""
-
-    def _raise(self, *_: Any) -> Any:
-        raise ValueError
-
-    __iter__ = __len__ = keys = values = items = copy = _raise
+    assert ["huge", "longer than int64"] == evicted[3:]
+    assert (["d", "e", "f"], 0) == (queue.take(9), queue.weight_bytes)
+    assert (8, 5, 0) == queue.counts()
 
 
 class _Disguised:
-    """An object whose __class__ raises."""
+    """An object whose __class__ and length raise."""
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
@@ -119,96 +57,50 @@ class _Disguised:
         raise ValueError
 
 
-@pytest.mark.parametrize(
-    ("payload", "expected"),
-    [
-        (None, ITEM),
-        (0, 0),
-        (17, 17),
-        (True, 1),
-        (-5, 0),
-        (-(1 << 70), 0),
-        (1.5, ITEM + OBJECT),
-        ("", ITEM + OBJECT),
-        ("x" * 1000, ITEM + OBJECT + 1000),
-        ("é" * 1000, ITEM + OBJECT + 4000),
-        (b"\xff" * 1000, ITEM + OBJECT + 1000),
-        ({"ab": "cde"}, ITEM + 3 * OBJECT + 5),
-        ({"ab": 1, 3: None}, ITEM + 5 * OBJECT + 2),
-        (["ab", ("c", b"d")], ITEM + 5 * OBJECT + 4),
-        ({"a": {"b": ["c"]}}, ITEM + 6 * OBJECT + 3),
-        (_Text("xyz"), ITEM + OBJECT + 3),
-        (_Dict({"a": "b"}), ITEM + 3 * OBJECT + 2),
-        (_Disguised(), ITEM + OBJECT),
-        ([_Disguised()], ITEM + 2 * OBJECT),
-        ({1, 2, 3}, ITEM + OBJECT),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_size_is_estimated_from_the_payload(make_queue: MakeQueue, payload: object, expected: int) -> None:
+def test_size_is_estimated_from_the_payload() -> None:
     """Text and bytes count by their length, with a constant for each object; no method of a payload is called."""
-    queue = make_queue()
-    queue.put("item", payload)
-    assert expected == queue.weight_bytes
-
-
-def test_payload_that_contains_itself_has_a_size(make_queue: MakeQueue) -> None:
-    """Estimates stop at a depth and at the limit, so that a recursive payload has a size."""
+    table: list[tuple[Any, int]] = [
+        *((None, ITEM), (17, 17), (-5, 0), (1.5, ITEM + OBJECT), ("x" * 1000, ITEM + OBJECT + 1000)),
+        *(("é" * 1000, ITEM + OBJECT + 4000), (b"\xff" * 1000, ITEM + OBJECT + 1000), ({1, 2}, ITEM + OBJECT)),
+        *(({"ab": "cde"}, ITEM + 3 * OBJECT + 5), (["ab", ("c", b"d")], ITEM + 5 * OBJECT + 4)),
+        (_Disguised(), ITEM + OBJECT),
+    ]
+    for payload, expected in table:
+        queue: BoundedQueue[str] = BoundedQueue(10, HUGE)
+        queue.put("item", payload)
+        assert expected == queue.weight_bytes
     lonely: list[Any] = []
     lonely.append(lonely)
     wide: list[Any] = []
     wide.extend([wide] * 1000)
-    queue = make_queue(max_bytes=100_000)
+    queue = BoundedQueue(10, 100_000)
     queue.put("lonely", lonely)
     assert ITEM + 9 * OBJECT == queue.weight_bytes
     queue.put("wide", wide)
     assert (2, 1, 1) == queue.counts()
 
 
-def test_wake_is_called_at_half(make_queue: MakeQueue) -> None:
-    """wake() is called when the queue is half full, and again only after a take() that left less than half."""
+def test_wake_is_called_at_half() -> None:
+    """Of the items or of the bytes; again only after a take() that left less than half."""
     woken: list[int] = []
-    queue: Any = make_queue(10, wake=lambda: woken.append(len(queue)))
+    queue: BoundedQueue[int] = BoundedQueue(10, HUGE, wake=lambda: woken.append(len(queue)))
     for item in range(20):
         queue.put(item)
-    assert [5] == woken
     queue.take(5)
     queue.put(20)
     assert [5] == woken, "take() left half"
     queue.take(2)
     queue.put(21)
     assert [5, 5] == woken
-    queue.take(100)
-    assert [5, 5] == woken
+    by_bytes: BoundedQueue[str] = BoundedQueue(100, 1001, wake=lambda: woken.append(by_bytes.weight_bytes))
+    by_bytes.put("a", 500)
+    by_bytes.put("b", 1)
+    by_bytes.put("c", 400)
+    assert [5, 5, 501] == woken
 
 
-def test_wake_is_called_at_half_of_the_bytes(make_queue: MakeQueue) -> None:
-    """wake() is called when half of the bytes are used, even if one item has all of them."""
-    woken: list[int] = []
-    queue: Any = make_queue(max_bytes=1001, wake=lambda: woken.append(queue.weight_bytes))
-    queue.put("a", 500)
-    assert [] == woken
-    queue.put("b", 1)
-    queue.put("c", 400)
-    assert [501] == woken
-    queue.take(3)
-    queue.put("d", 1001)
-    assert [501, 1001] == woken
-
-
-def test_smallest_queue_wakes_for_each_item(make_queue: MakeQueue) -> None:
-    """A queue with a limit of one item is half full with it."""
-    woken: list[None] = []
-    queue = make_queue(1, wake=lambda: woken.append(None))
-    queue.put(1)
-    queue.put(2)
-    queue.take(1)
-    queue.put(3)
-    assert 2 == len(woken)
-
-
-def test_callbacks_may_use_the_queue(make_queue: MakeQueue) -> None:
-    """Callbacks run after the step: the queue is consistent, and they may put and take."""
+def test_callbacks_may_use_the_queue() -> None:
+    """They run after the step: the queue is consistent, and they may put and take."""
     seen: list[Any] = []
 
     def evicted(item: int) -> None:
@@ -216,15 +108,7 @@ def test_callbacks_may_use_the_queue(make_queue: MakeQueue) -> None:
         if item < 3:
             queue.put(item + 100)
 
-    def wake() -> None:
-        seen.append(queue.take(1))
-
-    queue = make_queue(2, wake=wake, evicted=evicted)
-    for item in range(6):
-        queue.put(item)
-    assert [[0], [1], [2]] == seen[:3]
-    queue = make_queue(2, evicted=evicted)
-    seen.clear()
+    queue: BoundedQueue[int] = BoundedQueue(2, HUGE, evicted=evicted)
     for item in range(4):
         queue.put(item)
     assert [(0, 3, 1, 2, 2), (1, 4, 2, 2, 2), (2, 5, 3, 2, 2), (100, 6, 4, 2, 2), (101, 7, 5, 2, 2)] == seen
@@ -232,59 +116,114 @@ def test_callbacks_may_use_the_queue(make_queue: MakeQueue) -> None:
 
 
 @pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt])
-def test_failing_callbacks_do_not_reach_the_caller(
-    make_queue: MakeQueue, unraisable: list[BaseException | None], kind: type[BaseException]
-) -> None:
-    """An exception of a callback goes to sys.unraisablehook, and the callback is still called for each item."""
+def test_failing_callbacks_do_not_reach_the_caller(unraisable: list[Any], kind: type[BaseException]) -> None:
+    """An exception of a callback is reported, and the callback is still called for each item."""
     failed: list[object] = []
 
     def fail(*item: object) -> None:
         failed.append(item)
         raise kind
 
-    queue = make_queue(1, wake=fail, evicted=fail)
+    queue: BoundedQueue[str] = BoundedQueue(1, HUGE, wake=fail, evicted=fail)
     for item in "abc":
         queue.put(item)
     assert [(), ("a",), ("b",)] == failed
-    assert [kind] * 3 == [type(error) for error in unraisable]
-    assert (3, 2, 1) == queue.counts()
+    assert ([kind] * 3, (3, 2, 1)) == ([type(error) for error in unraisable], queue.counts())
 
 
-@pytest.mark.parametrize("limits", [(0, 1), (1, 0), (-1, 1)])
-def test_limits_are_at_least_one(make_queue: MakeQueue, limits: tuple[int, int]) -> None:
-    """A limit below 1 is a ValueError."""
-    with pytest.raises(ValueError, match=f"must be at least 1, got {limits[0]} and {limits[1]}"):
-        make_queue(*limits)
-
-
-def test_wrong_arguments_are_type_errors(make_queue: MakeQueue) -> None:
-    """Errors of put() name the wrong argument, as those of Python functions do."""
-    queue = make_queue()
-    calls: list[tuple[Callable[[], object], str]] = [
-        (queue.put, "missing 1 required positional argument: 'item'"),
-        (lambda: queue.put(1, 2, 3), "takes from 2 to 3 positional arguments but 4 were given"),
-        (lambda: queue.put(1, item=2), "got multiple values for argument 'item'"),
-        (lambda: queue.put(1, size=2), "got an unexpected keyword argument 'size'"),
-        (lambda: queue.take("1"), "'str' object cannot be interpreted as an integer"),
-        (lambda: make_queue(1.5), "'float' object cannot be interpreted as an integer"),
-    ]
-    for call, output in calls:
-        with pytest.raises(TypeError, match=output):
+def test_wrong_arguments_raise() -> None:
+    """Limits are at least 1; put() takes an item and a payload."""
+    for limits in ((0, 1), (1, 0)):
+        with pytest.raises(ValueError, match=f"must be at least 1, got {limits[0]} and {limits[1]}"):
+            BoundedQueue(*limits)
+    queue: Any = BoundedQueue(1, 1)
+    wrong: list[Callable[[], object]] = [queue.put, lambda: queue.put(1, item=2), lambda: queue.take("1")]
+    for call in wrong:
+        with pytest.raises(TypeError):
             call()
-    queue.put(payload=5, item="by keyword")
-    assert (5, ["by keyword"]) == (queue.weight_bytes, queue.take(1))
 
 
-def test_type_takes_parameters(make_queue: MakeQueue) -> None:
-    """BoundedQueue[int] is an annotation in both twins."""
-    assert "BoundedQueue[int]" in repr(type(make_queue())[int])
+class _Phoenix:
+    """Puts its number into a queue when it is destructed."""
+
+    def __init__(self, queue: BoundedQueue[Any], number: int) -> None:
+        self.itself = self
+        self.queue = queue
+        self.number = number
+
+    def __del__(self) -> None:
+        self.queue.put(self.number)
 
 
-def test_missing_extension_leaves_the_python_twin(run_script: Any) -> None:
-    """Without the extension, the Python twin is used."""
-    ended = run_script(
-        'sys.modules["monitel._bounded_queue_c"] = None\n'
-        "from monitel.bounded_queue import BoundedQueue\n"
-        "say(BoundedQueue.__module__)\n"
-    )
-    assert ["monitel._bounded_queue_py"] == ended.lines
+def test_garbage_collection_may_put() -> None:
+    """Destructors that it runs anywhere in put() and take() may put; each item is counted."""
+    queue: BoundedQueue[Any] = BoundedQueue(50, HUGE)
+    thresholds, taken = gc.get_threshold(), 0
+    gc.set_threshold(1)
+    try:
+        for number in range(500):
+            _Phoenix(queue, number)
+            queue.put(number)
+            taken += len(queue.take(number % 4))
+            recorded, dropped, waiting = queue.counts()
+            assert recorded == taken + dropped + waiting
+    finally:
+        gc.set_threshold(*thresholds)
+    gc.collect()
+    recorded, dropped, waiting = queue.counts()
+    assert 1000 == recorded == taken + dropped + waiting
+
+
+def test_removed_items_are_released() -> None:
+    """Those that were taken or dropped, and all items of a queue in a reference cycle."""
+    items: list[Any] = [type("Item", (), {})() for _ in range(4)]
+    alive = [weakref.ref(item) for item in items]
+    queue: BoundedQueue[Any] = BoundedQueue(1, HUGE, evicted=items[3])
+    items.pop().queue = queue
+    while items:
+        queue.put(items.pop(0))
+    gc.collect()
+    assert [False, False, True, True] == [reference() is not None for reference in alive]
+    queue.take(1)
+    assert alive[2]() is None
+    del queue
+    gc.collect()
+    assert alive[3]() is None
+
+
+@pytest.mark.usefixtures("frequent_switches")
+def test_threads_take_or_evict_every_item_once(run_threads: Any) -> None:
+    """Three threads put, two take and one reads the counts, which agree at every moment."""
+    producers, each = 3, 3_000
+    evicted: list[tuple[int, int]] = []
+    queue: BoundedQueue[tuple[int, int]] = BoundedQueue(1_000, HUGE, evicted=evicted.append)
+    running = [None] * producers  # list.pop() is atomic on every build
+    taken: list[list[tuple[int, int]]] = [[], []]
+
+    def put(producer: int) -> None:
+        for number in range(each):
+            queue.put((producer, number))
+        running.pop()
+
+    def take(into: list[tuple[int, int]]) -> None:
+        while running:
+            into += queue.take(700)
+
+    def read() -> None:
+        recorded = dropped = 0
+        while running:
+            counts = queue.counts()
+            assert recorded <= counts.recorded
+            assert dropped <= counts.dropped <= counts.recorded
+            assert 0 <= counts.waiting <= min(1_000, counts.recorded - counts.dropped)
+            recorded, dropped = counts.recorded, counts.dropped
+
+    puts = [lambda number=number: put(number) for number in range(producers)]
+    run_threads(*puts, *(lambda into=into: take(into) for into in taken), read)
+    everything = [*taken[0], *taken[1], *queue.take(producers * each), *evicted]
+    assert sorted(everything) == [(producer, number) for producer in range(producers) for number in range(each)]
+    assert (producers * each, len(evicted), 0) == queue.counts()
+    for items in taken:  # a taker gets the items of a producer in their order
+        for producer in range(producers):
+            numbers = [number for by, number in items if by == producer]
+            assert sorted(numbers) == numbers
