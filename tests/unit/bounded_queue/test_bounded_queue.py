@@ -178,17 +178,17 @@ def test_removed_items_are_released() -> None:
     """Those that were taken or dropped, and all items of a queue in a reference cycle."""
     items: list[Any] = [type("Item", (), {})() for _ in range(4)]
     alive = [weakref.ref(item) for item in items]
-    queue: BoundedQueue[Any] = BoundedQueue(1, HUGE, evicted=items[3])
-    items.pop().queue = queue
+    cyclic: BoundedQueue[Any] = BoundedQueue(1, HUGE, evicted=items[3])
+    items[3].queue = cyclic
+    cyclic.put(items.pop())
+    queue: BoundedQueue[Any] = BoundedQueue(1, HUGE)
     while items:
         queue.put(items.pop(0))
-    gc.collect()
     assert [False, False, True, True] == [reference() is not None for reference in alive]
     queue.take(1)
-    assert alive[2]() is None
-    del queue
+    del cyclic
     gc.collect()
-    assert alive[3]() is None
+    assert [None] * 4 == [reference() for reference in alive]
 
 
 @pytest.mark.usefixtures("frequent_switches")
