@@ -88,7 +88,7 @@ def played(twin: Any, operations: list[tuple[str, int, int]]) -> list[Any]:
     return player.log
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(st.lists(OPERATIONS, max_size=60))
 def test_twins_are_equal(operations: list[tuple[str, int, int]]) -> None:
     """Ranges, parents, times, calls of listeners and exceptions are equal."""

@@ -1,8 +1,9 @@
-"""Profiles: transitions between actions, and the lifecycle."""
+"""Profiles: their lifecycle, transitions between actions, and events, beyond what the promises show."""
 
 from __future__ import annotations
 
-import itertools
+import asyncio
+import gc
 import threading
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from monitel.profiler import ProfilerAction, ProfilerActivity, profile, ranges, 
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from monitel.testing import ManualClock
 
@@ -95,43 +97,15 @@ TRANSITIONS = {
 }
 
 
-@pytest.mark.parametrize("pair", TRANSITIONS)
-def test_transition(pair: str) -> None:
-    """Each of the 20 transitions makes the expected calls and warnings, as in torch unless torch crashes."""
-    before, after = pair[0], pair[1]
-    first = ["start"] if before in "RS" else []
-    done, warning = TRANSITIONS[pair]
-    last: list[str] = []
-    if after != "-":
-        last = TRANSITIONS[f"{after}-"][0]
-    traced = Traced(pair.strip("-"), 0 if after == "-" else 1)
-    assert first + done + last == [each.split()[0] for each in traced.log]
-    assert ([warning] if warning else []) == traced.messages
-
-
-@pytest.mark.parametrize("letters", ["".join(each) for each in itertools.product("NWRS", repeat=4)])
-def test_any_schedule_survives(letters: str) -> None:
-    """All 256 orders of four actions work (torch crashes with some), and each trace has all of its steps."""
-    traced = Traced(letters, 4)
-    expected, recording = [], ""
-    for step, letter in enumerate(f"{letters}N"):
-        recording += str(step) if letter in "RS" else ""
-        if letter == "S":
-            expected.append(f"ready {step + 1} {recording}")
-        recording = recording if letter == "R" else ""
-    assert expected == [each for each in traced.log if each.startswith("ready")]
-    assert traced.log.count("start") == traced.log.count("stop")
-    assert [] == traced.raised
-
-
-@pytest.mark.parametrize("letters", ["SSSS", "SWSWS", "SRSRS", "SNSNS"])
-def test_callback_raises(letters: str) -> None:
-    """An exception from on_trace_ready is raised from step(), once, and the next cycle is complete."""
-    traced = Traced(letters, len(letters), failing=(1,))
-    assert [1] == traced.raised
-    alone = Traced(letters, len(letters))
-    assert alone.log == traced.log
-    assert names(alone.prof) == names(traced.prof)
+def test_each_pair_of_actions_makes_its_calls_and_warnings() -> None:
+    """As in torch, except where torch crashes."""
+    for pair, (done, warning) in TRANSITIONS.items():
+        before, after = pair[0], pair[1]
+        first = ["start"] if before in "RS" else []
+        last: list[str] = [] if after == "-" else TRANSITIONS[f"{after}-"][0]
+        traced = Traced(pair.strip("-"), 0 if after == "-" else 1)
+        assert first + done + last == [each.split()[0] for each in traced.log], pair
+        assert ([warning] if warning else []) == traced.messages, pair
 
 
 def test_callback_raises_at_the_end() -> None:
@@ -149,32 +123,6 @@ def test_callback_raises_at_the_end() -> None:
     with pytest.warns(UserWarning, match="clears events at the end of each cycle"), prof, record_function("b"):
         pass
     assert ["b"] == names(prof)
-
-
-def test_exception_in_the_block() -> None:
-    """An exception in the block propagates, and on_trace_ready is called."""
-    ready: list[Any] = []
-    with pytest.raises(KeyError), profile(on_trace_ready=ready.append) as prof, record_function("a"):
-        raise KeyError
-    assert [prof] == ready
-    assert ["a"] == names(prof)
-
-
-def test_steps_are_ranges_with_a_schedule() -> None:
-    """Steps are ``ProfilerStep#k`` in the trace and ``ProfilerStep*`` in averages, only with a schedule."""
-    with profile(schedule=schedule(wait=1, warmup=1, active=3, repeat=1)) as prof:
-        for _ in range(7):
-            with record_function("a"):
-                pass
-            prof.step()
-    assert ["ProfilerStep#2", "a", "ProfilerStep#3", "a", "ProfilerStep#4", "a"] == names(prof)
-    assert ["ProfilerStep*", "a"] == [average.key for average in prof.key_averages()]
-    steps = prof.events()[::2]
-    assert steps == [event.cpu_parent for event in prof.events()[1::2]]
-    with profile() as prof:
-        prof.step()
-    assert [] == names(prof)
-    assert 1 == prof.step_num
 
 
 def test_callback_runs_between_steps() -> None:
@@ -208,27 +156,6 @@ def test_schedule_returns_another_type() -> None:
         profile(schedule=wrong)
 
 
-def test_results_before_the_start() -> None:
-    """Results before the start are errors with torch's messages."""
-    prof = profile(with_stack=False)
-    calls: list[tuple[Callable[[], Any], str]] = [
-        (prof.events, "accessing events"),
-        (prof.key_averages, "getting key averages"),
-        (prof.stop, "stopping trace"),
-        (lambda: prof.export_chrome_trace("x"), "exporting chrome trace"),
-        (lambda: prof.export_stacks("x"), "exporting stacks"),
-    ]
-    for call, what in calls:
-        with pytest.raises(AssertionError, match=f"^Profiler must be initialized before {what}$"):
-            call()
-    assert prof.get_trace_id() is None
-    prof.step()
-    assert 1 == prof.step_num
-    prof.toggle_collection_dynamic(enable=False, activities=[ProfilerActivity.CPU])
-    with pytest.raises(AssertionError, match=r"^Profiler must be initialized before starting trace$"):
-        profiler._KinetoProfile().start_trace()
-
-
 def test_start_twice_and_stop_twice() -> None:
     """A second start or stop warns and changes nothing: no event is lost, no trace delivered twice."""
     ready: list[Any] = []
@@ -245,18 +172,6 @@ def test_start_twice_and_stop_twice() -> None:
         prof.stop()
     assert ["a", "b"] == names(prof)
     assert [prof] == ready
-
-
-def test_nested_profiles() -> None:
-    """Each nested profile has all ranges that begin while it is running; in torch the inner one takes all."""
-    with profile() as outer:
-        with record_function("a"), profile() as inner, record_function("b"):
-            pass
-        with record_function("c"):
-            pass
-    assert (["a", "b", "c"], ["b"]) == (names(outer), names(inner))
-    assert inner.events()[0].cpu_parent is None
-    assert outer.events()[0] is outer.events()[1].cpu_parent
 
 
 def test_overlapping_profiles() -> None:
@@ -295,8 +210,143 @@ def test_running_range_at_the_stop(clock: ManualClock) -> None:
     ]
 
 
-def test_running_range_at_the_start() -> None:
-    """A range that began before the start is not recorded, as in torch."""
-    with record_function("a"), profile() as prof, record_function("b"):
+def test_events_while_running() -> None:
+    """events() of a running profile returns the ranges so far; torch's list is empty."""
+    with profile() as prof:
+        with record_function("a"):
+            pass
+        with record_function("b"):
+            assert [("a", True), ("b", False)] == [(event.name, event.finished) for event in prof.events()]
+    assert [("a", True), ("b", True)] == [(event.name, event.finished) for event in prof.events()]
+    assert prof.events() is prof.events()
+
+
+def test_range_that_outlives_its_parent(clock: ManualClock) -> None:
+    """A range that ends after its parent, as steps of an epoch can, is not its child."""
+    with profile(schedule=schedule(wait=0, warmup=1, active=2, repeat=1)) as prof:
+        prof.step()
+        clock.advance(1)
+        with record_function("epoch"):
+            for _ in range(2):
+                clock.advance(1)
+                with record_function("batch"):
+                    clock.advance(1)
+                prof.step()
+    found = [(event.trace_name, event.cpu_parent and event.cpu_parent.trace_name) for event in prof.events()]
+    assert [
+        ("ProfilerStep#1", None),
+        ("epoch", None),
+        ("batch", "epoch"),
+        ("ProfilerStep#2", "epoch"),
+        ("batch", "ProfilerStep#2"),
+    ] == found
+    total = prof.events()[-1].time_range.end - prof.events()[1].time_range.start
+    assert total == sum(event.self_cpu_time_total for event in prof.events()[1:])
+
+
+def test_self_times_of_interleaved_tasks(clock: ManualClock) -> None:
+    """Self times exclude ranges of the same task, not those of other tasks in the same time."""
+
+    async def job() -> None:
+        with record_function("job"):
+            clock.advance(1)
+            await asyncio.sleep(0)
+            clock.advance(1)
+
+    async def main() -> None:
+        with record_function("main"):
+            await asyncio.gather(job(), job())
+
+    with profile() as prof:
+        asyncio.run(main())
+    assert [("main", None, 4e6), ("job", None, 3e6), ("job", None, 3e6)] == [
+        (event.name, event.cpu_parent, event.self_cpu_time_total) for event in prof.events()
+    ]
+
+
+def test_post_processing_timeout() -> None:
+    """A negative timeout is an error at the start; with 0, events() returns nothing and warns."""
+    prof = profile(post_processing_timeout_s=-1)
+    with pytest.raises(ValueError, match="post_processing_timeout_s must be non-negative"):
+        prof.start()
+    with profile(post_processing_timeout_s=0) as prof, record_function("a"):
         pass
-    assert ["b"] == names(prof)
+    with pytest.warns(UserWarning, match=r"events\(\) returns 0 of 1 ranges: timeout after 0 s"):
+        assert [] == prof.events()
+    with profile(post_processing_timeout_s=60) as prof, record_function("a"):
+        pass
+    assert ["a"] == names(prof)
+
+
+def test_steps_are_ranges_only_with_a_schedule() -> None:
+    """Without one they are counted."""
+    with profile() as prof:
+        prof.step()
+    assert ([], 1) == (names(prof), prof.step_num)
+
+
+@pytest.mark.parametrize(
+    ("activities", "error", "message"),
+    [
+        ([], AssertionError, "No valid profiler activities found"),
+        ([ProfilerActivity.CPU] * 2, ValueError, "Activity ProfilerActivity.CPU specified more than once"),
+        (["CPU"], TypeError, "Expected ProfilerActivity or dict, got <class 'str'>"),
+        (iter([ProfilerActivity.XPU]), RuntimeError, "ProfilerActivity.XPU"),
+    ],
+)
+def test_invalid_activities(activities: Any, error: type[Exception], message: str) -> None:
+    """They are refused as in torch."""
+    with pytest.raises(error, match=message):
+        profile(activities=activities)
+
+
+@pytest.mark.parametrize(("kinds", "expected"), [([], []), (["CPU_OP"], []), (["USER_ANNOTATION"], ["a"])])
+def test_kinds_of_events(kinds: list[str], expected: list[str]) -> None:
+    """A mapping selects kinds of events; ranges are recorded if USER_ANNOTATION is among them."""
+    with profile(activities=[{ProfilerActivity.CPU: kinds}]) as prof, record_function("a"):
+        pass
+    assert expected == names(prof)
+
+
+def test_options_that_need_torch() -> None:
+    """Each option that needs torch is warned about once, and noted in the trace."""
+    options = ["record_shapes", "profile_memory", "with_stack", "with_flops", "with_modules"]
+    given: dict[str, Any] = dict.fromkeys(options, True)
+    with pytest.warns(UserWarning, match="without torch") as caught:
+        profs = [profile(**given), profile(with_stack=True)]
+    assert options == [str(each.message).split("=")[0] for each in caught]
+    assert {__file__} == {each.filename for each in caught}
+    with profs[0]:
+        pass
+
+
+def test_trace_ids() -> None:
+    """Trace ids are 32 hexadecimal digits, or come from a callback, which must return a str."""
+    with profile() as prof:
+        first = prof.get_trace_id()
+    assert first is not None
+    assert (32, first.upper(), first) == (len(first), first, f"{int(first, 16):032X}")
+    prof.set_custom_trace_id_callback(lambda: "mine")
+    with pytest.warns(UserWarning, match="clears"), prof:
+        assert "mine" == prof.get_trace_id()
+    wrong: Any = lambda: 5  # noqa: E731
+    with pytest.raises(TypeError, match="custom_trace_id_callback must return a str, got int"):
+        profile(custom_trace_id_callback=wrong).start()
+
+
+def test_observers_are_independent(tmp_path: Path) -> None:
+    """Two observers write two files (torch's second one writes none), one of them when it is garbage-collected."""
+    first = profiler.ExecutionTraceObserver().register_callback(str(tmp_path / "1.json"))
+    second = profiler.ExecutionTraceObserver().register_callback(str(tmp_path / "2.json.gz"))
+    first.start()
+    second.start()
+    with record_function("a"):
+        pass
+    first.cleanup()
+    del second
+    gc.collect()
+    assert ["1.json", "2.json.gz"] == sorted(path.name for path in tmp_path.iterdir())
+    unregistered = profiler.ExecutionTraceObserver()
+    unregistered.start()
+    assert not unregistered.is_running()
+    assert unregistered.get_output_file_path() is None

@@ -1,24 +1,20 @@
-"""Ranges: the calls that listeners receive, with which attributes and times. Over both twins."""
+"""Ranges in one thread: clocks, errors, and objects that are entered again. Over both twins."""
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
-import threading
 import time
 import weakref
-from asyncio import CancelledError
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from types import ModuleType
+    from collections.abc import AsyncIterator, Iterator
 
     from monitel.profiler import record_function
 
-    RunScript = Any
-    RunThreads = Any
 
 SECOND = 1_000_000_000
 
@@ -31,39 +27,6 @@ def names(received: list[Any], what: str = "began") -> list[str]:
 def parents(received: list[Any]) -> list[tuple[str, str | None]]:
     """Return each range's name and its parent's name."""
     return [(each.name, each.parent and each.parent.name) for kind, each in received if kind == "began"]
-
-
-def test_attributes(monitel: ModuleType, ranges: Any, record: type[record_function], clock: Any) -> None:
-    """A range has name, args, parent, track, step and times; both callbacks receive the same object."""
-    received: list[Any] = []
-    with ranges.listen(began=received.append, ended=received.append):
-        monitel.set_step(7)
-        with record("outer", "details"):
-            clock.advance(1)
-            assert ["outer"] == [each.name for each in received]
-            assert received[0] is ranges.current_range()
-            assert (None, -1) == (received[0].end_ns, received[0].monotonic_end_ns)
-            with record("inner", {"n": 1}):
-                clock.advance(2)
-            clock.advance(3)
-    outer, inner, inner_again, outer_again = received
-    assert (outer, inner) == (outer_again, inner_again)
-    assert ("details", {"n": 1}) == (outer.args, inner.args)
-    assert (None, outer) == (outer.parent, inner.parent)
-    assert (7, 7) == (outer.step, inner.step)
-    assert (0, 6 * SECOND, SECOND, 3 * SECOND) == (
-        *(outer.monotonic_start_ns, outer.monotonic_end_ns),
-        *(inner.monotonic_start_ns, inner.monotonic_end_ns),
-    )
-    epoch_ns = clock.time_ns() - clock.monotonic_ns()
-    assert (epoch_ns + SECOND, epoch_ns + 3 * SECOND) == (inner.start_ns, inner.end_ns)
-    assert outer.track is inner.track
-    assert (threading.get_native_id(), "MainThread", None) == (
-        *(outer.track.thread_id, outer.track.thread_name),
-        outer.track.task_name,
-    )
-    assert f"<Range 'inner' in MainThread, {2 * SECOND} ns>" == repr(inner)
-    assert ranges.current_range() is None
 
 
 def test_wall_clock_times(ranges: Any, record: type[record_function]) -> None:
@@ -90,104 +53,6 @@ def test_wall_clock_set_back(ranges: Any, record: type[record_function], clock: 
     assert clock.time_ns() == received[1].end_ns
 
 
-def test_nothing_is_recorded_without_listeners(ranges: Any, record: type[record_function]) -> None:
-    """A range that begins without listeners is never reported, neither its end nor as a parent."""
-    received: list[Any] = []
-    with record("before"):
-        assert ranges.current_range() is None
-        with ranges.listen(began=received.append, ended=received.append):
-            with record("within"):
-                pass
-            late = record("late").__enter__()
-    late.__exit__(None, None, None)
-    assert ["within", "within", "late", "late"] == [each.name for each in received]
-    assert received[0].parent is None
-
-
-def test_listeners_of_an_end_are_fixed_at_the_beginning(ranges: Any, record: type[record_function]) -> None:
-    """A listener receives the ends of exactly the ranges that began while it was subscribed."""
-    first: list[Any] = []
-    second: list[Any] = []
-    with ranges.listen(ended=first.append):
-        with record("a"):
-            listening = ranges.listen(ended=second.append)
-        with record("b"):
-            listening.close()
-            listening.close()
-        with record("c"):
-            pass
-    assert ["a", "b", "c"] == [each.name for each in first]
-    assert ["b"] == [each.name for each in second]
-
-
-def test_exception_in_the_block(received: list[Any], record: type[record_function]) -> None:
-    """An exception in the block ends the range and propagates."""
-    with pytest.raises(KeyError), record("a"):
-        raise KeyError
-    assert ["a"] == names(received, "ended")
-
-
-class StepError(Exception):
-    """An exception of the application."""
-
-
-@pytest.mark.parametrize(
-    ("error", "expected"),
-    [
-        (ZeroDivisionError(), "ZeroDivisionError"),
-        (StepError(), f"{__name__}.StepError"),
-        (StopIteration(), "StopIteration"),
-        (KeyboardInterrupt(), None),
-        (SystemExit(1), None),
-        (GeneratorExit(), None),
-        (CancelledError(), None),
-    ],
-    ids=repr,
-)
-def test_exception_that_leaves_ranges_is_their_error(
-    ranges: Any, record: type[record_function], error: BaseException, expected: str | None
-) -> None:
-    """Each range that an Exception leaves has its type, as spans of OpenTelemetry do; Ctrl-C is not an error."""
-    ended: list[Any] = []
-    with ranges.listen(ended=ended.append):
-        with record("retry"), suppress(type(error)), record("step"):
-            with record("before"):
-                pass
-            with record("forward"):
-                raise error
-        with record("after"):
-            pass
-    assert {"before": None, "forward": expected, "step": expected, "retry": None, "after": None} == {
-        each.name: each.error_type for each in ended
-    }
-
-
-def test_label_is_used_again_after_an_exception(ranges: Any, record: type[record_function]) -> None:
-    """An error belongs to one range, and a running range has none."""
-    ended: list[Any] = []
-    label = record("step")
-    with ranges.listen(began=lambda each: ended.append(each.error_type), ended=ended.append):
-        with pytest.raises(KeyError), label:
-            raise KeyError
-        with label:
-            pass
-    assert [None, "KeyError", None, None] == [getattr(each, "error_type", each) for each in ended]
-
-
-def test_exception_in_a_listener(
-    ranges: Any, record: type[record_function], received: list[Any], unraisable: list[Any]
-) -> None:
-    """A listener's Exception is unraisable, and affects neither the block nor other listeners."""
-
-    def fail(each: Any) -> None:
-        raise KeyError(each.name)
-
-    with ranges.listen(began=lambda each: 1 / 0, ended=fail), ranges.listen(ended=received.append), record("a"):
-        pass
-    assert [ZeroDivisionError, KeyError] == [type(error) for error in unraisable]
-    assert 3 == len(received)
-
-
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
 def test_interrupt_in_a_listener(ranges: Any, record: type[record_function], error: type[BaseException]) -> None:
     """A KeyboardInterrupt propagates; a range whose block does not run has ended and is not a parent."""
@@ -203,6 +68,18 @@ def test_interrupt_in_a_listener(ranges: Any, record: type[record_function], err
     assert ranges.current_range() is None
 
 
+def test_label_is_used_again_after_an_exception(ranges: Any, record: type[record_function]) -> None:
+    """An error belongs to one range, and a running range has none."""
+    ended: list[Any] = []
+    label = record("step")
+    with ranges.listen(began=lambda each: ended.append(each.error_type), ended=ended.append):
+        with pytest.raises(KeyError), label:
+            raise KeyError
+        with label:
+            pass
+    assert [None, "KeyError", None, None] == [getattr(each, "error_type", each) for each in ended]
+
+
 def test_exit_without_enter(record: type[record_function], ranges: Any) -> None:
     """Exit without enter, or a second exit, raises torch's AssertionError, with and without listeners."""
     with pytest.raises(AssertionError, match="Expected record to be set"):
@@ -214,15 +91,6 @@ def test_exit_without_enter(record: type[record_function], ranges: Any) -> None:
             pass
         with pytest.raises(AssertionError, match="Expected record to be set"):
             label.__exit__(None, None, None)
-
-
-@pytest.mark.parametrize(("name", "shown"), [(1, "1"), (None, "None"), ("\ud800", "\ud800"), ("", "")])
-def test_names(received: list[Any], record: type[record_function], name: Any, shown: str) -> None:
-    """A name that is not a str is converted to text."""
-    with record(name):
-        pass
-    assert [shown] == names(received)
-    assert type(received[0][1].name) is str
 
 
 def test_reentered_object(received: list[Any], record: type[record_function]) -> None:
@@ -252,7 +120,7 @@ def test_ended_ranges_are_freed(ranges: Any, record: type[record_function]) -> N
             pass
         del args
         contexts = [contextvars.copy_context()]
-        labels = [record("link") for _ in range(100_000)]
+        labels = [record("link") for _ in range(50_000)]
         for label in labels:
             contexts[0].run(label.__enter__)
         for label in reversed(labels):
@@ -263,12 +131,6 @@ def test_ended_ranges_are_freed(ranges: Any, record: type[record_function]) -> N
     assert found() is None
 
 
-def test_range_has_no_constructor(ranges: Any) -> None:
-    """Range has no constructor."""
-    with pytest.raises(TypeError, match=r"cannot create 'monitel\.profiler\.ranges\._ranges_c\.Range' instances"):
-        ranges.Range()
-
-
 def test_repr(record: type[record_function], ranges: Any) -> None:
     """The repr of record_function shows its arguments, that of a range its name and track."""
     assert "record_function('a')" == repr(record("a"))
@@ -277,25 +139,173 @@ def test_repr(record: type[record_function], ranges: Any) -> None:
         assert "<Range 'a' in MainThread, running>" == repr(ranges.current_range())
 
 
-def test_forked_child(run_script: RunScript) -> None:
-    """A forked child has none of the parent's listeners, and its ranges have its thread's id."""
-    ended = run_script("""
-from monitel.profiler import ranges, record_function
-received = []
-listening = ranges.listen(ended=received.append)
-with record_function("parent"):
-    pass
-child = os.fork()
-if child == 0:
-    with record_function("unlistened"):
-        pass
-    with ranges.listen(ended=received.append), record_function("child"):
-        pass
-    say([each.name for each in received], received[1].track.thread_id == os.getpid())
-    os._exit(0)
-os.waitpid(child, 0)
-with record_function("parent again"):
-    pass
-say([each.name for each in received], received[1].track.thread_id == os.getpid())
-""")
-    assert ["['parent', 'child'] True", "['parent', 'parent again'] True"] == ended.lines
+def test_decorated_generators_keep_their_protocol(record: type[record_function], received: list[Any]) -> None:
+    """send(), throw(), close() and return values work as without the decorator."""
+    log: list[Any] = []
+
+    @record("g")
+    def generate(first: int) -> Any:
+        try:
+            log.append((yield first))
+            try:
+                yield 2
+            except KeyError as error:
+                log.append(error)
+                yield 3
+        finally:
+            log.append("closed")
+        return "result"
+
+    generator = generate(1)
+    assert (1, 2) == (next(generator), generator.send("sent"))
+    error = KeyError()
+    assert 3 == generator.throw(error)
+    with pytest.raises(StopIteration) as stop:
+        next(generator)
+    assert "result" == stop.value.value
+    assert ["sent", error, "closed"] == log
+    other = generate(1)
+    next(other)
+    other.close()
+    assert "closed" == log[3]
+    assert len(names(received)) == len(names(received, "ended"))
+
+
+def test_exception_that_leaves_decorated_code_is_the_error_of_its_range(
+    ranges: Any, record: type[record_function]
+) -> None:
+    """The normal end of a generator, and its close(), are not errors."""
+
+    @record("function")
+    def function() -> None:
+        raise KeyError
+
+    @record("coroutine")
+    async def coroutine() -> None:
+        await asyncio.sleep(0)
+        raise KeyError
+
+    @record("generator")
+    def generate(failing: bool) -> Iterator[int]:
+        yield 1
+        if failing:
+            raise KeyError
+
+    @record("async")
+    async def generate_async(failing: bool) -> AsyncIterator[int]:
+        yield 1
+        if failing:
+            raise KeyError
+
+    async def consume(failing: bool) -> None:
+        async for _ in generate_async(failing):
+            pass
+
+    ended: list[Any] = []
+    with ranges.listen(ended=ended.append):
+        for call in (function, lambda: asyncio.run(coroutine()), lambda: list(generate(True))):
+            with pytest.raises(KeyError):
+                call()
+        with pytest.raises(KeyError):
+            asyncio.run(consume(True))
+        list(generate(False))
+        asyncio.run(consume(False))
+        closed: Any = generate(True)
+        next(closed)
+        closed.close()
+        thrown: Any = generate(False)
+        next(thrown)
+        with pytest.raises(ValueError, match="thrown"):
+            thrown.throw(ValueError("thrown"))
+    assert [
+        *[("function", "KeyError"), ("coroutine", "KeyError"), ("generator", None), ("generator", "KeyError")],
+        *[("async", None), ("async", "KeyError"), ("generator", None), ("generator", None)],
+        *[("async", None), ("async", None), ("generator", None), ("generator", None)],
+        *[("generator", None), ("generator", "ValueError")],
+    ] == [(each.name, each.error_type) for each in ended]
+
+
+def test_decorated_async_generators(record: type[record_function], received: list[Any]) -> None:
+    """An asynchronous generator has a range each time it runs, including its awaits."""
+
+    @record("g")
+    async def generate() -> AsyncIterator[int]:
+        try:
+            await asyncio.sleep(0)
+            yield 1
+            yield 2
+        finally:
+            closed.append(True)
+
+    async def consume() -> list[int]:
+        return [each async for each in generate()]
+
+    async def leave() -> None:
+        generator: Any = generate()
+        assert 1 == await generator.asend(None)
+        with pytest.raises(KeyError):
+            await generator.athrow(KeyError())
+        generator = generate()
+        await generator.asend(None)
+        await generator.aclose()
+
+    closed: list[bool] = []
+    assert [1, 2] == asyncio.run(consume())
+    assert ["g"] * 3 == names(received) == names(received, "ended")
+    asyncio.run(leave())
+    assert [True] * 3 == closed
+    assert len(names(received)) == len(names(received, "ended"))
+
+
+def test_block_without_listeners_ends_no_range_within_it(ranges: Any, record: type[record_function]) -> None:
+    """A block is entered before the first listener, and left after a block of the same object has ended."""
+    received: list[Any] = []
+    label = record("a")
+    with label:
+        with ranges.listen(ended=received.append):
+            with label:
+                assert [] == received
+            assert 1 == len(received)
+        assert ranges.current_range() is None
+    assert 1 == len(received)
+
+
+def test_block_without_listeners_ends_no_range_around_it(ranges: Any, record: type[record_function]) -> None:
+    """A range ends with its block, even if blocks of the same object within it began after the listener was closed."""
+    received: list[Any] = []
+    label = record("a")
+    listening = ranges.listen(ended=received.append)
+
+    def blocks() -> None:
+        with label:
+            listening.close()
+            for _ in range(2):
+                with label, label:
+                    pass
+            assert [] == received
+            raise ValueError("x")
+
+    with pytest.raises(ValueError, match="x"):
+        blocks()
+    assert ["ValueError"] == [each.error_type for each in received]
+
+
+def test_recursive_function_while_listeners_change(ranges: Any, record: type[record_function]) -> None:
+    """A decorated function and its calls of itself end the ranges that they began, in the order of the calls."""
+    ended: list[Any] = []
+    began: list[Any] = []
+
+    listening: list[Any] = []
+
+    @record("call")
+    def call(depth: int) -> None:
+        if depth % 2:
+            listening.append(ranges.listen(began=began.append, ended=ended.append))
+        else:
+            listening.pop().close()
+        if depth:
+            call(depth - 1)
+
+    call(9)
+    assert 5 == len(began) == len(ended)
+    assert began[::-1] == ended
