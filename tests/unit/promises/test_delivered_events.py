@@ -176,7 +176,9 @@ def test_limits_of_attributes_are_those_of_the_sdk(
         if each.event_name == "event"
     )
     assert (kept, 130 - kept) == (len(record.attributes), record.dropped_attributes_count)
-    assert {"a long text"[:cut]} == {each.value.string_value for each in record.attributes}
+    assert {f"key {number}": "a long text"[:cut] for number in range(130 - kept, 130)} == {
+        each.key: each.value.string_value for each in record.attributes
+    }
     bodies = {record.name: record.body for record in receiver.records() if record.name != "event"}
     assert {"run.log": MANY, "run.config": {**MANY, "text": "a long text"}} == bodies
 

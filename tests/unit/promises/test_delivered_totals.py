@@ -78,6 +78,7 @@ def test_counter_is_a_sum_with_its_bare_name(receiver: Receiver, start: Start, t
     samples = monitel.counter("x", unit="{sample}", description="mine", attributes={"split": "train"})
     seconds = monitel.counter("y", unit="s")
     pipeline = start()
+    empty = monitel.counter("empty")
     for amount in (32, 0, 28):
         samples.add(amount)
         seconds.add(amount / 8)
@@ -94,6 +95,11 @@ def test_counter_is_a_sum_with_its_bare_name(receiver: Receiver, start: Start, t
             assert [created, points[0].time_ns] == [point.start_ns for point in points]
         assert all(two.time_ns - one.time_ns >= MILLISECOND_NS for one, two in pairwise(points))
         assert {scale == 1} == {point.proto.HasField("as_int") for point in points}
+    assert {*receiver.values("empty")} == ({0} if temporality == CUMULATIVE else set())
+    empty.add(60)
+    assert pipeline.force_flush(DEADLINE)
+    assert [] == receiver.start_points("empty")  # its first total is a zero
+    assert 60 == (increase(receiver, "empty") if temporality == CUMULATIVE else sum(receiver.values("empty")))
     first = receiver.points("x")[0]
     assert ("mine", {"split": "train"}, "monitel") == (first.description, first.attributes, first.scope)
 
@@ -101,10 +107,11 @@ def test_counter_is_a_sum_with_its_bare_name(receiver: Receiver, start: Start, t
 def test_total_beyond_64_bits_is_a_double(receiver: Receiver, start: Start) -> None:
     """A smaller one of ints stays an int, even if it is shared by several counters."""
     monitel.counter("x").add(2**63)
-    monitel.counter("y").add(2**63 - 1)
-    assert start().force_flush(DEADLINE)
-    (large, small) = (receiver.points(name)[0] for name in ("x", "y"))
-    assert (2.0**63, 2**63 - 1) == (large.proto.as_double, small.proto.as_int)
+    for layer in range(3):
+        monitel.counter("y", attributes={"layer": layer}).add(2**63 - 1)
+    assert start(series_limit=1).force_flush(DEADLINE)
+    large, small, shared, *_ = (receiver.points(name)[number] for name, number in (("x", 0), ("y", 0), ("y", 1)))
+    assert (2.0**63, 2**63 - 1, 2.0**64) == (large.proto.as_double, small.proto.as_int, shared.proto.as_double)
 
 
 @pytest.mark.parametrize(("age_s", "zero_s"), [(60, 60), (5 * 3600, 1800), (-3600, 0.001)])
@@ -124,6 +131,27 @@ def test_counter_begins_with_zero_at_its_creation(
     assert 1 == len({zero.start_ns, *(point.start_ns for point in points)})
     assert age_s < 0 or samples.reading().start_ns == zero.start_ns
     assert (60, 0) == (increase(receiver, "x"), pipeline.account()["metrics"].recorded)
+
+
+def test_times_ascend_if_the_clock_is_set_back(
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, temporality: int
+) -> None:
+    """By at least a millisecond, with the same start and the right totals."""
+    now_ns = time.time_ns
+    pipeline = start()
+    for amount in (60, 10, 1):
+        monitel.counter("x").add(amount)
+        monitel.set_step(amount)
+        with monitel.WaitCounter("y").guard():
+            pass
+        assert pipeline.force_flush(DEADLINE)
+        monkeypatch.setattr(time, "time_ns", lambda: now_ns() - HOUR_NS)
+    for metric in ("x", "y.wait.count", "y.wait.active", "training.step"):
+        points = receiver.points(metric)
+        assert all(two.time_ns - one.time_ns >= MILLISECOND_NS for one, two in pairwise(points))
+        assert all(point.start_ns < point.time_ns for point in points)
+    assert 71 == (increase(receiver, "x") if temporality == CUMULATIVE else sum(receiver.values("x")))
+    assert 1 == len(receiver.start_points("x")) or temporality == DELTA
 
 
 def test_second_pipeline_continues_counters(receiver: Receiver, start: Start, temporality: int) -> None:
@@ -221,7 +249,9 @@ def test_source_of_waits_that_falls_begins_at_zero_again(receiver: Receiver, sta
     monitel.wait_counter.add_source(source)
     try:
         pipeline = start()
-        for reading in (WaitReading(5, 2.0, 1.0, 0), WaitReading(2, 3.0, 3.0, 0), None, WaitReading(3, 4.0, 3.0, 0)):
+        nothing, zero = None, WaitReading(0, 0.0, 0.0, 0)
+        readings = WaitReading(5, 2.0, 1.0, 0), WaitReading(2, 3.0, 3.0, 0), nothing, zero, WaitReading(3, 4.0, 3.0, 0)
+        for reading in readings:
             theirs.clear()
             if reading is not None:
                 theirs["x"] = reading
@@ -229,15 +259,17 @@ def test_source_of_waits_that_falls_begins_at_zero_again(receiver: Receiver, sta
         theirs.clear()
     finally:
         monitel.wait_counter.remove_source(source)
-    for name, total in (("time", 2.0 + 4.0), ("count", 5 + 3)):
+    for name, total in (("time", 2.0 + 3.0 + 4.0), ("count", 5 + 2 + 3)):
         points = receiver.points(f"x.wait.{name}")
         if temporality == DELTA:
             assert total == sum(point.value for point in points)
             assert min(point.value for point in points) > 0
         else:
             last = {point.start_ns: point.value for point in points}
-            assert (2, total) == (len(last), sum(last.values()))
-            assert max(last) == receiver.start_points(f"x.wait.{name}")[-1].time_ns
+            assert (3, total) == (len(last), sum(last.values()))
+            starts = [*last]
+            assert starts[1] == receiver.start_points(f"x.wait.{name}")[1].time_ns
+            assert sorted(starts) == starts
 
 
 # The ledger
@@ -410,6 +442,26 @@ def test_pipeline_counts_what_it_delivers_and_drops(receiver: Receiver, start: S
     assert [0] == receiver.values("monitel.queue.size")[-1:]
     for request in receiver.of("metrics"):
         assert "monitel.queue.size" in {point.metric for point in request.points}
+
+
+def test_sizes_are_those_of_memory_and_disk(receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Items whose backend is away wait in memory; those without an endpoint wait on disk."""
+    receiver.rule(lambda request: Answer(503) if request.signal == "logs" else None)
+    pipeline = start(spans=True)
+    for _ in range(3):
+        monitel.emit("event")
+    for _ in range(2):
+        pipeline.force_flush(0.2)
+    receiver.wait_until(lambda: 3 in receiver.values("monitel.queue.size"))
+    receiver.forget_rules()
+    assert pipeline.shutdown(DEADLINE)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", f"{receiver.url}/v1/metrics")
+    pipeline = start(endpoint=None)
+    monitel.emit("event")
+    for _ in range(3):
+        pipeline.force_flush(DEADLINE)
+    assert 0 < receiver.values("monitel.spool.size")[-1] < 10_000
+    assert 0 == receiver.values("monitel.queue.size")[-1]
 
 
 def test_one_warning_if_a_source_of_waits_hangs(

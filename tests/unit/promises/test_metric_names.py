@@ -1,0 +1,220 @@
+"""One name, one metric: sources that would have the same metric name are sent apart, and one warning has both."""
+
+from __future__ import annotations
+
+from itertools import pairwise, permutations
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+from tests.support.checks import warnings_with
+from tests.support.inbox import DEADLINE
+from tests.unit.promises.reference_tables import code, table
+
+import monitel
+from monitel import COUNT, HISTOGRAM, MAX, MEAN, Stat
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.support.pipelines import Start
+    from tests.support.receiver import Receiver
+
+SAME = "have the same metric name"
+
+
+def close_window(name: str, *samples: float, aggregations: Any = (COUNT, MAX)) -> None:
+    """Record samples in one window of a Stat."""
+    stat = Stat(name, aggregations, 60.0)
+    for sample in samples:
+        stat.add(sample)
+    stat.flush()
+
+
+def wait(key: str, times: int) -> None:
+    """Wait several times."""
+    for _ in range(times):
+        with monitel.WaitCounter(key).guard():
+            pass
+
+
+class Kind(NamedTuple):
+    """A kind of source, with a metric ``x.wait.count``.
+
+    Attributes:
+        source: The source as in a warning.
+        record: Records it.
+        moved: Name of the source if it comes second.
+        value: Value of the metric.
+        shape: Kind of the metric, and whether it is monotonic.
+    """
+
+    source: str
+    record: Callable[[], object]
+    moved: str
+    value: float
+    shape: tuple[str, bool | None]
+
+
+#: The names of the later source instead of ``x``, by the words of the reference.
+MOVED = {row[0]: code(row[1])[0] for row in table("metrics-and-events.md", "the later source")}
+KINDS = {
+    "a Stat": Kind(
+        "Stat 'x.wait'",
+        lambda: close_window("x.wait", 1, 2, 3),
+        MOVED["a Stat"].replace("x", "x.wait"),
+        3,
+        ("sum", True),
+    ),
+    "a logged number": Kind(
+        "logged number 'x.wait.count'",
+        lambda: monitel.log({"x.wait.count": 0.5}),
+        MOVED["a logged number"].replace("x", "x.wait.count"),
+        0.5,
+        ("gauge", None),
+    ),
+    "a counter": Kind(
+        "counter 'x.wait.count'",
+        lambda: monitel.counter("x.wait.count").add(49),
+        MOVED["a counter"].replace("x", "x.wait.count"),
+        49,
+        ("sum", True),
+    ),
+    "a wait counter": Kind("wait counter 'x'", lambda: wait("x", 5), MOVED["a wait counter"], 5, ("sum", True)),
+}
+
+
+@pytest.mark.parametrize(("first", "second"), [*pairwise([*KINDS, next(iter(KINDS))]), *[*permutations(KINDS, 2)][1:2]])
+def test_two_kinds_of_one_name_are_sent_apart(
+    receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture, first: str, second: str
+) -> None:
+    """The first one keeps the name, the later one has the documented other, and each metric has only its values."""
+    one, two = KINDS[first], KINDS[second]
+    pipeline = start()
+    for kind in (one, two, one, two):
+        kind.record()
+        assert pipeline.force_flush(DEADLINE)
+    suffix = {"a Stat": ".count", "a wait counter": ".wait.count"}.get(second, "")
+    for kind, metric in ((one, "x.wait.count"), (two, two.moved + suffix)):
+        points = receiver.points(metric)
+        assert {kind.shape} == {(point.kind, point.monotonic) for point in points}
+        assert (1 if kind.shape[0] == "gauge" else 2) * kind.value == points[-1].value
+        assert {0} == {point.value % kind.value for point in points}
+    expected = f"{one.source} and {two.source} {SAME} 'x.wait.count': {two.source} is sent as {two.moved!r}."
+    assert [f"{expected} Rename one of them."] == warnings_with(caplog, SAME)
+
+
+@pytest.mark.parametrize("names", [("a b", "a_b"), ("a.b", "A_b")])
+@pytest.mark.parametrize("kind", ["Stat", "logged number", "counter", "wait counter"])
+def test_two_names_that_become_equal_are_sent_apart(
+    receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture, names: tuple[str, str], kind: str
+) -> None:
+    """Names that differ in separators or in case are equal. The description of a changed name has the original."""
+    record: dict[str, Callable[[str, int], object]] = {
+        "Stat": lambda name, number: close_window(name, *[1] * number),
+        "logged number": lambda name, number: monitel.log({name: number}),
+        "counter": lambda name, number: monitel.counter(name).add(number),
+        "wait counter": wait,
+    }
+    pipeline = start()
+    for name, number in zip(names, (3, 5), strict=True):
+        record[kind](name, number)
+    assert pipeline.force_flush(DEADLINE)
+    suffix = {"Stat": ".count", "wait counter": ".wait.count"}.get(kind, "")
+    kept, moved = (
+        names[0].replace(" ", "_"),
+        MOVED["another source of the same kind, such as the Stats `a b` and `a_b`"],
+    )
+    moved = moved.replace("x", names[1])
+    assert ({3}, {5}) == tuple({*receiver.values(f"{name}{suffix}")} for name in (kept, moved))
+    assert all(repr(names[1]) in point.description for point in receiver.points(f"{moved}{suffix}"))
+    (warning,) = warnings_with(caplog, SAME)
+    assert warning.startswith(f"{kind} {names[0]!r} and {kind} {names[1]!r} {SAME} ")
+
+
+def test_name_that_prometheus_gives_is_taken(
+    receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It adds ``_total`` and the unit; numbers alone may differ by that."""
+    pipeline = start()
+    monitel.counter("tokens").add(3)
+    monitel.counter("read", unit="By").add(4)
+    monitel.counter("read.bytes").add(5)
+    monitel.log({"tokens_total": 0.5, "loss": 1.5, "loss_total": 2.5})
+    assert pipeline.force_flush(DEADLINE)
+    names = ("tokens", "tokens_total.number", "read", "read.bytes_2", "loss", "loss_total")
+    assert [{3}, {0.5}, {4}, {5}, {1.5}, {2.5}] == [{*receiver.values(name)} for name in names]
+    assert 2 == len(warnings_with(caplog, SAME))
+
+
+def test_metrics_of_a_stat_move_together(receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    """A single one collides; all have the new name, including those of a later Stat of the name."""
+    pipeline = start()
+    monitel.counter("loss.count").add(7)
+    close_window("loss", 1.0, 4.0)
+    assert pipeline.force_flush(DEADLINE)
+    close_window("loss", 2.5, aggregations=[MEAN])
+    assert pipeline.force_flush(DEADLINE)
+    assert {7} == {*receiver.values("loss.count")}
+    assert ([2], [4.0], [2.5]) == tuple(receiver.values(f"loss.stat.{name}") for name in ("count", "max", "mean"))
+    assert ([], []) == (receiver.points("loss.max"), receiver.points("loss.mean"))
+    assert {"Stat 'loss'"} == {point.description for point in receiver.points("loss.stat.max")}
+    assert 1 == len(warnings_with(caplog, SAME))
+
+
+def test_only_requested_aggregations_take_names(
+    receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A number keeps the name of an aggregation that a Stat does not have, even if the Stat gets it later."""
+    pipeline = start()
+    close_window("loss", 1.0, 4.0)
+    monitel.log({"loss": 0.25, "loss.p50": 0.5, "loss.mean": 0.75})
+    assert pipeline.force_flush(DEADLINE)
+    assert [] == warnings_with(caplog, SAME)
+    close_window("loss", 3.0, aggregations=[COUNT, HISTOGRAM])
+    assert pipeline.force_flush(DEADLINE)
+    names = ("loss", "loss.p50", "loss.mean", "loss.count", "loss.stat.count", "loss.stat.p50")
+    assert [[0.25], [0.5], [0.75], [2], [1], [3.0]] == [receiver.values(name) for name in names]
+
+
+def test_names_of_monitel_are_taken(receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    """The step, the ledger and the pipeline keep their names, even if the application's metric comes first."""
+    pages = ("training.step", "training.time", "training.goodput", "monitel.queue.size", "monitel.spool.size")
+    names = (*pages, "monitel.exporter.item.exported", "training_time_seconds_total", "training.goodput_ratio")
+    pipeline = start()
+    monitel.log(dict.fromkeys(names, 9.5))
+    assert pipeline.force_flush(DEADLINE)
+    monitel.set_step(3)
+    for _ in range(2):
+        assert pipeline.force_flush(DEADLINE)
+    for name in names:
+        assert [9.5] == receiver.values(f"{name}.number")
+    assert all(receiver.points(name) and 9.5 not in receiver.values(name) for name in (*pages, names[5]))
+    assert len(names) == len(warnings_with(caplog, SAME))
+
+
+def test_source_keeps_its_name(receiver: Receiver, start: Start) -> None:
+    """From its creation or first use on, whatever is exported first, and in a second pipeline."""
+    record: list[Callable[[], object]] = [
+        lambda: monitel.counter("x").add(49),
+        lambda: monitel.log({"x": 0.5}),
+    ]
+    pipeline = start()
+    for each in record:  # the counter is read at the next export
+        each()
+    assert pipeline.force_flush(DEADLINE)
+    pipeline.shutdown()
+    pipeline = start()
+    for each in reversed(record):
+        each()
+        assert pipeline.force_flush(DEADLINE)
+    assert ({49, 98}, {0.5}) == ({*receiver.values("x")}, {*receiver.values("x.number")})
+
+
+def test_numbered_name_is_free(receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    """Names that become equal are numbered, beside a source that has such a name already."""
+    for number, name in enumerate(("x_2", "x", "X", "x_", "x.")):
+        monitel.counter(name).add(number + 1)
+    assert start().force_flush(DEADLINE)
+    names = ("x_2", "x", "X_3", "x__4", "x._5")
+    assert [{1}, {2}, {3}, {4}, {5}] == [{*receiver.values(name)} for name in names]
+    assert 3 == len(warnings_with(caplog, SAME))
