@@ -55,10 +55,8 @@ def test_emit_logs_data_and_keywords(events: list[Any], clock: Any) -> None:
 def test_emit_checks_its_arguments(events: list[Any]) -> None:
     """It raises the errors of Event, and nothing is logged."""
     wrong: list[tuple[type[Exception], tuple[Any, ...], dict[str, Any]]] = [
-        *(
-            (TypeError, arguments, {})
-            for arguments in ((), (1,), ("a", {}, 1), ("a", []), ("a", ""), ("a", {"b": None}))
-        ),
+        *((TypeError, (), {}), (TypeError, (1,), {}), (TypeError, ("a", {}, 1), {})),
+        *((TypeError, ("a", data), {}) for data in ([], "", {"b": None})),
         *((TypeError, ("a",), keywords) for keywords in ({"b": None}, {"timestamp": 0}, {"timestamp": ""})),
         *((ValueError, ("a",), keywords) for keywords in ({"b": 2**63}, {"severity": 10})),
     ]
@@ -71,7 +69,8 @@ def test_emit_checks_its_arguments(events: list[Any]) -> None:
 def test_set_step_is_on_every_later_event(events: list[Any]) -> None:
     """An Event has the step at its creation; the step may go back, and is an int from 0 to 2**63 - 1."""
     emit("a")
-    for step in (7, 2**63 - 1, 0, np.int64(3)):
+    steps: list[Any] = [7, 2**63 - 1, 0, np.int64(3)]
+    for step in steps:
         installed.set_step(step)
         assert step == installed.get_step()
         emit("b")
@@ -250,7 +249,8 @@ def test_counter_has_a_total_and_a_start(clock: Any) -> None:
 def test_counter_adds_numbers_from_zero_on() -> None:
     """Ints stay ints up to 64 bits; an amount that is negative, not finite, or not a number raises and adds nothing."""
     counter = installed.counter("tokens")
-    for amount, total in ((3, 3), (True, 4), (np.uint8(255), 259), (2.5, 261.5), (Fraction(1, 4), 261.75)):
+    table: list[tuple[Any, float]] = [(3, 3), (True, 4), (np.uint8(255), 259), (2.5, 261.5), (Fraction(1, 4), 261.75)]
+    for amount, total in table:
         counter.add(amount)
         assert (total, type(total)) == (counter.total, type(counter.total))
     wrong: list[tuple[type[Exception], list[Any]]] = [
@@ -326,7 +326,8 @@ class _InterruptedClock(installed.testing.ManualClock):
 @pytest.mark.parametrize("reading", [1, 2])
 def test_interrupted_guard_leaves_no_wait_in_flight(reading: int) -> None:
     """Ctrl+C while a wait begins or ends: a wait that is in flight forever would be reported as stuck."""
-    with _InterruptedClock() as clock:
+    clock = _InterruptedClock()
+    with clock:
         guard = WaitCounter("data").guard()
         clock.readings_left = reading
         with pytest.raises(KeyboardInterrupt), guard:

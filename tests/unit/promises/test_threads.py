@@ -146,13 +146,19 @@ def test_handler_runs_in_the_thread_that_closes_the_window(
     make_stat: MakeStat, monitel: ModuleType, clock: Any, run_threads: Any
 ) -> None:
     """No thread is started for it."""
-    seen, closers = [], []
+    seen: list[int] = []
+    closers: list[int] = []
+
+    def note_and_call(close: Callable[[], object]) -> None:
+        closers.append(threading.get_ident())
+        close()
+
     full, idle = make_stat("x", None, 60.0, 1), make_stat("y")
     idle.add(1)
     clock.advance(60)
     with monitel.register_event_handler(lambda event: seen.append(threading.get_ident())):
         for close in (partial(full.add, 1), monitel.close_expired_windows):
-            run_threads(lambda close=close: closers.append(threading.get_ident()) or close())
+            run_threads(partial(note_and_call, close))
     assert (2, closers) == (len(seen), seen)
 
 

@@ -14,6 +14,7 @@ from collections import ChainMap, OrderedDict, UserDict, deque
 from decimal import Decimal
 from enum import Enum, IntEnum
 from fractions import Fraction
+from functools import partial
 from types import MappingProxyType, ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +63,8 @@ def test_aggregation_is_not_a_number() -> None:
     """A member does not equal its number, has no order and cannot be changed; copies are the member itself."""
     member: Any = Aggregation.SUM
     assert 4 not in {member: 1}
-    for combine in (operator.lt, operator.or_):
+    combining: list[Any] = [operator.lt, operator.or_]
+    for combine in combining:
         with pytest.raises(TypeError):
             combine(member, Aggregation.MAX)
     with pytest.raises(AttributeError):
@@ -238,7 +240,8 @@ def test_stat_is_identified_by_itself(make_stat: MakeStat, monitel: ModuleType) 
     stat = make_stat()
     assert {stat} != {make_stat()}
     assert stat is weakref.ref(stat)()
-    for duplicate in (copy.copy, copy.deepcopy, *(lambda s, p=p: pickle.dumps(s, p) for p in (0, 2, 5))):
+    duplicates: list[Callable[[Any], Any]] = [copy.copy, copy.deepcopy]
+    for duplicate in [*duplicates, *(partial(pickle.dumps, protocol=protocol) for protocol in (0, 2, 5))]:
         with pytest.raises(TypeError, match="cannot copy or pickle Stat 'x'"):
             duplicate(stat)
     for name in ("name", "count", "window_size", "other"):
@@ -262,7 +265,7 @@ def test_stat_can_be_subclassed(monitel: ModuleType, events: list[Any]) -> None:
 
     stat = Doubling("x", [monitel.SUM], 60.0)
     stat.add(3)
-    stat.__init__("other", [], 1.0)  # a second one has no effect, as in torch
+    monitel.Stat.__init__(stat, "other", [], 1.0)  # a second one has no effect, as in torch
     stat.flush()
     assert ("x", 3, {"x.sum": 6.0}) == (stat.name, stat.seen, events[0].data)
     for made in (monitel.Stat.__new__(monitel.Stat), Forgetful()):
@@ -287,9 +290,10 @@ def test_event_takes_three_arguments() -> None:
     event = Event("epoch", MOMENT, {"epoch": 3})
     assert ("epoch", MOMENT, {"epoch": 3}, Severity.INFO) == (event.name, event.timestamp, event.data, event.severity)
     assert (event, None) == (Event(name="epoch", timestamp=MOMENT, data={"epoch": 3}), event.window)
-    for wrong in ((), ("a",), ("a", MOMENT), ("a", MOMENT, {}, Severity.INFO)):
+    wrong: list[tuple[Any, ...]] = [(), ("a",), ("a", MOMENT), ("a", MOMENT, {}, Severity.INFO)]
+    for arguments in wrong:
         with pytest.raises(TypeError):
-            Event(*wrong)
+            Event(*arguments)
 
 
 class _Level(IntEnum):
@@ -315,22 +319,12 @@ def test_values_of_an_event_become_plain() -> None:
 
 def test_wrong_arguments_of_an_event_raise() -> None:
     """The error of a value names its key; ints beyond 64 bits, and text that UTF-8 cannot hold, are errors."""
-    for value in (
-        None,
-        [],
-        {},
-        (1,),
-        1j,
-        bytearray(b"a"),
-        _Number(),
-        MOMENT,
-        Decimal(1),
-        np.array(1.5),
-        Aggregation.SUM,
-    ):
+    of_other_types: list[Any] = [None, [], {}, (1,), 1j, bytearray(b"a"), _Number(), MOMENT, Decimal(1), np.array(1.5)]
+    for value in [*of_other_types, Aggregation.SUM]:
         with pytest.raises(TypeError, match=r"'loss'.*must be a str, int, float or bool, got"):
             make(data={"loss": value})
-    for value in (2**63, -(2**63) - 1, np.uint64(2**63)):
+    too_large: list[Any] = [2**63, -(2**63) - 1, np.uint64(2**63)]
+    for value in too_large:
         with pytest.raises(ValueError, match=r"'a'.*64 bits"):
             make(data={"a": value})
     wrong: dict[str, list[Any]] = {

@@ -168,10 +168,10 @@ def test_registered_stat_is_kept(monitel: ModuleType, events: list[Any]) -> None
     assert 6 == len({stat, *others, two})
     assert two is monitel.stat("x", attributes={"b": 2, "a": 1})
     stat = monitel.stat("y", unit="s", max_samples=5)
-    for other in ({"window_size": 1.0}, {"max_samples": 2}, {"unit": "ms"}, {"aggregations": []}, {"monotonic": True}):
-        arguments: dict[str, Any] = other
-        with pytest.raises(ValueError, match=rf"Stat 'y' was created with {next(iter(other))}=.*, not "):
-            monitel.stat("y", **arguments)
+    other: dict[str, Any] = {"window_size": 1.0, "max_samples": 2, "unit": "ms", "aggregations": [], "monotonic": True}
+    for key, value in other.items():
+        with pytest.raises(ValueError, match=rf"Stat 'y' was created with {key}=.*, not "):
+            monitel.stat("y", **{key: value})
     with pytest.raises(TypeError, match="must be"):
         monitel.stat("z", window_size=60)
     assert stat is monitel.stat("y", unit="s", max_samples=5)
