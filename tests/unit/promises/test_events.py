@@ -56,7 +56,7 @@ def test_emit_checks_its_arguments(events: list[Any]) -> None:
     """It raises the errors of Event, and nothing is logged."""
     wrong: list[tuple[type[Exception], tuple[Any, ...], dict[str, Any]]] = [
         *((TypeError, (), {}), (TypeError, (1,), {}), (TypeError, ("a", {}, 1), {})),
-        *((TypeError, ("a", data), {}) for data in ([], "", {"b": None})),
+        *((TypeError, ("a", []), {}), (TypeError, ("a", ""), {}), (TypeError, ("a", {"b": None}), {})),
         *((TypeError, ("a",), keywords) for keywords in ({"b": None}, {"timestamp": 0}, {"timestamp": ""})),
         *((ValueError, ("a",), keywords) for keywords in ({"b": 2**63}, {"severity": 10})),
     ]

@@ -240,8 +240,9 @@ def test_stat_is_identified_by_itself(make_stat: MakeStat, monitel: ModuleType) 
     stat = make_stat()
     assert {stat} != {make_stat()}
     assert stat is weakref.ref(stat)()
-    duplicates: list[Callable[[Any], Any]] = [copy.copy, copy.deepcopy]
-    for duplicate in [*duplicates, *(partial(pickle.dumps, protocol=protocol) for protocol in (0, 2, 5))]:
+    pickles = [partial(pickle.dumps, protocol=protocol) for protocol in (0, 2, 5)]
+    duplicates: list[Callable[[Any], Any]] = [copy.copy, copy.deepcopy, *pickles]
+    for duplicate in duplicates:
         with pytest.raises(TypeError, match="cannot copy or pickle Stat 'x'"):
             duplicate(stat)
     for name in ("name", "count", "window_size", "other"):
