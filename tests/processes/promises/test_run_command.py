@@ -12,17 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.processes.console.commands import (
-    PYTHON,
-    RUN,
-    SIGNALS,
-    both,
-    check_same,
-    is_running,
-    line,
-    outcome,
-    running,
-)
+from tests.processes.console.commands import PYTHON, RUN, SIGNALS, both, check_same, is_running, line, outcome, running
 from tests.processes.console.tmux import needs_tmux, terminal
 from tests.support.checks import wait_until
 
@@ -101,10 +91,7 @@ def test_environment_has_two_more_variables() -> None:
 
 def test_options_become_variables() -> None:
     """Options take the place of the variables of single signals; headers are added."""
-    given = {
-        "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://other:1/v1/metrics",
-        "OTEL_EXPORTER_OTLP_HEADERS": "a=1",
-    }
+    given = {"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://other:1/v1/metrics", "OTEL_EXPORTER_OTLP_HEADERS": "a=1"}
     options = ["--endpoint", "http://localhost:9", "--protocol=http/protobuf", "--header", "x=y z"]
     command = [*RUN[:-1], *options, "--service-name", "mine", "env", "-0"]
     after = variables(outcome(command, env={**os.environ, **given}).stdout)

@@ -1,0 +1,127 @@
+"""Simulated jobs over minutes: the reports of two ranks at each second, with a known schedule of delays and pauses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING
+
+from tests.unit.console.made_reports import report
+from tests.unit.console.made_rows import SECOND, START, rank_of
+from tests.unit.promises.test_verdict import WORK
+
+from monitel_otlp.summary.facts import facts_of
+from monitel_otlp.summary.jobs import jobs_of
+from monitel_otlp.summary.report import StageTotal, Total
+from monitel_otlp.top.compared_row import Row
+from monitel_otlp.top.jobs import jobs_of as jobs_of_rows
+from monitel_otlp.top.period import History
+from monitel_otlp.verdict.rules import verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from monitel_otlp.summary.report import Report
+    from monitel_otlp.verdict.rules import Verdict
+
+    #: Returns the seconds that a stage of a rank takes in addition, from the step and the time of its begin.
+    Delay = Callable[[int, float, int, str], float]
+
+WINDOW_S = 60.0
+RANKS = 2
+
+
+@dataclass
+class _Series:
+    """The samples of one stage of one rank, in windows."""
+
+    closed: Total = field(default_factory=Total)
+    open: Total = field(default_factory=Total)
+    end_s: float = WINDOW_S
+
+    def add(self, seconds: float, at_s: float) -> None:
+        if at_s >= self.end_s:
+            self.closed, self.open, self.end_s = self.closed.plus(self.open), Total(), at_s + WINDOW_S
+        self.open = Total(self.open.count + 1, self.open.sum + seconds, 1, max(self.open.largest, seconds))
+
+    @property
+    def total(self) -> Total:
+        return self.closed.plus(self.open)
+
+
+class Schedule:
+    """A job of ranks that wait for each other in each step.
+
+    Args:
+        delay: Delays and pauses.
+        seed: The source of chance.
+        scale: Factor of all times of a step.
+        noise: Standard deviation of the logarithm of each time.
+    """
+
+    def __init__(self, delay: Delay, *, seed: int = 1, scale: float = 1.0, noise: float = 0.1) -> None:
+        self._delay, self._random, self._scale, self._noise = delay, Random(seed), scale, noise
+        self._series = {(rank, stage): _Series() for rank in range(RANKS) for stage in (*WORK, "sync")}
+        self.now_s, self._steps = 0.0, 0
+
+    def until(self, end_s: float) -> list[Report]:
+        """Make steps until a time, and return a report about the life of each rank."""
+        while self.now_s < end_s:
+            self._step()
+        return [self._report(rank) for rank in range(RANKS)]
+
+    def _step(self) -> None:
+        self._steps += 1
+        times = [
+            {
+                stage: self._scale * seconds * self._random.lognormvariate(0, self._noise)
+                + self._delay(self._steps, self.now_s, rank, stage)
+                for stage, seconds in WORK.items()
+            }
+            for rank in range(RANKS)
+        ]
+        last = max(sum(of.values()) for of in times)
+        self.now_s += last
+        for rank, of in enumerate(times):
+            for stage, seconds in {**of, "sync": last - sum(of.values())}.items():
+                self._series[rank, stage].add(seconds, self.now_s)
+
+    def _report(self, rank: int) -> Report:
+        totals = {stage: self._series[rank, stage].total for stage in (*WORK, "sync")}
+        data_ns = round(totals["data"].sum * SECOND)
+        return report(
+            rank,
+            time_ns=START + round(self.now_s * SECOND),
+            world_size=RANKS,
+            steps=self._steps,
+            step_time=Total(self._steps, self.now_s),
+            stages=tuple(StageTotal(stage, "", False, total) for stage, total in totals.items()),
+            activities={"data": data_ns, "step": round(self.now_s * SECOND) - data_ns},
+        )
+
+
+def looks(schedule: Schedule, seconds: int, *, first_s: int = 1) -> Iterator[tuple[float, Verdict]]:
+    """Yield the time and the verdict of each look of ``monitel top``, one a second.
+
+    Args:
+        schedule: The job.
+        seconds: Time of the job at the last look.
+        first_s: Its time at the first one.
+    """
+    histories = [History() for _ in range(RANKS)]
+    for at_s in range(first_s, seconds + 1):
+        reports = schedule.until(at_s)
+        for history, each in zip(histories, reports, strict=True):
+            if history.life is None or each.time_ns > history.life.time_ns:
+                history.add(each)
+        rows = [
+            Row(rank_of(rank, step_age_ns=0, rate=8.0), START, history, 0.12) for rank, history in enumerate(histories)
+        ]
+        (job,) = jobs_of_rows(rows)
+        yield schedule.now_s, job.verdict
+
+
+def at_end(schedule: Schedule, seconds: float) -> Verdict:
+    """Return the verdict of ``monitel run``."""
+    [job] = jobs_of(schedule.until(seconds))
+    return verdict(facts_of(job))

@@ -1,0 +1,176 @@
+"""The report for a person: its lines, their width, and hostile names."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.console.known_processes import NOW, SECOND, STACKS, dead_process, rank_of, window_of
+
+from monitel_otlp.autopsy.findings import CounterValue, OpenRange, PastEvent, Wait
+from monitel_otlp.autopsy.lines import number
+from monitel_otlp.autopsy.report import process_lines
+from monitel_otlp.black_box.activity import Stage
+from monitel_otlp.ledger.screen import Screen, columns_of
+
+if TYPE_CHECKING:
+    from monitel_otlp.autopsy.findings import Findings
+
+HOSTILE = "\x1b[31mevil\x07\r\n\u202e\x9b2J loss 损失函数"
+
+
+@pytest.fixture(autouse=True)
+def utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Local time is UTC."""
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+
+
+def text(found: Findings, screen: Screen | None = None, *, complete: bool = False) -> str:
+    """Return the report."""
+    return "\n".join(process_lines(found, screen or Screen(), NOW, complete=complete))
+
+
+def test_report_of_a_dead_process() -> None:
+    """Every finding is in the report, with its unit."""
+    expected = """\
+rank 2 of 4, process 31337, host n04, llm, run run-7, attempt 1
+state          dead: killed by SIGSEGV; last sign of life at 2026-01-02
+               04:04:05, 56 min 40 s ago
+since          2026-01-02 03:04:05, 1 h of telemetry
+step           1,199, set 4.0 s before the last sign of life, 8.25 steps/s
+activity       data for 3.0 s
+stage          forward for 2.0 s, waiting for other ranks
+waits          all_reduce for 41 s
+               and 2 more
+open ranges    forward for 5.0 s
+               attention for 1.0 s
+counters       training.samples 9592
+not delivered  3 requests with 120 items, 14 events, 2 open windows with 8
+               samples
+
+open windows             count  mean  last  min  max
+gradient.norm                4   2.5     2    1    4
+train.loss{split=train}      4   2.5     2    1    4
+
+last events
+03:04:06 INFO  epoch.start epoch=1 rate=0.5
+
+stacks
+Fatal
+
+Thread 0x01 (most recent call first):
+  File "train.py", line 12 in <module>"""
+    assert expected == text(dead_process())
+
+
+def test_thread_that_crashed_comes_first() -> None:
+    """Behind the line about the signal; the crash handler writes it in the place that it has among the threads."""
+    stacks = (
+        "fatal signal 11\n\nThread 0x01 (most):\n  one\n\nCurrent thread 0x02 (most):\n  two\n\nThread 0x03:\n  three\n"
+    )
+    shown = text(replace(dead_process(), stacks=stacks))
+    expected = (
+        "fatal signal 11\n\nCurrent thread 0x02 (most):\n  two\n\nThread 0x01 (most):\n  one\n\nThread 0x03:\n  three"
+    )
+    assert shown.endswith(expected)
+
+
+def test_time_by_activity_is_one_line() -> None:
+    """The counters of the ledger, the largest first."""
+    times = {"data": 31.332, "startup": 0.8, "step": 3653.0, "other": math.nan}
+    counters = [CounterValue("training.time", {"training.activity": name}, each) for name, each in times.items()]
+    shown = text(replace(dead_process(), counters=counters))
+    assert "time           step 1 h 1 min, data 31 s, startup 0.8 s, other nan\n" in shown
+    assert "counters" not in shown
+
+
+def test_report_of_a_live_process_has_the_stacks_of_the_application() -> None:
+    """The threads of monitel are shown only with everything."""
+    found = rank_of(1, stacks=STACKS)
+    shown = text(found)
+    assert "state          alive\n" in shown
+    assert "stacks now\nThread 0x00007f0000000001 [MainThread]" in shown
+    assert "loader.py" in shown
+    assert "box.py" not in shown
+    assert shown.endswith("and 1 thread of monitel: use --all")
+    complete = text(found, complete=True)
+    assert "box.py" in complete
+    assert "--all" not in complete
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"death": ""}, "dead: cause unknown, as after SIGKILL or by the OOM killer; last sign"),
+        ({"replaced": True}, "replaced by exec; last sign of life at"),
+        ({"seen_ns": NOW + 60 * SECOND}, "ahead of the clock here"),
+        ({"steps_per_second": 12345.6}, ", 12,346 steps/s"),
+    ],
+)
+def test_unusual_findings_are_in_words(changes: dict[str, Any], expected: str) -> None:
+    """A finding that is missing or impossible is described."""
+    assert expected in text(replace(dead_process(), **changes), Screen(width=400))
+
+
+def test_long_lists_are_cut_off_unless_everything_is_wanted() -> None:
+    """Twenty of each are listed; the newest events."""
+    found = replace(
+        dead_process(),
+        windows=[window_of(f"stat{each:03}") for each in range(50)],
+        counters=[CounterValue(f"counter{each:03}", {}, each) for each in range(50)],
+        waits=[Wait(f"wait{each:03}", SECOND) for each in range(50)],
+        ranges=[OpenRange(f"range{each:03}", SECOND) for each in range(50)],
+        events=[PastEvent(NOW, 9, f"event{each:03}", {}) for each in range(50)],
+    )
+    counts = {kind: len(re.findall(rf"\b{kind}\d\d\d\b", text(found))) for kind in ("stat", "counter", "wait", "range")}
+    assert {20} == {*counts.values()}
+    assert re.findall(r"event\d\d\d", text(found)) == [f"event{each:03}" for each in range(30, 50)]
+    assert "30 older ones" in text(found)
+    assert 2 == text(found).count("and 30 more\n"), "ranges and counters"
+    assert 1 == text(found).count("and 32 more\n"), "waits, with the two that have no place in the box"
+    complete = text(found, complete=True)
+    for kind in ("stat", "counter", "wait", "range", "event"):
+        assert 50 == len(re.findall(rf"\b{kind}\d\d\d\b", complete))
+
+
+def hostile_process() -> Findings:
+    """Return findings in which every name is hostile."""
+    return replace(
+        dead_process(),
+        identity=dead_process().identity._replace(host=HOSTILE, service=HOSTILE, run=HOSTILE),
+        death=HOSTILE,
+        activity=HOSTILE,
+        stage=Stage(HOSTILE, True, 3),
+        waits=[Wait(HOSTILE * 9, SECOND)],
+        ranges=[OpenRange(HOSTILE, SECOND)],
+        windows=[window_of(HOSTILE, attributes={HOSTILE: HOSTILE})],
+        counters=[CounterValue(HOSTILE, {HOSTILE: math.nan}, math.inf)],
+        events=[PastEvent(-1, 99, HOSTILE, {HOSTILE: [HOSTILE, math.nan]})],
+        stacks=f"{HOSTILE}\n  File {HOSTILE}",
+        problems=[HOSTILE],
+    )
+
+
+@pytest.mark.parametrize(("width", "complete"), [(20, False), (79, True)])
+def test_hostile_names_cannot_control_the_terminal(width: int, complete: bool) -> None:
+    """There is no control character, and no line is wider than the screen, wide characters included."""
+    shown = text(hostile_process(), Screen(width=width, terminal=True), complete=complete)
+    assert all(each.isprintable() for each in shown.replace("\n", ""))
+    assert r"\x1b[31mevil\x07" in shown.replace("\n", "")
+    if not complete:
+        assert width >= max(map(columns_of, shown.split("\n")))
+
+
+@given(st.floats(-1e308, 1e308) | st.sampled_from([math.inf, -math.inf, math.nan]) | st.integers(-(2**63), 2**63))
+def test_numbers_are_short_and_close(value: float) -> None:
+    """A number has at most ten characters, and is right to three digits."""
+    shown = number(value)
+    assert 10 >= len(shown)
+    assert float(shown) == pytest.approx(value, rel=5.1e-3, nan_ok=True)

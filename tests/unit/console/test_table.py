@@ -1,0 +1,205 @@
+"""The list of ranks: its order, its filter, its cursor and its lines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.console.made_ranks import NOW, dead_rank, look_at, rank_of, waiting_rank
+
+from monitel_otlp.autopsy.findings import PastEvent
+from monitel_otlp.ledger.screen import Screen, columns_of
+from monitel_otlp.summary.report import JobName
+from monitel_otlp.table.columns import COLUMNS, fitting
+from monitel_otlp.table.figures import per_second, percent, short_time, sparkline
+from monitel_otlp.table.plain_text import table_lines
+from monitel_otlp.terminal.listing import Listing
+from monitel_otlp.top.rank import RankState
+from monitel_otlp.verdict.rules import Verdict
+
+if TYPE_CHECKING:
+    from monitel_otlp.top.rank import Look
+
+TERMINAL = Screen(200, terminal=True, colours=True)
+ASCII = Screen(200, terminal=True, colours=True, encoding="ascii")
+
+
+def shown(look: Look, width: int = 200, listing: Listing | None = None) -> list[str]:
+    """Return the lines of a look without spaces at their ends."""
+    listing = listing or Listing(TERMINAL)
+    listing.update(look)
+    return [line.text.rstrip() for line in listing.lines(look, width)]
+
+
+def order(look: Look, listing: Listing) -> list[int | None]:
+    """Return the ranks from top to bottom."""
+    listing.update(look)
+    boxes = [line.box for line in listing.lines(look, 200) if line.box]
+    return [next(rank.rank for rank in look.ranks if rank.box == box) for box in boxes]
+
+
+def test_row_has_a_cell_for_each_column() -> None:
+    """One row shows all numbers of a rank, in the order of the titles."""
+    listing = Listing(TERMINAL)
+    row = rank_of(2, waiting=0.25, value=float("nan"))
+    (line,) = shown(look_at(row), listing=listing)[2:]
+    title = listing.title(200, "train.loss").text
+    cells = line.split()
+    assert ["2", "4002", "alive", "1200", "8.25", "█▄█", "120", "ms", "155", "ms"] == cells[:10]
+    assert ["5", "%", "25", "%", "nan", "91", "%", "-", "step", "2", "min", "checkpoint.saved"] == cells[10:]
+    assert title.index("WAITING") == line.index("-")
+    assert title.index("LAST EVENT") == line.index("2 min")
+    assert "TRAIN.LOSS" in title
+
+
+def test_heading_and_verdict_stand_above_the_rows_of_each_job() -> None:
+    """Rows are grouped by job."""
+    other = rank_of(0, job=JobName("team", "vision", ""), world_size=None)
+    look = look_at(rank_of(0), rank_of(1), other, verdict=Verdict("input-bound", "input-bound: 40 % waits for data"))
+    lines = shown(look)
+    assert "llm, run run-7, 2 of 4 ranks, on n04" == lines[0]
+    assert "  input-bound: 40 % waits for data" == lines[1]
+    assert "team/vision, 1 process, on n04" == lines[5]
+    assert "" == lines[4]
+
+
+def test_dead_rank_shows_how_it_died() -> None:
+    """The line below the row of a dead rank has the cause and the time of its last sign of life."""
+    lines = shown(look_at(dead_rank(1), rank_of(2, state=RankState.DEAD, seen_ns=0)))
+    assert lines[3].startswith("  killed by SIGKILL; last sign of life 4.0 s ago, at 2026-01-02 ")
+    assert "  cause unknown, as after SIGKILL or by the OOM killer" == lines[5]
+
+
+def test_unreadable_box_shows_the_reason() -> None:
+    """A rank whose box cannot be read keeps its row, with a question mark as its state."""
+    lines = shown(look_at(rank_of(1, problem="its header is \x1b[31mdamaged")))
+    assert "?" in lines[2].split()
+    assert r"  cannot be read: its header is \x1b[31mdamaged" == lines[3]
+
+
+def test_order_follows_a_column() -> None:
+    """A column has a usual direction, which can be reversed; unknown values come last in both."""
+    look = look_at(rank_of(0, rate=2.0), rank_of(1, rate=None), rank_of(2, rate=9.0), rank_of(3, rate=5.0))
+    listing = Listing(TERMINAL, "rate")
+    assert [2, 3, 0, 1] == order(look, listing)
+    assert "by rate, descending" == listing.order
+    listing.descending = False
+    assert [0, 3, 2, 1] == order(look, listing)
+    listing.sort_by("rank")
+    assert [0, 1, 2, 3] == order(look, listing)
+    with pytest.raises(ValueError, match="there is no column 'speed'; the columns are rank, pid, state,"):
+        listing.sort_by("speed")
+
+
+def test_filter_leaves_rows_that_contain_its_text() -> None:
+    """The filter applies to names, states, waits and events; a job without rows is left out."""
+    other = rank_of(9, job=JobName("", "vision", ""))
+    look = look_at(rank_of(0), dead_rank(1), waiting_rank(2, 3, "Barrier"), other)
+    for text, ranks in {"KILLED": [1], "barr": [2], "vision": [9], "rank 2": [2], "n04": [0, 1, 2, 9]}.items():
+        assert ranks == order(look, Listing(TERMINAL, filter_text=text)), text
+    nothing = shown(look, listing=Listing(TERMINAL, filter_text="\x1b"))
+    assert [r"no row contains '\\x1b': F4 changes the filter, Esc removes it"] == nothing
+    assert ["", r"no row contains '\x1b'"] == [*table_lines(look, TERMINAL, 80, filter_text="\x1b")][1:]
+
+
+def test_cursor_stays_on_its_process() -> None:
+    """New values that change the order do not move the cursor to another process."""
+    listing = Listing(TERMINAL, "rate")
+    listing.update(look_at(rank_of(0, rate=3.0), rank_of(1, rate=2.0), rank_of(2, rate=1.0)))
+    listing.move(1)
+    assert listing.chosen is not None
+    assert 1 == listing.chosen.rank
+    listing.update(look_at(rank_of(0, rate=1.0), rank_of(1, rate=9.0), rank_of(2, rate=5.0)))
+    assert 1 == listing.chosen.rank
+    listing.update(look_at(rank_of(0, rate=1.0), rank_of(2, rate=5.0)))
+    assert 2 == listing.chosen.rank
+    listing.update(look_at())
+    assert listing.chosen is None
+
+
+def test_search_goes_to_the_next_row_and_around() -> None:
+    """A search begins at the cursor, continues after it, and wraps around."""
+    listing = Listing(TERMINAL)
+    listing.update(look_at(dead_rank(0), rank_of(1), dead_rank(2), rank_of(3)))
+    found = [listing.search("killed"), listing.chosen and listing.chosen.rank]
+    found += [listing.search("killed", again=True), listing.chosen and listing.chosen.rank]
+    found += [listing.search("killed", again=True), listing.chosen and listing.chosen.rank]
+    assert [True, 0, True, 2, True, 0] == found
+    assert not listing.search("no such text")
+    assert listing.chosen is not None
+    assert 0 == listing.chosen.rank
+
+
+def test_narrow_screens_leave_out_the_less_important_columns() -> None:
+    """The rank, its state and its step are the last to go."""
+    assert [column.name for column in COLUMNS] == [column.name for column, _ in fitting(200)]
+    assert ["rank", "state", "step", "rate", "waiting"] == [column.name for column, _ in fitting(50)]
+    assert ["rank", "state"] == [column.name for column, _ in fitting(12)]
+    assert ["rank"] == [column.name for column, _ in fitting(1)]
+    lost: list[str] = []
+    for width in range(200, 0, -1):
+        names = {column.name for column, _ in fitting(width)}
+        lost += sorted({column.name for column in COLUMNS} - names - {*lost})
+    assert [column.name for column in sorted(COLUMNS, key=lambda each: each.importance)][:-1] == lost
+
+
+TEXTS = st.text(max_size=30)
+
+
+@settings(max_examples=60, deadline=None)
+@given(TEXTS, TEXTS, TEXTS, st.integers(20, 220), st.sampled_from([TERMINAL, ASCII]))
+def test_lines_fit_into_the_screen(key: str, name: str, death: str, width: int, screen: Screen) -> None:
+    """Names of any characters, wide ones included, are escaped, and take no more columns than there are."""
+    row = waiting_rank(1, 5, key, activity=name, event=PastEvent(NOW, 9, name, {}), host=name)
+    verdict = Verdict("stuck", f"stuck: {key} {death}")
+    look = look_at(row, dead_rank(0, job=JobName("", name, "")), verdict=verdict, problems=[death])
+    listing = Listing(screen)
+    listing.update(look)
+    for line in (listing.title(width, name), *listing.lines(look, width)):
+        assert columns_of(line.text.rstrip()) <= width
+        assert line.text.isprintable()
+        if screen is ASCII:
+            assert line.text.isascii()
+
+
+def test_long_ranks_and_steps_are_not_cut() -> None:
+    """Ranks of 16,384 differ in their last digits, and a number of tokens is not only its first digits."""
+    rows = [rank_of(rank, step=step) for rank, step in ((16376, 999_999_999), (16377, 15_234_000_000), (3, 2**62))]
+    cells = {
+        column.name: [column.cell(column.text(row, TERMINAL, NOW), width).strip() for row in rows]
+        for column, width in fitting(100, rows=rows)
+    }
+    assert ["16376", "16377", "3"] == cells["rank"]
+    assert ["999999999", "1.523e+10", "4.612e+18"] == cells["step"]
+
+
+def test_times_in_seven_characters_beside_their_limits() -> None:
+    """Rounding does not add a digit."""
+    times = {
+        0.0: "0.00 ms",
+        0.009996: "10.0 ms",
+        0.09996: "100 ms",
+        0.9995: "1.00 s",
+        9.996: "10.0 s",
+        590.0: "9.8 min",
+    }
+    assert [*times.values()] == [*map(short_time, times)]
+
+
+def test_rates_and_shares_beside_their_limits() -> None:
+    """Small ones are not shown as nothing."""
+    rates = (0.9994, 1.0, 9.996, 99_999.0, 100_000.0)
+    assert ["0.999", "1.00", "10.0", "99999", "1e+05"] == [*map(per_second, rates)]
+    assert ["0 %", "<1 %", "<1 %", "1 %", "100 %", "nan"] == [
+        *map(percent, (0.0, 1e-9, 0.00499, 0.0051, 0.996, float("nan")))
+    ]
+
+
+def test_sparkline_shows_the_last_rates() -> None:
+    """Zero is the lowest block, any other rate at least as high, and the largest one the highest."""
+    assert "▁▁▅█" == sparkline([9.0, 0.0, 0.1, 5.0, 8.0], TERMINAL, 4)
+    assert "▁▁" == sparkline([0.0, 0.0], TERMINAL, 8)
+    assert "▁█▁" == sparkline([float("nan"), 1.0, -1.0], TERMINAL, 8)
+    assert "" == sparkline([1.0], TERMINAL, 0)
