@@ -1,0 +1,449 @@
+"""``recorded = delivered + on_disk + folded + sum(dropped) + waiting``, at every moment, for each signal."""
+
+from __future__ import annotations
+
+import logging
+import random
+import re
+from collections import Counter
+from functools import partial
+from tempfile import TemporaryDirectory
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.inbox import DEADLINE, Answer, points_of
+from tests.support.pipelines import busy_encoder, check_accounts
+from tests.support.producers import (
+    ANSWERED,
+    ANY,
+    answer_at_random,
+    checked_continuously,
+    emit_items,
+    make_small,
+    run_together,
+)
+from tests.support.receiver import Receiver, partial_success
+from tests.unit.promises.spool_content import Content, cat
+
+import monitel
+import monitel_otlp
+from monitel import COUNT, MAX, MEAN, MIN, VALUE, Stat
+from monitel.profiler import record_function
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.inbox import Request
+    from tests.support.pipelines import Start
+
+    from monitel.testing import ManualClock
+    from monitel_otlp import Account, Pipeline
+
+SIGNALS = ("metrics", "logs", "traces")
+DELTA = {"OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": "delta"}
+PRODUCERS, ITEMS = 4, 200
+
+
+def numbers(account: Account) -> tuple[int, ...]:
+    """Return recorded, delivered, stored, folded, lost and waiting items."""
+    return account.recorded, account.delivered, account.on_disk, account.folded, account.lost, account.waiting
+
+
+def close_windows(name: str, count: int) -> None:
+    """Close windows of one sample each."""
+    stat = Stat(name, [COUNT], 3600.0)
+    for _ in range(count):
+        stat.add(1)
+        stat.flush()
+
+
+def arrived(receiver: Receiver) -> dict[str, int]:
+    """Return the number of distinct windows (of one sample each, as deltas), log records and spans that arrived."""
+    windows = {
+        (point.metric, point.time_ns): point.value
+        for point in receiver.all_points()
+        if point.metric.startswith("loss.") and point.metric.endswith(".count")
+    }
+    records = {(each.name, each.body, each.attributes.get("id")) for each in receiver.records()}
+    spans = {each.span_id for each in receiver.spans()}
+    return {"metrics": int(sum(windows.values())), "logs": len(records), "traces": len(spans)}
+
+
+def stored(content: Content) -> dict[str, int]:
+    """Return the number of windows, log records and spans in a spool."""
+    windows = [points_of(message) for signal, message in content.requests if signal == "metrics"]
+    counts = [point for each in windows for point in each if re.fullmatch(r"loss\.\d+\.count", point.metric)]
+    return {
+        "metrics": int(sum(point.value for point in counts)),
+        "logs": len(content.records),
+        "traces": len(content.spans),
+    }
+
+
+def produce(pipeline: Pipeline, seed: int) -> Counter[str]:
+    """Record items in several threads while the account is read all the time, and return their number by signal."""
+    recorded: list[Counter[str]] = []
+
+    def emit(number: int) -> None:
+        recorded.append(emit_items(pipeline, ITEMS, PRODUCERS * seed + number))
+
+    with checked_continuously(pipeline):
+        run_together(*(partial(emit, number) for number in range(PRODUCERS)))
+        pipeline.force_flush(0.1)
+    return sum(recorded, Counter())
+
+
+def test_each_kind_of_item_counts_once_in_its_signal(receiver: Receiver, start: Start) -> None:
+    """Windows and numbers are metrics, events and log records are logs, ranges and ended spans are traces."""
+    pipeline = start(spans=True, logging_level="INFO")
+    with busy_encoder(pipeline):
+        close_windows("loss", 3)
+        Stat("empty", [COUNT], 3600.0).flush()  # a window without samples is not an item
+        open_window = Stat("open", [COUNT], 3600.0)
+        open_window.add(1)
+        monitel.log({"accuracy": 0.5, "bleu": 1.5})
+        monitel.emit("first")
+        logging.getLogger("mine").warning("text")
+        pipeline.logger_provider.get_logger("mine").emit(body="record")
+        with record_function("range"):
+            pass
+        pipeline.tracer_provider.get_tracer("mine").start_span("ended").end()
+        pipeline.tracer_provider.get_tracer("mine").start_span("running")
+        accounts = pipeline.account()
+    assert {signal: (each.recorded, each.waiting) for signal, each in accounts.items()} == {
+        "metrics": (5, 5),
+        "logs": (4, 4),
+        "traces": (2, 2),
+    }
+    assert pipeline.force_flush(DEADLINE)
+    assert [(5, 5), (4, 4), (2, 2)] == [
+        (pipeline.account()[signal].recorded, pipeline.account()[signal].delivered) for signal in SIGNALS
+    ]
+    assert (4, 2, 3) == (len(receiver.records()), len(receiver.spans()), receiver.values("loss.count")[-1])
+
+
+def test_unsampled_ranges_are_not_recorded(start: Start) -> None:
+    """A range that ``span_steps`` excludes is not an item."""
+    pipeline = start(spans=True, span_steps=2)
+    for step in range(4):
+        monitel.set_step(step)
+        with record_function("range"):
+            pass
+    assert 2 == pipeline.account()["traces"].recorded
+
+
+@pytest.mark.parametrize("budget", [1, 5])
+def test_ranges_beyond_the_budget_are_folded_when_their_step_is_over(
+    receiver: Receiver, start: Start, budget: int
+) -> None:
+    """Until then they wait; the span with their sum is ``synthetic``, and not an item."""
+    pipeline = start(spans=True, span_budget=budget)
+    monitel.set_step(1)
+    for _ in range(9):
+        with record_function("range"):
+            pass
+    assert pipeline.force_flush(DEADLINE)
+    assert (9, budget, 0, 0, 0, 9 - budget) == numbers(pipeline.account()["traces"])
+    monitel.set_step(2)
+    pipeline.force_flush(DEADLINE)
+    pipeline.force_flush(DEADLINE)
+    account = pipeline.account()["traces"]
+    assert (9, budget, 0, 9 - budget, 0, 0) == numbers(account)
+    assert (1, budget + 1) == (account.synthetic, len(receiver.spans()))
+    assert pipeline.shutdown()
+
+
+def test_spans_of_steps_are_not_items(receiver: Receiver, start: Start) -> None:
+    """The spans that connect the ranges of a step count as ``synthetic``."""
+    pipeline = start(step_traces=True)
+    for step in range(3):
+        monitel.set_step(step)
+        with record_function("range"):
+            pass
+    assert pipeline.shutdown()
+    account = pipeline.account()["traces"]
+    assert (3, 3, 6, 9) == (account.recorded, account.delivered, account.synthetic, len(receiver.spans()))
+
+
+def test_account_is_a_snapshot(start: Start) -> None:
+    """A snapshot and its reasons cannot be changed; later items are only in the next one; after the end it is final."""
+    pipeline = start()
+    before = pipeline.account()
+    monitel.emit("event")
+    assert (0, 1) == (before["logs"].recorded, pipeline.account()["logs"].recorded)
+    with pytest.raises(TypeError):
+        before["logs"].dropped["reason"] = 1  # type: ignore[index]
+    with pytest.raises(AttributeError):
+        before["logs"].recorded = 1  # type: ignore[misc]
+    before.clear()
+    assert set(SIGNALS) == set(pipeline.account())
+    assert pipeline.shutdown()
+    final = pipeline.account()
+    monitel.emit("late")
+    pipeline.force_flush(1.0)
+    assert final == pipeline.account()
+    assert (1, 1, 0, 0, 0, 0) == numbers(final["logs"])
+
+
+def test_each_pipeline_counts_only_its_own_items(receiver: Receiver, start: Start) -> None:
+    """A second ``configure()`` ends the first account; what an earlier run has left is in neither."""
+    with start(endpoint=None) as offline:
+        monitel.emit("older")
+    first = start()
+    monitel.emit("first")
+    second = start()
+    monitel.emit("second")
+    assert second.shutdown()
+    assert [(1, 0, 1, 0, 0, 0), (1, 1, 0, 0, 0, 0), (1, 1, 0, 0, 0, 0)] == [
+        numbers(each.account()["logs"]) for each in (offline, first, second)
+    ]
+    assert ["first", "second"] == receiver.record_names()
+
+
+def test_full_queue_drops_the_oldest_and_counts_them_at_once(
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest items of each signal are kept and delivered; the others are ``queue_full``."""
+    make_small(monkeypatch, queue=100)
+    pipeline = start()
+    tracer = pipeline.tracer_provider.get_tracer("mine")
+    with busy_encoder(pipeline):
+        for number in range(250):
+            monitel.emit(f"event {number}")
+        for number in range(120):
+            tracer.start_span(f"span {number}").end()
+        close_windows("loss", 130)
+        dropped = {signal: dict(each.dropped) for signal, each in pipeline.account().items()}
+        assert {"metrics": {"queue_full": 30}, "logs": {"queue_full": 150}, "traces": {"queue_full": 20}} == dropped
+        assert {"queue_full": 200} == pipeline.dropped
+    assert not pipeline.force_flush(DEADLINE)
+    assert [f"event {number}" for number in range(150, 250)] == receiver.record_names()
+    assert [f"span {number}" for number in range(20, 120)] == [span.name for span in receiver.spans()]
+    assert 130 == receiver.values("loss.count")[-1]
+    assert {"metrics": (130, 100), "logs": (250, 100), "traces": (120, 100)} == {
+        signal: (each.recorded, each.delivered) for signal, each in pipeline.account().items()
+    }
+
+
+def test_windows_that_become_one_point_are_all_counted(receiver: Receiver, start: Start, clock: ManualClock) -> None:
+    """Windows of one series less than 1 ms apart are one point."""
+    pipeline = start()
+    stat = Stat("loss", [COUNT, MEAN], 60.0)
+    for _ in range(200):
+        stat.add(1)
+        stat.flush()
+        clock.advance(0.0001)
+    assert pipeline.force_flush(DEADLINE)
+    assert (200, 200, 0, 0, 0, 0) == numbers(pipeline.account()["metrics"])
+    assert len(receiver.values("loss.mean")) < 200
+    assert 200 == receiver.values("loss.count")[-1]
+
+
+@pytest.mark.parametrize("largest", [1, 3, 7])
+def test_window_in_several_requests_is_counted_once(receiver: Receiver, start: Start, largest: int) -> None:
+    """If a backend accepts only a few points in a request, a window is delivered with its last point."""
+
+    def too_large(request: Request) -> Answer | None:
+        points = list(points_of(request.message)) if request.signal == "metrics" else []
+        return Answer(413) if len(points) > largest else None
+
+    receiver.rule(too_large)
+    pipeline = start()
+    for number in range(10):
+        stat = Stat(f"loss.{number % 3}", [COUNT, MIN, MEAN, VALUE][: 1 + number % 4], 60.0)
+        stat.add(number)
+        stat.flush()
+    assert pipeline.force_flush(DEADLINE)
+    assert (10, 10, 0, 0, 0, 0) == numbers(pipeline.account()["metrics"])
+
+
+@pytest.mark.parametrize(("rejected", "lost"), [(1, 1), (3, 1), (4, 2), (10**6, 4), (-3, 0)])
+def test_partial_success_drops_as_many_windows_as_the_points_may_belong_to(
+    receiver: Receiver, start: Start, rejected: int, lost: int
+) -> None:
+    """Four windows of three points: the number is rounded up, and never beyond what was sent."""
+    pipeline = start()
+    with monitel.testing.ManualClock():
+        for number in range(4):
+            stat = Stat(f"loss.{number}", [MIN, MAX, MEAN], 60.0)
+            stat.add(1)
+            stat.flush()
+    receiver.answer("metrics", partial_success("metrics", rejected, "left out"))
+    assert (lost == 0) == pipeline.force_flush(DEADLINE)
+    account = pipeline.account()["metrics"]
+    assert (4 - lost, {"partial_success": lost} if lost else {}) == (account.delivered, dict(account.dropped))
+
+
+def test_account_metrics_and_last_line_are_the_same(
+    *, receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Delivered and dropped items by signal and reason are equal in ``account()``, in metrics and in the last line."""
+    make_small(monkeypatch, queue=20)
+    pipeline = start(spans=True, logging_level="INFO")
+    receiver.answer("logs", partial_success("logs", 3, "left out"), Answer(400), Answer(400), Answer(400))
+    receiver.answer("traces", Answer(400), Answer(400), Answer(400))
+    emit_items(pipeline, 300, 1)
+    pipeline.force_flush(DEADLINE)
+    pipeline.force_flush(DEADLINE)
+    accounts = pipeline.account()
+
+    def reported(metric: str) -> dict[tuple[Any, ...], Any]:
+        found = [(each.attributes, each.value) for each in receiver.points(metric)]
+        return {tuple(of[name] for name in ("error.type", "signal") if name in of): value for of, value in found}
+
+    dropped = {(reason, signal): items for signal, each in accounts.items() for reason, items in each.dropped.items()}
+    assert {"queue_full", "rejected", "partial_success"} == {reason for reason, _ in dropped}
+    assert dropped == reported("monitel.exporter.item.dropped")
+    assert {(signal,): each.delivered for signal, each in accounts.items()} == reported(
+        "monitel.exporter.item.exported"
+    )
+    pipeline.shutdown()
+    assert accounts == pipeline.account()
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("monitel: "))
+    exported = re.search(
+        r"exported (\d+) windows and numbers, (\d+) events, (\d+) spans; dropped (\d+) \((.*?)\)", line
+    )
+    assert exported is not None, line
+    assert [accounts[signal].delivered for signal in SIGNALS] == [*map(int, exported.groups()[:3])]
+    assert sum(dropped.values()) == int(exported[4])
+    assert pipeline.dropped == {name: int(items) for name, items in re.findall(r"(\w+) (\d+)", exported[5])}
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_what_counts_as_delivered_has_arrived(
+    *, receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Four threads record while the backend answers at random: what it kept is delivered, the rest has a reason."""
+    make_small(monkeypatch)
+    for name, value in DELTA.items():
+        monkeypatch.setenv(name, value)
+    pipeline = start(export_interval=0.02, spans=True, logging_level="INFO")
+    backend = answer_at_random(receiver, seed, ANSWERED)
+    recorded = produce(pipeline, seed)
+    receiver.forget_rules()
+    assert not pipeline.force_flush(DEADLINE)  # something was rejected
+    accounts = pipeline.account()
+    assert recorded == Counter({signal: each.recorded for signal, each in accounts.items()})
+    assert {0} == {each.waiting + each.on_disk for each in accounts.values()}
+    reasons = {reason for each in accounts.values() for reason in each.dropped}
+    assert set() < reasons <= {"rejected", "partial_success"}
+    found = arrived(receiver)
+    for signal in ("logs", "traces"):
+        left_out = accounts[signal].dropped.get("partial_success", 0)
+        assert backend.left_out[signal] == left_out == found[signal] - accounts[signal].delivered
+    metrics = accounts["metrics"]
+    assert found["metrics"] == metrics.delivered + metrics.dropped.get("partial_success", 0)
+    assert not pipeline.shutdown()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_account_adds_up_with_small_limits_lost_answers_and_removed_files(
+    *,
+    receiver: Receiver,
+    start: Start,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    seed: int,
+) -> None:
+    """No item counts as delivered that has not arrived, and what counts as on disk is there."""
+    make_small(monkeypatch, queue=40, memory_bytes=6_000, spool_bytes=12_000)
+    for name, value in DELTA.items():
+        monkeypatch.setenv(name, value)
+    choose = random.Random(seed)
+    pipeline = start(export_interval=0.02, spans=True, logging_level="INFO")
+    answer_at_random(receiver, seed, [*ANY, *["503"] * 8])
+    ended, recorded = Event(), Counter[str]()
+
+    def remove_files() -> None:
+        while not ended.wait(0.01):
+            for path in tmp_path.rglob("*.spool"):
+                if choose.random() < 0.2:
+                    path.unlink(missing_ok=True)
+
+    def record() -> None:
+        try:
+            recorded.update(produce(pipeline, seed))
+        finally:
+            ended.set()
+
+    run_together(record, remove_files)
+    pipeline.shutdown()
+    accounts = pipeline.account()
+    assert recorded == Counter({signal: each.recorded for signal, each in accounts.items()})
+    assert {} == {signal: each for signal, each in accounts.items() if each.delivered > arrived(receiver)[signal]}
+    on_disk = {signal: each.on_disk for signal, each in accounts.items()}
+    found = stored(cat(capsys, tmp_path / "spool")) if any(on_disk.values()) else dict.fromkeys(SIGNALS, 0)
+    assert on_disk == found
+
+
+def test_account_without_a_backend_is_what_the_disk_holds(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Four threads record: ``on_disk`` is exactly what ``cat`` prints."""
+    for name, value in DELTA.items():
+        monkeypatch.setenv(name, value)
+    pipeline = start(endpoint=None, export_interval=0.02, spans=True, logging_level="INFO")
+    recorded = produce(pipeline, 7)
+    assert pipeline.shutdown()
+    on_disk = {signal: each.on_disk for signal, each in pipeline.account().items()}
+    assert recorded == Counter(on_disk)
+    assert on_disk == stored(cat(capsys, tmp_path / "spool"))
+
+
+def record(pipeline: Pipeline, kind: str, count: int) -> None:
+    """Record items of one kind."""
+    for _ in range(count):
+        if kind == "event":
+            monitel.emit("event")
+        elif kind == "record":
+            pipeline.logger_provider.get_logger("mine").emit(body="record")
+        elif kind == "window":
+            close_windows("loss", 1)
+        elif kind == "range":
+            with record_function("range"):
+                pass
+        else:
+            pipeline.tracer_provider.get_tracer("mine").start_span("span").end()
+
+
+SIGNAL_OF = {"event": "logs", "record": "logs", "window": "metrics", "range": "traces", "span": "traces"}
+steps = st.lists(
+    st.tuples(st.sampled_from([*SIGNAL_OF, "step", "flush"]), st.integers(1, 6)),
+    min_size=1,
+    max_size=12,
+)
+
+
+@pytest.mark.invalid_output("the SDK draws the same ids in each example, because hypothesis seeds it", "span.duplicate")
+@settings(max_examples=20)
+@given(steps, st.integers(0, 1000), st.booleans())
+def test_account_adds_up_after_each_step_of_any_sequence(steps: list[tuple[str, int]], seed: int, online: bool) -> None:
+    """With random answers, or without a backend, ``recorded`` is the number of items handed over so far."""
+    recorded = Counter[str]()
+    with pytest.MonkeyPatch.context() as patch, Receiver() as receiver, TemporaryDirectory() as folder:
+        make_small(patch)
+        answer_at_random(receiver, seed, ANSWERED)
+        url = receiver.url if online else None
+        options: dict[str, Any] = {"spans": True, "span_budget": 3, "spool_dir": folder, "export_interval": 3600.0}
+        pipeline = monitel_otlp.configure(endpoint=url, **options)
+        for number, (step, times) in enumerate(steps):
+            if step in SIGNAL_OF:
+                record(pipeline, step, times)
+                recorded[SIGNAL_OF[step]] += times
+            if step == "step":
+                monitel.set_step(number)
+            elif step == "flush":
+                pipeline.force_flush(DEADLINE)
+            check_accounts(pipeline)
+            assert recorded == Counter({signal: each.recorded for signal, each in pipeline.account().items()})
+        pipeline.shutdown()
+        check_accounts(pipeline)
+        accounts = pipeline.account()
+        assert recorded == Counter({signal: each.recorded for signal, each in accounts.items()})
+        assert {0} == {each.waiting for each in accounts.values()}
+        assert online or {0} == {each.delivered for each in accounts.values()}
+        receiver.forget_rules()

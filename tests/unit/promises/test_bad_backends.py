@@ -1,0 +1,634 @@
+"""A backend that is down, slow, silent or hostile: one deadline, one limit of size, and nothing else waits for it."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.support import hostile
+from tests.support.checks import wait_until, warnings_with
+from tests.support.hostile import Peer, refusing_url
+from tests.support.inbox import DEADLINE, Answer, records_of
+from tests.support.producers import make_small
+from tests.support.receiver import Receiver, partial_success
+from tests.unit.promises.spool_content import cat
+
+import monitel
+from monitel import COUNT, Stat
+
+grpc = pytest.importorskip("grpc", reason="the extra monitel-otlp[grpc] is not installed")
+trustme = pytest.importorskip("trustme", reason="pip install trustme (cryptography may have no wheel)")
+
+from tests.support.grpc_receiver import GrpcAnswer, GrpcReceiver  # noqa: E402
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from tests.support.hostile import Behaviour
+    from tests.support.inbox import Inbox, Request
+    from tests.support.pipelines import Start
+
+    from monitel_otlp import Account, Pipeline
+
+Code = grpc.StatusCode
+NEVER = "3600"  # seconds: a deadline that no test reaches
+SOON = "0.3"
+
+
+@pytest.fixture(autouse=True)
+def soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retry after milliseconds instead of seconds, unless the backend has asked for a pause."""
+    monkeypatch.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")  # set by the import of gRPC
+    make_small(monkeypatch)
+
+
+@pytest.fixture
+def timeout(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Return a function that sets the deadline of an attempt."""
+    return lambda seconds: monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", seconds)
+
+
+@pytest.fixture(params=["http", "grpc"])
+def backend(request: pytest.FixtureRequest) -> Inbox:
+    """A backend over each protocol."""
+    found: Inbox = request.getfixturevalue("receiver" if request.param == "http" else "grpc_receiver")
+    return found
+
+
+def protocol(backend: Any) -> str:
+    """Return the protocol of a backend."""
+    return "grpc" if isinstance(backend, GrpcReceiver) else "http"
+
+
+def to(backend: Any) -> dict[str, Any]:
+    """Return the arguments of a pipeline that sends to a backend."""
+    return {"endpoint": backend.url, "protocol": {"grpc": "grpc", "http": "http/protobuf"}[protocol(backend)]}
+
+
+def logs(pipeline: Pipeline) -> Account:
+    """Return the account of events."""
+    return pipeline.account()["logs"]
+
+
+def emit(pipeline: Pipeline, *names: str, seconds: float = DEADLINE) -> bool:
+    """Emit events, each in its own request, and return the outcome of the last flush."""
+    complete = True
+    for name in names:
+        monitel.emit(name)
+        complete = pipeline.force_flush(seconds)
+    return complete
+
+
+def answers(backend: Inbox, answer: Callable[[list[str]], Answer | None]) -> None:
+    """Answer each request of logs by the names of its events."""
+
+    def rule(request: Request) -> Answer | None:
+        return answer([each.name for each in records_of(request.message)]) if request.signal == "logs" else None
+
+    backend.rule(rule)
+
+
+def kept_in_rejected(pipeline: Pipeline, backend: Inbox) -> list[str]:
+    """Return the names of the events in ``rejected/``."""
+    message = type(backend.of("logs")[0].message)
+    found = [message.FromString(path.read_bytes()) for path in sorted(Path(pipeline.spool_dir).rglob("*.binpb"))]
+    return [record.name for each in found for record in records_of(each)]
+
+
+# One deadline: whatever a backend does slowly, the attempt ends, and the request is sent again.
+
+
+def handshakes_slowly(peer: Peer, connection: socket.socket) -> None:
+    """Send the beginning of a TLS record one byte at a time."""
+    connection.recv(1 << 16)
+    peer.send(connection, b"\x16\x03\x03\x40\x00")
+    peer.drip(connection, iter([b"\x02"] * 10_000))
+
+
+@pytest.mark.parametrize(
+    "behave",
+    [
+        hostile.never_answers,
+        hostile.drips_headers,
+        handshakes_slowly,
+        "proxy",
+    ],
+    ids=lambda each: getattr(each, "__name__", each),
+)
+def test_attempt_ends_at_its_deadline(
+    start: Start, timeout: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, behave: Any
+) -> None:
+    """Bytes that arrive do not prolong it. The request is kept, and sent again in a new connection."""
+    timeout(SOON)
+    with Peer(hostile.drips_headers if behave == "proxy" else behave) as peer:
+        url = peer.url.replace("http", "https") if behave is handshakes_slowly else peer.url
+        if behave == "proxy":
+            monkeypatch.setenv("HTTP_PROXY", peer.url)
+            url = "http://192.0.2.1:4318"
+        pipeline = start(endpoint=refusing_url())
+        pipeline.shutdown()
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", f"{url}/v1/logs")
+        pipeline = start(endpoint=None)
+        assert not emit(pipeline, "event", seconds=0.0)
+        wait_until(lambda: peer.connections > 1, "a second attempt")
+        assert (1, 0, 1) == (logs(pipeline).recorded, logs(pipeline).delivered, logs(pipeline).waiting)
+        assert not pipeline.shutdown()
+    assert (0, 1) == (logs(pipeline).delivered, logs(pipeline).on_disk)
+
+
+@pytest.mark.parametrize("behave", [hostile.drips_body, hostile.drips_events], ids=lambda each: each.__name__)
+def test_body_that_drips_does_not_change_a_success(
+    start: Start, timeout: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, behave: Behaviour
+) -> None:
+    """After status and headers the request is delivered, and is not sent again."""
+    timeout(SOON)
+    with Peer(behave) as peer:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", f"{peer.url}/v1/logs")
+        pipeline = start(endpoint=None)
+        assert emit(pipeline, "event")
+        assert (1, 1) == (logs(pipeline).delivered, len(peer.requests))
+
+
+def test_call_over_grpc_ends_at_its_deadline(
+    grpc_receiver: GrpcReceiver, start: Start, timeout: Callable[[str], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """An unanswered call is repeated, and logged once."""
+    timeout(SOON)
+    grpc_receiver.answer("logs", *[GrpcAnswer(fault="hang")] * 2)
+    pipeline = start(**to(grpc_receiver))
+    assert emit(pipeline, "event")
+    assert 3 == len(grpc_receiver.of("logs"))
+    assert 1 == len(warnings_with(caplog, "(logs)", "DEADLINE_EXCEEDED", "everything is kept"))
+
+
+# One limit of size: however fast a backend sends, the attempt ends without its deadline.
+
+
+@pytest.mark.parametrize(
+    ("behave", "delivered"),
+    [
+        (hostile.continues_forever, 0),
+        (hostile.sends_headers_forever, 0),
+        (hostile.sends_one_endless_line, 0),
+        (hostile.sends_chunks_forever, 1),
+        (hostile.sends_bomb, 1),
+    ],
+    ids=lambda each: getattr(each, "__name__", each),
+)
+def test_answer_without_an_end_is_not_read_to_its_end(
+    start: Start,
+    timeout: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+    behave: Behaviour,
+    delivered: int,
+) -> None:
+    """The deadline is an hour here. A success counts; before its headers are complete the request is sent again."""
+    timeout(NEVER)
+    with Peer(behave) as peer:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", f"{peer.url}/v1/logs")
+        pipeline = start(endpoint=None)
+        monitel.emit("event")
+        if delivered:
+            assert pipeline.force_flush(DEADLINE)
+            assert 1 == len(peer.requests)
+        else:
+            pipeline.force_flush(0.0)
+            wait_until(lambda: len(peer.requests) > 1, "a second attempt")
+        assert delivered == logs(pipeline).delivered
+        assert b"accept-encoding: identity\r\n" in peer.requests[0]
+        pipeline.shutdown()
+
+
+@pytest.mark.parametrize("size", [70_000, 20_000_000])
+def test_large_answer_over_grpc_is_a_delivery(grpc_receiver: GrpcReceiver, start: Start, size: int) -> None:
+    """It does not mean that the request was too large, which is not sent again."""
+    grpc_receiver.answer("logs", GrpcAnswer(body=bytes(size)))
+    pipeline = start(**to(grpc_receiver))
+    assert emit(pipeline, "event")
+    assert (1, 1) == (logs(pipeline).delivered, len(grpc_receiver.of("logs")))
+
+
+# Answers
+
+
+PASSING = {
+    "http": [
+        *(Answer(408), Answer(429), Answer(502), Answer(503), Answer(504), Answer(500)),
+        *(Answer(fault="drop unread"), Answer(503, fault="drop in answer")),
+        *(Answer(503, {"Retry-After": each}) for each in ("0", "soon", "nan", "-5", "1e9", "9" * 20)),
+    ],
+    "grpc": [
+        *(GrpcAnswer(code=getattr(Code, each)) for each in ("UNAVAILABLE", "ABORTED", "CANCELLED", "OUT_OF_RANGE")),
+        *(GrpcAnswer(code=getattr(Code, each)) for each in ("DATA_LOSS", "DEADLINE_EXCEEDED", "INTERNAL", "UNKNOWN")),
+        GrpcAnswer(code=Code.RESOURCE_EXHAUSTED, retry_delay=0.0),
+        GrpcAnswer(code=Code.UNAVAILABLE, retry_delay=-5.0),
+    ],
+}
+
+
+def test_passing_faults_lose_neither_items_nor_order(
+    backend: Inbox, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The same request is sent again before later ones, also with a nonsensical ``Retry-After``; one line is logged."""
+    pipeline, names = start(**to(backend)), list[str]()
+    for number, answer in enumerate(PASSING[protocol(backend)]):
+        known = len(backend.of("logs"))
+        backend.answer("logs", answer, answer)
+        names += [f"event {number}.{each}" for each in range(3)]
+        caplog.clear()
+        assert emit(pipeline, *names[-3:]), answer
+        assert (5, 1) == (len(backend.of("logs")) - known, len(warnings_with(caplog, "everything is kept"))), answer
+        first, second, third = (each.body for each in backend.of("logs")[known : known + 3])
+        assert {third} == {first, second, third} - {b""}, answer  # b"": the body was not read
+    assert names == backend.record_names()
+    assert len(names) == logs(pipeline).recorded == logs(pipeline).delivered
+
+
+REFUSALS = {
+    "http": [
+        (Answer(401), "set OTEL_EXPORTER_OTLP_HEADERS"),
+        (Answer(403), "OTEL_EXPORTER_OTLP_HEADERS"),
+        (Answer(404), "to which /v1/... is appended"),
+        *((Answer(each, {"Location": "https://u:p@b/?k=1"}), "'https://b/'") for each in (301, 302, 307, 308)),
+    ],
+    "grpc": [
+        (GrpcAnswer(code=Code.UNAUTHENTICATED), "set OTEL_EXPORTER_OTLP_HEADERS"),
+        (GrpcAnswer(code=Code.PERMISSION_DENIED), "check OTEL_EXPORTER_OTLP_HEADERS"),
+        (GrpcAnswer(code=Code.UNIMPLEMENTED), "no OTLP receiver for this signal"),
+    ],
+}
+
+
+def test_refusal_names_what_to_change_and_everything_is_kept(
+    backend: Inbox, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One warning, and one attempt in a minute, unless a flush asks for more."""
+    for answer, hint in REFUSALS[protocol(backend)]:
+        caplog.clear()
+        backend.requests.clear()
+        answers(backend, lambda _names: answer)  # noqa: B023
+        pipeline = start(**to(backend), export_interval=0.01)
+        monitel.emit("first")
+        wait_until(lambda: warnings_with(caplog, "everything is kept"), "the warning")
+        monitel.emit("second")
+        known = len(backend.of("metrics"))
+        backend.wait_until(lambda: len(backend.of("metrics")) > known + 3)  # noqa: B023
+        assert (1, [True]) == (len(backend.of("logs")), [hint in each for each in warnings_with(caplog, "is kept")])
+        assert not pipeline.shutdown()
+        assert (2, 2) == (logs(pipeline).recorded, logs(pipeline).on_disk), answer
+
+
+def test_refused_requests_arrive_in_order_when_the_cause_is_fixed(backend: Inbox, start: Start) -> None:
+    """A flush tries again after a second."""
+    refusal_of = REFUSALS[protocol(backend)][0][0]
+    backend.answer("logs", refusal_of)
+    pipeline = start(**to(backend))
+    assert not emit(pipeline, "first", "second", seconds=0.1)
+    assert emit(pipeline, "third")
+    assert ["first", "second", "third"] == backend.record_names()
+
+
+def test_redirection_is_not_followed(receiver: Receiver, start: Start, capsys: pytest.CaptureFixture[str]) -> None:
+    """The target would receive the data and the headers."""
+    with Receiver() as elsewhere:
+        receiver.rule(lambda request: Answer(307, {"Location": f"{elsewhere.url}/v1/{request.signal}"}))
+        pipeline = start(headers={"authorization": "Bearer sesame"})
+        assert not emit(pipeline, "event", seconds=0.1)
+        assert not pipeline.shutdown()
+        assert [] == elsewhere.requests
+    assert ["event"] == cat(capsys, pipeline.spool_dir).names
+
+
+def test_success_counts_whatever_its_body_is(receiver: Receiver, start: Start) -> None:
+    """The page of a proxy, or a lie about the encoding: the request is not sent again."""
+    odd = [
+        *(Answer(200, {"Content-Type": "text/html"}, body) for body in (b"", b"\xff" * 9, b"<html>ok</html>", b"{}")),
+        *(Answer(202), Answer(204, body=b""), Answer(200, {"Content-Encoding": "gzip"}, b"plain")),
+        *(Answer(200, fault="drop in answer"), Answer(200, body=b"\x0a\xff\xff\xff\xff")),
+    ]
+    pipeline = start()
+    for number, answer in enumerate(odd, 1):
+        receiver.answer("logs", answer)
+        assert emit(pipeline, "event"), answer
+        assert (number, number) == (logs(pipeline).delivered, len(receiver.of("logs"))), answer
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"garbage\r\n\r\n", b"\x15\x03\x01\x00\x02\x02\x46", b"", b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 200 + b"\r\n"],
+    ids=["garbage", "TLS", "nothing", "many headers"],
+)
+def test_what_is_not_http_is_a_failed_attempt(start: Start, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    """The request is kept."""
+
+    def behave(peer: Peer, connection: socket.socket) -> None:
+        peer.read_request(connection)
+        peer.send(connection, content)
+
+    with Peer(behave) as peer:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", f"{peer.url}/v1/logs")
+        pipeline = start(endpoint=None)
+        assert not emit(pipeline, "event", seconds=0.0)
+        wait_until(lambda: len(peer.requests) > 1, "a second attempt")
+        assert not pipeline.shutdown()
+    assert (0, 1) == (logs(pipeline).delivered, logs(pipeline).on_disk)
+
+
+def test_partial_success_is_counted_and_never_sent_again(
+    backend: Inbox, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The text of the backend is logged; a number that cannot be is limited to what was sent."""
+    texts = ["attribute too long", "nonsense", "x" * 100_000]
+    backend.answer("logs", *(partial_success("logs", *each) for each in zip((2, 10**9, -3), texts, strict=True)))
+    pipeline = start(**to(backend))
+    for _ in range(3):
+        for _ in range(5):
+            monitel.emit("event")
+        assert not pipeline.force_flush(DEADLINE)
+    assert 3 == len(backend.of("logs"))
+    assert (15, 8, {"partial_success": 7}) == (
+        logs(pipeline).recorded,
+        logs(pipeline).delivered,
+        dict(logs(pipeline).dropped),
+    )
+    assert 1 == len(warnings_with(caplog, "rejected 2 records: attribute too long"))
+    assert max(map(len, warnings_with(caplog))) < 1000
+
+
+def refusal(backend: Inbox, kind: str) -> Answer:
+    """Return how a backend says that a request is too large, wrong, or broken it."""
+    if isinstance(backend, GrpcReceiver):
+        code = {"too large": Code.RESOURCE_EXHAUSTED, "invalid": Code.INVALID_ARGUMENT, "broken": Code.INTERNAL}[kind]
+        return GrpcAnswer(code=code, details="the reason")
+    return Answer({"too large": 413, "invalid": 400, "broken": 500}[kind], body=b"the reason")
+
+
+def test_request_that_is_too_large_is_sent_in_halves(backend: Inbox, start: Start) -> None:
+    """Everything arrives once and in order; a single event that is too large is set aside."""
+    answers(backend, lambda names: refusal(backend, "too large") if len(names) > 3 or "huge" in names else None)
+    pipeline = start(**to(backend))
+    for number in range(12):
+        monitel.emit("huge" if number == 9 else f"event {number}")
+    assert not pipeline.force_flush(DEADLINE)
+    assert [f"event {number}" for number in range(12) if number != 9] == backend.record_names()
+    assert (12, 11, {"rejected": 1}) == (
+        logs(pipeline).recorded,
+        logs(pipeline).delivered,
+        dict(logs(pipeline).dropped),
+    )
+    assert ["huge"] == kept_in_rejected(pipeline, backend)
+
+
+def test_wrong_event_is_found_and_set_aside_with_the_answer(
+    backend: Inbox, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The others of its request are delivered after at most 16 further attempts."""
+    answers(backend, lambda names: refusal(backend, "invalid") if "poison" in names else None)
+    pipeline = start(**to(backend), export_interval=3600.0)
+    for number in range(16):
+        monitel.emit("poison" if number == 11 else f"event {number}")
+    assert not pipeline.force_flush(DEADLINE)
+    assert {f"event {number}" for number in range(16) if number != 11} == {*backend.record_names()}
+    assert 15 == len(backend.record_names())
+    assert len(backend.of("logs")) <= 17
+    assert (15, {"rejected": 1}) == (logs(pipeline).delivered, dict(logs(pipeline).dropped))
+    assert ["poison"] == kept_in_rejected(pipeline, backend)
+    (text,) = Path(pipeline.spool_dir).glob("rejected/*.txt")
+    assert "the reason" in text.read_text()
+    assert 1 == len(warnings_with(caplog, str(text.with_suffix(".binpb"))))
+
+
+def test_request_is_rejected_whole_if_both_halves_are(backend: Inbox, start: Start) -> None:
+    """No further halves are tried."""
+    answers(backend, lambda _names: refusal(backend, "invalid"))
+    pipeline = start(**to(backend))
+    for _ in range(16):
+        monitel.emit("event")
+    assert not pipeline.force_flush(DEADLINE)
+    assert 3 == len(backend.of("logs"))
+    assert (0, {"rejected": 16}) == (logs(pipeline).delivered, dict(logs(pipeline).dropped))
+    assert 16 == len(kept_in_rejected(pipeline, backend))
+
+
+def test_request_that_breaks_the_backend_is_tried_three_times(backend: Inbox, start: Start) -> None:
+    """Then it is set aside, so that it does not block later ones."""
+    answers(backend, lambda names: refusal(backend, "broken") if "poison" in names else None)
+    pipeline = start(**to(backend))
+    assert not emit(pipeline, "poison", "last")
+    requests = [[each.name for each in records_of(request.message)] for request in backend.of("logs")]
+    assert [*[["poison"]] * 3, ["last"]] == requests
+    assert (["last"], ["poison"]) == (backend.record_names()[-1:], kept_in_rejected(pipeline, backend))
+    assert {"rejected": 1} == dict(logs(pipeline).dropped)
+
+
+def test_refusal_after_a_lost_answer_is_unconfirmed(backend: Inbox, start: Start) -> None:
+    """The backend may have the request, and may refuse the second one for that reason."""
+    lost = Answer(fault="drop unanswered")
+    if isinstance(backend, GrpcReceiver):
+        lost = GrpcAnswer(code=Code.DEADLINE_EXCEEDED)
+    backend.answer("logs", lost, refusal(backend, "invalid"))
+    pipeline = start(**to(backend))
+    for _ in range(5):
+        monitel.emit("event")
+    assert not pipeline.force_flush(DEADLINE)
+    assert (0, {"unconfirmed": 5}) == (logs(pipeline).delivered, dict(logs(pipeline).dropped))
+    assert 2 == len(backend.of("logs"))
+    assert 5 == len(kept_in_rejected(pipeline, backend))
+
+
+def test_request_whose_answer_is_lost_is_sent_again(receiver: Receiver, start: Start) -> None:
+    """Delivery is at least once."""
+    receiver.answer("logs", Answer(fault="drop unanswered"))
+    pipeline = start()
+    assert emit(pipeline, "event")
+    assert 2 == len(receiver.of("logs"))
+    first, second = receiver.of("logs")
+    assert first.body == second.body
+
+
+# Pauses
+
+
+def test_pause_that_the_backend_asks_for_is_kept(backend: Inbox, start: Start) -> None:
+    """Neither rounds nor flushes nor the exit send earlier."""
+    answer = Answer(503, {"Retry-After": "600"})
+    if isinstance(backend, GrpcReceiver):
+        answer = GrpcAnswer(code=Code.UNAVAILABLE, retry_delay=600.0)
+    backend.answer("logs", answer)
+    pipeline = start(**to(backend), export_interval=0.01)
+    monitel.emit("event")
+    backend.wait_until(lambda: backend.of("logs"))
+    known = len(backend.of("metrics"))
+    for _ in range(5):
+        assert not pipeline.force_flush(0.05)
+    backend.wait_until(lambda: len(backend.of("metrics")) > known)
+    assert not pipeline.shutdown()
+    assert (1, 1) == (len(backend.of("logs")), logs(pipeline).on_disk)
+
+
+def test_request_is_sent_when_the_pause_is_over(backend: Inbox, start: Start) -> None:
+    """The same request, not before the time that the backend has asked for."""
+    answer, least = Answer(503, {"Retry-After": "1"}), 1.0
+    if isinstance(backend, GrpcReceiver):
+        answer, least = GrpcAnswer(code=Code.RESOURCE_EXHAUSTED, retry_delay=0.4), 0.4
+    backend.answer("logs", answer)
+    pipeline = start(**to(backend))
+    assert emit(pipeline, "event")
+    first, second = backend.of("logs")
+    assert second.arrived - first.arrived >= least
+    assert first.body == second.body
+
+
+# Nothing waits
+
+
+def test_recording_and_flushing_do_not_wait_for_a_backend(
+    blackhole: socket.socket, start: Start, timeout: Callable[[str], None]
+) -> None:
+    """While requests of all signals hang, the training loop records, closes windows, and flushes for a given time."""
+    timeout(NEVER)
+    pipeline = start(endpoint=f"http://127.0.0.1:{blackhole.getsockname()[1]}", spans=True)
+    done = Event()
+
+    def train() -> None:
+        for step in range(500):
+            monitel.set_step(step)
+            monitel.emit("event")
+            stat = Stat("loss", [COUNT], 3600.0)
+            stat.add(1)
+            stat.flush()
+            with monitel.profiler.record_function("range"):
+                pass
+            if step % 100 == 0:
+                assert not pipeline.force_flush(0.01)
+        done.set()
+
+    loop = Thread(target=train, daemon=True)
+    loop.start()
+    assert done.wait(DEADLINE)
+    loop.join(DEADLINE)
+    assert {0} == {each.delivered for each in pipeline.account().values()}
+    assert not pipeline.shutdown()
+    assert [500, 500, 500] == [pipeline.account()[each].on_disk for each in ("metrics", "logs", "traces")]
+
+
+@pytest.mark.parametrize("faulty", ["metrics", "logs", "traces"])
+def test_signals_do_not_wait_for_each_other(
+    *, receiver: Receiver, start: Start, timeout: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, faulty: str
+) -> None:
+    """The endpoint of one signal never answers: the other two are delivered, and the exit loses nothing."""
+    timeout(NEVER)
+    with Peer(hostile.never_answers) as peer:
+        monkeypatch.setenv(f"OTEL_EXPORTER_OTLP_{faulty.upper()}_ENDPOINT", f"{peer.url}/v1/{faulty}")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
+        pipeline = start(endpoint=None, export_interval=0.02)
+        others = [signal for signal in ("metrics", "logs", "traces") if signal != faulty]
+        for number in range(1, 4):
+            stat = Stat("loss", [COUNT], 3600.0)
+            stat.add(1)
+            stat.flush()
+            monitel.emit("event")
+            pipeline.tracer_provider.get_tracer("mine").start_span("span").end()
+            wait_until(lambda: {number} == {pipeline.account()[each].delivered for each in others})  # noqa: B023
+        wait_until(lambda: peer.requests, "a request that hangs")
+        assert not pipeline.shutdown()
+    accounts = pipeline.account()
+    assert [3, 3] == [accounts[each].delivered for each in others]
+    assert (0, 3) == (accounts[faulty].delivered, accounts[faulty].on_disk)
+
+
+def test_backend_that_comes_back_receives_everything_in_order(start: Start, timeout: Callable[[str], None]) -> None:
+    """Over both protocols, once."""
+    for kind in (Receiver, GrpcReceiver):
+        with kind() as before:
+            pipeline = start(**to(before))
+            assert emit(pipeline, "first")
+        names = [f"event {number}" for number in range(20)]
+        assert not emit(pipeline, *names, seconds=0.0)
+        with kind(before.port) as after:
+            assert pipeline.force_flush(DEADLINE)
+            assert names == after.record_names()
+        assert (21, 21) == (logs(pipeline).recorded, logs(pipeline).delivered)
+
+
+# TLS
+
+
+class TlsReceiver(Receiver):
+    """The HTTP backend with TLS."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        super().__init__()
+        self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+
+    @property
+    def url(self) -> str:
+        """Base URL."""
+        return f"https://127.0.0.1:{self.port}"
+
+
+@pytest.fixture(scope="module")
+def authority() -> Any:
+    """An authority that no client trusts by default."""
+    return trustme.CA()
+
+
+def serve(protocol: str, certificate: Any, clients: Any = None) -> Any:
+    """Return a backend with TLS for all clients, or for those with a certificate of an authority."""
+    if protocol == "grpc":
+        pair = (certificate.private_key_pem.bytes(), b"".join(each.bytes() for each in certificate.cert_chain_pems))
+        roots = None if clients is None else clients.cert_pem.bytes()
+        return GrpcReceiver(credentials=grpc.ssl_server_credentials([pair], roots, clients is not None))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    certificate.configure_cert(context)
+    if clients is not None:
+        clients.configure_trust(context)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return TlsReceiver(context)
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+@pytest.mark.parametrize("case", ["trusted", "client", "unknown", "another host", "no client", "no TLS"])
+def test_only_the_backend_with_the_right_certificate_receives_anything(
+    *,
+    authority: Any,
+    start: Start,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    protocol: str,
+    case: str,
+) -> None:
+    """Otherwise nothing is sent, one warning names the setting, and everything is kept."""
+    path = tmp_path / "authority.pem"
+    (trustme.CA() if case == "unknown" else authority).cert_pem.write_to_path(str(path))
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", str(path))
+    if case == "client":
+        client = authority.issue_cert("trainer@example.org")
+        client.cert_chain_pems[0].write_to_path(str(tmp_path / "client.pem"))
+        client.private_key_pem.write_to_path(str(tmp_path / "client.key"))
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", str(tmp_path / "client.pem"))
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_CLIENT_KEY", str(tmp_path / "client.key"))
+    certificate = authority.issue_cert("elsewhere.example" if case == "another host" else "127.0.0.1")
+    if case == "no TLS":
+        backend: Any = GrpcReceiver() if protocol == "grpc" else Receiver()
+    else:
+        backend = serve(protocol, certificate, authority if "client" in case else None)
+    with backend:
+        arguments = {**to(backend), "endpoint": backend.url.replace("http:", "https:")}
+        pipeline = start(**arguments)
+        if case in {"trusted", "client"}:
+            assert emit(pipeline, "first", "second")
+            assert ["first", "second"] == backend.record_names()
+            return
+        assert not emit(pipeline, "first", "second", seconds=0.1)
+        wait_until(lambda: warnings_with(caplog, "logs", "everything is kept"), "the warning")
+        assert not pipeline.shutdown()
+        assert [] == backend.requests
+    assert 1 == len(warnings_with(caplog, "logs", "everything is kept"))
+    assert case == "no client" or warnings_with(caplog, "logs", "TLS failed")
+    assert 2 == logs(pipeline).on_disk

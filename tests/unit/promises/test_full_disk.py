@@ -1,0 +1,354 @@
+"""A disk that is full, read-only or hangs: the job neither stops nor waits, and each item is delivered or counted."""
+
+from __future__ import annotations
+
+import errno
+import os
+from functools import partial
+from pathlib import Path
+from threading import Event, current_thread, main_thread
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.support.checks import wait_until, warnings_with
+from tests.support.hostile import refusing_url
+from tests.support.inbox import DEADLINE, Answer
+from tests.support.pipelines import busy_encoder, check_accounts
+from tests.support.producers import make_small
+from tests.unit.promises.spool_content import cat, files, monitel
+
+import monitel as monitel_api
+from monitel import COUNT, Stat
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.pipelines import Start
+    from tests.support.receiver import Receiver
+
+    from monitel_otlp import Account, Pipeline
+
+    Capture = pytest.CaptureFixture[str]
+
+PLENTY = 1 << 40
+WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+
+
+class Disk:
+    """The file system below a folder, as the functions of ``os`` show it: with so many free bytes, or hanging.
+
+    Attributes:
+        free: Bytes that can still be written.
+        error: Number of the error of a write that does not fit. EROFS: nothing can be written, made or removed.
+        back: Set when the disk responds again; calls hang while it is not set.
+        hung: Set when a call hangs.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+        self.free, self.error = PLENTY, errno.ENOSPC
+        self.back, self.hung, self.in_main_thread = Event(), Event(), list[str]()
+        self.back.set()
+        self._folder = str(folder)
+        for name in ("open", "mkdir", "unlink", "rmdir", "rename", "listdir", "pread", "pwrite", "write", "ftruncate"):
+            monkeypatch.setattr(os, name, partial(self._call, name, getattr(os, name)))
+
+    def hang(self) -> None:
+        """Let every call hang from now on."""
+        self.hung.clear()
+        self.back.clear()
+
+    def _call(self, name: str, real: Any, *arguments: Any, **options: Any) -> Any:
+        if not self._is_below(arguments[0] if arguments else ".", options.get("dir_fd")):
+            return real(*arguments, **options)
+        if not self.back.is_set():
+            if current_thread() is main_thread():
+                self.in_main_thread.append(name)
+            self.hung.set()
+            assert self.back.wait(2 * DEADLINE)
+        if name in {"write", "pwrite"}:
+            return self._write(real, *arguments)
+        read_only = self.free <= 0 and self.error == errno.EROFS
+        if read_only and (name not in {"open", "listdir", "pread"} or (name == "open" and arguments[1] & WRITES)):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return real(*arguments, **options)
+
+    def _is_below(self, place: Any, folder: int | None) -> bool:
+        if isinstance(place, int):
+            path = Path(f"/proc/self/fd/{place}").resolve() if place > 2 else Path()
+        else:
+            path = (Path() if folder is None else Path(f"/proc/self/fd/{folder}").resolve()) / os.fspath(place)
+        return str(path).startswith(self._folder)
+
+    def _write(self, real: Any, descriptor: int, content: Any, *offset: int) -> int:
+        possible = min(len(content), max(0, self.free))
+        if possible < len(content) and (not possible or self.error != errno.ENOSPC):
+            raise OSError(self.error, os.strerror(self.error))
+        self.free -= possible
+        return int(real(descriptor, content[:possible], *offset))
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send at most 16 events in a request, and retry after milliseconds."""
+    make_small(monkeypatch)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Disk]:
+    """The disk of the spool, which responds again at the end. The application's thread must never use it."""
+    disk = Disk(monkeypatch, tmp_path / "spool")
+    yield disk
+    disk.back.set()
+    assert [] == disk.in_main_thread
+
+
+def logs(pipeline: Pipeline) -> Account:
+    """Return the account of events."""
+    return pipeline.account()["logs"]
+
+
+def emit(pipeline: Pipeline, count: int, first: int = 0) -> list[str]:
+    """Emit events of about 300 bytes, at most 16 in a request, and return their names."""
+    names = [f"event {number}" for number in range(first, first + count)]
+    for name in names:
+        monitel_api.emit(name, text="x" * 200)
+    pipeline.force_flush(0.0)
+    return names
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO])
+def test_exit_with_a_full_disk_counts_what_is_lost(
+    *, start: Start, disk: Disk, tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: Capture, error: int
+) -> None:
+    """Without a backend all items are dropped as ``disk``; one warning has folder and reason; no file is left."""
+    disk.free, disk.error = 0, error
+    pipeline = start(endpoint=refusing_url())
+    emit(pipeline, 5)
+    stat = Stat("loss", [COUNT], 60.0)
+    stat.add(1)
+    pipeline.tracer_provider.get_tracer("mine").start_span("span").end()
+    assert not pipeline.shutdown()
+    assert {"metrics": (1, {"disk": 1}), "logs": (5, {"disk": 5}), "traces": (1, {"disk": 1})} == {
+        signal: (each.recorded, dict(each.dropped)) for signal, each in pipeline.account().items()
+    }
+    assert "dropped 7 (disk 7)" in capsys.readouterr().err
+    assert 1 == len(warnings_with(caplog, "cannot be written", os.strerror(error)))
+    assert warnings_with(caplog, str(pipeline.spool_dir))
+    assert [] == files(tmp_path / "spool")
+
+
+@pytest.mark.parametrize("free", [700, 11_111, 30_000])
+def test_disk_that_fills_keeps_whole_requests(
+    start: Start, disk: Disk, tmp_path: Path, capsys: Capture, free: int
+) -> None:
+    """``on_disk`` is exactly what ``cat`` reads; the others are dropped as ``disk``."""
+    pipeline = start(endpoint=refusing_url())
+    names = emit(pipeline, 160)
+    disk.free = free
+    assert not pipeline.shutdown()
+    account = logs(pipeline)
+    assert (160, 160, {"disk"}) == (account.recorded, account.on_disk + account.lost, set(account.dropped))
+    assert bool(account.on_disk) == (free > 10_000)
+    if account.on_disk:
+        assert names[: account.on_disk] == cat(capsys, tmp_path / "spool").names
+
+
+@pytest.mark.parametrize("free", [700, 40_000, 200_000])
+def test_disk_that_fills_at_the_exit_keeps_whole_items(
+    start: Start, disk: Disk, tmp_path: Path, capsys: Capture, free: int
+) -> None:
+    """The same for items that were not encoded in time."""
+    pipeline = start(endpoint=refusing_url())
+    with busy_encoder(pipeline):
+        names = emit(pipeline, 5000)
+        disk.free = free
+        assert not pipeline.shutdown()
+    account = logs(pipeline)
+    assert (5000, 5000) == (account.recorded, account.on_disk + account.lost)
+    assert {"disk"} == set(account.dropped)
+    if account.on_disk:
+        assert names[: account.on_disk] == cat(capsys, tmp_path / "spool").names
+
+
+def test_full_disk_in_an_outage_loses_nothing_that_fits_in_memory(
+    receiver: Receiver, start: Start, disk: Disk, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Requests stay in memory, writing is tried again, and everything is delivered when the backend is back."""
+    receiver.rule(lambda request: Answer(503) if request.signal == "logs" else None)
+    disk.free = 0
+    pipeline = start(export_interval=0.02)
+    names = emit(pipeline, 40)
+    wait_until(lambda: warnings_with(caplog, "cannot be written"), "a failed write")
+    check_accounts(pipeline)
+    assert (40, 40) == (logs(pipeline).recorded, logs(pipeline).waiting)
+    receiver.forget_rules()
+    assert pipeline.force_flush(DEADLINE)
+    assert sorted(names) == sorted(receiver.record_names())
+    assert 40 == logs(pipeline).delivered
+    assert 1 == len(warnings_with(caplog, "cannot be written"))
+
+
+def test_full_disk_and_full_memory_drop_the_oldest_requests(
+    receiver: Receiver, start: Start, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are counted as ``disk`` at once; the newest are delivered when the backend is back."""
+    make_small(monkeypatch, memory_bytes=10_000)
+    receiver.rule(lambda request: Answer(503) if request.signal == "logs" else None)
+    disk.free = 0
+    pipeline = start(export_interval=0.02)
+    names = emit(pipeline, 320)
+    wait_until(lambda: logs(pipeline).waiting < 100, "dropped events")
+    account = logs(pipeline)
+    assert (320, {"disk"}) == (account.lost + account.waiting, set(account.dropped))
+    receiver.forget_rules()
+    assert not pipeline.force_flush(DEADLINE)
+    account = logs(pipeline)
+    assert 320 == account.delivered + account.dropped["disk"]
+    assert (account.delivered, names[-16:]) == (len(receiver.record_names()), receiver.record_names()[-16:])
+
+
+def test_space_that_comes_back_is_used(
+    *, receiver: Receiver, start: Start, disk: Disk, tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: Capture
+) -> None:
+    """What waits in memory is written, and nothing is lost."""
+    receiver.rule(lambda request: Answer(503) if request.signal == "logs" else None)
+    disk.free = 0
+    pipeline = start(export_interval=0.02)
+    names = emit(pipeline, 40)
+    wait_until(lambda: warnings_with(caplog, "cannot be written"), "a failed write")
+    disk.free = PLENTY
+    names += emit(pipeline, 40, 40)
+    wait_until(lambda: logs(pipeline).on_disk, "a write that succeeds")
+    assert not pipeline.shutdown()
+    assert (80, 80) == (logs(pipeline).recorded, logs(pipeline).on_disk)
+    assert sorted(names) == sorted(cat(capsys, tmp_path / "spool").names)
+
+
+def test_rejected_request_that_cannot_be_kept_is_counted(
+    receiver: Receiver, start: Start, disk: Disk, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One warning; later events are delivered."""
+    receiver.rule(lambda request: Answer(400) if b"poison" in request.body else None)
+    disk.free = 0
+    pipeline = start()
+    for name in ("first", "poison", "last"):
+        monitel_api.emit(name)
+        pipeline.force_flush(DEADLINE)
+    assert ["first", "last"] == receiver.record_names()
+    assert (2, {"rejected": 1}) == (logs(pipeline).delivered, dict(logs(pipeline).dropped))
+    assert 1 == len(warnings_with(caplog, "HTTP 400", "cannot be written"))
+
+
+def test_replay_from_a_full_disk_delivers_once(
+    receiver: Receiver, start: Start, disk: Disk, tmp_path: Path, capsys: Capture
+) -> None:
+    """What was delivered is removed, although nothing can be written."""
+    with start(endpoint=None) as pipeline:
+        names = emit(pipeline, 10)
+    disk.free = 0
+    assert 0 == monitel(capsys, "replay", tmp_path / "spool", "--endpoint", receiver.url).status
+    assert names == receiver.record_names()
+    assert [] == files(tmp_path / "spool")
+
+
+def test_healthy_backend_needs_no_disk(receiver: Receiver, start: Start, disk: Disk) -> None:
+    """If the file system hangs, ``configure()``, flushes and the exit return, and everything is delivered."""
+    disk.hang()
+    pipeline = start()
+    monitel_api.emit("first")
+    assert pipeline.force_flush(DEADLINE)
+    monitel_api.emit("second")
+    assert pipeline.shutdown()
+    assert not disk.back.is_set()
+    assert (["first", "second"], 2) == (receiver.record_names(), logs(pipeline).delivered)
+
+
+@pytest.mark.parametrize("begins", ["at once", "at the exit"])
+def test_exit_does_not_wait_for_a_disk_that_hangs(start: Start, disk: Disk, begins: str) -> None:
+    """What is not on disk is dropped as ``exit``; a write that completes later changes no number."""
+    if begins == "at once":
+        disk.hang()
+    pipeline = start(endpoint=refusing_url())
+    emit(pipeline, 20)
+    disk.hang()
+    assert not pipeline.shutdown()
+    assert not disk.back.is_set()
+    account = logs(pipeline)
+    assert (20, 0, 20, {"exit": 20}) == (account.recorded, account.on_disk, account.lost, dict(account.dropped))
+    disk.back.set()
+    assert account == logs(pipeline)
+
+
+def test_disk_that_hangs_in_an_outage_stops_nothing_else(receiver: Receiver, start: Start, disk: Disk) -> None:
+    """Other signals are delivered meanwhile; the backlog is delivered once when backend and disk are back."""
+    receiver.rule(lambda request: Answer(503) if request.signal == "logs" else None)
+    disk.hang()
+    pipeline = start(export_interval=0.02)
+    names = emit(pipeline, 32)
+    wait_until(disk.hung.is_set, "a write that hangs")
+    for number in range(1, 4):
+        pipeline.tracer_provider.get_tracer("mine").start_span("span").end()
+        wait_until(lambda: pipeline.force_flush(0.0) or pipeline.account()["traces"].delivered == number)  # noqa: B023
+    names += emit(pipeline, 3, 32)
+    check_accounts(pipeline)
+    assert not disk.back.is_set()
+    disk.back.set()
+    receiver.forget_rules()
+    assert pipeline.force_flush(DEADLINE)
+    assert sorted(names) == sorted(receiver.record_names())
+    assert (35, 0) == (logs(pipeline).delivered, logs(pipeline).on_disk)
+
+
+def test_read_that_hangs_does_not_stop_what_is_in_memory(
+    receiver: Receiver, start: Start, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The backend is back, the disk is not: new items arrive at once, those on disk later, each once."""
+    make_small(monkeypatch, memory_bytes=2_000)
+    receiver.rule(lambda request: Answer(503) if request.signal == "logs" else None)
+    pipeline = start()
+    names = emit(pipeline, 64)
+    wait_until(lambda: logs(pipeline).waiting < 20, "events on disk")
+    disk.hang()
+    receiver.forget_rules()
+    wait_until(disk.hung.is_set, "a read that hangs")
+    monitel_api.emit("new")
+    wait_until(lambda: pipeline.force_flush(0.0) or "new" in receiver.record_names(), "the new event")
+    assert logs(pipeline).on_disk
+    assert not disk.back.is_set()
+    disk.back.set()
+    assert pipeline.force_flush(DEADLINE)
+    assert sorted([*names, "new"]) == sorted(receiver.record_names())
+    assert 65 == logs(pipeline).delivered
+
+
+def test_run_without_a_backend_on_a_disk_that_hangs_stays_within_its_memory(
+    start: Start, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oldest requests are dropped as ``disk``, and counted at once."""
+    make_small(monkeypatch, memory_bytes=20_000)
+    disk.hang()
+    pipeline = start(endpoint=None, export_interval=0.01)
+    for _ in range(2000):
+        monitel_api.emit("event", text="x" * 1000)
+    wait_until(lambda: logs(pipeline).dropped.get("disk", 0) > 1900, "dropped events")
+    assert logs(pipeline).waiting < 100
+    assert not pipeline.shutdown()
+    assert 2000 == logs(pipeline).recorded == logs(pipeline).lost
+
+
+def test_spool_folder_below_a_file_loses_only_what_memory_cannot_hold(
+    receiver: Receiver, start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A folder that cannot be made is logged once; requests in memory are delivered."""
+    pipeline = start(spool_dir=tmp_path / "file" / "spool")
+    (tmp_path / "file").write_text("not a folder")
+    receiver.rule(lambda _request: Answer(503))
+    emit(pipeline, 1)
+    receiver.forget_rules()
+    assert pipeline.force_flush(DEADLINE)
+    assert ["event 0"] == receiver.record_names()
+    receiver.rule(lambda _request: Answer(503))
+    emit(pipeline, 5)
+    assert not pipeline.shutdown()
+    assert (1, {"disk": 5}) == (logs(pipeline).delivered, dict(logs(pipeline).dropped))
+    assert 1 == len(warnings_with(caplog, str(tmp_path / "file"), "cannot be written"))
