@@ -129,6 +129,7 @@ def test_counter_begins_with_zero_at_its_creation(
     points = receiver.points("x")
     assert zero_s == pytest.approx((points[0].time_ns - zero.time_ns) / SECOND_NS, abs=5 if age_s == 60 else 0)
     assert 1 == len({zero.start_ns, *(point.start_ns for point in points)})
+    assert points[0].time_ns <= time.time_ns()
     assert age_s < 0 or samples.reading().start_ns == zero.start_ns
     assert (60, 0) == (increase(receiver, "x"), pipeline.account()["metrics"].recorded)
 
@@ -421,7 +422,9 @@ def code_words(metric: str) -> list[str]:
 def test_pipeline_counts_what_it_delivers_and_drops(receiver: Receiver, start: Start, clock: ManualClock) -> None:
     """Its counters equal the account, with the reason of each loss; sizes are those of memory and disk."""
     pipeline = start(spans=True)
-    receiver.rule(lambda request: Answer(400) if request.signal == "logs" else None)
+    monitel.emit("delivered")
+    assert pipeline.force_flush(DEADLINE)
+    receiver.answer("logs", Answer(400))
     stat = Stat("x", [COUNT], 60.0, 2)
     for _ in range(5):
         stat.add(1)
@@ -434,8 +437,8 @@ def test_pipeline_counts_what_it_delivers_and_drops(receiver: Receiver, start: S
     assert {"logs": 1} == reported_drops(receiver, pipeline, "rejected")
     account = pipeline.account()
     exported = {point.attributes["signal"]: point.value for point in receiver.points("monitel.exporter.item.exported")}
-    assert {"metrics": 3, "logs": 0, "traces": 1} == {name: each.delivered for name, each in account.items()}
-    assert {"metrics": 3, "traces": 1} == {name: value for name, value in exported.items() if value}
+    assert {"metrics": 3, "logs": 1, "traces": 1} == {name: each.delivered for name, each in account.items()}
+    assert {"metrics": 3, "logs": 1, "traces": 1} == exported
     assert 3 == receiver.values("monitel.stat.discarded")[-1]
     durations = {each.attributes["signal"]: each.proto for each in receiver.points("monitel.export.duration")}
     assert {"metrics", "logs", "traces"} == {*durations}

@@ -1,0 +1,183 @@
+"""Many series, many threads and full queues: what is sent stays exact, and what is dropped is counted."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from tests.support.checks import warnings_with
+from tests.support.inbox import DEADLINE
+from tests.support.pipelines import busy_encoder, reported_drops
+from tests.support.producers import close_windows, run_together
+
+import monitel
+from monitel import COUNT, HISTOGRAM, SUM, LoggedNumbers, Stat
+from monitel.profiler import record_function
+from monitel_otlp import pipeline as pipeline_module
+from monitel_otlp.engine import engine
+
+if TYPE_CHECKING:
+    import pytest
+    from tests.support.pipelines import Start
+    from tests.support.receiver import Receiver
+
+    from monitel.testing import ManualClock
+
+OVERFLOW = "otel.metric.overflow"
+MILLISECOND_NS = 1_000_000
+
+
+def record(sets: range) -> None:
+    """Close one window for each attribute set."""
+    for layer in sets:
+        stat = Stat("x", [COUNT], 60.0, attributes={"layer": layer})
+        stat.add(1)
+        stat.flush()
+
+
+def totals(receiver: Receiver) -> dict[Any, float]:
+    """Return the last count of each series by its layer."""
+    points = sorted(receiver.points("x.count"), key=lambda point: point.time_ns)
+    return {point.attributes.get("layer", OVERFLOW): point.value for point in points}
+
+
+def test_default_limit_is_2000_series(receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    """All sets after the 2,000th share one series, and one warning names the Stat and the limit."""
+    pipeline = start()
+    record(range(2000))
+    assert [] == warnings_with(caplog, OVERFLOW)
+    record(range(2000, 2010))
+    assert pipeline.force_flush(DEADLINE)
+    expected: dict[Any, float] = {**dict.fromkeys(range(2000), 1), OVERFLOW: 10}
+    assert expected == totals(receiver)
+    assert 1 == len(warnings_with(caplog, OVERFLOW, "'x'", "2000"))
+
+
+def test_threads_that_add_a_series_together_share_it(receiver: Receiver, start: Start) -> None:
+    """The last sets within the limit do not overflow."""
+    pipeline = start(series_limit=40)
+    run_together(*(partial(record, range(40)) for _ in range(4)))
+    assert pipeline.force_flush(DEADLINE)
+    assert dict.fromkeys(range(40), 4) == totals(receiver)
+
+
+def test_threads_that_log_one_name_lose_nothing(receiver: Receiver, start: Start) -> None:
+    """Each value has a point or is replaced, and times ascend by a millisecond at least."""
+    pipeline = start()
+
+    def produce() -> None:
+        for number in range(500):
+            monitel.log({"loss": number})
+
+    run_together(*[produce] * 4)
+    for _ in range(2):
+        assert pipeline.force_flush(DEADLINE)
+    times = [point.time_ns for point in receiver.points("loss")]
+    assert all(after - before >= MILLISECOND_NS for before, after in pairwise(times))
+    replaced = receiver.values("monitel.log.coalesced")
+    assert 2000 == len(times) + (replaced[-1] if replaced else 0)
+    assert 2000 == len(receiver.records("run.log"))
+
+
+def test_number_that_arrives_late_is_sent_with_a_later_time(
+    receiver: Receiver, start: Start, clock: ManualClock
+) -> None:
+    """Such as one from a device: after the points that were sent already, or at its own time beside those that wait."""
+    pipeline = start()
+    late, same, later = (LoggedNumbers({"loss": value}) for value in (1.0, 1.25, 1.5))
+    clock.advance(1)
+    for numbers in (LoggedNumbers({"loss": 2.0}), late, LoggedNumbers({"loss": 2.5}), same):
+        monitel.log_event(numbers)
+    assert pipeline.force_flush(DEADLINE)
+    monitel.log_event(later)
+    for _ in range(2):
+        assert pipeline.force_flush(DEADLINE)
+    points = receiver.points("loss")
+    assert ([1.25, 2.5, 1.5], 2) == ([each.value for each in points], receiver.values("monitel.log.coalesced")[-1])
+    assert [late.time_ns, clock.time_ns(), clock.time_ns() + MILLISECOND_NS] == [point.time_ns for point in points]
+
+
+def test_value_that_cannot_be_encoded_is_counted(receiver: Receiver, start: Start) -> None:
+    """An earlier handler may have changed the Event."""
+    pipeline = start()
+    odd: Any = LoggedNumbers({"loss": 0.5, "odd": 1.0})
+    odd.data["odd"] = object()
+    monitel.log_event(odd)
+    pipeline.force_flush(DEADLINE)
+    assert [0.5] == receiver.values("loss")
+    assert {"encoding": 1} == dict(pipeline.account()["metrics"].dropped)
+
+
+def test_full_queue_drops_the_oldest_windows_and_numbers(
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, clock: ManualClock
+) -> None:
+    """Samples of dropped windows are in the totals, which begin at the first window; a number is a new item."""
+    monkeypatch.setattr(engine, "LIMIT", 3)
+    pipeline = start(distributions="histogram")
+    begin_ns = clock.time_ns()
+    stat = Stat("x", [COUNT, SUM, HISTOGRAM], 60.0)
+    with busy_encoder(pipeline):
+        monitel.log({"loss": 1.0})
+        close_windows(stat, clock, [1.0], [2.0, 2.0], [3.0], [4.0])
+        stat.flush()
+        monitel.log({"loss": 2.0})
+        clock.advance(1)
+    assert {"metrics": 3} == reported_drops(receiver, pipeline, "queue_full")
+    assert ([4, 5], [8.0, 12.0]) == (receiver.values("x.count"), receiver.values("x.sum"))
+    assert ([4, 5], [2.0]) == ([p.proto.count for p in receiver.points("x.histogram")], receiver.values("loss"))
+    assert [begin_ns] == [point.time_ns for point in receiver.start_points("x.count")]
+    assert [] == receiver.points("monitel.log.coalesced")
+
+
+def test_full_queue_drops_the_oldest_ranges(receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dropped ranges are counted with the reason ``queue_full``."""
+    monkeypatch.setattr(pipeline_module, "LIMIT", 10)
+    pipeline = start(spans=True)
+    with busy_encoder(pipeline):
+        for number in range(25):
+            with record_function(f"op {number}"):
+                pass
+    assert not pipeline.force_flush(DEADLINE)
+    assert [f"op {number}" for number in range(15, 25)] == [span.name for span in receiver.spans()]
+    assert {"queue_full": 15} == pipeline.dropped
+
+
+def test_ranges_of_threads_beyond_the_budget_are_counted_exactly(receiver: Receiver, start: Start) -> None:
+    """Each range is exported or counted once."""
+    pipeline = start(spans=True, span_budget=10)
+    monitel.set_step(1)
+
+    def work() -> None:
+        for _ in range(2000):
+            with record_function("op"):
+                pass
+
+    run_together(*[work] * 4)
+    assert pipeline.shutdown(DEADLINE)
+    kept = len(receiver.spans()) - 1
+    assert 8000 == kept + receiver.span("monitel.folded").attributes["monitel.folded.count"]
+    assert 10 <= kept < 20
+
+
+def test_readings_of_a_round_are_spread_over_requests(receiver: Receiver, start: Start) -> None:
+    """A large message would stall the training loop. The activities of a round have one time, and add up."""
+    pipeline = start()
+    for number in range(498):  # the activities are in two requests
+        monitel.counter("x", attributes={"number": number}).add(1)
+        with monitel.WaitCounter(f"key.{number}").guard():
+            pass
+    monitel.set_step(5)
+    with monitel.activity("data"):
+        pass
+    found = monitel.ledger()
+    assert found is not None
+    assert pipeline.force_flush(DEADLINE)
+    assert max(len({p.metric for p in request.points}) for request in receiver.of("metrics")) <= 4 * 500 + 20
+    assert max(len(request.points) for request in receiver.of("metrics")) < 498 * 7
+    assert dict.fromkeys(range(498), 1) == {p.attributes["number"]: p.value for p in receiver.points("x")}
+    assert {1} == {value for number in range(498) for value in receiver.values(f"key.{number}.wait.count")}
+    last_ns = max(point.time_ns for point in receiver.points("training.time"))
+    last = [point.value for point in receiver.points("training.time") if point.time_ns == last_ns]
+    assert 3 == len(last)
+    assert found.elapsed_ns / 1e9 - 1e-3 <= sum(last) <= (monitel.ledger() or found).elapsed_ns / 1e9 + 1e-3
