@@ -5,10 +5,10 @@ environment, so that no ``.so`` of the tree is replaced. Each process of the tes
 sanitizers, which end it with SIGABRT at the first fault. The reports of AddressSanitizer are printed at the end,
 including those of processes whose output and status a test ignores. Those of UndefinedBehaviorSanitizer are in the
 stderr of the process, which ``-s -n 0`` shows. CPython keeps memory until its end on purpose, so leaks are not searched
-here: ``tests/leaks`` does that.
+here: ``tests/nightly/leaks`` does that.
 
-    python3 tests/sanitizers/run.py                     the tests below
-    python3 tests/sanitizers/run.py tests/stats -x      these arguments of pytest
+    python3 tests/nightly/sanitizers/run.py                          the tests below
+    python3 tests/nightly/sanitizers/run.py tests/unit/stats -x      these arguments of pytest
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TREE = BUILD / "tree"
 LOG = BUILD / "build.log"
 REPORTS = BUILD / "reports"
 PYTHON = BUILD / "venv" / "bin" / "python"
-COPIED = ("src", "exporters", "tests", "conftest.py", "pyproject.toml", "README.md", "LICENSE")
+COPIED = ("src", "exporters", "tests", "docs", "compose", "pyproject.toml", "README.md", "LICENSE", "CITATION.cff")
 NEEDED = ("pytest", "pytest-xdist", "hypothesis", "numpy", "trustme", "pyyaml", "opentelemetry-distro")
 SANITIZERS = "-fsanitize=address,undefined"  # not bounds-strict: tuples of CPython end with an array of one
 WARNINGS = "-Wall -Wextra -Wconversion -Werror"
@@ -36,29 +36,14 @@ FLAGS = {
     "LDFLAGS": SANITIZERS,
 }
 
-#: The tests that execute C code: the core, and the processes, boxes and collectors of the exporter.
-TESTS = ("tests", *(f"exporters/otlp/tests/{folder}" for folder in ("processes", "black_box", "collection")))
+_PROCESSES = ("blackbox", "context", "core", "crashes", "events", "ledger", "profiler", "promises")
+#: The tests that execute C code; their folders in tests/processes may be emptied.
+TESTS = ("tests/unit", *(f"tests/processes/{each}" for each in _PROCESSES), "tests/nightly/extensions")
 #: Tests that cannot run here, and why.
 LEFT_OUT = {
-    "tests/test_docs.py": "needs docs/, and executes no C code that other tests do not",
-    "tests/test_reference_pages.py": "reads docs/",
-    "tests/integration": "needs backends",
-    "tests/integrations": "needs torch and trainers",
-    "tests/torch": "needs torch",
-    "tests/webassembly": "needs another interpreter",
-    "tests/release": "reads tools/ and the Makefile",
-    "tests/platforms": "replaces functions of the system",
-    "tests/bench": "measures",
-    "tests/leaks": "measures memory, of which the sanitizer takes most",
-    "exporters/otlp/tests/collection/test_collection_kills.py": "kills collectors, which execute no C code of monitel",
-    "exporters/otlp/tests/black_box/fuzz": "kills jobs for minutes; its processes do what those of the other tests do",
-}
-DESELECTED = {
-    "tests/test_public_api.py::test_one_version": "reads tools/",
-    "tests/profiler/test_trace_file.py::test_a_million_ranges": "measures time, and takes half a minute here",
-    "tests/profiler/test_trace_file.py::test_memory_of_an_export": "measures memory, of which a sanitizer takes most",
-    "tests/ledger/test_jobs.py::test_job_with_every_activity": "compares times within 1 %, and the start is slow here",
-    "exporters/otlp/tests/black_box/test_crowded_box.py::test_box_stays_in_a_long_outage": "has a limit of 20 s",
+    "tests/unit/test_docs.py": "runs the examples of the docs, which execute no C code that other tests do not",
+    "tests/unit/test_public_api.py": "reads files of the repository that are not copied",
+    "tests/processes/promises/test_import.py": "measures time",
 }
 MARKERS = "not stress and not timed and not torch and not frameworks and not python_twin"
 #: The system did not give AddressSanitizer memory, or did not take it back: the code under test is not at fault.
@@ -148,10 +133,10 @@ def main(arguments: list[str]) -> int:
     """Build, and run the tests. A report of a sanitizer fails the run, and so does a test that fails twice."""
     build()
     options = ["-n", "4", "--dist", "worksteal", "-m", MARKERS]
-    options += [f"--ignore={name}" for name in LEFT_OUT] + [f"--deselect={name}" for name in DESELECTED]
+    options += [f"--ignore={name}" for name in LEFT_OUT]
     shutil.rmtree(REPORTS, ignore_errors=True)
     REPORTS.mkdir()
-    status, undefined = execute([*options, *(arguments or TESTS)])
+    status, undefined = execute([*options, *(arguments or (each for each in TESTS if (TREE / each).is_dir()))])
     failed = failed_tests()
     if status == 1 and not undefined and not reports() and 1 <= len(failed) <= MOST_FAILED:
         print("\n".join(["once more, alone:", *failed]), flush=True)  # noqa: T201  a command

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import gc
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from monitel.bounded_queue import BoundedQueue
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ITEM = 128  # bytes of an item without a payload
 OBJECT = 64  # bytes of an object in a payload, without its text
@@ -129,18 +126,6 @@ def test_failing_callbacks_do_not_reach_the_caller(unraisable: list[Any], kind: 
         queue.put(item)
     assert [(), ("a",), ("b",)] == failed
     assert ([kind] * 3, (3, 2, 1)) == ([type(error) for error in unraisable], queue.counts())
-
-
-def test_wrong_arguments_raise() -> None:
-    """Limits are at least 1; put() takes an item and a payload."""
-    for limits in ((0, 1), (1, 0)):
-        with pytest.raises(ValueError, match=f"must be at least 1, got {limits[0]} and {limits[1]}"):
-            BoundedQueue(*limits)
-    queue: Any = BoundedQueue(1, 1)
-    wrong: list[Callable[[], object]] = [queue.put, lambda: queue.put(1, item=2), lambda: queue.take("1")]
-    for call in wrong:
-        with pytest.raises(TypeError):
-            call()
 
 
 class _Phoenix:

@@ -99,39 +99,22 @@ def repository(folder: Path, head: str, **files: str) -> Path:
     return folder
 
 
-def test_commit_of_a_branch(tmp_path: Path) -> None:
-    """From the folder or from one above."""
-    repository(tmp_path, "ref: refs/heads/main\n", refs__heads__main=f"{HASH}\n")
-    (tmp_path / "a/b").mkdir(parents=True)
-    assert [HASH, HASH] == [git_commit(tmp_path), git_commit(tmp_path / "a/b")]
-
-
-def test_commit_of_a_packed_branch(tmp_path: Path) -> None:
-    """Git packs references into one file."""
-    packed = f"# pack-refs with: peeled\n{'f' * 40} refs/heads/mainline\n{HASH} refs/heads/main\n^{'e' * 40}\n"
-    assert HASH == git_commit(repository(tmp_path, "ref: refs/heads/main\n", packed_refs=packed))
-
-
-def test_detached_commit(tmp_path: Path) -> None:
-    """HEAD is the hash itself."""
-    assert HASH == git_commit(repository(tmp_path, f"{HASH}\n"))
-
-
-def test_commit_of_a_worktree(tmp_path: Path) -> None:
-    """Its HEAD is in a folder of the repository, its branch in the repository."""
-    main = repository(tmp_path / "main", "ref: refs/heads/main\n", refs__heads__side=f"{HASH}\n")
+def test_commit_is_read_from_the_repository(tmp_path: Path) -> None:
+    """Of a branch, from the folder or from one above, of a packed branch, of a worktree, and without a branch."""
+    main = repository(tmp_path / "main", "ref: refs/heads/main\n", refs__heads__main=f"{HASH}\n")
+    (main / "a/b").mkdir(parents=True)
+    assert [HASH, HASH] == [git_commit(main), git_commit(main / "a/b")]
+    lines = f"# pack-refs with: peeled\n{'f' * 40} refs/heads/mainline\n{HASH} refs/heads/main\n^{'e' * 40}\n"
+    assert HASH == git_commit(repository(tmp_path / "packed", "ref: refs/heads/main\n", packed_refs=lines))
+    assert HASH == git_commit(repository(tmp_path / "detached", f"{HASH}\n"))
     own = main / ".git/worktrees/side"
     own.mkdir(parents=True)
-    (own / "HEAD").write_text("ref: refs/heads/side\n")
+    (own / "HEAD").write_text("ref: refs/heads/main\n")
     (own / "commondir").write_text("../..\n")
     (tmp_path / "side").mkdir()
     (tmp_path / "side/.git").write_text(f"gitdir: {own}\n")
     assert HASH == git_commit(tmp_path / "side")
-
-
-def test_repository_without_a_commit(tmp_path: Path) -> None:
-    """A new or damaged repository has none."""
-    for number, head in enumerate(("ref: refs/heads/main\n", "not a hash\n", "")):
+    for number, head in enumerate(("ref: refs/heads/main\n", "not a hash\n", "")):  # new, or damaged
         assert git_commit(repository(tmp_path / f"{number}", head)) is None
 
 

@@ -72,23 +72,6 @@ def test_a_window_waits_for_its_values(make_stat: MakeStat, clock: Any, events: 
     assert stat.quantile(1.0) == 3.0 == stat.get()[next(a for a in stat.get() if a.name == "MAX")]
 
 
-def test_windows_come_in_order(make_stat: MakeStat, clock: Any, events: list[Any], device: Device) -> None:
-    """A complete window waits for earlier ones."""
-    stat = make_stat()
-    device.add(stat, 1.0)
-    clock.advance(60)
-    stat.add(2.0)
-    clock.advance(60)
-    stat.add(3.0)
-    stat.flush()
-    assert [] == events
-    device.give()
-    assert [1.0, 2.0, 3.0] == [window.sum for window in windows(events)]
-    stat.add(4.0)
-    stat.flush()
-    assert [1.0, 2.0, 3.0, 4.0] == [window.sum for window in windows(events)]
-
-
 def test_max_samples_includes_pending_samples(
     make_stat: MakeStat, clock: Any, events: list[Any], device: Device
 ) -> None:

@@ -1,4 +1,4 @@
-"""Call everything that a C extension has with wrong numbers and types of arguments: ``extension_attack.py NAME SEED``.
+"""Call everything that a C extension has with wrong numbers and types of arguments: ``attack.py NAME SEED``.
 
 The process must live to print ``done``. The file ``last-call`` has the last call.
 """
