@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import math
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.inbox import Point, points_of
+from tests.support.inbox import CUMULATIVE, DEADLINE, TEMPORALITY
 
 import monitel
 import monitel_otlp
-from monitel.aggregation import TORCHS
-from monitel_otlp.spool.spool import Spool
+from monitel import COUNT, MAX, MEAN, MIN, SUM, VALUE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    import pytest
+    from tests.support.inbox import Point
+    from tests.support.receiver import Receiver
+
 MILLISECOND_NS = 1_000_000
 EPOCH_NS = 1_767_225_600_000_000_000
-DELTA, CUMULATIVE = 1, 2
+DELTA = 1
+ALL = (COUNT, SUM, MEAN, MAX, MIN, VALUE)
 SERIES: list[tuple[str, dict[str, Any]]] = [
     ("a", {}),
     ("a", {"k": True}),
@@ -66,7 +67,7 @@ class Closed:
         """Log the window to all handlers, as a Stat does when it closes a window."""
         name, attributes = SERIES[self.series]
         definition = monitel.StatDefinition(
-            name, TORCHS, "", "", MappingProxyType(attributes), monotonic=name in MONOTONIC
+            name, ALL, "", "", MappingProxyType(attributes), monotonic=name in MONOTONIC
         )
         window = monitel.Window(
             definition,
@@ -108,21 +109,19 @@ eighths = st.integers(-8000, 8000).map(lambda number: number / 8)  # added up ex
 anything = eighths | eighths.map(abs) | st.sampled_from([math.nan, math.inf, -math.inf])
 
 
-def exported(batches: list[list[Closed]], temporality: str) -> Iterator[tuple[list[Closed], list[Point]]]:
+def exported(receiver: Receiver, batches: list[list[Closed]]) -> Iterator[tuple[list[Closed], list[Point]]]:
     """Yield each batch with its points, exported by a pipeline that is flushed after each batch."""
-    with tempfile.TemporaryDirectory() as root, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", temporality)
-        instance = {"service.instance.id": str(uuid4())}  # no pipeline continues the series of another one
-        with monitel_otlp.configure(spool_dir=root, export_interval=3600.0, resource_attributes=instance) as pipeline:
-            taken = 0
-            for batch in batches:
-                for closed in batch:
-                    closed.log()
-                assert pipeline.force_flush(60)
-                requests = list(Spool(Path(pipeline.spool_dir)).peek())
-                points = [point for request in requests[taken:] for point in points_of(request.message())]
-                taken = len(requests)
-                yield batch, [point for point in points if not point.metric.startswith("monitel.")]
+    instance = {"service.instance.id": str(uuid4())}  # no pipeline continues the series of another one
+    with monitel_otlp.configure(
+        endpoint=receiver.url, spool_dir="spool", export_interval=3600.0, resource_attributes=instance
+    ) as pipeline:
+        for batch in batches:
+            taken = len(receiver.requests)
+            for closed in batch:
+                closed.log()
+            assert pipeline.force_flush(DEADLINE)
+            points = [point for request in receiver.requests[taken:] for point in request.points]
+            yield batch, [point for point in points if not point.metric.startswith("monitel.")]
 
 
 def of_series(points: list[Point], series: int, suffix: str) -> list[Point]:
@@ -173,76 +172,85 @@ def check_gauges(groups: list[tuple[int, list[Closed]]], found: dict[str, list[P
         assert is_extreme(max, group, value["max"])
 
 
-@settings(max_examples=80, derandomize=True)
-@given(batches(anything, STEPS))
-def test_cumulative_points_of_any_windows(batches: list[list[Closed]]) -> None:
+def test_cumulative_points_of_any_windows(receiver: Receiver) -> None:
     """Times of a series ascend by at least a millisecond, gauges match the windows, and totals are exact."""
-    before = dict.fromkeys(range(len(SERIES)), 0)
-    handed_over: dict[int, list[Closed]] = {series: [] for series in before}
-    starts: dict[int, set[int]] = {series: set() for series in before}
-    for batch, points in exported(batches, "cumulative"):
-        expected_metrics = 0
-        for series in before:
-            own = [closed for closed in batch if closed.series == series]
-            handed_over[series] += own
-            groups = merged(own, before[series])
-            expected_metrics += 6 * len(groups)
-            every = {each.suffix: of_series(points, series, f".{each.suffix}") for each in TORCHS}
-            if groups and not before[series]:
-                expected_metrics += 2
-                zeros = [every[suffix].pop(0) for suffix in ("count", "sum")]
-                begin = min(*(closed.start for closed in own), groups[0][0] - MILLISECOND_NS)
-                assert [(begin, 0)] * 2 == [(point.time_ns - EPOCH_NS, point.value) for point in zeros]
-            check_gauges(groups, every)
-            for suffix, monotonic in (("count", True), ("sum", SERIES[series][0] in MONOTONIC)):
-                assert [end for end, _ in groups] == [point.time_ns - EPOCH_NS for point in every[suffix]]
-                assert {(CUMULATIVE, monotonic)} >= {(each.temporality, each.monotonic) for each in every[suffix]}
-                values = [point.value for point in every[suffix]]
-                assert sorted(values) == values or not monotonic
-                starts[series] |= {point.start_ns for point in every[suffix]}
-            if groups:
-                before[series] = groups[-1][0]
-                assert sum(len(closed.samples) for closed in handed_over[series]) == every["count"][-1].value
-                assert total(handed_over[series]) == every["sum"][-1].value
-                assert max(starts[series]) < every["count"][0].time_ns
-        assert expected_metrics == len(points)
-    assert all(len(found) <= 1 for found in starts.values())  # the start of a total stays
+
+    @settings(max_examples=30)
+    @given(batches(anything, STEPS))
+    def check(batches: list[list[Closed]]) -> None:
+        before = dict.fromkeys(range(len(SERIES)), 0)
+        handed_over: dict[int, list[Closed]] = {series: [] for series in before}
+        starts: dict[int, set[int]] = {series: set() for series in before}
+        for batch, points in exported(receiver, batches):
+            expected_metrics = 0
+            for series in before:
+                own = [closed for closed in batch if closed.series == series]
+                handed_over[series] += own
+                groups = merged(own, before[series])
+                expected_metrics += 6 * len(groups)
+                every = {each.suffix: of_series(points, series, f".{each.suffix}") for each in ALL}
+                if groups and not before[series]:
+                    expected_metrics += 2
+                    zeros = [every[suffix].pop(0) for suffix in ("count", "sum")]
+                    begin = min(*(closed.start for closed in own), groups[0][0] - MILLISECOND_NS)
+                    assert [(begin, 0)] * 2 == [(point.time_ns - EPOCH_NS, point.value) for point in zeros]
+                check_gauges(groups, every)
+                for suffix, monotonic in (("count", True), ("sum", SERIES[series][0] in MONOTONIC)):
+                    assert [end for end, _ in groups] == [point.time_ns - EPOCH_NS for point in every[suffix]]
+                    assert {(CUMULATIVE, monotonic)} >= {(each.temporality, each.monotonic) for each in every[suffix]}
+                    values = [point.value for point in every[suffix]]
+                    assert sorted(values) == values or not monotonic
+                    starts[series] |= {point.start_ns for point in every[suffix]}
+                if groups:
+                    before[series] = groups[-1][0]
+                    assert sum(len(closed.samples) for closed in handed_over[series]) == every["count"][-1].value
+                    assert total(handed_over[series]) == every["sum"][-1].value
+                    assert max(starts[series]) < every["count"][0].time_ns
+            assert expected_metrics == len(points)
+        assert all(len(found) <= 1 for found in starts.values())  # the start of a total stays
+
+    check()
 
 
-@settings(max_examples=80, derandomize=True)
-@given(batches(anything, STEPS))
-def test_delta_points_of_any_windows(batches: list[list[Closed]]) -> None:
+def test_delta_points_of_any_windows(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     """Monotonic sums are those of each window, or group of merged windows; their periods do not overlap."""
-    before = dict.fromkeys(range(len(SERIES)), 0)
-    handed_over: dict[int, list[Closed]] = {series: [] for series in before}
-    for batch, points in exported(batches, "delta"):
-        for series, (name, _) in enumerate(SERIES):
-            own = [closed for closed in batch if closed.series == series]
-            handed_over[series] += own
-            groups = merged(own, before[series])
-            every = {each.suffix: of_series(points, series, f".{each.suffix}") for each in TORCHS}
-            check_gauges(groups, every)
-            deltas: list[tuple[str, list[tuple[int, float]]]] = [
-                ("count", [(end, sum(len(each.samples) for each in group)) for end, group in groups])
-            ]
-            if name in MONOTONIC:
-                summed = [(end, group) for end, group in groups if any(closed.is_summed for closed in group)]
-                deltas.append(("sum", [(end, total(group)) for end, group in summed]))
-            elif groups:
-                zeros = 0 if before[series] else 1
-                assert {(CUMULATIVE, False)} == {(each.temporality, each.monotonic) for each in every["sum"]}
-                assert [end for end, _ in groups] == [each.time_ns - EPOCH_NS for each in every["sum"][zeros:]]
-                assert total(handed_over[series]) == every["sum"][-1].value
-            for suffix, expected in deltas:
-                assert expected == [(point.time_ns - EPOCH_NS, point.value) for point in every[suffix]]
-                assert {(DELTA, True)} >= {(each.temporality, each.monotonic) for each in every[suffix]}
-                starts = {point.time_ns - EPOCH_NS: point.start_ns - EPOCH_NS for point in every[suffix]}
-                last = before[series] or -EPOCH_NS
-                for end, group in groups:
-                    begin = min(closed.start for closed in group)
-                    begin = begin if begin < end else end - MILLISECOND_NS
-                    assert max(begin, last) == starts.get(end, max(begin, last)) < end
-                    last = end
-            if groups:
-                before[series] = groups[-1][0]
-        assert {point.metric for point in points} <= {f"{name}.{each.suffix}" for name, _ in SERIES for each in TORCHS}
+    monkeypatch.setenv(TEMPORALITY, "delta")
+
+    @settings(max_examples=30)
+    @given(batches(anything, STEPS))
+    def check(batches: list[list[Closed]]) -> None:
+        before = dict.fromkeys(range(len(SERIES)), 0)
+        handed_over: dict[int, list[Closed]] = {series: [] for series in before}
+        for batch, points in exported(receiver, batches):
+            for series, (name, _) in enumerate(SERIES):
+                own = [closed for closed in batch if closed.series == series]
+                handed_over[series] += own
+                groups = merged(own, before[series])
+                every = {each.suffix: of_series(points, series, f".{each.suffix}") for each in ALL}
+                check_gauges(groups, every)
+                deltas: list[tuple[str, list[tuple[int, float]]]] = [
+                    ("count", [(end, sum(len(each.samples) for each in group)) for end, group in groups])
+                ]
+                if name in MONOTONIC:
+                    summed = [(end, group) for end, group in groups if any(closed.is_summed for closed in group)]
+                    deltas.append(("sum", [(end, total(group)) for end, group in summed]))
+                elif groups:
+                    zeros = 0 if before[series] else 1
+                    assert {(CUMULATIVE, False)} == {(each.temporality, each.monotonic) for each in every["sum"]}
+                    assert [end for end, _ in groups] == [each.time_ns - EPOCH_NS for each in every["sum"][zeros:]]
+                    assert total(handed_over[series]) == every["sum"][-1].value
+                for suffix, expected in deltas:
+                    assert expected == [(point.time_ns - EPOCH_NS, point.value) for point in every[suffix]]
+                    assert {(DELTA, True)} >= {(each.temporality, each.monotonic) for each in every[suffix]}
+                    starts = {point.time_ns - EPOCH_NS: point.start_ns - EPOCH_NS for point in every[suffix]}
+                    last = before[series] or -EPOCH_NS
+                    for end, group in groups:
+                        begin = min(closed.start for closed in group)
+                        begin = begin if begin < end else end - MILLISECOND_NS
+                        assert max(begin, last) == starts.get(end, max(begin, last)) < end
+                        last = end
+                if groups:
+                    before[series] = groups[-1][0]
+            assert {point.metric for point in points} <= {f"{name}.{each.suffix}" for name, _ in SERIES for each in ALL}
+
+    check()
