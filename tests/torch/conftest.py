@@ -26,7 +26,7 @@ _MISSING = [name for name in ("torch", "numpy", "monitel_otlp") if find_spec(nam
 class _Skipped(pytest.Module):
     """A file that cannot be imported, because it imports torch."""
 
-    def collect(self) -> list[Any]:  # type: ignore[override]
+    def collect(self) -> list[Any]:
         """Skip the file."""
         pytest.skip(f"not installed: {', '.join(_MISSING)}", allow_module_level=True)
 
@@ -39,6 +39,8 @@ def pytest_pycollect_makemodule(module_path: Path, parent: Any) -> pytest.Module
 @pytest.fixture(scope="session", autouse=True)
 def _torch_is_loaded() -> None:
     """Load torch with its compiler, which changes the environment, and keep it out of garbage collections."""
+    if find_spec("tqdm") is not None:
+        import_module("tqdm").tqdm.monitor_interval = 0  # else a thread stays
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's, about itself
         for name in ("torch._dynamo", "torch._inductor.compile_fx", "torch.distributed.checkpoint"):

@@ -1,117 +1,225 @@
-"""Stat.add() with tensors of the CPU."""
+"""Tensors as samples: those of the CPU, within transforms of torch, and what a device may and may not be asked for."""
 
 from __future__ import annotations
 
 import math
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
+from tests.torch.later_device import Stream, idle, later, on_later
 
 import monitel
+import monitel.torch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-torch: Any = pytest.importorskip("torch", reason="instruments torch: torch is not installed")
-
-import monitel.torch  # noqa: E402  after the check for torch
-from monitel import _window  # noqa: E402
-from monitel.torch.scalars import fetcher, hooks  # noqa: E402
-from monitel.value import to_float  # noqa: E402
-
-pytestmark = pytest.mark.torch
+ALL = list(monitel.Aggregation)
+_DEADLINE = 60.0
+EXPORTED = monitel.Stat("exported", ALL, math.inf)  # the compiler keeps it
 
 
-@pytest.fixture
-def source() -> Iterator[hooks.ScalarHooks]:
-    """Install the hooks."""
-    source = hooks.ScalarHooks(fetcher.Fetcher(60.0))
-    source.install()
-    yield source
-    source.remove()
+class Graph:
+    """A stand-in for torch.cuda.CUDAGraph.
+
+    Attributes:
+        calls: Calls of the methods.
+        fails: Whether they raise.
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+        self.fails = False
+
+    def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
+        """Begin a capture."""
+        self.calls.append(("begin", pool, capture_error_mode))
+        if self.fails:
+            raise LookupError
+
+    def capture_end(self) -> None:
+        """End the capture."""
+        self.calls.append("end")
+        if self.fails:
+            raise LookupError
 
 
-@pytest.fixture
-def stat() -> monitel.Stat:
-    """Create a Stat whose window stays open."""
-    return monitel.Stat("loss", [monitel.SUM], math.inf)
+@pytest.fixture(autouse=True)
+def _instrumented(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    with idle(), monitel.torch.instrument(window_size=math.inf):
+        yield
+        later.answers = True  # so that the end need not wait
 
 
-def added(stat: monitel.Stat, *samples: Any) -> dict[monitel.Aggregation, float]:
-    """Add samples, and return the aggregations."""
-    for sample in samples:
-        stat.add(sample)
-    stat.flush()
-    return stat.get()
+def arrived(events: list[monitel.Event], number: int = 1) -> list[tuple[int, float]]:
+    """Wait until so many windows of the Stat are logged; return their counts and sums."""
+    later.answers, pause = True, threading.Event()
+    for _ in range(round(_DEADLINE * 100)):
+        monitel.flush()
+        found = [event.window for event in events if event.window is not None and event.window.name == "loss"]
+        if len(found) >= number:
+            return [(window.count, window.sum) for window in found]
+        pause.wait(0.01)
+    raise AssertionError("the numbers have not arrived")
 
 
-@pytest.mark.usefixtures("source")
-def test_tensor_of_one_element_is_its_item(stat: monitel.Stat) -> None:
-    """This holds for any dtype, for parameters, and for tensors that require a gradient, without torch's warning."""
+def test_tensor_of_the_cpu_is_its_item(events: list[monitel.Event]) -> None:
+    """Of any type, as a parameter, and with a gradient: without torch's warning, and the graph stays usable."""
+    stat = monitel.Stat("loss", ALL, math.inf)
     made = [torch.tensor(2), torch.tensor([[0.5]]), torch.tensor(True), torch.tensor(0.25, dtype=torch.bfloat16)]
     loss = torch.tensor(1.5, requires_grad=True) * 2
     made += [loss, torch.nn.Parameter(torch.ones(1))]
-    assert {monitel.SUM: math.fsum(each.detach().item() for each in made)} == added(stat, *made)
+    for each in made:
+        stat.add(each)
+    assert [(6, math.fsum(each.detach().item() for each in made))] == arrived(events)
     loss.backward()
 
 
-@pytest.mark.usefixtures("source")
-@pytest.mark.parametrize("value", [torch.ones(2), torch.tensor(1j), torch.ones(1, device="meta")])
-def test_other_tensors_are_refused(stat: monitel.Stat, value: Any) -> None:
-    """The error is the one raised without the hook."""
-    with pytest.raises(TypeError, match=r"add\(\) takes a real number"):
-        stat.add(value)
-    assert 0 == stat.count
-
-
-@pytest.mark.usefixtures("source")
-def test_other_values_go_to_the_previous_hook(stat: monitel.Stat) -> None:
-    """The hook handles tensors only."""
-    assert {monitel.SUM: 3.0} == added(stat, True, 2)
-    with pytest.raises(TypeError, match="got str"):
-        stat.add("1")
-
-
-@pytest.mark.usefixtures("source")
-def test_dtensor_is_refused(stat: monitel.Stat) -> None:
-    """The message names the alternatives."""
+def test_dtensor_is_refused(events: list[monitel.Event]) -> None:
+    """Reading it would be a collective. The message names the alternatives."""
+    stat = monitel.Stat("loss", ALL, math.inf)
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import distribute_tensor
 
-    distributed = torch.distributed
-    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     try:
         loss = distribute_tensor(torch.ones(1), init_device_mesh("cpu", (1,)))
         with pytest.raises(TypeError, match=r"add\(\) does not take a DTensor.*pass loss.to_local\(\)"):
             stat.add(loss)
         with pytest.raises(TypeError, match=r"emit\(\) does not take a DTensor"):
             monitel.emit("evaluated", loss=loss)
-        assert {monitel.SUM: 1.0} == added(stat, loss.to_local())
+        stat.add(loss.to_local())
     finally:
-        distributed.destroy_process_group()
+        torch.distributed.destroy_process_group()
+    assert [(1, 1.0)] == arrived(events)
 
 
-def test_remove_restores_the_previous_hook() -> None:
-    """A hook that somebody else has set since stays, and ours then only passes values on."""
-    source = hooks.ScalarHooks(fetcher.Fetcher(60.0))
-    source.install()
-    source.remove()
-    assert to_float is _window.set_value_hook(to_float)
-    source.install()
+def test_transforms_of_torch(events: list[monitel.Event]) -> None:
+    """Within vmap a tensor stands for many, within grad one from outside is read; inference mode does nothing."""
+    stat = monitel.Stat("loss", ALL, math.inf)
+    outside = on_later(7.0)
+
+    def refused(x: Any) -> Any:
+        with pytest.raises(TypeError, match="vmap"):
+            stat.add(x)
+        return x
+
+    def loss(x: Any) -> Any:
+        stat.add(outside)
+        return (x * x).sum()
+
+    torch.vmap(refused)(torch.ones(3))
+    assert [2.0] == torch.func.grad(loss)(torch.ones(1)).tolist()
+    with torch.inference_mode():
+        stat.add(on_later(1.0))
+    stat.add(on_later(2.0))
+    assert [(3, 10.0)] == arrived(events)
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.parametrize("strict", [True, False])
+def test_exported_model_does_not_add(strict: bool) -> None:
+    """torch.export runs the model with tensors that hold no numbers: nothing is added."""
+
+    class Model(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, x: Any) -> Any:
+            EXPORTED.add(x.sum())
+            return x * 2
+
+    program = torch.export.export(Model(), (torch.ones(3),), strict=strict)
+    assert [2.0] * 3 == program.module()(torch.ones(3)).tolist()
+    assert 0 == EXPORTED.count
+
+
+def test_numbers_are_copied_on_the_stream_of_add(events: list[monitel.Event]) -> None:
+    """Each number arrives when its stream has reached it. The fetching thread uses no other device than theirs."""
+    stat = monitel.Stat("loss", ALL, math.inf)
+    side, main, numbers = Stream(0), later.current, [on_later(1.0), on_later(2.0)]
+    later.first = 1  # as in new threads of all ranks but the first
+    with later.device(0):
+        stat.add(numbers[0])
+        with later.stream(side):
+            stat.add(numbers[1])
+    assert [(numbers[0].host.data_ptr(), main), (numbers[1].host.data_ptr(), side)] == later.recorded
+    stat.flush()
+    side.run()
+    assert [] == events
+    assert [(2, 3.0)] == arrived(events)
+    assert {0} == later.used
+
+
+def test_other_thread_that_captures_a_graph_is_not_disturbed(events: list[monitel.Event]) -> None:
+    """A flush calls the device only after the capture, even if its end fails. Methods are torch's afterwards."""
+    stat = monitel.Stat("loss", ALL, math.inf)
+    graph = torch.cuda.CUDAGraph()
+    stat.add(on_later(1.0))
+    graph.capture_begin("pool", capture_error_mode="thread_local")
+    before = later.queries
+    stat.flush()
+    assert (before, []) == (later.queries, events)
+    graph.fails = True
+    with pytest.raises(LookupError):
+        graph.capture_end()
+    with pytest.raises(LookupError):
+        graph.capture_begin()  # it has not begun
+    assert [(1, 1.0)] == arrived(events)
+    assert [("begin", "pool", "thread_local"), "end", ("begin", None, "global")] == graph.calls
+    monitel.torch.instrument(window_size=math.inf).uninstrument()
+    assert ["Graph.capture_begin", "Graph.capture_end"] == [
+        each.__qualname__ for each in (Graph.capture_begin, Graph.capture_end)
+    ]
+
+
+def test_device_that_is_silent_for_minutes_loses_its_numbers(
+    events: list[monitel.Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Windows are then logged with the known samples, so that they do not pile up."""
+    stat = monitel.Stat("loss", ALL, math.inf)
+    monkeypatch.setattr("monitel.torch.scalars.staging_ring._TIMEOUT_S", 0.0)
+    stat.add(3.0)
+    stat.add(on_later(1.0))
+    pause = threading.Event()
+    for _ in range(round(_DEADLINE * 100)):
+        monitel.flush()
+        if len(events) == 2:
+            break
+        pause.wait(0.01)
+    found = {event.window.name: (event.window.count, event.window.sum) for event in events if event.window}
+    assert {"loss": (1, 3.0), "training.tensors.lost": (1, 1.0)} == found
+
+
+def test_event_handler_that_raises_is_logged_once(
+    events: list[monitel.Event], caplog: pytest.LogCaptureFixture, unraisable: list[Any]
+) -> None:
+    """In the thread that fetches tensors. The other handlers receive every event."""
+
+    def fail(event: monitel.Event) -> None:
+        if event.name == "evaluated":
+            raise OSError("no route")
+
+    with monitel.register_event_handler(fail):
+        for _ in range(3):
+            monitel.emit("evaluated", loss=on_later(1.0))
+        monitel.Stat("loss", ALL, math.inf).add(on_later(1.0))
+        arrived(events)
+    assert [1.0] * 3 == [event.data["loss"] for event in events if event.name == "evaluated"]
+    assert 1 == len([each for each in caplog.messages if "raised in the thread that fetches tensors" in each])
+    caplog.clear()  # the records have exceptions
+    unraisable.clear()
+
+
+def test_another_hook_for_samples_stays() -> None:
+    """One that was set after ``instrument()``, which after its end only passes values on."""
+    from monitel import _window
+    from monitel.value import to_float
 
     def theirs(_stat: object, _value: object) -> float:
         return 7.0
 
     ours = _window.set_value_hook(theirs)
-    source.remove()
+    monitel.torch.instrument(window_size=math.inf).uninstrument()
     assert theirs is _window.set_value_hook(to_float)
     assert 1.0 == ours(None, torch.ones(1))
-
-
-def test_counters_refuse_tensors() -> None:
-    """The value may have to be waited for; the size of a shape is known."""
-    tokens = monitel.counter("test_tensors.tokens")
-    with pytest.raises(TypeError, match=r"add\(\) takes a number, got Tensor"):
-        tokens.add(torch.tensor(3))
-    tokens.add(torch.zeros(4, 8).numel())
-    assert 32 == tokens.total

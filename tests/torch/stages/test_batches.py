@@ -1,28 +1,22 @@
-"""``monitel.torch.batches()``: it passes on what it wraps, with and without instrumentation."""
+"""monitel.torch.batches() passes on what it wraps, with and without instrumentation."""
 
 from __future__ import annotations
 
 import copy
-import inspect
 import pickle
 from collections.abc import Iterable, Iterator, Sized
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
+from tests.torch.known_work import STEP, step
+
+import monitel.torch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-torch: Any = pytest.importorskip("torch", reason="instruments torch: torch is not installed")
-
-from tests.torch.stages.known_work import STEP, step  # noqa: E402
-
-import monitel.torch  # noqa: E402  after the check for torch
-
-if TYPE_CHECKING:
-    from tests.torch.stages.known_work import Cycles, Work
-
-pytestmark = pytest.mark.torch
+    from tests.torch.known_work import Cycles, Work
 
 
 @pytest.fixture(params=[False, True], autouse=True, ids=["alone", "instrumented"])
@@ -118,18 +112,6 @@ def test_copies_and_pickles() -> None:
     assert [1, 2] == list(copy.deepcopy(batches)) == list(pickle.loads(pickle.dumps(batches)))
 
 
-def test_methods_of_loaders_stay_those_of_torch() -> None:
-    """Their signatures and names are the same, so methods can be pickled."""
-    loader = torch.utils.data.DataLoader([1, 2])
-    classes = type(loader), type(iter(loader))
-    before = [(inspect.signature(each), each.__qualname__) for each in (classes[0].__iter__, classes[1].__next__)]
-    with monitel.torch.instrument():
-        found = [(inspect.signature(each), each.__qualname__) for each in (classes[0].__iter__, classes[1].__next__)]
-        opened = pickle.loads(pickle.dumps(loader.__iter__))()
-    assert before == found
-    assert [1, 2] == [int(each) for each in opened]
-
-
 def test_generator_is_closed_with_its_batches() -> None:
     """When the last reference goes, as without the function."""
     closed = []
@@ -178,7 +160,7 @@ def test_wrapped_twice(work: Work, instrumented: bool) -> None:
     with monitel.testing.capture_events() as events, monitel.torch.instrument(window_size=0.001):
         for _ in batches:
             step(work, optimizer)
-    from tests.torch.stages.known_work import logged_cycles
+    from tests.torch.known_work import logged_cycles
 
     found: Cycles = logged_cycles(events)
     assert [STEP] * 2 == found

@@ -1,105 +1,25 @@
-"""The stages of training loops of many kinds. Each part of a loop takes a known time."""
+"""Training loops of many kinds: who asks for batches when, and what that is in the stages."""
 
 from __future__ import annotations
 
+import queue
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
+from tests.torch.known_work import STEP, step
+
+import monitel
+import monitel.torch
+from monitel.stage import stage_now
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-torch: Any = pytest.importorskip("torch", reason="instruments torch: torch is not installed")
-
-from tests.torch.stages.known_work import STEP, step  # noqa: E402  after the check for torch
-
-if TYPE_CHECKING:
-    from tests.torch.stages.known_work import Cycles, Work
+    from tests.torch.known_work import Cycles, Work
 
     Run = Callable[..., Cycles]
-
-pytestmark = pytest.mark.torch
-
-
-def test_stages_of_a_plain_loop(work: Work, cycles: Run) -> None:
-    """The first cycle begins in the first step. One process has no ``sync``."""
-    optimizer = work.optimizer()
-
-    def train() -> None:
-        for _ in work.loader(4):
-            step(work, optimizer)
-
-    assert [STEP] * 3 == cycles(train)
-
-
-def test_stages_add_up_to_the_nanosecond(work: Work, cycles: Run) -> None:
-    """Fractions of a second stay exact."""
-    optimizer = work.optimizer()
-    moments = [0.100000001, 0.000000007, 0.123456789]
-
-    def train() -> None:
-        for _ in work.loader(3, seconds=moments[0]):
-            work.forward(seconds=moments[1], backward=moments[2]).backward()
-            optimizer.step()
-
-    assert [
-        {"optimizer": 8, "data": moments[0], "forward": moments[1], "backward": moments[2]},
-    ] * 2 == cycles(train)
-
-
-def test_clipping_and_unscaling_are_part_of_the_optimizer(work: Work, cycles: Run) -> None:
-    """So is everything between backward and the optimizer."""
-    optimizer = work.optimizer()
-
-    def train() -> None:
-        for _ in work.loader(3):
-            work.forward().backward()
-            work.takes(0.5)
-            optimizer.step()
-
-    assert [{"optimizer": 8.5, "data": 1, "forward": 2, "backward": 4}] * 2 == cycles(train)
-
-
-def test_without_an_iterator_batches_are_part_of_forward(work: Work, cycles: Run) -> None:
-    """Everything from the optimizer to backward is ``forward``."""
-    optimizer = work.optimizer()
-
-    def train() -> None:
-        for _ in range(3):
-            work.takes(64)
-            step(work, optimizer)
-
-    assert [{"optimizer": 8, "forward": 32 + 64 + 2, "backward": 4}] * 2 == cycles(train)
-
-
-def test_accumulation_is_one_cycle(work: Work, cycles: Run) -> None:
-    """A cycle contains the stages of all its micro-batches."""
-    optimizer = work.optimizer()
-
-    def train() -> None:
-        for index, _ in enumerate(work.loader(9), 1):
-            work.forward().backward()
-            if index % 3 == 0:
-                optimizer.step()
-                work.takes(32)
-
-    assert [{"optimizer": 8, "other": 32, "data": 3, "forward": 6, "backward": 12}] * 2 == cycles(train)
-
-
-def test_batches_of_all_micro_batches_may_be_asked_at_once(work: Work, cycles: Run) -> None:
-    """The Trainer of transformers does so. The last step of an epoch has fewer."""
-    optimizer = work.optimizer()
-
-    def train() -> None:
-        iterator = iter(work.loader(8))
-        while chunk := [batch for batch, _ in zip(iterator, range(3), strict=False)]:
-            for _ in chunk:
-                work.forward().backward()
-            optimizer.step()
-
-    # zip() asks for a fourth batch before range() ends it: 4 batches, 4, then the end of the iterator.
-    three = {"optimizer": 8, "forward": 6, "backward": 12}
-    assert [{**three, "data": 4}] == cycles(train)
 
 
 def test_end_of_an_epoch_that_is_found_out_one_batch_ahead(work: Work, cycles: Run) -> None:
@@ -125,27 +45,6 @@ def test_end_of_an_epoch_that_is_found_out_one_batch_ahead(work: Work, cycles: R
     assert [STEP, last, {**STEP, "data": 2}, STEP, last] == found
 
 
-def test_partial_accumulation_at_the_end_of_an_epoch(work: Work, cycles: Run) -> None:
-    """The iterator is exhausted when some micro-batches of the step are there."""
-    optimizer = work.optimizer()
-
-    def train() -> None:
-        iterator = iter(work.loader(8))
-        for _ in range(3):
-            chunk = []
-            for _ in range(3):
-                try:
-                    chunk.append(next(iterator))
-                except StopIteration:
-                    break
-            for _ in chunk:
-                work.forward().backward()
-            optimizer.step()
-
-    full = {"optimizer": 8, "data": 3, "forward": 6, "backward": 12}
-    assert [full, {"optimizer": 8, "data": 2, "forward": 4, "backward": 8}] == cycles(train)
-
-
 def test_batch_that_is_asked_before_the_optimizer(work: Work, cycles: Run) -> None:
     """The optimizer stays ``optimizer``, and the batch is ``data`` of the cycle that has begun."""
     optimizer = work.optimizer()
@@ -160,114 +59,6 @@ def test_batch_that_is_asked_before_the_optimizer(work: Work, cycles: Run) -> No
             optimizer.step()
 
     assert [{"optimizer": 8, "other": 0.5, "data": 1, "forward": 2, "backward": 4}] * 2 == cycles(train)
-
-
-def test_generator_and_critic_make_two_cycles_per_step(work: Work, cycles: Run) -> None:
-    """Each has its backward and its optimizer. The batch is part of the first one's."""
-    critic, generator = work.optimizer(), work.optimizer()
-
-    def train() -> None:
-        for _ in work.loader(3):
-            work.forward().backward()
-            critic.step()
-            work.forward(seconds=20, backward=40).backward()
-            generator.step()
-            work.takes(32)
-
-    first = {"optimizer": 8, "other": 32, "data": 1, "forward": 2, "backward": 4}
-    second = {"optimizer": 8, "forward": 20, "backward": 40}
-    assert [second, first, second, first, second] == cycles(train)
-
-
-def test_several_optimizers_after_one_backward_are_one_cycle(work: Work, cycles: Run) -> None:
-    """Their time is added, with what is between them."""
-    optimizers = [work.optimizer() for _ in range(3)]
-
-    def train() -> None:
-        for _ in work.loader(3):
-            work.forward().backward()
-            for each in optimizers:
-                each.step()
-                work.takes(0.5)
-
-    assert [{"optimizer": 25, "other": 0.5, "data": 1, "forward": 2, "backward": 4}] * 2 == cycles(train)
-
-
-def test_optimizer_of_each_parameter_inside_backward(work: Work, cycles: Run) -> None:
-    """The optimizer is part of ``backward``, and the cycle ends with it."""
-    optimizer = work.optimizer()
-
-    def train() -> None:
-        for _ in work.loader(3):
-            work.forward(backward=optimizer.step).backward()
-            work.takes(32)
-
-    assert [{"other": 32, "data": 1, "forward": 2, "backward": 8}] * 2 == cycles(train)
-
-
-def test_optimizers_inside_backward_and_after_it_are_one_cycle(work: Work, cycles: Run) -> None:
-    """The cycle that has ended with backward does not end again."""
-    inner, outer = work.optimizer(), work.optimizer()
-
-    def train() -> None:
-        for _ in work.loader(3):
-            work.forward(backward=inner.step).backward()
-            outer.step()
-
-    assert [{"optimizer": 8, "data": 1, "forward": 2, "backward": 8}] * 2 == cycles(train)
-
-
-def test_closure_of_lightning(work: Work, cycles: Run) -> None:
-    """Forward and backward are inside the optimizer's step. What follows them there is ``optimizer``."""
-    optimizer = work.optimizer()
-
-    def train() -> None:
-        for _ in work.loader(3):
-            optimizer.step(lambda: work.forward().backward())
-            work.takes(32)
-
-    assert [STEP] * 2 == cycles(train)
-
-
-def test_closure_of_lightning_with_accumulation_is_one_cycle(work: Work, cycles: Run) -> None:
-    """The closures of the other micro-batches are called without the optimizer."""
-    optimizer = work.optimizer()
-
-    def closure() -> None:
-        work.forward().backward()
-
-    def train() -> None:
-        for index, _ in enumerate(work.loader(9), 1):
-            if index % 3:
-                closure()
-            else:
-                optimizer.step(closure)
-                work.takes(32)
-
-    assert [{"optimizer": 8, "other": 32, "data": 3, "forward": 6, "backward": 12}] * 2 == cycles(train)
-
-
-def test_optimizer_that_calls_its_closure_several_times(work: Work, cycles: Run) -> None:
-    """LBFGS makes one cycle per step."""
-    optimizer = torch.optim.LBFGS([work.parameter], lr=1e-3, max_iter=3, tolerance_grad=0, tolerance_change=0)
-    calls: list[int] = []
-
-    def closure() -> Any:
-        calls[-1] += 1
-        optimizer.zero_grad()
-        loss = work.forward(work.parameter.square())
-        loss.backward()
-        return loss
-
-    def train() -> None:
-        for _ in work.loader(3):
-            calls.append(0)
-            optimizer.step(closure)
-            work.takes(32)
-
-    found = cycles(train)
-    assert all(each > 1 for each in calls)
-    assert [{"other": 32, "data": 1, "forward": 2 * each, "backward": 4 * each} for each in calls[1:]] == found
 
 
 def test_optimizer_around_another_one_is_one_cycle(work: Work, cycles: Run) -> None:
@@ -292,28 +83,6 @@ def test_optimizer_around_another_one_is_one_cycle(work: Work, cycles: Run) -> N
                 outer.step()
 
     assert [{"optimizer": 24, "data": 1, "forward": 2, "backward": 4}] * 3 == cycles(train)
-
-
-def test_step_that_the_scaler_skips_ends_a_cycle(work: Work, cycles: Run) -> None:
-    """Its other stages took place."""
-    optimizer = torch.optim.SGD([work.parameter], lr=0.1)
-    scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
-    scales = []
-
-    def train() -> None:
-        for index, _ in enumerate(work.loader(4)):
-            loss = work.forward() * (float("inf") if index % 2 else 1.0)
-            scaler.scale(loss).backward()
-            work.takes(0.25)
-            scaler.unscale_(optimizer)
-            scaler.step(optimizer)
-            scaler.update()
-            optimizer.zero_grad()
-            scales.append(scaler.get_scale())
-            work.takes(32)
-
-    assert [{"optimizer": 0.25, "other": 32, "data": 1, "forward": 2, "backward": 4}] * 3 == cycles(train)
-    assert [1.0, 0.5, 0.5, 0.25] == scales
 
 
 def test_optimizers_without_backward_make_no_cycle(work: Work, cycles: Run) -> None:
@@ -342,18 +111,215 @@ def test_backward_without_an_optimizer_is_one_long_cycle(work: Work, cycles: Run
     assert [STEP, {"optimizer": 8, "other": 32, "data": 100, "forward": 200, "backward": 400}] == found
 
 
-def test_loop_inside_a_generator(work: Work, cycles: Run) -> None:
-    """Work of the caller between two steps is ``other``."""
+_DEADLINE = 60
+
+
+def test_loader_without_gradients_for_training_is_other(work: Work, cycles: Run) -> None:
+    """Then the begin of ``forward`` is not known."""
     optimizer = work.optimizer()
 
-    def steps() -> Any:
-        for _ in work.loader(3):
-            work.forward().backward()
-            optimizer.step()
-            yield
+    def train() -> None:
+        iterator = iter(work.loader())
+        for _ in range(3):
+            with torch.no_grad():
+                next(iterator)
+            step(work, optimizer)
+
+    assert [{"optimizer": 8, "other": 35, "backward": 4}] * 2 == cycles(train)
+
+
+def test_new_iterator_in_each_step(work: Work, cycles: Run) -> None:
+    """``next(iter(loader))``: the iterator is gone when backward begins, and the next one may have its id."""
+    optimizer, loader = work.optimizer(), work.loader()
 
     def train() -> None:
-        for _ in steps():
-            work.takes(32)
+        for _ in range(4):
+            with torch.no_grad():
+                next(iter(loader))
+            next(iter(loader))  # for nothing: at the same place in memory
+            next(iter(loader))
+            step(work, optimizer)
+
+    # The batch for nothing was asked as often as the last one.
+    assert [{**STEP, "other": 33, "data": 2}] * 3 == cycles(train)
+
+
+def test_iterator_at_the_place_of_another_one_is_another_one(work: Work, cycles: Run) -> None:
+    """An evaluation that is broken off leaves its place in memory to the iterator for training."""
+    optimizer, loader = work.optimizer(), work.loader()
+    places = set()
+
+    def asked(number: int) -> None:
+        iterator = iter(loader)
+        places.add(id(iterator))
+        for _ in range(number):
+            next(iterator)
+
+    def train() -> None:
+        for _ in range(4):
+            asked(3)
+            asked(1)
+            step(work, optimizer)
+
+    assert [{**STEP, "other": 35}] * 3 == cycles(train)
+    assert len(places) < 8, "no place was used twice, so this run shows nothing"
+
+
+def test_iterator_for_later_does_not_end_forward(work: Work, cycles: Run) -> None:
+    """The loader of the evaluation is opened early. The batch for training stays ``data``."""
+    optimizer = work.optimizer()
+    kept = []
+
+    def train() -> None:
+        for _ in work.loader(3):
+            kept.append(iter(work.loader()))
+            step(work, optimizer)
 
     assert [STEP] * 2 == cycles(train)
+
+
+def test_loader_within_a_loader_is_one_request(work: Work, cycles: Run) -> None:
+    """A dataset that reads from another loader; the time of both is ``data``, once."""
+    optimizer = work.optimizer()
+
+    class Outer(torch.utils.data.IterableDataset):  # type: ignore[misc]
+        """Reads two batches for each batch."""
+
+        def __iter__(self) -> Any:
+            iterator = iter(work.loader())
+            for _ in range(3):
+                work.takes(0.5)
+                yield next(iterator), next(iterator)
+
+    def train() -> None:
+        for _ in monitel.torch.batches(torch.utils.data.DataLoader(Outer(), batch_size=None)):
+            step(work, optimizer)
+
+    assert [{**STEP, "data": 2.5}] * 2 == cycles(train)
+
+
+def test_opening_a_loader_is_data(work: Work, cycles: Run) -> None:
+    """In each epoch the loader is opened again. Its end is ``other``, as no batch comes from it."""
+    optimizer = work.optimizer()
+
+    class Stream(torch.utils.data.IterableDataset):  # type: ignore[misc]
+        """Takes 16 s to open, and 64 s to end."""
+
+        def __iter__(self) -> Any:
+            work.takes(16)
+            return self._items()
+
+        def _items(self) -> Any:
+            yield from work.batches(2)
+            work.takes(64)
+
+    def train() -> None:
+        loader = torch.utils.data.DataLoader(Stream(), batch_size=None)
+        for _ in range(2):
+            for _ in loader:
+                step(work, optimizer)
+
+    assert [STEP, {**STEP, "other": 32 + 64, "data": 17}, STEP] == cycles(train)
+
+
+def test_prefetch_in_another_thread_is_forward(work: Work, cycles: Run) -> None:
+    """The other thread's requests do not count. Waiting for its queue does, if ``batches()`` is around it."""
+    optimizer = work.optimizer()
+    made: queue.Queue[Any] = queue.Queue()
+
+    def prefetch() -> None:
+        for batch in work.loader(6):
+            made.put(batch)
+
+    def ready() -> Any:
+        for _ in range(3):
+            work.takes(16)
+            yield made.get(timeout=_DEADLINE)
+
+    thread = threading.Thread(target=prefetch)
+    thread.start()
+    thread.join(_DEADLINE)
+
+    def train(batches: Any) -> None:
+        for _ in batches:
+            step(work, optimizer)
+
+    assert [{"optimizer": 8, "forward": 32 + 16 + 2, "backward": 4}] * 2 == cycles(lambda: train(ready()))
+    assert [{**STEP, "data": 16}] * 2 == cycles(lambda: train(monitel.torch.batches(ready())))
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_workers_of_a_loader(persistent: bool, work: Work, cycles: Run) -> None:
+    """The times of a worker's process are not the training thread's, which only waits for it."""
+    optimizer = work.optimizer()
+
+    def train() -> None:
+        loader = work.loader(2, num_workers=1, multiprocessing_context="fork", persistent_workers=persistent)
+        for _ in range(2):
+            for _ in loader:
+                step(work, optimizer)
+
+    assert [{"optimizer": 8, "other": 32, "forward": 2, "backward": 4}] * 3 == cycles(train)
+
+
+class Numbers(torch.utils.data.Dataset[Any]):  # type: ignore[misc]
+    """Batches that note the stage in which they are made."""
+
+    def __init__(self) -> None:
+        self.found: list[Any] = []
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, _index: int) -> Any:
+        self.found.append(_stage())
+        return torch.ones(4)
+
+
+def _stage() -> str:
+    found = stage_now()
+    assert found is None or (found.thread, found.waits) == (threading.get_ident(), False)
+    assert found is None or found.age_ns >= 0
+    return "" if found is None else found.name
+
+
+def train(numbers: Numbers) -> list[str]:
+    """Train, and return the stages of the last step as its own code sees them."""
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    found: list[str] = []
+    for batch in torch.utils.data.DataLoader(numbers, batch_size=1):
+        found = [numbers.found[-1], _stage()]
+        loss = model(batch).sum()
+        loss.register_hook(lambda _gradient: found.append(_stage()))  # noqa: B023  runs in this step
+        loss.backward()
+        found.append(_stage())
+        optimizer.step(lambda: (found.append(_stage()), loss)[1])  # type: ignore[func-returns-value]  # noqa: B023
+        found.append(_stage())
+    return found
+
+
+@pytest.mark.usefixtures("instrumented")
+def test_stages_of_a_real_loop() -> None:
+    """Every part of the loop finds itself in its stage. Before the first backward nothing is known."""
+    numbers = Numbers()
+    assert ["data", "forward", "backward", "optimizer", "optimizer", "other"] == train(numbers)
+    assert ["", "data", "data"] == numbers.found
+
+
+def test_only_the_training_thread_that_is_alive() -> None:
+    """Before the end of a cycle it is the newest thread with a backward; after its end there is none."""
+    assert stage_now() is None
+    with monitel.torch.instrument(waits=False, compilation=False, failures=False):
+        thread = threading.Thread(target=train, args=(Numbers(),))
+        thread.start()
+        thread.join()
+        assert stage_now() is None
+        torch.nn.Parameter(torch.ones(1)).sum().backward()  # the cycle has not ended
+        assert stage_now() is None, "the thread that trained has ended, and no other one has trained"
+    with monitel.torch.instrument(waits=False, compilation=False, failures=False, window_size=30.0):
+        torch.nn.Parameter(torch.ones(1)).sum().backward()
+        found = stage_now()
+        assert found is not None
+        assert ("other", threading.get_ident()) == (found.name, found.thread)
+    assert stage_now() is None

@@ -1,13 +1,15 @@
-"""Equal calls to torch.monitor and to monitel have equal results, except for the documented differences."""
+"""Equal calls of torch.monitor and of monitel have equal results; the differences are those of the documentation."""
 
 from __future__ import annotations
 
 import copy
 import datetime as dt
+import json
 import math
 import pickle
 import re
 import threading
+import time
 import types
 from collections import ChainMap, Counter, OrderedDict, UserDict, UserList, deque
 from decimal import Decimal
@@ -15,7 +17,10 @@ from enum import IntEnum
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
+import torch
+from tests.torch.promises.parity import HOURS, MOMENT, event, fill, make, outcome, recorded, special, weak, with_handle
 
 import monitel
 
@@ -24,15 +29,13 @@ if TYPE_CHECKING:
 
     Call = Callable[[Any], Any]
 
-torch: Any = pytest.importorskip("torch", reason="compares with torch.monitor: torch is not installed")
-np: Any = pytest.importorskip("numpy", reason="compares NumPy values too: numpy is not installed")
-
-from tests.torch.parity.parity import HOURS, MOMENT, event, fill, make, outcome, recorded, special, weak, with_handle  # noqa: E402  after the check for torch
-
-pytestmark = pytest.mark.torch
 
 Level = IntEnum("Level", {"HIGH": 3})
+
+
 Sized = type("Sized", (), {"__len__": lambda _: 1, "__getitem__": lambda self, index: [self.member][index]})
+
+
 Table = type("Table", (), {"items": lambda _: [("a", 1)], "__getitem__": lambda *_: 1})  # as a pandas.Series
 
 
@@ -47,6 +50,8 @@ TEXTS = [
     *("a", "", "\0é€😀", b"b", bytearray(b"c"), "\ud800", special(str, "s"), np.str_("n"), np.bytes_(b"n")),
     *(None, 1, 1.0, True, memoryview(b"a"), object()),
 ]
+
+
 CONTAINERS: list[Call] = [
     *(lambda m: [m.SUM, m.MAX], lambda m: (m.SUM, m.MAX), lambda m: {m.SUM}, lambda m: frozenset({m.SUM})),
     *(lambda m: (each for each in [m.SUM]), lambda m: map(copy.copy, [m.SUM]), lambda m: deque([m.SUM]), sized),
@@ -57,6 +62,8 @@ CONTAINERS: list[Call] = [
     *(lambda _: "SUM", lambda _: b"", lambda _: None, lambda m: m.Aggregation, lambda _: [4], lambda _: ["SUM"]),
     *(lambda m: [m.SUM, None], lambda m: [m.SUM, 4]),
 ]
+
+
 SAMPLES = [
     *(0, 1, -7, True, 2**53 + 1, 2**1023, 10**400, -(10**400), Level.HIGH, special(int, 3, float=9.0)),
     *(1.5, -0.0, math.inf, -math.inf, math.nan, 5e-324, special(float, 2.5, float=9.0)),
@@ -71,11 +78,15 @@ SAMPLES = [
     *(torch.nn.Parameter(torch.ones(1)), torch.tensor(1.5, requires_grad=True), torch.ones(2), torch.ones(0)),
     *(torch.tensor(1j), torch.tensor(1.0, device="meta")),
 ]
+
+
 WINDOWS = [
     *(HOURS, special(dt.timedelta, 4), dt.timedelta.max, 3e5, special(float, 3e5), np.float64(3e5), math.inf, 1e300),
     *(360_000, 10**400, True, "60", None, Decimal(60), Fraction(60), 1j, dt.time(1), MOMENT, object()),
     *(np.float32(3e5), np.int64(60), np.timedelta64(60, "s"), np.array(3e5), torch.tensor(3e5)),
 ]
+
+
 LIMITS = [
     *(1, 2, True, Level.HIGH, 2**63 - 1, 2**63, -(2**63) - 1, 2.0, math.inf, "2", b"2", None, 1j, [2], object()),
     *(Decimal("2.7"), Fraction(5, 2), dt.timedelta(2), np.str_("2"), np.bytes_(b"2"), np.timedelta64(2, "s")),
@@ -84,6 +95,8 @@ LIMITS = [
     *(special(object, int=ValueError), special(object, index=ValueError), special(object, int="2")),
     *(torch.tensor(2), torch.ones(2)),
 ]
+
+
 VALUES = [
     *("s", "", "\0", special(str, "s"), b"b", np.str_("n"), np.bytes_(b"n"), bytearray(b"b"), memoryview(b"b")),
     *(0, -1, 2**63 - 1, -(2**63), 2**63, -(2**63) - 1, 10**40, Level.HIGH, special(int, 5, int=9)),
@@ -93,14 +106,20 @@ VALUES = [
     *(np.datetime64(1, "s"), np.datetime64(1, "ns"), np.timedelta64(1, "ns"), MOMENT, dt.timedelta(1)),
     *(Decimal(1), Fraction(1), special(object, float=2.0), special(object, index=2)),
 ]
+
+
 TIMESTAMPS = [
     *(MOMENT, MOMENT.replace(1700), MOMENT.replace(1969), MOMENT.replace(2262, 1), special(dt.datetime, 2026, 1, 2)),
     *(dt.date(2026, 1, 2), dt.time(1, 2, 3), None, 0, 1.5, "2026-01-02", dt.timedelta(1), np.datetime64("2026-01-02")),
 ]
+
+
 MAPPINGS = [
     *(kind({"b": 1, "a": 2}) for kind in (dict, OrderedDict, ChainMap, UserDict, Counter, types.MappingProxyType)),
     *(Table(), None, [("a", 1)], (), set(), "", 0),
 ]
+
+
 SERIES = [
     *([1, 2, 3, 4], [3, 1, 2], [0.1] * 10, [1e308, 1e308], [math.inf, -math.inf], [1e16, 1, -1e16], [-0.0, 0.0]),
     *([math.nan, 1, 2], [1, math.nan, 2], [0.0, -0.0], [True, Decimal("0.5"), np.float32(0.1)]),
@@ -134,7 +153,10 @@ ASSIGNED = [
     *(("name", b"x"), ("name", 1), ("timestamp", dt.date(2026, 1, 2)), ("timestamp", 1), ("other", 1)),
     *(("data", {b"b": Level.HIGH}), ("data", None), ("data", {"b": None})),
 ]
+
+
 COPIES = [copy.copy, copy.deepcopy, pickle.dumps]
+
 
 #: By name: a function, and the values with which it is called.
 ROWS: dict[str, tuple[Callable[[Any, Any], Any], list[Any]]] = {
@@ -170,20 +192,20 @@ ROWS: dict[str, tuple[Callable[[Any, Any], Any], list[Any]]] = {
 }
 
 
-def name(row: str, given: Any) -> str:
-    """Return the id of a test. Addresses of objects differ from process to process."""
-    value = re.sub(r" at 0x\w+", "", str(given))
-    return ascii(f"{row} {type(given).__name__} {value:.20}")[1:-1]
+def named(given: Any) -> str:
+    """Return a value's type and text. Addresses of objects differ between both."""
+    return re.sub(r" at 0x\w+", "", f"{type(given).__name__} {given!s:.40}")
 
 
-@pytest.mark.parametrize(
-    ("use", "given"),
-    [pytest.param(use, given, id=name(row, given)) for row, (use, values) in ROWS.items() for given in values],
-)
+@pytest.mark.parametrize(("use", "values"), ROWS.values(), ids=ROWS)
 @pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad=True to a scalar:UserWarning")
-def test_accepted_and_refused_values(use: Callable[[Any, Any], Any], given: Any) -> None:
+def test_values_are_accepted_and_refused_as_in_torch(use: Callable[[Any, Any], Any], values: list[Any]) -> None:
     """Both accept a value with the same result, or refuse it with the same exception."""
-    assert outcome(lambda m: use(m, given), torch.monitor) == outcome(lambda m: use(m, given), monitel)
+    theirs, ours = (
+        [(named(each), outcome(lambda m, each=each: use(m, each), module)) for each in values]
+        for module in (torch.monitor, monitel)
+    )
+    assert theirs == ours
 
 
 def life(m: Any) -> Any:
@@ -331,3 +353,72 @@ CALLS: dict[str, Call] = {
 def test_calls_have_equal_results(call: Call) -> None:
     """Arguments, attributes, states, handlers and guards behave the same in both."""
     assert outcome(call, torch.monitor) == outcome(call, monitel)
+
+
+def counted(monitor: Any, key: str) -> tuple[int, int]:
+    """Return the number of waits and of waits in flight. torch reports them only to its debug server."""
+    if monitor is monitel:
+        return monitel.wait_counters()[key].count, monitel.wait_counters()[key].active
+    c10d = pytest.importorskip("torch._C._distributed_c10d", reason="torch is built without distributed")
+    texts: list[str] = []
+    answer = {"set_content": lambda _, text, __: texts.append(text), "set_status": lambda *_: None}
+    c10d._get_handler("wait_counter_values")(
+        type("Request", (c10d._Request,), {})(), type("Response", (c10d._Response,), answer)()
+    )
+    totals = json.loads(texts[0])[key]
+    return totals["total_calls"], totals["active_count"]
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        *("", "enter exit", "exit", "enter exit exit", "enter exit enter exit", "enter enter exit", "enter enter"),
+        *("enter lose", "enter exit lose", "enter new enter", "enter new enter exit lose", "enter new enter lose"),
+    ],
+)
+def test_wait_totals(steps: str, request: pytest.FixtureRequest) -> None:
+    """After every step, the number of waits in flight equals torch's, and at the end the number of waits does."""
+
+    def walk(m: Any) -> Any:
+        key = request.node.name
+        guards = [m._WaitCounter(key).guard()]
+        in_flight = []
+        for step in steps.split():
+            if step == "new":
+                guards.append(m._WaitCounter(key).guard())
+            elif step == "lose":
+                guards.pop()
+            else:
+                getattr(guards[-1], f"__{step}__")()
+            in_flight.append(counted(m, key)[1])
+        while guards:
+            guards.pop().__exit__()
+        return in_flight, counted(m, key)
+
+    assert walk(torch.monitor) == walk(monitel)
+
+
+@pytest.fixture(params=[torch.monitor, monitel], ids=["torch", "monitel"])
+def monitor(request: pytest.FixtureRequest) -> Any:
+    """Provide torch.monitor, then monitel."""
+    return request.param
+
+
+def test_upstream_interval_stat(monitor: Any) -> None:
+    """test_monitor.py, test_counters.cpp Stat: windows of 1 ms end while samples are added, and are logged."""
+    with recorded(monitor) as events:
+        stat = monitor.Stat("asdf", (monitor.SUM, monitor.COUNT), dt.timedelta(milliseconds=1))
+        assert stat.name == "asdf"
+        deadline = time.monotonic() + 60
+        while not events and time.monotonic() < deadline:
+            stat.add(2)
+    assert {"asdf.sum", "asdf.count"} == set(events[0].data)
+    assert events[0].data["asdf.sum"] == 2 * events[0].data["asdf.count"]
+
+
+def test_public_names_of_torch() -> None:
+    """Every name of torch.monitor is in monitel too."""
+    names = {name for name in dir(torch.monitor) if not name.startswith("__")} - {"TYPE_CHECKING"}
+    assert set() == {name for name in names if not hasattr(monitel, name)}
+    assert names > {"Stat", "Event", "log_event"}
+    assert torch.monitor.STAT_EVENT == monitel.STAT_EVENT

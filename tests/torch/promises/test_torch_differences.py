@@ -1,4 +1,4 @@
-"""The documented differences between torch.monitor and monitel."""
+"""The documented differences between torch.monitor and monitel: cases in which torch crashes or contradicts itself."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import pickle
 import types
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
+import torch
+from tests.torch.promises.parity import HOURS, MOMENT, event, fill, make, outcome, plain, recorded, special, with_handle
 
 import monitel
 
@@ -17,13 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     Call = Callable[[Any], Any]
-
-torch: Any = pytest.importorskip("torch", reason="compares with torch.monitor: torch is not installed")
-np: Any = pytest.importorskip("numpy", reason="compares NumPy values too: numpy is not installed")
-
-from tests.torch.parity.parity import HOURS, MOMENT, event, fill, make, outcome, plain, recorded, special, with_handle  # noqa: E402  after the check for torch
-
-pytestmark = pytest.mark.torch
 
 
 def received_after_a_failure(m: Any) -> Any:
@@ -101,10 +97,19 @@ def copies(m: Any) -> Any:
 
 
 CRASH = "crashes the process: not run"
+
+
 VALUE_OF = [{"Aggregation.VALUE": "float 2.0"}, [["str 'torch.monitor.Stat'", {"str 'x.value'": "float 2.0"}]]]
+
+
 EMPTY = [{}, [["str 'torch.monitor.Stat'", {}]]]
+
+
 EAST = MOMENT.replace(tzinfo=dt.timezone(dt.timedelta(hours=5)))
+
+
 FOLD = MOMENT.replace(fold=1)
+
 
 #: By name: a call, its outcome in torch, its outcome in monitel.
 DIFFERENCES: dict[str, tuple[Call, Any, Any]] = {

@@ -1,4 +1,4 @@
-"""The partition of time against a slow reference that sees the whole list of boundaries."""
+"""The partition of time into cycles, in both twins, against a slow reference that sees the whole list of boundaries."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-pytest.importorskip("torch", reason="instruments torch: torch is not installed")
-
 from monitel.torch.stages import _cycle_py, cycle
 from monitel.torch.stages.cycle import STAGES
 
-pytestmark = pytest.mark.torch
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
 
 TWINS = {each.__module__.rpartition("_")[2]: each for each in (_cycle_py.Cycle, cycle.Cycle)}
+
+
 twins = pytest.mark.parametrize("twin", TWINS.values(), ids=TWINS)
+
 
 _KINDS = ("optimizer_began", "optimizer_ended", "batch_began", "backward_began", "backward_ended")
 
@@ -104,15 +104,29 @@ class Loop:
 
 
 _TIME = st.one_of(st.tuples(st.just("work"), st.integers(1, 10**9)), st.tuples(st.just("wait"), st.integers(1, 10**9)))
+
+
 _TIMES = st.lists(_TIME, max_size=2)
+
+
 _BATCH = st.tuples(
     *(st.just("batch"), st.integers(0, 3), st.sampled_from([1, 1, 1, 0, None])),
     *(st.sampled_from([True, True, False]), _TIMES),
 )
+
+
 _BACKWARD = st.tuples(st.just("backward"), _TIMES, st.sampled_from([False, False, True]))
+
+
 _REPLACE = st.tuples(st.just("replace"), st.integers(0, 3))
+
+
 _CLOSURE = st.lists(st.one_of(_TIME, _BACKWARD, _BACKWARD), max_size=4)
+
+
 _STEP = st.tuples(st.just("optimizer"), st.one_of(_TIMES, _CLOSURE), st.sampled_from([False, False, False, True]))
+
+
 _PROGRAM = st.lists(st.one_of(_TIME, _BATCH, _BATCH, _BACKWARD, _STEP, _REPLACE), min_size=1, max_size=40)
 
 
@@ -281,3 +295,85 @@ def test_memory_of_a_long_evaluation_is_constant(twin: Any) -> None:
     loop.run([("batch", 0, 1, True, [("work", 5)]), ("backward", [], False), ("optimizer", [], False)])
     # The last one was asked once, so were 15 others that are remembered: iterators of one pass, as far as is known.
     assert [0, 1000 * 5 - 15 * 3, 5 + 15 * 3, 0, 0, 0] == loop.cycles[-1]
+
+
+class Loader:
+    """An iterator, which is only asked."""
+
+
+@pytest.fixture
+def calls(request: pytest.FixtureRequest) -> Any:
+    """Return a cycle whose first step has ended at 100: ``(name, ns)`` calls it."""
+    made = request.param(lambda _stages: None)
+    for name, ns in (("backward_began", 10), ("backward_ended", 20), ("optimizer_began", 30), ("optimizer_ended", 100)):
+        getattr(made, name)(ns)
+    return made
+
+
+each_twin = pytest.mark.parametrize("calls", [_cycle_py.Cycle, cycle.Cycle], indirect=True, ids=["py", "c"])
+
+
+@each_twin
+def test_stages_of_a_step(calls: Any) -> None:
+    """Each stage begins at its boundary; a step of an optimizer belongs to the stage that began with backward's end."""
+    iterator = Loader()
+    assert ("other", False, 100) == calls.in_flight()
+    calls.batch_began(110)
+    assert ("data", False, 110) == calls.in_flight()
+    calls.batch_ended(120, iterator, 1, True)
+    assert ("forward", False, 120) == calls.in_flight()
+    calls.backward_began(130)
+    assert ("backward", False, 130) == calls.in_flight()
+    calls.backward_ended(140)
+    assert ("optimizer", False, 140) == calls.in_flight()
+    calls.optimizer_began(150)
+    assert ("optimizer", False, 140) == calls.in_flight()
+    calls.optimizer_ended(160)
+    assert ("other", False, 160) == calls.in_flight()
+    calls.batch_began(170)
+    calls.batch_ended(180, iterator, 1, False)
+    assert ("other", False, 180) == calls.in_flight(), "a batch for evaluation"
+
+
+@each_twin
+def test_waits_for_other_ranks(calls: Any) -> None:
+    """In any stage, also one within another one; and the rest of backward, when the own gradients are complete."""
+    outer = calls.wait_began()
+    inner = calls.wait_began()
+    assert ("other", True, 100) == calls.in_flight()
+    calls.wait_ended(inner, 5)
+    assert ("other", True, 100) == calls.in_flight()
+    calls.wait_ended(outer, 8)
+    assert (("other", False, 100), 8) == (calls.in_flight(), calls.waited())
+    calls.backward_began(130)
+    calls.gradients_complete()
+    assert ("backward", True, 130) == calls.in_flight()
+    calls.backward_ended(140)
+    assert ("other", False, 140) == calls.in_flight()
+    calls.backward_began(150)
+    assert ("backward", False, 150) == calls.in_flight(), "the gradients of this one are not complete"
+
+
+class Observed(Loop):
+    """A loop whose stage in flight is noted after each call."""
+
+    def __init__(self, twin: Any) -> None:
+        super().__init__(twin)
+        self.found: list[Any] = []
+
+    def call(self, kind: str, *iterator: Any) -> None:
+        """Pass a boundary."""
+        super().call(kind, *iterator)
+        self.found.append(self.cycle.in_flight())
+
+
+@settings(deadline=None)
+@given(st.lists(_PROGRAM, max_size=3))
+def test_both_twins_agree(programs: list[Any]) -> None:
+    """In any order of boundaries."""
+    both = [Observed(twin) for twin in (_cycle_py.Cycle, cycle.Cycle)]
+    for each in both:
+        for program in programs:
+            each.work(1)
+            each.run(program)
+    assert both[0].found == both[1].found

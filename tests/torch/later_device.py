@@ -7,8 +7,9 @@ The device is a PrivateUse1 backend in Python, torch's extension point, so the c
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections import deque
+from collections import Counter, deque
 from contextlib import contextmanager
 from functools import cache
 from itertools import count
@@ -107,10 +108,12 @@ class Later:
 
     Attributes:
         used: The devices that were used so far. On a GPU the first use takes half a gigabyte of its memory.
+        first: The current device of a new thread.
         place: The device on which ``work()`` is queued; None for the current one.
     """
 
     def __init__(self) -> None:
+        self.first = 0
         self.streams: list[Stream] = []
         self._default: dict[int, Stream] = {}
         self._lock = threading.RLock()
@@ -119,7 +122,8 @@ class Later:
 
     def reset(self) -> None:
         """Discard all operations, and reset all counts."""
-        self.syncs = self.queries = self.launches = 0
+        self.syncs = self.queries = 0
+        self._launches: Counter[int] = Counter()  # by thread
         self.capturing = False
         self.failure: Exception | None = None
         self.recorded: list[tuple[int, Any]] = []  # addresses of memory that a stream uses, with the stream
@@ -127,6 +131,7 @@ class Later:
         self.answers = False  # whether a query executes all operations first
         self.used: set[int] = set()
         self.place: int | None = None
+        self.first = 0
         for stream in self.streams:
             stream.operations.clear()
 
@@ -140,8 +145,13 @@ class Later:
         """Queue an operation in the current stream."""
         if self.failure is not None:
             raise self.failure
-        self.launches += 1
+        self._launches[threading.get_ident()] += 1
         self.current_stream(self.place).put(operation)
+
+    @property
+    def launches(self) -> int:
+        """The number of operations that this thread has queued; the thread that fetches numbers queues some, too."""
+        return self._launches[threading.get_ident()]
 
     def work(self, milliseconds: float) -> None:
         """Queue an operation in the current stream that takes so long."""
@@ -207,7 +217,7 @@ class Later:
 
     def current_device(self) -> int:
         """Return the index of this thread's current device; torch calls this. Tensors are on the first one."""
-        return getattr(self._thread, "device", 0)
+        return getattr(self._thread, "device", self.first)
 
     def device_count(self) -> int:
         """Return 2; torch calls this."""
@@ -233,6 +243,18 @@ later.current_stream(0)
 def start() -> None:
     """Register the device with torch for the rest of the process. Some of torch's listings then include it."""
     _setup_privateuseone_for_python_backend("later", later)
+
+
+@contextmanager
+def idle() -> Iterator[Later]:
+    """Provide the device without operations."""
+    start()
+    later.reset()
+    yield later
+    later.reset()
+    for module, name in (("scalars.staging_ring", "_abandoned_pages"), ("stages.device_clock", "_abandoned")):
+        # Memory that a real device may still use is kept until the end of the process, with the Stats of its numbers.
+        getattr(sys.modules.get(f"monitel.torch.{module}"), name, []).clear()
 
 
 class LaterTensor(torch.Tensor):  # type: ignore[misc]

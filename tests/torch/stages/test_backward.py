@@ -1,30 +1,24 @@
-"""The stages of loops whose backward is unusual: nested, repeated, of other roots, or without ``backward()``."""
+"""Backward of all kinds: nested, repeated, of other roots, compiled by nobody, or wrong."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
+from tests.torch.known_work import STEP, step
+from torch.utils.checkpoint import checkpoint
 
 import monitel
+import monitel.torch
+from monitel.profiler import ranges
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-torch: Any = pytest.importorskip("torch", reason="instruments torch: torch is not installed")
-
-from tests.torch.stages.known_work import STEP, step  # noqa: E402
-from torch.utils.checkpoint import checkpoint  # noqa: E402  after the check for torch
-
-import monitel.torch  # noqa: E402
-from monitel.profiler import ranges  # noqa: E402
-
-if TYPE_CHECKING:
-    from tests.torch.stages.known_work import Cycles, Work
+    from tests.torch.known_work import Cycles, Work
 
     Run = Callable[..., Cycles]
-
-pytestmark = pytest.mark.torch
 
 
 def trained(work: Work, cycles: Run, backward: Callable[[], object], steps: int = 3) -> Cycles:
@@ -78,41 +72,6 @@ def test_optimizer_within_a_backward_within_backward(work: Work, cycles: Run) ->
             work.takes(32)
 
     assert [{"other": 32, "data": 1, "forward": 2, "backward": 8.25}] * 2 == cycles(train)
-
-
-def test_gradients_of_a_penalty_are_forward(work: Work, cycles: Run) -> None:
-    """``autograd.grad()`` is part of the loss."""
-
-    def backward() -> None:
-        loss = work.forward(work.parameter.square())
-        (gradient,) = torch.autograd.grad(loss, work.parameter, create_graph=True)
-        (loss + gradient.square().sum()).backward()
-
-    # The penalty's graph contains the backward of the loss, which is a constant for it.
-    assert [{**STEP, "forward": 2 + 4, "backward": 4}] * 2 == trained(work, cycles, backward)
-
-
-@pytest.mark.filterwarnings("ignore:Using backward.. with create_graph=True:UserWarning")
-def test_graph_of_gradients(work: Work, cycles: Run) -> None:
-    """``create_graph`` makes a backward of the backward possible; both are ``backward``."""
-
-    def backward() -> None:
-        work.forward(work.parameter.square()).backward(create_graph=True)
-        work.parameter.grad.sum().backward()
-        work.parameter.grad = None
-
-    assert [STEP] * 2 == trained(work, cycles, backward)
-
-
-def test_retained_graph(work: Work, cycles: Run) -> None:
-    """Two backwards of one graph are added."""
-
-    def backward() -> None:
-        loss = work.forward()
-        loss.backward(retain_graph=True)
-        loss.backward()
-
-    assert [{**STEP, "backward": 8}] * 2 == trained(work, cycles, backward)
 
 
 def test_two_losses_one_after_the_other(work: Work, cycles: Run) -> None:
@@ -180,15 +139,6 @@ def test_roots_of_all_kinds(root: str, work: Work, cycles: Run) -> None:
     assert 3 == ended.count("training.backward")
 
 
-def test_step_with_autograd_grad_alone_has_no_stages(work: Work, cycles: Run) -> None:
-    """Its backward cannot be seen, so nothing is reported."""
-
-    def backward() -> None:
-        (work.parameter.grad,) = torch.autograd.grad(work.forward(), work.parameter)
-
-    assert [] == trained(work, cycles, backward)
-
-
 def test_batch_that_is_asked_within_backward_is_backward(work: Work, cycles: Run) -> None:
     """The boundaries of a stage are outside of backward."""
     replay = iter(work.loader(seconds=16))
@@ -227,3 +177,48 @@ def test_backward_leaves_no_hooks_and_no_references(work: Work, cycles: Run) -> 
 
     assert [STEP] * 9 == trained(work, cycles, backward, 10)
     assert [0] * 10 == [len(each) for each in kept]
+
+
+def test_backward_of_a_graph_that_was_freed(work: Work, cycles: Run) -> None:
+    """The error is torch's, and costs no time."""
+    optimizer = work.optimizer()
+
+    def train() -> None:
+        for _ in work.loader(3):
+            loss = work.forward()
+            loss.backward()
+            with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+                loss.backward()
+            optimizer.step()
+            work.takes(32)
+
+    with ranges.listen(ended=lambda _: None):
+        assert [STEP] * 2 == cycles(train)
+        assert ranges.current_range() is None
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: torch.ones(1).backward(), "does not require grad"),
+        (lambda: torch.autograd.backward([]), None),
+        (lambda: torch.autograd.backward(None), None),
+        (lambda: torch.autograd.backward(*()), "missing 1 required positional argument"),
+        (lambda: torch.ones(2, requires_grad=True).backward(), "can be implicitly created only for scalar"),
+    ],
+)
+def test_backward_with_wrong_arguments(call: Callable[[], object], message: str | None, work: Work) -> None:
+    """The error, or none, is that of torch alone."""
+
+    def error() -> str | None:
+        try:
+            call()
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        return None
+
+    expected = error()
+    assert message is None or message in str(expected)
+    with monitel.torch.instrument():
+        work.forward().backward()
+        assert expected == error()

@@ -1,0 +1,367 @@
+"""log(), emit() and add() with numbers on a device do not wait: values come later, none is lost uncounted.
+
+The device of these tests executes nothing before the test asks for it, and counts calls that wait for it.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import math
+import os
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from tests.torch.later_device import idle, later, on_later
+
+import monitel
+import monitel.torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from monitel.testing import ManualClock
+
+ALL = list(monitel.Aggregation)
+ROOM = 8192  # numbers that the device holds
+_DEADLINE = 60.0
+
+
+@pytest.fixture(autouse=True)
+def _instrumented() -> Iterator[None]:
+    with idle(), monitel.torch.instrument(window_size=math.inf):
+        yield
+        later.answers = True  # so that the end need not wait
+
+
+def deliver() -> None:
+    """Let the device execute everything, and flush, until a number has arrived that is added now."""
+    later.answers, pause, last = True, threading.Event(), monitel.Stat("last", [monitel.COUNT], math.inf)
+    last.add(on_later(0.0))
+    with monitel.testing.capture_events() as events:
+        for _ in range(round(_DEADLINE * 100)):
+            monitel.flush()
+            if windows(events, "last"):
+                break
+            pause.wait(0.01)
+    later.answers = False
+    assert windows(events, "last")
+
+
+def windows(events: list[monitel.Event], name: str = "loss") -> list[monitel.Window]:
+    """Return the logged windows of a Stat."""
+    return [event.window for event in events if event.window is not None and event.window.name == name]
+
+
+def lost(events: list[monitel.Event]) -> int:
+    """Return the number of values that are counted as lost, and reported once."""
+    return sum(window.count for window in windows(events, "training.tensors.lost"))
+
+
+def test_add_is_one_launch_and_does_not_wait(events: list[monitel.Event]) -> None:
+    """The sample counts at once, and its value is in the window when the device has got there."""
+    stat = monitel.Stat("loss", ALL, math.inf)
+    stat.add(on_later(0.0))
+    before = later.launches
+    for number in range(1, 101):
+        stat.add(on_later(float(number)))
+    assert (101, 100, 0, []) == (stat.count, later.launches - before, later.syncs, events)
+    deliver()
+    assert [(101, 5050.0, 100.0)] == [(each.count, each.sum, each.last) for each in windows(events)]
+    assert (0, 0) == (later.syncs, lost(events))
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.uint8, torch.bool], ids=str
+)
+@pytest.mark.usefixtures("clock")
+def test_window_is_that_of_item_to_the_last_bit(dtype: Any, events: list[monitel.Event]) -> None:
+    """Even if the tensor is changed after ``add()``, has several dimensions, or requires a gradient."""
+    stat, reference = (monitel.Stat(name, ALL, 60.0) for name in ("loss", "reference"))
+    for number in (0.1, 7.0, 3.25, 0.0):
+        for shape in ((), (1, 1)):
+            loss = torch.full(shape, number, dtype=dtype)
+            reference.add(loss.item())
+            on_device = on_later(loss.tolist(), dtype)
+            stat.add(on_device)
+            on_device.fill_(99)
+    if dtype.is_floating_point:
+        with_graph = on_later(2.0, dtype).requires_grad_()
+        stat.add(with_graph)
+        reference.add(2.0)
+        assert with_graph.requires_grad
+    deliver()
+    (ours,), (theirs,) = windows(events), windows(events, "reference")
+    assert repr(theirs).split("start_ns", 1)[1] == repr(ours).split("start_ns", 1)[1]
+    assert 0 == later.syncs
+
+
+def test_window_has_the_times_and_steps_of_add(clock: ManualClock, events: list[monitel.Event]) -> None:
+    """A window closes when its time is over, and is logged when its numbers have arrived, before later windows."""
+    stat = monitel.Stat("loss", ALL, 60.0)
+    for step in (3, 4):
+        monitel.set_step(step)
+        stat.add(on_later(float(step)))
+    clock.advance(65)
+    monitel.set_step(8)
+    stat.add(8.0)
+    stat.add(on_later(9.0))
+    assert [] == windows(events)
+    clock.advance(10)
+    deliver()
+    first, second = windows(events)
+    end_ns = clock.time_ns() - 15_000_000_000
+    assert (end_ns - 60_000_000_000, end_ns, 2, 7.0, 3, 4) == (
+        *(first.start_ns, first.end_ns, first.count, first.sum),
+        *(first.first_step, first.last_step),
+    )
+    assert (2, 17.0, 8, 8) == (second.count, second.sum, second.first_step, second.last_step)
+
+
+def test_emitted_event_has_the_moment_of_the_call(clock: ManualClock) -> None:
+    """Its time, step and context, and the types of its numbers. Events stay complete."""
+    caller = contextvars.ContextVar("caller", default="elsewhere")
+    found: list[Any] = []
+
+    def handle(event: monitel.Event) -> None:
+        if event.name == "evaluated":
+            found.append((event.data, event.timestamp.timestamp(), event.step, caller.get()))
+
+    monitel.set_step(3)
+    with monitel.register_event_handler(handle):
+        emitted, token = clock.time_ns() / 1e9, caller.set("the loop")
+        monitel.emit("evaluated", {"split": "val"}, loss=on_later(0.5), right=on_later(7), done=on_later(True), n=1)
+        caller.reset(token)
+        assert ([], 0) == (found, later.syncs)
+        monitel.set_step(4)
+        clock.advance(5)
+        deliver()
+    ((data, *rest),) = found
+    assert {"split": "val", "n": 1, "loss": 0.5, "right": 7, "done": True} == data
+    assert [float, int, bool] == [type(data[key]) for key in ("loss", "right", "done")]
+    assert [emitted, 3, "the loop"] == rest
+
+
+def test_logged_numbers_have_the_moment_of_the_call(clock: ManualClock, events: list[Any]) -> None:
+    """Those of the CPU too; a value that cannot be read is left out and counted."""
+    called = clock.time_ns()
+    values = {"loss": on_later(0.5), "right": on_later(7), "lr": 0.25, "cpu": torch.tensor(2.0, requires_grad=True)}
+    monitel.log({**values, "meta": torch.empty((), device="meta"), "many": on_later([1.0, 2.0])}, step=3, split="val")
+    assert ([], 0) == (events, later.syncs)
+    clock.advance(5)
+    deliver()
+    (event,) = (each for each in events if isinstance(each, monitel.LoggedNumbers))
+    assert {"loss": 0.5, "right": 7, "lr": 0.25, "cpu": 2.0} == event.data
+    assert (called, 3, {"split": "val"}, 2) == (event.time_ns, event.step, dict(event.attributes), event.left_out)
+
+
+def test_silent_device_delays_one_flush_and_loses_nothing(events: list[monitel.Event]) -> None:
+    """The first flush waits for 2 s. Later flushes do not wait; what arrives after them is logged then."""
+    stats = [monitel.Stat("loss", ALL, math.inf) for _ in range(3)]
+    for stat in stats:
+        stat.add(on_later(1.0))
+    stats[0].flush()
+    asked = later.queries
+    assert asked > 1
+    stats[1].flush()
+    stats[2].flush()
+    assert later.queries < asked + 20  # those of the thread
+    assert [] == events
+    deliver()
+    assert [1.0] * 3 == [window.sum for window in windows(events)]
+    assert (0, 0) == (later.syncs, lost(events))
+
+
+def test_numbers_beyond_the_room_of_a_device_are_counted_as_lost(
+    events: list[monitel.Event], caplog: pytest.LogCaptureFixture
+) -> None:
+    """While the device is far behind. The loss is logged once, and later numbers are recorded."""
+    stat = monitel.Stat("loss", ALL, math.inf)
+    for _ in range(ROOM + 10):
+        stat.add(on_later(1.0))
+    assert ROOM + 10 == stat.count
+    later.answers = True
+    monitel.flush()
+    stat.add(on_later(1.0))
+    deliver()
+    assert (ROOM, 1) == tuple(each.count for each in windows(events))
+    assert 10 == lost(events)
+    message = "tensor values are lost: the device is too far behind (counted in training.tensors.lost)"
+    assert [message] == [each for each in caplog.messages if "lost" in each]
+
+
+def test_device_that_keeps_up_loses_nothing(events: list[monitel.Event]) -> None:
+    """More numbers than it has room for, from two threads, while a third one flushes: each is in one window."""
+    stat, over = monitel.Stat("loss", ALL, math.inf), threading.Event()
+    later.answers = True
+
+    def add() -> None:
+        for _ in range(ROOM):
+            stat.add(on_later(1.0))
+
+    def flush() -> None:
+        while not over.is_set():
+            stat.flush()
+
+    threads = [threading.Thread(target=each, daemon=True) for each in (add, add, flush)]
+    for thread in threads:
+        thread.start()
+    for thread in threads[:2]:
+        thread.join(_DEADLINE)
+    over.set()
+    threads[2].join(_DEADLINE)
+    monitel.flush()
+    found = [(window.count, window.sum) for window in windows(events)]
+    assert (2 * ROOM, 2.0 * ROOM) == tuple(map(sum, zip(*found, strict=True)))
+    assert (0, 0) == (later.syncs, lost(events))
+
+
+def test_device_that_fails_loses_its_numbers_only(
+    events: list[monitel.Event], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The error is logged instead of raised; what is not on the device is recorded."""
+    stat = monitel.Stat("loss", ALL, math.inf)
+    stat.add(on_later(1.0))
+    later.failure = RuntimeError("device-side assert triggered")
+    stat.add(on_later(2.0))
+    stat.add(3.0)
+    monitel.emit("epoch", number=4, loss=on_later(5.0))
+    stat.flush()
+    assert [(1, 3.0)] == [(window.count, window.sum) for window in windows(events)]
+    assert [{"number": 4}] == [event.data for event in events if event.name == "epoch"]
+    later.failure = None
+    monitel.flush()
+    assert 3 == lost(events)
+    assert "the device failed" in caplog.text
+    caplog.clear()  # the records have exceptions
+
+
+def test_capture_of_a_graph_contains_nothing(events: list[monitel.Event], caplog: pytest.LogCaptureFixture) -> None:
+    """What is added meanwhile is counted as lost; the device is not called, and later numbers are recorded."""
+    stat = monitel.Stat("loss", ALL, math.inf)
+    stat.add(on_later(1.0))
+    before = later.launches
+    later.capturing = True
+    stat.add(on_later(1.0))
+    monitel.emit("epoch", loss=on_later(1.0), epoch=1)
+    assert before == later.launches
+    assert [{"epoch": 1}] == [event.data for event in events]
+    later.capturing = False
+    stat.add(on_later(2.0))
+    deliver()
+    monitel.flush()
+    assert [(2, 3.0)] == [(window.count, window.sum) for window in windows(events)]
+    assert 2 == lost(events)
+    assert 1 == len([each for each in caplog.messages if "during a graph capture" in each])
+
+
+def test_end_waits_and_then_counts_what_is_missing(events: list[monitel.Event]) -> None:
+    """``uninstrument()`` logs each window with the numbers that have arrived. Then tensors are read by waiting."""
+    stat = monitel.Stat("loss", ALL, math.inf)
+    stat.add(1.0)
+    stat.add(on_later(5.0))
+    stat.flush()
+    assert [] == windows(events)
+    monitel.torch.instrument(window_size=math.inf).uninstrument()
+    assert [(1, 1.0)] == [(window.count, window.sum) for window in windows(events)]
+    assert 1 == lost(events)
+    stat.add(on_later(7.0))
+    assert 1 == later.syncs
+    stat.flush()
+    assert 7.0 == windows(events)[-1].sum
+
+
+def test_interrupted_add_loses_that_sample_only(monkeypatch: pytest.MonkeyPatch, events: list[monitel.Event]) -> None:
+    """``KeyboardInterrupt`` is raised from ``add()``. A handler of a signal may add, too."""
+    stat, launch, thread = monitel.Stat("loss", ALL, math.inf), later.launch, threading.get_ident()
+    later.answers = True
+    stat.add(on_later(1.0))
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    def add(number: float, during: Callable[[], object]) -> None:
+        actions = [during]
+
+        def interrupted(operation: Any) -> None:
+            if actions and thread == threading.get_ident():
+                actions.pop()()
+            launch(operation)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(later, "launch", interrupted)
+            stat.add(on_later(number))
+
+    add(2.0, lambda: stat.add(on_later(4.0)))
+    with pytest.raises(KeyboardInterrupt):
+        add(100.0, interrupt)
+    stat.add(on_later(8.0))
+    monitel.flush()
+    found = [(window.count, window.sum) for window in windows(events)]
+    assert (4, 15.0) == tuple(map(sum, zip(*found, strict=True)))
+
+
+def test_tensors_that_are_no_number_are_refused_at_once() -> None:
+    """The errors are those without ``instrument()``; nothing is counted, and the device is not called."""
+    stat, before = monitel.Stat("loss", ALL, math.inf), later.launches
+    for wrong in (on_later([1.0, 2.0]), on_later(1j), torch.ones(2), torch.tensor(1j), torch.ones(1, device="meta")):
+        with pytest.raises(TypeError, match=r"add\(\) takes a real number"):
+            stat.add(wrong)
+    for wrong in (torch.ones(2), on_later([1.0, 2.0])):
+        with pytest.raises(TypeError, match="Event data 'loss': a value must be a str, int, float or bool"):
+            monitel.emit("evaluated", loss=wrong)
+    with pytest.raises(TypeError, match=r"add\(\) takes a number, got LaterTensor"):
+        monitel.counter("training.tokens").add(on_later(3))
+    assert (0, before) == (stat.count, later.launches)
+
+
+SCRIPT = """\
+import math, os, sys, threading
+import torch, monitel, monitel.torch
+from tests.torch.later_device import later, on_later, start
+
+start()
+
+def report(event):  # unbuffered: a forked child would copy a line that another thread has begun
+    os.write(1, f"{os.getpid() == parent} {event.window.name} {event.window.sum}\\n".encode())
+
+monitel.register_event_handler(report)
+parent = os.getpid()
+monitel.torch.instrument(waits=False, monitor=False, compilation=False, failures=False)
+stat = monitel.Stat("loss", [monitel.SUM], math.inf)
+stat.add(on_later(1.0))
+stat.add(on_later(2.0))
+"""
+FORK = """\
+child = os.fork()
+if not child:
+    later.answers = True
+    stat.add(on_later(10.0))
+    stat.flush()
+    os._exit(0)
+os.waitpid(child, 0)
+later.answers = True
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("later.answers = True\n", ["True loss 3.0"]),
+        ("stat.add(5.0)\n", ["True loss 5.0", "True training.tensors.lost 2.0"]),
+        (FORK, ["False loss 10.0", "True loss 3.0"]),
+    ],
+    ids=["exit", "exit with a silent device", "fork"],
+)
+def test_exit_waits_and_a_child_has_its_own_numbers(script: str, expected: list[str], pytestconfig: Any) -> None:
+    """Numbers that do not arrive in time are counted and logged. The parent reports what was added before a fork."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(pytestconfig.rootpath), *filter(None, sys.path)])}
+    command = [sys.executable, "-W", "ignore", "-c", SCRIPT + script]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert (0, expected) == (ended.returncode, sorted(ended.stdout.splitlines())), ended.stderr
+    assert ("the device had not delivered them when instrumentation ended" in ended.stderr) == (
+        len(expected) == 2 and "lost" in expected[1]
+    )
