@@ -1,0 +1,377 @@
+"""SIGTERM: everything is delivered or on disk within two seconds, and the process ends as it would have without."""
+
+from __future__ import annotations
+
+import signal
+from contextlib import closing
+from itertools import repeat
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.support.hostile import Peer, refusing_url, url_of
+from tests.support.inbox import TEMPORALITY
+from tests.support.scripts import CONFIGURE, READY, RECORD, needs_c
+from tests.support.series import increase
+from tests.support.spools import last_line, spooled
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.support.receiver import Receiver
+    from tests.support.scripts import Run, Terminate
+
+#: Ten closed windows, an open one, and an event.
+ALL = ([*range(1, 12)], ["checkpoint"])
+BLOCKED = """\
+import asyncio, ctypes, faulthandler, signal, threading
+def blocked(seconds=60):  # in C, without a return to Python after a signal
+    ctypes.CDLL(None).system(f"echo ready; exec sleep {seconds} >/dev/null 2>&1".encode())
+def wait_for(pid):
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+"""
+BEGIN = BLOCKED + CONFIGURE + RECORD
+PAUSE = READY + "signal.pause()\n"
+#: Until the signal has come, and a moment longer.
+LIVE_ON = READY + "signal.sigtimedwait([signal.SIGUSR1], 0.5)\n"
+LATER = """\
+before = signal.getsignal(signal.SIGTERM)
+def later(*arguments):
+    before(*arguments)
+    print("later", flush=True)
+signal.signal(signal.SIGTERM, later)
+"""
+
+
+def arrived(receiver: Receiver) -> tuple[list[int | float], list[str]]:
+    """Return the values of ``loss.count`` and the names of the records that a backend has accepted."""
+    return receiver.values("loss.count"), receiver.record_names()
+
+
+@pytest.fixture
+def refusing() -> str:
+    """A URL that refuses connections."""
+    return refusing_url()
+
+
+@pytest.fixture
+def dripping() -> Iterator[str]:
+    """The URL of a backend that sends an endless answer one byte at a time."""
+    with Peer(lambda peer, connection: peer.drip(connection, repeat(b"H"))) as peer:
+        yield peer.url
+
+
+@pytest.fixture
+def blackholed(blackhole: socket.socket) -> str:
+    """The URL of a backend that never answers."""
+    return url_of(blackhole)
+
+
+IN_C = pytest.param("blocked()\n", id="in C", marks=needs_c)
+WHERE = [pytest.param(PAUSE, id="in Python"), IN_C]
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_everything_is_delivered(receiver: Receiver, terminate: Terminate, tmp_path: Path, where: str) -> None:
+    """Then the signal ends the process as by default, even inside C code; further signals change nothing."""
+    ended = terminate(BEGIN + where, receiver.url, signals=20)
+    assert ALL == arrived(receiver)
+    assert "monitel: exported 11 windows and numbers, 1 events\n" == ended.stderr
+    assert [] == [*tmp_path.rglob("*.spool")]
+
+
+@pytest.mark.parametrize(
+    ("backend", "where"),
+    [
+        ("refusing", PAUSE),
+        ("blackholed", PAUSE),
+        pytest.param("blackholed", "blocked()\n", marks=needs_c),
+        pytest.param("dripping", "blocked()\n", marks=needs_c),
+    ],
+)
+def test_what_cannot_be_delivered_is_on_disk(
+    request: pytest.FixtureRequest, terminate: Terminate, tmp_path: Path, backend: str, where: str
+) -> None:
+    """Within the same time; the last line has the number."""
+    ended = terminate(BEGIN + where, request.getfixturevalue(backend))
+    assert (ALL, 12) == (spooled(tmp_path / "spool"), last_line(ended.stderr).spooled)
+
+
+def test_run_was_preempted(receiver: Receiver, terminate: Terminate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the program's handler calls monitel's, and exits by itself."""
+    monkeypatch.setenv("MONITEL_RUN_EVENTS", "1")
+    terminate(BEGIN + PAUSE, receiver.url)
+    terminate(BEGIN + LATER.replace("print(", "sys.exit(0) or print(") + PAUSE, receiver.url, status=0)
+    assert 2 * ["preempted"] == [each.attributes["run.status"] for each in receiver.records("run.ended")]
+
+
+THEIRS = """\
+import signal
+def theirs(number, frame):
+    os.write(1, b"theirs %d\\n" % number)
+    {}
+signal.signal(signal.SIGTERM, theirs)
+"""
+WITH_TRUE = BEGIN.replace("spool_dir=", "sigterm=True, spool_dir=")
+
+
+def test_previous_handler_is_called_after_the_delivery(receiver: Receiver, terminate: Terminate) -> None:
+    """With ``sigterm=True``: it gets the signal once, and decides the status."""
+    ended = terminate(THEIRS.format("sys.exit(7)") + WITH_TRUE + PAUSE, receiver.url, status=7)
+    assert (f"theirs {signal.SIGTERM:d}\n", ALL) == (ended.stdout, arrived(receiver))
+    assert 1 == ended.stderr.count("monitel: exported")
+
+
+def test_previous_handler_may_continue(receiver: Receiver, terminate: Terminate) -> None:
+    """The pipeline has ended, and another ``configure()`` records again."""
+    wait = READY + "while not seen: time.sleep(0.01)\n"
+    late = "monitel.emit('late')\n" + CONFIGURE + "monitel.emit('again')\nassert pipeline.shutdown()\nprint('end')\n"
+    ended = terminate(
+        "seen = []\n" + THEIRS.format("seen.append(number)") + WITH_TRUE + wait + late, receiver.url, status=0
+    )
+    assert "theirs 15\nend\n" == ended.stdout
+    assert ["checkpoint", "again"] == receiver.record_names()
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "signal.signal(signal.SIGTERM, lambda *_: None)\n",
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n",
+        pytest.param("faulthandler.register(signal.SIGTERM)\n", marks=needs_c, id="C"),
+    ],
+)
+def test_auto_does_not_replace_a_handler(receiver: Receiver, terminate: Terminate, before: str) -> None:
+    """The application's stays the only one, in Python or in C, and the pipeline ends at exit."""
+    before = BLOCKED + before + "handler = signal.getsignal(signal.SIGTERM)\n"
+    late = "assert signal.getsignal(signal.SIGTERM) == handler\nmonitel.emit('late')\n"
+    terminate(before + CONFIGURE + RECORD + LIVE_ON + late, receiver.url, status=0, within=20)
+    assert (ALL[0], ["checkpoint", "late"]) == arrived(receiver)
+
+
+def test_ignored_signal_stays_ignored(receiver: Receiver, terminate: Terminate) -> None:
+    """Even with ``sigterm=True``; the pipeline continues."""
+    ignore = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    terminate(ignore + WITH_TRUE + LIVE_ON + "monitel.emit('late')\n", receiver.url, status=0, within=20)
+    assert ["checkpoint", "late"] == receiver.record_names()
+
+
+def test_false_handles_nothing(receiver: Receiver, terminate: Terminate) -> None:
+    """The signal ends the process at once."""
+    ended = terminate(WITH_TRUE.replace("sigterm=True", "sigterm=False") + PAUSE, receiver.url)
+    assert ("", []) == (ended.stderr, receiver.requests)
+
+
+def test_launcher_handles_nothing(receiver: Receiver, run: Run, tmp_path: Path) -> None:
+    """``torchrun`` passes the signal on, and is not a run; it is recognized by its command line."""
+    script = tmp_path / "torchrun"
+    check = "assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL\n"
+    script.write_text(f"import signal, sys\nimport monitel, monitel_otlp\n{CONFIGURE}monitel.emit('x')\n{check}")
+    run(script, receiver.url, env={"MONITEL_RUN_EVENTS": "1"})
+    assert ["x"] == receiver.record_names()
+
+
+@pytest.mark.parametrize("where", [pytest.param(LIVE_ON, id="in Python"), pytest.param("blocked(1.5)\n", id="in C")])
+def test_later_handler_that_calls_this_one_decides(receiver: Receiver, terminate: Terminate, where: str) -> None:
+    """Items are flushed, the pipeline continues, and what is recorded later is delivered at exit."""
+    late = "monitel.emit('late')\n"
+    assert "later\n" == terminate(BEGIN + LATER + where + late, receiver.url, status=0, within=20).stdout.replace(
+        "ready\n", ""
+    )
+    assert (ALL[0], ["checkpoint", "late"]) == arrived(receiver)
+
+
+def test_later_handler_may_end_the_process(receiver: Receiver, terminate: Terminate) -> None:
+    """The flush comes before."""
+    terminate(BEGIN + LATER.replace('print("later", flush=True)', "os._exit(7)") + PAUSE, receiver.url, status=7)
+    assert ALL == arrived(receiver)
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_handler_that_a_library_restores_decides_again(receiver: Receiver, terminate: Terminate, where: str) -> None:
+    """As trainers do for some time; the encoder restores the handler in C in its next round."""
+    temporary = "before = signal.signal(signal.SIGTERM, lambda *_: None)\nsignal.signal(signal.SIGTERM, before)\n"
+    script = BEGIN.replace("3600.0", "0.05", 1) + temporary + "time.sleep(1)\n" + where
+    terminate(script, receiver.url, within=20)
+    assert (11, ["checkpoint"]) == (receiver.values("loss.count")[-1], receiver.record_names())
+
+
+GRACEFUL = """\
+async def main():
+    terminated = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminated.set)
+    os.write(1, b"ready\\n")
+    await asyncio.wait_for(terminated.wait(), 60)
+    monitel.emit("terminated")
+asyncio.run(main())
+"""
+PLAIN = """\
+async def main():
+    os.write(1, b"ready\\n")
+    await asyncio.sleep(60)
+asyncio.run(main())
+"""
+
+
+def test_asyncio_works_as_without_monitel(receiver: Receiver, terminate: Terminate) -> None:
+    """A handler of the event loop is called; without one the signal ends the process while the loop waits."""
+    terminate(BEGIN + GRACEFUL, receiver.url, status=0)
+    assert (ALL[0], ["checkpoint", "terminated"]) == arrived(receiver)
+    receiver.requests.clear()
+    terminate(BEGIN + PLAIN, receiver.url)
+    assert ALL == arrived(receiver)
+
+
+COUNT = """\
+from itertools import count
+import signal
+def theirs(*_):
+    os.write(1, b"%d\\n" % number)
+    os._exit(0)
+signal.signal(signal.SIGTERM, theirs)
+"""
+LOOPS = {
+    "add": 'loss = Stat("loss", [COUNT], 3600.0)\nfor number in count():\n    loss.add(1)\n',
+    "counter": 'samples = monitel.counter("samples")\nfor number in count():\n    samples.add(1)\n',
+    "wait": 'waiting = monitel.WaitCounter("w")\nfor number in count():\n    with waiting.guard(): pass\n',
+    "emit": "for number in count():\n    monitel.emit('step')\n",
+}
+METRICS = {"add": "loss.count", "counter": "samples", "wait": "w.wait.count"}
+
+
+@needs_c  # the Python window is locked during an add()
+@pytest.mark.parametrize(
+    ("loop", "temporality"),
+    [("add", "cumulative"), ("counter", "cumulative"), ("counter", "delta"), ("wait", "delta"), ("emit", "delta")],
+)
+def test_signal_may_interrupt_a_loop_that_records(
+    receiver: Receiver, terminate: Terminate, loop: str, temporality: str
+) -> None:
+    """At any place, perhaps while it holds a lock: everything that was recorded before the signal arrives."""
+    configure = f"os.environ[{TEMPORALITY!r}] = {temporality!r}\n" + WITH_TRUE.replace(RECORD, "")
+    ended = terminate(COUNT + configure + LOOPS[loop] + f"    if number == 1000: {READY}", receiver.url, status=0)
+    if loop == "emit":
+        found: float = len(receiver.records("step"))
+    elif temporality == "cumulative":
+        found = increase(receiver, METRICS[loop])
+    else:
+        found = sum(receiver.values(METRICS[loop]))
+    number = int(ended.stdout.split()[-1])
+    assert found - number in {0, 1}
+    assert number >= 1000
+
+
+def test_wait_in_flight_is_reported(receiver: Receiver, terminate: Terminate) -> None:
+    """A job that hangs and is ended shows the wait in which it hung, and the activity keeps its time."""
+    hang = 'with monitel.activity("evaluation"), monitel.WaitCounter("w").guard():\n    os.write(1, b"ready\\n")\n'
+    terminate(BEGIN + hang + "    while True: time.sleep(60)\n", receiver.url)
+    assert {1} == {*receiver.values("w.wait.active")}
+    times = {point.attributes["training.activity"]: point.value for point in receiver.points("training.time")}
+    assert {"startup", "evaluation", "shutdown"} <= {*times}
+
+
+def test_signal_may_interrupt_a_flush(blackhole: socket.socket, terminate: Terminate, tmp_path: Path) -> None:
+    """The main thread waits for a request that hangs."""
+
+    def hangs() -> None:
+        connection, _ = blackhole.accept()
+        with closing(connection):
+            connections.append(connection.dup())
+            assert connection.recv(1)
+
+    connections: list[socket.socket] = []
+    terminate(BEGIN + READY + "pipeline.force_flush(60)\n", url_of(blackhole), when=hangs)
+    connections[0].close()
+    assert ALL == spooled(tmp_path / "spool")
+
+
+@pytest.mark.parametrize(
+    "wait", [READY + "pipeline.shutdown()\n", "import atexit\natexit.register(os.write, 1, b'ready\\n')\n"]
+)
+def test_signal_during_the_exit_lets_it_finish(
+    blackhole: socket.socket, terminate: Terminate, tmp_path: Path, wait: str
+) -> None:
+    """Everything is on disk once, and the signal ends the process."""
+    terminate(BEGIN + wait, url_of(blackhole), within=4.0)
+    assert ALL == spooled(tmp_path / "spool")
+
+
+@needs_c
+def test_signal_after_the_shutdown_ends_the_process(receiver: Receiver, terminate: Terminate) -> None:
+    """The default action is restored, for code in C too."""
+    ended = terminate(BEGIN + "pipeline.shutdown()\nblocked()\n", receiver.url)
+    assert 1 == ended.stderr.count("monitel: exported")
+
+
+LOCKED = """\
+class Amount(int):
+    def __radd__(self, other):
+        os.write(1, b"ready\\n")
+        signal.pause()
+
+pipeline.meter_provider.get_meter("mine").create_counter("mine").add(Amount(1))  # added under a lock
+"""
+
+
+def test_locked_instrument_does_not_block_the_exit(refusing: str, terminate: Terminate, tmp_path: Path) -> None:
+    """The main thread is inside ``counter.add``, so the SDK cannot collect; everything else is on disk."""
+    terminate(BEGIN + LOCKED, refusing)
+    assert ALL == spooled(tmp_path / "spool")
+
+
+CHILD = """\
+reading, writing = os.pipe()
+pid = {fork}
+if pid == 0:
+    os.write(writing, b"!")
+    ctypes.CDLL(None).pause()
+    os._exit(1)
+os.read(reading, 1)  # Python forgets a signal that comes inside fork()
+os.kill(pid, signal.SIGTERM)
+assert wait_for(pid) == {status}
+"""
+
+
+@pytest.mark.parametrize("fork", ["os.fork()", pytest.param("ctypes.CDLL(None).fork()", marks=needs_c, id="C")])
+def test_signal_ends_a_forked_child_at_once(receiver: Receiver, terminate: Terminate, fork: str) -> None:
+    """``Process.terminate()`` of multiprocessing: the child has the default action, even inside C code."""
+    ended = terminate(BEGIN + CHILD.format(fork=fork, status=-signal.SIGTERM) + PAUSE, receiver.url)
+    assert ("monitel: exported 11 windows and numbers, 1 events\n", ALL) == (ended.stderr, arrived(receiver))
+
+
+def test_forked_child_has_the_previous_handler(receiver: Receiver, terminate: Terminate) -> None:
+    """The application's runs in the child, and in the parent after the delivery."""
+    theirs = "import signal\nsignal.signal(signal.SIGTERM, lambda *_: os._exit(7))\n"
+    child = CHILD.format(fork="os.fork()", status=7).replace("ctypes.CDLL(None).pause()", "signal.pause()")
+    terminate(theirs + WITH_TRUE + child + PAUSE, receiver.url, status=7)
+    assert ALL == arrived(receiver)
+
+
+@needs_c
+def test_forked_child_may_handle_it_itself(receiver: Receiver, terminate: Terminate) -> None:
+    """By a pipeline of its own, as ranks that a launcher forks, even inside C code."""
+    child = CHILD.format(fork="os.fork()", status=-signal.SIGTERM)
+    child = child.replace("if pid == 0:\n", f"if pid == 0:\n    {CONFIGURE.strip()}\n    monitel.emit('child')\n")
+    terminate(BEGIN + child.replace("pause()", "sleep(60)") + PAUSE, receiver.url)
+    assert ["checkpoint", "child"] == sorted(receiver.record_names())
+
+
+def test_replaced_program_has_the_default_action(receiver: Receiver, terminate: Terminate) -> None:
+    """``exec`` removes the handler."""
+    terminate(BEGIN + "os.execvp('sh', ['sh', '-c', 'echo ready; exec sleep 60'])\n", receiver.url)
+    assert [] == receiver.requests
+
+
+def test_process_one_of_a_container_lives_on(receiver: Receiver, terminate: Terminate) -> None:
+    """The kernel does not apply the default action there: each signal flushes, and the pipeline continues."""
+    script = f"""\
+pid, os.getpid = os.getpid(), lambda: 1
+{CONFIGURE}{RECORD}os.getpid = lambda: pid
+monitel.emit("before")
+os.write(1, b"ready\\n")
+signal.sigtimedwait([signal.SIGUSR1], 1)
+monitel.emit("after")
+"""
+    terminate(BLOCKED + script, receiver.url, status=0, within=20)
+    assert (ALL[0], ["checkpoint", "before", "after"]) == arrived(receiver)
