@@ -109,25 +109,35 @@ def test_value_that_cannot_be_encoded_is_counted(receiver: Receiver, start: Star
     assert {"encoding": 1} == dict(pipeline.account()["metrics"].dropped)
 
 
-def test_full_queue_drops_the_oldest_windows_and_numbers(
+def test_dropped_number_is_not_replaced_by_a_later_one(
     receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, clock: ManualClock
 ) -> None:
-    """Samples of dropped windows are in the totals, which begin at the first window; a number is a new item."""
+    """A value of the same millisecond is a new item then."""
+    monkeypatch.setattr(engine, "LIMIT", 3)
+    pipeline = start()
+    with busy_encoder(pipeline):
+        monitel.log({"loss": 1.0})
+        monitel.log({"a": 1.0, "b": 1.0, "c": 1.0})  # drops loss
+        monitel.log({"loss": 2.0})  # drops a
+    assert {"metrics": 2} == reported_drops(receiver, pipeline, "queue_full")
+    assert ([2.0], [], [1.0]) == tuple(map(receiver.values, ("loss", "a", "b")))
+    assert [] == receiver.points("monitel.log.coalesced")
+
+
+def test_full_queue_drops_the_oldest_windows(
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, clock: ManualClock
+) -> None:
+    """Samples of dropped windows are in the totals, which begin at the start of the first window."""
     monkeypatch.setattr(engine, "LIMIT", 3)
     pipeline = start(distributions="histogram")
     begin_ns = clock.time_ns()
     stat = Stat("x", [COUNT, SUM, HISTOGRAM], 60.0)
     with busy_encoder(pipeline):
-        monitel.log({"loss": 1.0})
         close_windows(stat, clock, [1.0], [2.0, 2.0], [3.0], [4.0])
-        stat.flush()
-        monitel.log({"loss": 2.0})
-        clock.advance(1)
-    assert {"metrics": 3} == reported_drops(receiver, pipeline, "queue_full")
-    assert ([4, 5], [8.0, 12.0]) == (receiver.values("x.count"), receiver.values("x.sum"))
-    assert ([4, 5], [2.0]) == ([p.proto.count for p in receiver.points("x.histogram")], receiver.values("loss"))
+    assert {"metrics": 1} == reported_drops(receiver, pipeline, "queue_full")
+    assert ([3, 4, 5], [5.0, 8.0, 12.0]) == (receiver.values("x.count"), receiver.values("x.sum"))
+    assert [3, 4, 5] == [point.proto.count for point in receiver.points("x.histogram")]
     assert [begin_ns] == [point.time_ns for point in receiver.start_points("x.count")]
-    assert [] == receiver.points("monitel.log.coalesced")
 
 
 def test_full_queue_drops_the_oldest_ranges(receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.checks import warnings_with
+from tests.support.inbox import DEADLINE
 from tests.unit.otlp.system.fake_nvml import GIB, FakeNvml, NVMLError
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def values(receiver: Receiver, metric: str) -> dict[str, Any]:
 @pytest.mark.usefixtures("nvml")
 def test_metrics_have_the_names_of_the_semantic_conventions(receiver: Receiver, start: Start) -> None:
     """Kind, unit, attributes and value of each metric of one GPU."""
-    assert start(system=True).force_flush(10)
+    assert start(system=True).force_flush(DEADLINE)
     found = {
         point.metric: (point.kind, point.unit, point.value, point.attributes)
         for point in receiver.all_points()
@@ -75,20 +76,11 @@ def test_metrics_have_the_names_of_the_semantic_conventions(receiver: Receiver, 
     ("visible", "expected"),
     [
         (None, "0 1 2 3"),
-        ("2", "2"),
-        ("3,1", "1 3"),
-        (" 0 , 1", "0 1"),
-        ("GPU-cccc-2", "2"),
+        (" 3 , 1", "1 3"),
         ("GPU-dd,GPU-aab", "1 3"),
         ("GPU-aa", ""),  # two GPUs
-        ("GPU-cccc-2,GPU-unknown,0", "2"),
         ("1,7,0", "1"),
-        ("1,-1,0", "1"),
-        ("1,1,0", "1"),
         ("MIG-eeee", "part"),
-        ("MIG-unknown", ""),
-        ("NoDevFiles", ""),
-        ("-1", ""),
         ("", ""),
     ],
 )
@@ -99,11 +91,9 @@ def test_only_visible_gpus_are_reported(
     pipeline = start(system=True)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)  # after configure(), but before the GPUs are used
-    assert pipeline.force_flush(60)
-    uuids = [*FakeNvml.GPUS, FakeNvml.PART]
-    names = ["0", "1", "2", "3", "part"]
-    wanted = {uuids[names.index(name)].decode() for name in expected.split()}
-    assert wanted == set(values(receiver, "hw.gpu.memory.usage"))
+    assert pipeline.force_flush(DEADLINE)
+    uuids = dict(zip(["0", "1", "2", "3", "part"], [*FakeNvml.GPUS, FakeNvml.PART], strict=True))
+    assert {uuids[name].decode() for name in expected.split()} == {*values(receiver, "hw.gpu.memory.usage")}
 
 
 def test_unsupported_measurement_is_left_out(
@@ -111,24 +101,21 @@ def test_unsupported_measurement_is_left_out(
 ) -> None:
     """A part of a GPU has no utilization, for example. No warning is logged."""
     nvml.failing["nvmlDeviceGetUtilizationRates", b"GPU-aaaa-0"] = FakeNvml.NVML_ERROR_NOT_SUPPORTED
-    assert start(system=True).force_flush(10)
+    assert start(system=True).force_flush(DEADLINE)
     assert {"GPU-aabb-1": 0.21, "GPU-cccc-2": 0.22, "GPU-dddd-3": 0.23} == values(receiver, "hw.gpu.utilization")
     assert 4 == len(values(receiver, "hw.gpu.memory.usage"))
     assert [] == warnings_with(caplog, "GPU")
 
 
-@pytest.mark.parametrize(
-    "function",
-    ["nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID", "nvmlDeviceGetName", "nvmlDeviceGetMemoryInfo"],
-)
+@pytest.mark.parametrize("function", ["nvmlDeviceGetHandleByIndex", "nvmlDeviceGetMemoryInfo"])
 def test_lost_gpu_does_not_hide_the_others(
     receiver: Receiver, start: Start, nvml: FakeNvml, caplog: pytest.LogCaptureFixture, function: str
 ) -> None:
     """One warning is logged, however often it fails."""
     nvml.failing[function, b"GPU-aabb-1"] = FakeNvml.NVML_ERROR_GPU_IS_LOST
     pipeline = start(system=True)
-    for _ in range(3):
-        assert pipeline.force_flush(60)
+    for _ in range(2):
+        assert pipeline.force_flush(DEADLINE)
     expected = {"GPU-aaaa-0": GIB, "GPU-cccc-2": 3 * GIB, "GPU-dddd-3": 4 * GIB}
     assert expected == values(receiver, "hw.gpu.memory.usage")
     assert ["a GPU cannot be read: error 15 (further failures are not logged)"] == warnings_with(caplog, "GPU")
@@ -141,7 +128,7 @@ def test_lost_gpus_do_not_hide_the_visible_ones_after_them(
     for lost in FakeNvml.GPUS[:2]:
         nvml.failing["nvmlDeviceGetHandleByIndex", lost] = FakeNvml.NVML_ERROR_GPU_IS_LOST
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
-    assert start(system=True).force_flush(10)
+    assert start(system=True).force_flush(DEADLINE)
     assert {"GPU-cccc-2": 3 * GIB} == values(receiver, "hw.gpu.memory.usage")
 
 
@@ -154,7 +141,7 @@ def test_without_a_driver_there_are_no_gpus(
         raise NVMLError(12)
 
     nvml.on_init = fail
-    assert start(system=True).force_flush(10)
+    assert start(system=True).force_flush(DEADLINE)
     assert ({}, []) == (values(receiver, "hw.gpu.memory.usage"), warnings_with(caplog, ""))
     assert receiver.points("process.cpu.time")
 
@@ -166,7 +153,7 @@ def test_hanging_driver_stops_nothing_else(
     nvml.on_init = hung.wait
     pipeline = start(system=True)
     for _ in range(2):
-        assert pipeline.force_flush(60)
+        assert pipeline.force_flush(DEADLINE)
     assert receiver.points("process.cpu.time")
     assert 1 == len(warnings_with(caplog, "the callback of instrument 'hw.", "takes more than 1 s"))
 

@@ -1,0 +1,211 @@
+"""System metrics of a process and its host, beside the values that the system reports to the test."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import resource
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from tests.support.checks import warnings_with
+from tests.support.inbox import DEADLINE
+from tests.unit.promises.reference_tables import code, metrics, table
+
+import monitel
+
+if TYPE_CHECKING:
+    from tests.support.inbox import Point
+    from tests.support.pipelines import Start
+    from tests.support.receiver import Receiver
+
+    from monitel_otlp import Pipeline
+
+TICK = 0.02  # seconds: the kernel counts CPU time in ticks of 0.01 s
+MIB = 2**20
+#: Name, unit and monotonicity of each metric of the reference, but those of GPUs.
+DOCUMENTED = {name: each for name, each, _ in metrics("System metrics") if not name.startswith("hw.")}
+psutil: Any = pytest.importorskip("psutil", reason="pip install opentelemetry-instrumentation-system-metrics")
+instrumentation: Any = pytest.importorskip(
+    "opentelemetry.instrumentation.system_metrics", reason="pip install opentelemetry-instrumentation-system-metrics"
+)
+
+
+@pytest.fixture(autouse=True)
+def without_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide the GPUs of this machine."""
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.setattr("monitel_otlp.system.metrics._NVIDIA_DRIVER", "/nowhere")
+
+
+def latest(receiver: Receiver, pipeline: Pipeline, metric: str) -> dict[tuple[Any, ...], Point]:
+    """Export, and return the newest points of a metric by the values of their attributes."""
+    assert pipeline.force_flush(DEADLINE)
+    return {tuple(point.attributes.values()): point for point in receiver.points(metric)}
+
+
+def cpu_time() -> float:
+    """Return the CPU time of this process, in seconds."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def names(receiver: Receiver) -> set[str]:
+    """Return the names of all received system metrics."""
+    return {point.metric for point in receiver.all_points() if point.metric.startswith(("process.", "system.", "hw."))}
+
+
+def test_metrics_are_the_documented_ones(receiver: Receiver, start: Start) -> None:
+    """With their kind, unit and attributes, and nothing else: each further one would cost series in every process."""
+    assert start(system=True).force_flush(DEADLINE)
+    found = {
+        point.metric: (point.kind, point.unit, point.monotonic)
+        for point in receiver.all_points()
+        if point.metric in DOCUMENTED
+    }
+    units = {name: unit for name, (_, unit, _) in DOCUMENTED.items() if unit}
+    assert {*DOCUMENTED} == {*found} == names(receiver)
+    assert units == {name: found[name][1] for name in units}
+    assert {name: each[0] for name, each in DOCUMENTED.items()} == {name: each[0] for name, each in found.items()}
+    counters = {name for name, (_, _, monotonic) in DOCUMENTED.items() if monotonic}
+    assert counters == {name for name, (_, _, monotonic) in found.items() if monotonic}
+    rows = table("metrics-and-events.md", "name", "kind, unit", "attributes", under="System metrics")
+    words = {code(name)[0]: {*code(attributes)} for name, _, attributes in rows}
+    for point in receiver.all_points():
+        if point.metric in DOCUMENTED and point.metric != "system.cpu.time":
+            assert {*point.attributes} <= words[point.metric]
+            states = {str(value) for key, value in point.attributes.items() if key != "device"}
+            assert states <= words[point.metric]
+
+
+def test_cpu_time_of_the_process_is_that_of_the_system(receiver: Receiver, start: Start) -> None:
+    """The sum of user and system time lies between two readings of the test, and follows the work of the process."""
+    pipeline = start(system=True)
+    for _ in range(2):
+        goal = cpu_time() + 0.05
+        while cpu_time() < goal:
+            sum(range(10_000))
+        before = cpu_time()
+        points = latest(receiver, pipeline, "process.cpu.time")
+        assert before - TICK <= sum(point.value for point in points.values()) <= cpu_time() + TICK
+        assert {("user",), ("system",)} == {*points}
+    assert os.getpid() == points["user",].resource["process.pid"]
+
+
+def test_memory_and_disk_io_of_the_process_are_those_of_the_system(receiver: Receiver, start: Start) -> None:
+    """64 MiB that are written to are in the next value; the bytes of the disk lie between two readings of the test."""
+    pipeline = start(system=True)
+    process = psutil.Process()
+    io = process.io_counters()
+    before = latest(receiver, pipeline, "process.memory.usage")[()].value
+    block = bytearray(os.urandom(MIB) * 64)
+    found = latest(receiver, pipeline, "process.memory.usage")[()].value
+    assert 60 * MIB <= found - before
+    assert abs(found - process.memory_info().rss) < 8 * MIB
+    assert 64 * MIB == len(block)
+    disk, after = latest(receiver, pipeline, "process.disk.io"), process.io_counters()
+    assert io.read_bytes <= disk["read",].value <= after.read_bytes
+    assert io.write_bytes <= disk["write",].value <= after.write_bytes
+
+
+def test_cpu_time_and_memory_of_the_host_are_those_of_the_system(receiver: Receiver, start: Start) -> None:
+    """All CPUs are added up by mode; other processes change the memory, but not by a tenth of it."""
+    pipeline = start(system=True)
+    before = psutil.cpu_times()
+    found = latest(receiver, pipeline, "system.cpu.time")
+    after = psutil.cpu_times()
+    (row,) = (
+        row
+        for row in table("metrics-and-events.md", "name", "kind, unit", "attributes", under="System metrics")
+        if "system.cpu.time" in row[0]
+    )
+    modes = [mode for mode in code(row[2])[1:] if hasattr(before, {"interrupt": "irq"}.get(mode, mode))]
+    assert {(mode,) for mode in modes} == {*found}
+    for mode in modes:
+        if mode != "interrupt":
+            assert getattr(before, mode) <= found[mode,].value <= getattr(after, mode)
+    memory, truth = latest(receiver, pipeline, "system.memory.usage"), psutil.virtual_memory()
+    for state in ("used", "free", "cached"):
+        assert abs(memory[state,].value - getattr(truth, state)) < truth.total / 10
+
+
+def test_network_io_of_the_host_includes_the_traffic_of_the_test(receiver: Receiver, start: Start) -> None:
+    """The requests to the receiver go through the loopback device."""
+    pipeline = start(system=True)
+    before = latest(receiver, pipeline, "system.network.io")
+    for _ in range(20):
+        monitel.emit("large", text=os.urandom(10_000).hex())
+    assert pipeline.force_flush(DEADLINE)
+    found = latest(receiver, pipeline, "system.network.io")
+    for direction in ("transmit", "receive"):
+        assert 200_000 <= found["lo", direction].value - before["lo", direction].value
+
+
+def test_one_process_per_host_reports_the_host(
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight ranks would report the same values eight times. The variable is the default of the argument."""
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("MONITEL_SYSTEM", "true")
+    assert start().force_flush(DEADLINE)
+    assert {name for name in DOCUMENTED if name.startswith("process.")} == names(receiver)
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    assert start().force_flush(DEADLINE)
+    assert {*DOCUMENTED} == names(receiver)
+
+
+def test_processes_without_system_metrics(receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default, in a launcher, which may run the same ``sitecustomize`` as the ranks, and after the shutdown."""
+    assert start().force_flush(DEADLINE)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "orig_argv", ["python", "-m", "torch.distributed.run", "train.py"])
+        assert start(system=True).force_flush(DEADLINE)
+    assert set() == names(receiver)
+    assert start(system=True).shutdown()
+    sent = len(receiver.points("process.cpu.time"))
+    assert start().force_flush(DEADLINE)
+    assert sent == len(receiver.points("process.cpu.time")) > 0
+    with pytest.raises(TypeError, match=re.escape("system must be True or False, got 'yes'")):
+        start(system="yes")
+
+
+@pytest.mark.parametrize("failure", ["missing", "broken"])
+def test_failure_is_one_warning(
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, failure: str
+) -> None:
+    """A missing package with the command that installs it; everything else is exported."""
+    if failure == "missing":
+        monkeypatch.setitem(sys.modules, "opentelemetry.instrumentation.system_metrics", None)
+        warning = "pip install opentelemetry-instrumentation-system-metrics"
+    else:
+        monkeypatch.setattr(instrumentation.SystemMetricsInstrumentor, "_instrument", lambda *_, **__: 1 / 0)
+        warning = "system metrics are incomplete"
+    pipeline = start(system=True)
+    monitel.emit("epoch")
+    assert pipeline.force_flush(DEADLINE)
+    assert (1, 1) == (len(receiver.records("epoch")), len(warnings_with(caplog, warning)))
+
+
+def test_instrumentor_of_the_application_is_not_changed(
+    receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The instrumentor is a singleton. Its configuration and its metrics stay those of the application."""
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader], shutdown_on_exit=False)
+    theirs = instrumentation.SystemMetricsInstrumentor(config={"process.context_switches": ["voluntary"]})
+    theirs.instrument(meter_provider=provider)
+    try:
+        for _ in range(2):  # as in a notebook
+            assert start(system=True).force_flush(DEADLINE)
+        assert theirs.is_instrumented_by_opentelemetry
+        data: Any = reader.get_metrics_data()
+        (scope,) = data.resource_metrics[0].scope_metrics
+        assert ["process.context_switches"] == [metric.name for metric in scope.metrics]
+    finally:
+        theirs.uninstrument()
+    assert "process.cpu.time" in names(receiver)
+    assert [] == [each for each in caplog.records if each.levelno >= logging.WARNING]
