@@ -215,7 +215,7 @@ def test_large_answer_over_grpc_is_a_delivery(grpc_receiver: GrpcReceiver, start
 # Answers
 
 
-PASSING = {
+PASSING: dict[str, list[Answer]] = {
     "http": [
         *(Answer(408), Answer(429), Answer(502), Answer(503), Answer(504), Answer(500)),
         *(Answer(fault="drop unread"), Answer(503, fault="drop in answer")),
@@ -248,7 +248,7 @@ def test_passing_faults_lose_neither_items_nor_order(
     assert len(names) == logs(pipeline).recorded == logs(pipeline).delivered
 
 
-REFUSALS = {
+REFUSALS: dict[str, list[tuple[Answer, str]]] = {
     "http": [
         (Answer(401), "set OTEL_EXPORTER_OTLP_HEADERS"),
         (Answer(403), "OTEL_EXPORTER_OTLP_HEADERS"),

@@ -98,7 +98,8 @@ def test_what_was_recorded_is_on_disk_exactly(
     assert [f"span {number}" for number in range(50)] == [each.name for each in content.spans]
     assert [f"{each:016x}" for each in spans] == [each.span_id for each in content.spans]
     assert [each.span_id for each in content.spans] == [each.span_id for each in content.records]
-    assert {"a"} == {each.resource["team"] for each in [*means, *content.records, *content.spans]}
+    everything: list[Any] = [*means, *content.records, *content.spans]
+    assert {"a"} == {each.resource["team"] for each in everything}
 
 
 def test_replay_delivers_exactly_that_once_and_oldest_first(

@@ -1,0 +1,271 @@
+"""A job beside a dead backend: it ends at most 2 s later, what is left is on disk exactly, and is delivered once."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.support import hostile
+from tests.support.checks import EXIT, limit
+from tests.support.hostile import Peer, refusing_url
+from tests.support.inbox import Answer
+from tests.support.receiver import Receiver
+from tests.support.scripts import finish, started, wait_until_ready, write_script
+from tests.support.spools import last_line
+from tests.unit.promises.spool_content import Content, cat, files, monitel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.scripts import Ended, Run
+
+    Capture = pytest.CaptureFixture[str]
+
+#: An attempt could last an hour: only the exit itself is short.
+PATIENT = {"OTEL_EXPORTER_OTLP_TIMEOUT": "3600"}
+EVENTS = [f"event {number}" for number in range(100)]
+JOB = """\
+from monitel.profiler import record_function
+pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=0.05, spans=True)
+with monitel.testing.ManualClock() as clock:
+    loss = Stat("loss", [COUNT, SUM, MEAN], 60.0)
+for number in range(100):
+    monitel.set_step(number)
+    loss.add(number)
+    if number < 99:
+        clock.advance(60)  # the last window is open at the exit
+    with record_function(f"range {number}"):
+        monitel.emit(f"event {number}", number=number)
+clock.advance(1)
+"""
+PRINT_TIME = "print(time.monotonic(), flush=True)\n"
+
+
+@pytest.fixture
+def dead(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
+    """The variables for a backend that is down, silent, or answers so slowly that an answer takes hours."""
+    kind, _, protocol = request.param.partition(" over ")
+    variables = {**PATIENT, "OTEL_EXPORTER_OTLP_PROTOCOL": {"gRPC": "grpc", "": "http/protobuf"}[protocol]}
+    if kind == "down":
+        yield {**variables, "URL": refusing_url()}
+        return
+    with Peer(hostile.drips_headers if kind == "drips" else hostile.never_reads) as peer:
+        yield {**variables, "URL": peer.url}
+
+
+def check_content(content: Content) -> None:
+    """Check that the items of the job are there, each once and in order, with the last window."""
+    assert EVENTS == content.names
+    assert [(number, number) for number in range(100)] == [
+        (each.attributes["number"], each.attributes["training.step"]) for each in content.records
+    ]
+    assert [*range(1, 101)] == content.values("loss.count")
+    assert [*map(float, range(100))] == content.values("loss.mean")
+    assert [f"range {number}" for number in range(100)] == [each.name for each in content.spans]
+
+
+def check_arrived(receiver: Receiver) -> None:
+    """Check that the items of the job have arrived, each once."""
+    assert EVENTS == receiver.record_names()
+    assert ([*range(1, 101)], 4950) == (receiver.values("loss.count"), receiver.values("loss.sum")[-1])
+    assert [f"range {number}" for number in range(100)] == [each.name for each in receiver.spans()]
+
+
+def check_time(ended: Ended) -> None:
+    """Check that the process has ended in time after it printed the time."""
+    assert ended.at - float(ended.stdout.splitlines()[-1]) < limit(EXIT)
+
+
+@pytest.mark.parametrize("dead", ["down", "silent", "drips", "down over gRPC", "silent over gRPC"], indirect=True)
+def test_job_beside_a_dead_backend_leaves_everything_on_disk_for_one_replay(
+    receiver: Receiver, train: Run, capsys: Capture, dead: dict[str, str]
+) -> None:
+    """The last line has the number of items, the folder and the command; a second replay has nothing to send."""
+    ended = train(JOB + PRINT_TIME, dead.pop("URL"), env=dead)
+    check_time(ended)
+    (folder,) = (each for each in Path("spool").iterdir() if each.name != "ledgers")
+    line = last_line(ended.stderr)
+    assert (0, 0, None, 300) == (line.windows, line.events, line.dropped, line.spooled)
+    assert (str(folder.absolute()), f"monitel replay {folder.absolute()}") == (line.folder, line.command)
+    check_content(cat(capsys, folder))
+    replayed = monitel(capsys, "replay", folder, "--endpoint", receiver.url)
+    assert (0, "delivered 300 items from 1 spool") == (replayed.status, replayed.out.splitlines()[-1])
+    check_arrived(receiver)
+    assert not folder.exists()
+    sent = len(receiver.requests)
+    assert 1 == monitel(capsys, "replay", "spool", "--endpoint", receiver.url).status
+    assert sent == len(receiver.requests)
+
+
+#: The same, which waits for a line after the first half.
+WAITING = JOB.replace(
+    "    loss.add(number)\n",
+    '    if number == 50:\n        print("ready", flush=True)\n        sys.stdin.readline()\n    loss.add(number)\n',
+)
+
+
+def test_backend_that_comes_back_receives_everything_once(tmp_path: Path) -> None:
+    """Half of the items are recorded while it is down; at the end nothing is on disk."""
+    with Receiver() as closed:
+        url = closed.url
+    with started(tmp_path, write_script(tmp_path, WAITING + PRINT_TIME), url) as process:
+        wait_until_ready(process)
+        with Receiver(closed.port) as receiver:
+            ended = finish(process, "\n")
+            assert 0 == ended.status
+            check_arrived(receiver)
+    line = last_line(ended.stderr)
+    assert (100, 100, None, None) == (line.windows, line.events, line.dropped, line.spooled)
+    assert [] == files("spool")
+
+
+def test_backend_that_goes_away_has_each_item_once_after_a_replay(
+    receiver: Receiver, capsys: Capture, tmp_path: Path
+) -> None:
+    """What it has acknowledged is not on disk, and the rest is."""
+    with Receiver() as before:
+        with started(tmp_path, write_script(tmp_path, WAITING + PRINT_TIME), before.url) as process:
+            wait_until_ready(process)
+            before.wait_until(lambda: 50 == len(before.records()) and [50] == before.values("loss.count")[-1:])
+            before.rule(lambda _request: Answer(503))
+            ended = finish(process, "\n")
+        check_time(ended)
+        left = cat(capsys, "spool")
+        assert EVENTS == [*before.record_names(), *left.names]
+        assert [*range(1, 101)] == [*before.values("loss.count"), *left.values("loss.count")]
+        assert 100 == len(before.spans()) + len(left.spans)
+    assert 0 == monitel(capsys, "replay", "spool", "--endpoint", receiver.url).status
+    assert left.names == receiver.record_names()
+    assert left.values("loss.mean") == receiver.values("loss.mean")
+    assert [] == files("spool")
+
+
+def test_next_process_delivers_what_the_last_one_left(train: Run, tmp_path: Path) -> None:
+    """It has the same endpoint and the same ``spool_dir``; the items keep the resource of their process."""
+    with Receiver() as closed:
+        url = closed.url
+    train(JOB, url)
+    assert files("spool")
+    own = """\
+pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=0.05)
+monitel.emit("own")
+assert pipeline.force_flush(60)
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+    with Receiver(closed.port) as receiver, started(tmp_path, write_script(tmp_path, own), url) as process:
+        wait_until_ready(process)
+        receiver.wait_until(lambda: 100 == len(receiver.spans()) and 101 == len(receiver.records()))
+        receiver.wait_until(lambda: 100 == len(receiver.values("loss.count")))
+        ended = finish(process, "\n")
+    assert 1 == last_line(ended.stderr).events
+    left = [each for each in receiver.records() if each.name != "own"]
+    assert EVENTS == [each.name for each in left]
+    (own_id,) = {each.resource["service.instance.id"] for each in receiver.records("own")}
+    (left_id,) = {each.resource["service.instance.id"] for each in left}
+    assert own_id != left_id
+
+
+def test_queues_that_the_exit_cannot_encode_are_on_disk(train: Run, receiver: Receiver, capsys: Capture) -> None:
+    """50,000 events just before the end: all of them are on disk, and a replay delivers each once, in order."""
+    script = """\
+pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=3600.0)
+loss = Stat("loss", [COUNT], 3600.0)
+for number in range(50_000):
+    monitel.emit("event", number=number)
+loss.add(1)
+"""
+    ended = train(script + PRINT_TIME, refusing_url())
+    check_time(ended)
+    line = last_line(ended.stderr)
+    assert (None, 50_001) == (line.dropped, line.spooled)
+    assert 0 == monitel(capsys, "replay", "spool", "--endpoint", receiver.url).status
+    assert [*range(50_000)] == sorted(each.attributes["number"] for each in receiver.records("event"))
+    assert [1] == receiver.values("loss.count")
+
+
+def test_disk_that_is_full_in_fact_keeps_whole_items(train: Run, capsys: Capture) -> None:
+    """The kernel limits files to 8 kB: the job ends well, and the account, the last line and ``cat`` agree."""
+    limit_size = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))\n"
+    script = """\
+names = [f"event {number}" for number in range(400)]
+for name in names:
+    monitel.emit(name, text="x" * 20)
+    pipeline.force_flush(0.0)
+pipeline.shutdown()
+for account in pipeline.account().values():
+    assert account.recorded == account.on_disk + account.lost and not account.waiting, account
+print(pipeline.account()["logs"].on_disk, pipeline.account()["logs"].lost)
+"""
+    configure = 'pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=3600.0)\n'
+    ended = train(limit_size + configure + script, refusing_url(), env={"MONITEL_BLACK_BOX": "0"})
+    on_disk, lost = map(int, ended.stdout.split())
+    assert 400 == on_disk + lost
+    assert lost
+    line = last_line(ended.stderr)
+    assert (lost, on_disk or None) == (line.dropped, line.spooled)
+    found = cat(capsys, "spool").names if on_disk else []
+    assert [f"event {number}" for number in range(on_disk)] == found
+
+
+HANGING_DISK = """\
+from threading import Event, current_thread, main_thread
+hung = Event()
+def hang(*arguments, **options):
+    assert current_thread() is not main_thread()
+    hung.set()
+    Event().wait()
+pipeline = monitel_otlp.configure(endpoint=sys.argv[1] or None, spool_dir="spool", export_interval=0.05)
+os.open = os.pwrite = hang
+for number in range(100):
+    monitel.emit("event", number=number)
+if not sys.argv[1]:
+    hung.wait()
+"""
+
+
+@pytest.mark.parametrize("backend", ["healthy", "none"])
+def test_exit_does_not_wait_for_a_disk_that_hangs(receiver: Receiver, train: Run, backend: str) -> None:
+    """A healthy backend receives everything; without one all items are dropped, and the last line reports it."""
+    url = receiver.url if backend == "healthy" else ""
+    ended = train(HANGING_DISK + PRINT_TIME, url, env={"MONITEL_BLACK_BOX": "0"})
+    check_time(ended)
+    line = last_line(ended.stderr)
+    assert ((100, None) if url else (None, 100)) == (line.events, line.dropped)
+    assert (100 if url else 0) == len(receiver.records("event"))
+
+
+def test_forked_children_leave_their_own_items_on_disk(train: Run, capsys: Capture) -> None:
+    """Items of the parent are not those of a child; each is on disk once, and the fork does not wait."""
+    script = """\
+pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=0.05)
+monitel.emit("before")
+for number in range(3):
+    if os.fork() == 0:
+        monitel.emit(f"child {number}")
+        sys.exit()
+for _ in range(3):
+    assert os.wait()[1] == 0
+monitel.emit("after")
+"""
+    with Peer(hostile.never_answers) as peer:
+        check_time(train(script + PRINT_TIME, peer.url, env=PATIENT))
+    assert ["after", "before", *(f"child {number}" for number in range(3))] == sorted(cat(capsys, "spool").names)
+
+
+def test_concurrent_replays_deliver_each_request_once(train: Run, receiver: Receiver, tmp_path: Path) -> None:
+    """A spool that one of them uses is skipped by the others."""
+    train(JOB, refusing_url())
+    (folder,) = (each for each in Path("spool").iterdir() if each.name != "ledgers")
+    for number in range(3):
+        shutil.copytree(folder, folder.parent / f"{folder.name}{number}")
+    command = ("-m", "monitel_otlp", "replay", "spool", "--endpoint", receiver.url)
+    with ExitStack() as stack:
+        processes = [stack.enter_context(started(tmp_path, *command)) for _ in range(2)]
+        assert {finish(process).status for process in processes} <= {0, 1}
+    assert 4 * len(EVENTS) == len(receiver.records())
+    assert 400 == len(receiver.spans())
+    assert [] == files("spool")
