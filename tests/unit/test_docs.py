@@ -1,101 +1,59 @@
-"""The documentation: its Python blocks run, its links lead somewhere, and its API pages are complete."""
+"""The documentation: its Python blocks and docstrings run, its links lead somewhere, and its API pages are complete."""
 
 from __future__ import annotations
 
 import doctest
 import importlib
-import pkgutil
 import re
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.support.paths import ROOT
-
-import monitel
+from tests.unit.doc_pages import FLAGS, PAGES, as_for_readers, page_parameters, run_page
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from collections.abc import Iterator
 
-_PATTERNS = ("*.md", "compose/**/*.md", "docs/**/*.md", "exporters/*/README.md")
-PAGES = sorted(page for pattern in _PATTERNS for page in ROOT.glob(pattern))
 API = ROOT / "docs" / "reference" / "api"
-PACKAGES = ("monitel", "monitel_otel", "monitel_otlp", "monitel_tensorboard")
-FRAMEWORKS = ("accelerate", "lightning", "transformers")
-NEEDS_TORCH = re.compile(r"^\s*(?:>>> )?(?:import|from) (?:monitel\.)?torch\b", re.MULTILINE)
-USES_TORCH = re.compile(r"^```python\n(?:(?!```).*\n)*?(?:>>> )?import (?:monitel\.)?torch$", re.MULTILINE)
-BLOCK = re.compile(r"^```python( no-run)?\n(.*?)^```", re.MULTILINE | re.DOTALL)
-INDENTED = re.compile(r"^[ \t]+```python", re.MULTILINE)
-OUTPUT = re.compile(r"\A\s*^```text\n(.*?)^```", re.MULTILINE | re.DOTALL)
-FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+_EXAMPLE = re.compile(r"^\s*>>> ", re.MULTILINE)
+#: Its example makes an exporter, whose pipeline ends with the main thread: tests/processes/docs runs it.
+LASTING = "monitel_otlp.attach"
+_SOURCES = [ROOT / "src", *sorted(ROOT.glob("exporters/*/src"))]
 
 
-def blocks(page: Path) -> Iterator[tuple[int, str, str | None]]:
-    """Yield the line and the code of each block, and its expected output: the text block that follows directly."""
-    text = page.read_text()
-    for match in BLOCK.finditer(text):
-        if match[1]:
-            continue
-        output = OUTPUT.match(text[match.end() :])
-        yield text[: match.start()].count("\n") + 2, match[2], output[1] if output else None
-
-
-def marked(subject: Any, name: str, *, torch: bool) -> Any:
-    """Return a test parameter, with the mark ``torch`` if it needs torch."""
-    return pytest.param(subject, id=name, marks=[pytest.mark.torch] if torch else [])
-
-
-@pytest.mark.parametrize(
-    "page",
-    [marked(page, str(page.relative_to(ROOT)), torch=bool(USES_TORCH.search(page.read_text()))) for page in PAGES],
-)
+@pytest.mark.parametrize("page", page_parameters(processes=False))
 def test_page_runs(
     page: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> None:
-    """A page's blocks run in order, in one namespace and an empty folder; the output is compared if it is shown."""
+    """A page's blocks run in order, in one namespace and an empty folder, and print what the page shows."""
     if request.node.get_closest_marker("torch"):
         pytest.importorskip("torch", reason="the page uses torch: torch is not installed")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MONITEL_RUN_EVENTS", "1")  # as for readers
-    assert not INDENTED.search(page.read_text()), "an indented block would not be run"
-    namespace: dict[str, object] = {"__name__": "page"}
-    for line, code, expected in blocks(page):
-        if code.lstrip().startswith(">>>"):
-            test = doctest.DocTestParser().get_doctest(code, namespace, page.name, str(page), line)
-            runner = doctest.DocTestRunner(optionflags=FLAGS)
-            runner.run(test, clear_globs=False)
-            assert 0 == runner.failures, capsys.readouterr().out
-            namespace.update(test.globs)
-            continue
-        capsys.readouterr()
-        exec(compile("\n" * (line - 1) + code, str(page), "exec"), namespace)
-        if expected is not None:
-            printed = capsys.readouterr().out
-            assert doctest.OutputChecker().check_output(expected, printed, FLAGS), f"{page}:{line} printed\n{printed}"
-    monitel.flush()
+    run_page(page, capsys, monkeypatch)
 
 
 def anchors(page: Path) -> set[str]:
     """Return the anchors of a page: its headings, as GitHub writes them."""
-    prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    prose = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
     headings = re.findall(r"^#+ (.*)", prose, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_lead_somewhere() -> None:
     """Every relative link names an existing file and a heading in it; `make docs` checks headings of API pages."""
-    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
-        if "://" not in link:
+    wrong = []
+    for page in PAGES:
+        for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")):
             path, _, anchor = link.partition("#")
             target = page.parent / path if path else page
-            assert target.exists(), link
-            assert not anchor or target.parent == API or anchor in anchors(target), link
+            if "://" not in link and (
+                not target.exists() or (anchor and target.parent != API and anchor not in anchors(target))
+            ):
+                wrong.append(f"{page.relative_to(ROOT)}: {link}")
+    assert [] == wrong
 
 
 @pytest.mark.parametrize("page", sorted(API.glob("*.md")), ids=lambda page: page.stem)
@@ -103,44 +61,36 @@ def test_api_page_lists_every_public_name(page: Path) -> None:
     """Each name of a package's ``__all__`` has an entry on its page, or is mentioned there."""
     if page.stem == "monitel.torch":
         pytest.importorskip("torch", reason="the package uses torch: torch is not installed")
-    package, text = importlib.import_module(page.stem), page.read_text()
+    package, text = importlib.import_module(page.stem), page.read_text("utf-8")
     for name in getattr(package, "__all__", ()):  # of monitel.integrations only the modules have names
-        if name.startswith("_") or isinstance(getattr(package, name), ModuleType):
-            continue
-        entries = f"::: {page.stem}.{name}\n", f"`{page.stem}.{name}`", f"`{name}`"
-        assert any(entry in text for entry in entries), name
+        if not name.startswith("_") and not isinstance(getattr(package, name), ModuleType):
+            entries = f"::: {page.stem}.{name}\n", f"`{page.stem}.{name}`", f"`{name}`"
+            assert any(entry in text for entry in entries), name
 
 
-def modules() -> list[str]:
-    """Return the names of all modules of the four distributions."""
-    names = []
-    for package in PACKAGES:
-        found = importlib.import_module(package)
-        names += [package, *(info.name for info in pkgutil.walk_packages(found.__path__, f"{package}."))]
-    return [name for name in names if not name.endswith(("__main__", "_window_c", "_ranges_c"))]
+def modules() -> dict[str, list[str]]:
+    """Return the modules with examples in docstrings, by folder, or by file in the folder of a package."""
+    found: dict[str, list[str]] = {}
+    for root in _SOURCES:
+        for file in sorted(root.rglob("*.py")):
+            if _EXAMPLE.search(file.read_text("utf-8")):
+                parts = file.relative_to(root).with_suffix("").parts
+                found.setdefault(".".join(parts[:2]), []).append(".".join(parts).removesuffix(".__init__"))
+    return found
 
 
-def framework_of(name: str) -> str:
-    """Return the framework that a module adapts: the first word of its name, as in ``transformers_trainer``."""
-    return name.rpartition(".")[2].partition("_")[0]
+def needed(name: str) -> str | None:
+    """Return the package that a module adapts, if it is not always installed."""
+    if name.startswith("monitel.integrations."):
+        return name.rpartition(".")[2].partition("_")[0].replace("hyperparameters", "transformers")
+    return "torch" if name.startswith("monitel.torch") else None
 
 
-def marked_module(name: str) -> Any:
-    """Return a module's name as a test parameter, with the mark of the package that it needs."""
-    if framework_of(name) in FRAMEWORKS:
-        return pytest.param(name, id=name, marks=[pytest.mark.frameworks])
-    return marked(name, name, torch=name.startswith("monitel.torch"))
-
-
-@pytest.mark.parametrize("name", [marked_module(name) for name in modules()])
-def test_docstring_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The examples in the docstrings of a module run."""
-    if name.startswith("monitel.torch"):
-        pytest.importorskip("torch", reason="the module uses torch: torch is not installed")
-    if (framework := framework_of(name)) in FRAMEWORKS:
-        pytest.importorskip(framework, reason=f"the module uses {framework}, which is not installed")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MONITEL_RUN_EVENTS", "1")  # as for readers
-    module = importlib.import_module(name)
-    result = doctest.testmod(module, optionflags=FLAGS)
-    assert 0 == result.failed
+@pytest.mark.parametrize("name", [each for each in modules() if each != LASTING])
+def test_docstring_examples_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The examples in the docstrings of a module, or of all modules of a folder, run."""
+    for module in modules()[name]:
+        if (framework := needed(module)) is not None:
+            pytest.importorskip(framework, reason=f"{module} needs it")
+        with as_for_readers(monkeypatch):
+            assert 0 == doctest.testmod(importlib.import_module(module), optionflags=FLAGS).failed

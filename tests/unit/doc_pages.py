@@ -1,0 +1,145 @@
+"""The pages of the documentation, and how their Python blocks run: as those of a reader, and cleaned up afterwards."""
+
+from __future__ import annotations
+
+import doctest
+import logging
+import os
+import re
+from contextlib import contextmanager
+from http.server import HTTPServer
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from opentelemetry import _logs, metrics, trace
+from opentelemetry.util._once import Once
+from tests.support.paths import ROOT
+
+import monitel
+import monitel_otel
+import monitel_otlp
+import monitel_tensorboard
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_PATTERNS = ("*.md", "compose/**/*.md", "docs/**/*.md", "exporters/*/README.md")
+PAGES = sorted(page for pattern in _PATTERNS for page in ROOT.glob(pattern))
+_BLOCK = re.compile(r"^```python( no-run)?\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_INDENTED = re.compile(r"^[ \t]+```python", re.MULTILINE)
+_OUTPUT = re.compile(r"\A\s*^```text\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_USES_TORCH = re.compile(r"^\s*(?:>>> )?import (?:monitel\.)?torch$", re.MULTILINE)
+_STARTS_PROCESSES = re.compile(r"\bsubprocess\b|\bmultiprocessing\b|\bos\.fork\b")
+_GLOBALS: dict[Any, str] = {
+    metrics._internal: "_METER_PROVIDER",
+    _logs._internal: "_LOGGER_PROVIDER",
+    trace: "_TRACER_PROVIDER",
+}
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+def blocks(page: Path) -> Iterator[tuple[int, str, str | None]]:
+    """Yield the line and the code of each block, and its expected output: the text block that follows directly."""
+    text = page.read_text("utf-8")
+    for match in _BLOCK.finditer(text):
+        if not match[1]:
+            output = _OUTPUT.match(text[match.end() :])
+            yield text[: match.start()].count("\n") + 2, match[2], output[1] if output else None
+
+
+def starts_processes(page: Path) -> bool:
+    """Return True if a block of the page starts a process."""
+    return any(_STARTS_PROCESSES.search(code) for _, code, _ in blocks(page))
+
+
+def page_parameters(*, processes: bool) -> list[Any]:
+    """Return the pages with blocks that start processes, or the others, as parameters of a test."""
+    return [
+        pytest.param(
+            page,
+            id=str(page.relative_to(ROOT)),
+            marks=[pytest.mark.torch] if any(_USES_TORCH.search(code) for _, code, _ in blocks(page)) else [],
+        )
+        for page in PAGES
+        if any(True for _ in blocks(page)) and starts_processes(page) is processes
+    ]
+
+
+@contextmanager
+def as_for_readers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Run examples with run events; end and put back what an example may leave to the end of a process."""
+    root = logging.getLogger()
+    handlers, level, environment = [*root.handlers], root.level, dict(os.environ)
+    pipelines: list[monitel_otlp.Pipeline] = []
+    initialize = monitel_otlp.Pipeline.__init__
+
+    def keep(self: monitel_otlp.Pipeline, *arguments: Any, **options: Any) -> None:
+        pipelines.append(self)
+        initialize(self, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setenv("MONITEL_RUN_EVENTS", "1")
+        for module, name in _GLOBALS.items():  # a reader's process has none; the first pipeline sets them
+            patch.setattr(module, name, None)
+            patch.setattr(module, f"{name}_SET_ONCE", Once())
+        patch.setattr(monitel_otlp.Pipeline, "__init__", keep)
+        try:
+            yield
+        finally:
+            for pipeline in pipelines:
+                pipeline.shutdown()
+                if pipeline.engine is not None:
+                    pipeline.engine._callbacks.stop()  # an instrument that is made afterwards has started it again
+            monitel.flush()
+            root.handlers[:], root.level = handlers, level
+    for name in {*os.environ} - {*environment}:
+        del os.environ[name]
+    os.environ.update(environment)
+
+
+def end_what_runs(namespace: dict[str, Any]) -> None:
+    """End the installations, writers and servers that a page has left to the end of its process."""
+    for each in [*namespace.values()]:
+        if isinstance(each, (monitel_otel.Installation, monitel_tensorboard.Installation)):
+            each.uninstall()
+        elif isinstance(each, monitel_tensorboard.SummaryWriter):
+            each.close()
+        elif isinstance(each, HTTPServer):
+            each.shutdown()
+            each.server_close()
+    namespace.clear()
+
+
+def run_page(page: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a page's blocks in order, in one namespace; compare the output with what is shown."""
+    assert not _INDENTED.search(page.read_text("utf-8")), "an indented block would not be run"
+    namespace: dict[str, Any] = {"__name__": "page"}
+    with as_for_readers(monkeypatch):
+        try:
+            for line, code, expected in blocks(page):
+                _run_block(page, line, code, expected, namespace, capsys)
+        finally:
+            end_what_runs(namespace)
+
+
+def _run_block(  # noqa: PLR0917  a block has a place, a text, an output
+    page: Path,
+    line: int,
+    code: str,
+    expected: str | None,
+    namespace: dict[str, Any],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    capsys.readouterr()
+    if code.lstrip().startswith(">>>"):
+        test = doctest.DocTestParser().get_doctest(code, namespace, page.name, str(page), line)
+        runner = doctest.DocTestRunner(optionflags=FLAGS)
+        runner.run(test, clear_globs=False)
+        assert 0 == runner.failures, capsys.readouterr().out
+        namespace.update(test.globs)
+        return
+    exec(compile("\n" * (line - 1) + code, str(page), "exec"), namespace)
+    if expected is not None:
+        printed = capsys.readouterr().out
+        assert doctest.OutputChecker().check_output(expected, printed, FLAGS), f"{page}:{line} printed\n{printed}"
