@@ -1,27 +1,165 @@
-"""Batches of jobs that are killed, until there are enough kills.
+"""Jobs that are killed at random, collected by collectors that are killed as well, and compared at the backend.
 
 PYTHONPATH=. .venv/bin/python -m tests.nightly.kills.campaign --kills 100 --seed 1
+
+One process, without threads, forks everything: a backend, jobs and collectors. It prints breaches of the promise.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
+import mmap
+import os
+import random
 import shutil
+import signal
+import struct
 import sys
 import tempfile
-from collections import Counter
+import time
+import traceback
+from contextlib import suppress
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import import_module
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
+from threading import Event, Lock
+from typing import TYPE_CHECKING, NamedTuple
 
-from tests.nightly.kills.batch import BATCH, run_batch
-from tests.nightly.kills.nursery import running_nursery
+from tests.nightly.kills.checker import ProcessId, compare, decode
+from tests.nightly.kills.history import read_history
+from tests.nightly.kills.job import THREADS, Job
+
+import monitel
+import monitel_otlp
+import monitel_otlp.__main__
 
 if TYPE_CHECKING:
-    from tests.nightly.kills.batch import Batch
+    from collections.abc import Callable, Iterator
 
-_MOST = 100  # problems that are printed
+DEADLINE = 60.0  # seconds for everything that ends by itself
+_BATCH = 24  # jobs that live at the same time
+_LIFE = 4.0  # seconds: a job is killed at a random time before that
+#: What the backend does: it stores and acknowledges; acknowledges late, so that the sender may die in between; refuses;
+#: or reads nothing, and closes the connection when that changes.
+_MODES = ("healthy", "late", "refuse", "stall")
+_DRAWN = ("healthy", "healthy", "late", "late", "refuse", "stall")
+_REPEATS = 2  # requests of a signal: one was being sent, and at an exit one was just written to disk
+_KILLS_PER_REPEAT = 6  # jobs deliver what dead jobs have left, and a killed one was perhaps sending a request of them
+_CERTAIN_NS = 1_500_000_000  # a process that was configured so long ago has a record for certain
+_TEMPORALITY = "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE"
+_SIGNALS = ("metrics", "logs", "traces")
+_HEAD = struct.Struct("=BI")  # signal, length of the body
+_PROBLEMS = 100  # that are printed
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Print nothing: clients die."""
+
+
+class Backend:
+    """A backend in a forked process. A request arrives as a whole, by one write to a file, or not at all."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._mode = mmap.mmap(-1, 4096)
+        self._storing = Lock()
+        self._owner = os.getpid()
+        server = _Server(("127.0.0.1", 0), self._handler())
+        self.url = f"http://127.0.0.1:{server.server_address[1]}"
+        path.touch()
+        self.pid = start(lambda: server.serve_forever(0.01))
+        server.server_close()
+
+    def behave(self, mode: str) -> None:
+        """Set the mode."""
+        self._mode[0] = _MODES.index(mode)
+
+    def arrivals(self) -> Iterator[tuple[str, bytes]]:
+        """Yield signal and body of all requests that it has stored."""
+        content, at = self._path.read_bytes(), 0
+        while at < len(content):
+            kind, length = _HEAD.unpack_from(content, at)
+            at += _HEAD.size + length
+            yield _SIGNALS[kind], content[at - length : at]
+
+    def close(self) -> None:
+        """End the process; a forked job, which leaves the same blocks, does not."""
+        if os.getpid() == self._owner:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+
+    def _store(self, kind: str, body: bytes) -> None:
+        file = os.open(self._path, os.O_WRONLY | os.O_APPEND)
+        with self._storing:
+            os.write(file, _HEAD.pack(_SIGNALS.index(kind), len(body)) + body)
+        os.close(file)
+
+    def _handler(backend) -> type[BaseHTTPRequestHandler]:  # noqa: N805  the handler has a self
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                mode, pause = _MODES[backend._mode[0]], Event()
+                length = int(self.headers["Content-Length"])
+                while mode == "stall" and _MODES[backend._mode[0]] == "stall":
+                    pause.wait(0.01)
+                body = b"" if mode == "stall" else self.rfile.read(length)
+                if len(body) < length:  # it has stalled, or the client has died
+                    self.close_connection = True
+                    return
+                if mode != "refuse":
+                    packed = self.headers["Content-Encoding"] == "gzip"
+                    backend._store(self.path.rpartition("/")[2], gzip.decompress(body) if packed else body)
+                if mode == "late":
+                    pause.wait(0.2)
+                with suppress(OSError):
+                    self.send_response_only(503 if mode == "refuse" else 200)
+                    self.send_header("Content-Type", "application/x-protobuf")
+                    self.send_header("Content-Length", "0")
+                    self.end_headers()
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Print nothing."""
+
+        return Handler
+
+
+def start(function: Callable[[], object], log: Path | None = None) -> int:
+    """Run a function in a forked process, with a process group and its output in a file; return its number."""
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid:
+        with suppress(PermissionError):
+            os.setpgid(pid, pid)  # in both processes, because either may be first
+        return pid
+    os.setpgid(0, 0)
+    if log is not None:
+        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        for number in (1, 2):
+            os.dup2(output, number)
+    try:
+        function()
+    except SystemExit:
+        raise
+    except BaseException:
+        traceback.print_exc()
+        os._exit(70)
+    sys.exit()  # as a main program ends
+
+
+class Death(NamedTuple):
+    """The end of a job: its process, exit status and time, monotonic ns."""
+
+    pid: int
+    status: int
+    at_ns: int
 
 
 @dataclass
@@ -29,15 +167,12 @@ class Outcome:
     """The result of several batches.
 
     Attributes:
-        problems: Breaches of the promise.
-        kills: Number of jobs that were killed.
-        collectors_killed: Number of collectors that were killed.
+        problems: Breaches of the promise, with seed, job and process.
+        kills, collectors_killed: Number of jobs and of collectors that were killed.
         processes: Number of processes that were compared, with forked children.
-        done: Number of operations that were done.
-        lost: Number of operations that were done and have not arrived.
+        done, lost: Number of operations that were done, and of those that have not arrived.
         ages: For each process, the age of its oldest lost operation at the time of death, seconds.
-        late: The longest that a process has waited for a processor, see :class:`.history.History`.
-        repeated: Number of requests that arrived twice, by signal.
+        repeated: Number of requests that arrived twice.
         reported: Number of events ``process.died``.
     """
 
@@ -48,70 +183,217 @@ class Outcome:
     done: int = 0
     lost: int = 0
     ages: list[float] = field(default_factory=list)
-    late: float = 0.0
-    repeated: Counter[str] = field(default_factory=Counter)
+    repeated: int = 0
     reported: int = 0
-
-    def add(self, batch: Batch) -> None:
-        """Add a batch."""
-        self.problems += batch.problems
-        self.kills += batch.kills
-        self.collectors_killed += batch.collectors_killed
-        for each in batch.processes:
-            self.processes += 1
-            self.done += each.verdict.done
-            self.lost += each.verdict.lost
-            self.ages.append(each.verdict.lost_s)
-            self.late = max(self.late, each.history.lateness_at(each.died_ns or 0) / 1e9)
-            self.repeated += each.arrived.repeated
-            self.reported += len(each.deaths)
 
     def __str__(self) -> str:
         ages = sorted(self.ages) or [0.0]
         return (
             f"{self.kills} kills of jobs and {self.collectors_killed} of collectors; {self.processes} processes did "
             f"{self.done:,} operations, of which {self.lost:,} are lost, the oldest in the median {median(ages):.2f} s "
-            f"before the death, in 99 % of processes {ages[int(0.99 * len(ages))]:.2f} s, at most {ages[-1]:.2f} s "
-            f"(one has waited {self.late:.2f} s for a processor); process.died of {self.reported}; requests that "
-            f"arrived twice: {self.repeated.total()}; problems: {len(self.problems)}"
+            f"before the death, in 99 % of processes {ages[int(0.99 * len(ages))]:.2f} s, at most {ages[-1]:.2f} s; "
+            f"process.died of {self.reported}; requests that arrived twice: {self.repeated}; "
+            f"problems: {len(self.problems)}"
         )
 
 
-def run_campaign(folder: Path, seed: int, kills: int, *, keep: bool = False, **variables: str) -> Outcome:
-    """Run batches until so many jobs were killed.
+class Batch:
+    """Jobs that live at the same time, and are killed, collected and compared."""
 
-    Args:
-        folder: A folder on a memory file system.
-        seed: Seed of the first batch; the next ones have the next numbers.
-        kills: Number of kills, at least.
-        keep: Keep the files of batches with problems.
-        variables: Environment variables of all processes.
-    """
-    total = Outcome()
-    with running_nursery(**variables) as nursery:
-        while total.kills < kills:
-            batch = run_batch(nursery, folder / f"batch-{seed}", seed, min(BATCH, kills - total.kills))
-            if not (keep and batch.problems):
-                shutil.rmtree(folder / f"batch-{seed}")
-            total.add(batch)
-            seed += 1
-    return total
+    def __init__(self, folder: Path, seed: int, outcome: Outcome, *, box: bool = True) -> None:
+        self._seed, self._rng = seed, random.Random(seed)
+        self._folder, self._boxes, self._spool = folder, folder / "boxes", folder / "spool"
+        self._outcome = outcome
+        self._box = box
+
+    def run(self, jobs: int) -> None:
+        """Run so many jobs."""
+        self._boxes.mkdir(mode=0o700, parents=True)
+        os.environ["MONITEL_BLACK_BOX_DIR"] = str(self._boxes)
+        self._backend = Backend(self._folder / "arrivals")
+        try:
+            self._backend.behave(self._rng.choice(_DRAWN))
+            deaths = self._kill([self.draw(number) for number in range(jobs)])
+            collectors = self._collect()
+        finally:
+            self._backend.close()
+        kills = sum(death.status == -signal.SIGKILL for death in deaths)
+        self._outcome.kills += kills
+        self._outcome.collectors_killed += collectors
+        self._compare(deaths, repeats=_REPEATS + collectors + kills // _KILLS_PER_REPEAT)
+
+    def draw(self, number: int) -> Job:
+        """Return a job with random properties."""
+        rng = self._rng
+        kill_after = rng.uniform(0.0, _LIFE)
+        return Job(
+            self._folder,
+            number,
+            rng.randrange(1 << 30),
+            threads=rng.randint(1, THREADS),
+            kill_after=kill_after,
+            life=max(0.0, kill_after + rng.uniform(-0.3, 0.1)) if rng.random() < 0.25 else None,
+            shuts_down=rng.random() < 0.5,
+            burst=rng.choice((0, 0, 0, 2000)),
+            forks=rng.random() < 0.3,
+            busy=rng.random() < 0.1,
+            environment={
+                _TEMPORALITY: rng.choice(("cumulative", "delta")),
+                "MONITEL_BLACK_BOX": "1" if self._box else "0",
+            },
+            options={
+                "endpoint": self._backend.url,
+                "spool_dir": str(self._spool),
+                "export_interval": rng.choice((0.1, 0.5, 1.0, 5.0)),
+                "spans": rng.random() < 0.5,
+                "distributions": "both",
+            },
+        )
+
+    def _kill(self, jobs: list[Job]) -> list[Death]:
+        """Start the jobs, kill each one on time with its children, and let the backend change meanwhile."""
+        running = {start(job.run, self._folder / f"{job.number}.log"): job for job in jobs}
+        due = {pid: time.monotonic() + job.kill_after for pid, job in running.items()}
+        deaths: dict[int, Death] = {}
+        change, deadline, pause = 0.0, time.monotonic() + DEADLINE, Event()
+        while running:
+            now = time.monotonic()
+            assert now < deadline, "jobs do not end"
+            if now >= change:
+                self._backend.behave(self._rng.choice(_DRAWN))
+                change = now + self._rng.uniform(0.1, 1.5)
+            for pid, job in [*running.items()]:
+                at_ns = time.monotonic_ns()
+                if kills := now >= due[pid]:
+                    os.killpg(pid, signal.SIGKILL)
+                if kills or os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                    with suppress(ProcessLookupError):
+                        os.killpg(pid, signal.SIGKILL)  # its children; it was not waited for, so the number is its own
+                    deaths[job.number] = Death(pid, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), at_ns)
+                    del running[pid]
+            pause.wait(0.002)
+        return [deaths[job.number] for job in jobs]
+
+    def _collect(self) -> int:
+        """Run collectors that are killed, some at once, and a last one that is not; return the number of the others."""
+        killed = self._rng.choice((0, 1, 1, 2, 3))
+        at_once = self._rng.random() < 0.5
+        started: list[int] = []
+        for number in range(killed):
+            self._backend.behave(self._rng.choice(("healthy", "late")))
+            way = self._rng.choice((self._replay, self._configure))
+            started.append(start(way, self._folder / f"collector-{number}.log"))
+            if not at_once:
+                self._end(started.pop(), self._rng.uniform(0.0, 0.3))
+        for pid in started:
+            self._end(pid, self._rng.uniform(0.0, 0.3))
+        self._backend.behave("healthy")
+        self._end(start(self._replay, self._folder / "collector.log"), DEADLINE)
+        return killed
+
+    def _end(self, pid: int, seconds: float) -> None:
+        """Wait for the end of a collector, and kill it after so many seconds."""
+        deadline, pause = time.monotonic() + seconds, Event()
+        while not os.waitpid(pid, os.WNOHANG)[0]:
+            if time.monotonic() >= deadline:
+                os.killpg(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                return
+            pause.wait(0.002)
+
+    def _replay(self) -> None:
+        """Collect by the command."""
+        sys.exit(monitel_otlp.__main__.main(["replay", str(self._spool), "--endpoint", self._backend.url]))
+
+    def _configure(self) -> None:
+        """Collect as the next job does, until nothing is left."""
+        with monitel_otlp.configure(endpoint=self._backend.url, spool_dir=str(self._spool), export_interval=0.1):
+            monitel.emit("collector")
+            Event().wait(1.0)
+
+    def _compare(self, deaths: list[Death], repeats: int) -> None:
+        """Compare the operations of each process with its telemetry at the backend."""
+        problems, outcome = [], self._outcome
+        for folder in (self._boxes, self._spool):
+            problems += [f"{each} is left" for each in folder.rglob("*") if each.suffix in {".spool", ".raw", ".log"}]
+        problems += [f"{each} is left" for each in self._boxes.iterdir()]
+        for log in self._folder.glob("*.log"):
+            if "Traceback" in (text := log.read_text("utf-8", "replace")):
+                problems.append(f"{log.name}: {text[-2000:]}")
+        arrived = decode(self._backend.arrivals())
+        for path in sorted(self._folder.glob("*.history")):
+            process = ProcessId(*map(int, path.stem.split("-")))
+            death, history, found = deaths[process.job], read_history(path), arrived[process]
+            is_job = process.pid == death.pid
+            died_ns: int | None = death.at_ns
+            if history.ended_ns or (is_job and death.status == 0):
+                died_ns = None
+            elif history.stopped_ns and not is_job:
+                died_ns = history.stopped_ns
+            verdict = compare(history, found, died_ns, repeats=repeats)
+            died = sum(record.name == "process.died" for record in found.records)
+            waited_ns = history.lateness_at(death.at_ns) + _CERTAIN_NS
+            recorded = history.configured_ns and death.at_ns - history.configured_ns > waited_ns
+            if died > 1 or (died and died_ns is None):
+                verdict.problems.append(f"process.died arrived {died} times; the end: {death}")
+            elif not died and is_job and death.status and recorded and not history.stopped_ns and self._box:
+                verdict.problems.append("process.died is missing")
+            problems += [f"job {process.job}, process {process.pid}: {each}" for each in verdict.problems]
+            outcome.processes += 1
+            outcome.done += verdict.done
+            outcome.lost += verdict.lost
+            outcome.ages.append(verdict.lost_s)
+            outcome.repeated += found.repeated.total()
+            outcome.reported += died
+        outcome.problems += [f"seed {self._seed}: {each}" for each in problems]
+
+
+def import_everything() -> None:
+    """Import what jobs and collectors import, before the first of them is forked."""
+    reading, writing = os.pipe()
+    if pid := os.fork():
+        os.close(writing)
+        with os.fdopen(reading, encoding="utf-8") as file:
+            names = file.read().split()
+        os.waitpid(pid, 0)
+        for name in names:
+            with suppress(ImportError):
+                import_module(name)
+        return
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            os.environ["MONITEL_BLACK_BOX_DIR"] = folder
+            for number in (1, 2):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+            pipeline = monitel_otlp.configure(endpoint="http://127.0.0.1:9", spool_dir=folder, spans=True)
+            monitel_otlp.__main__.main(["replay", folder, "--endpoint", "http://127.0.0.1:9"])
+            pipeline.shutdown()
+            os.write(writing, " ".join(sys.modules).encode())
+    finally:
+        os._exit(0)
 
 
 def main() -> int:
-    """Run a campaign, and print its outcome."""
+    """Run batches until there are enough kills, and print their outcome."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--no-box", action="store_true", help="without the black box")
+    parser.add_argument("--no-box", action="store_true", help="without the black box: shows that losses are found")
     parser.add_argument("--keep", action="store_true", help="keep the files of batches with problems")
-    arguments = parser.parse_args()
-    variables = {"MONITEL_RUN_EVENTS": "0", **({"MONITEL_BLACK_BOX": "0"} if arguments.no_box else {})}
-    folder = Path(tempfile.mkdtemp(prefix="monitel-fuzz-", dir="/dev/shm"))
-    outcome = run_campaign(folder, arguments.seed, arguments.kills, keep=arguments.keep, **variables)
-    sys.stdout.write("\n".join([*outcome.problems[:_MOST], str(outcome), ""]))
-    if not any(folder.iterdir()):
-        folder.rmdir()
+    given = parser.parse_args()
+    os.environ["MONITEL_RUN_EVENTS"] = "0"
+    root = Path(tempfile.mkdtemp(prefix="monitel-kills-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
+    import_everything()
+    outcome, seed = Outcome(), given.seed
+    while outcome.kills < given.kills:
+        before = len(outcome.problems)
+        Batch(root / f"{seed}", seed, outcome, box=not given.no_box).run(_BATCH)
+        if not given.keep or len(outcome.problems) == before:
+            shutil.rmtree(root / f"{seed}")
+        seed += 1
+    sys.stdout.write("\n".join([*outcome.problems[:_PROBLEMS], str(outcome), ""]))
+    with suppress(OSError):
+        root.rmdir()
     return bool(outcome.problems)
 
 

@@ -3,28 +3,99 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tests.nightly.kills.load import SHARED_BITS
+from tests.nightly.kills.job import SHARED_BITS, THREADS
+from tests.support.inbox import CUMULATIVE, attributes_of, points_of, records_of, spans_of
+from tests.support.receiver import MESSAGES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from tests.nightly.kills.arrivals import Arrived
     from tests.nightly.kills.history import History
-    from tests.support.inbox import Point
+    from tests.support.inbox import Point, Record
 
     Window = Mapping[str, Point]
 
-#: Seconds before the death in which samples may be lost: a second between two cuts, and half a second to spare.
+#: Seconds before the death in which samples may be lost: a second, and half a second to spare.
 BOUND = 1.5
 
 _DELTA = 1
 _SECOND_NS = 10**9
-_ONE_MASK = (1 << SHARED_BITS) - 1
+#: The aggregations of a Stat, which are the last part of the names of its metrics.
+_SUFFIXES = frozenset({"count", "sum", "min", "max", "value", "mean", "stddev", "histogram"})
+
+
+class ProcessId(NamedTuple):
+    """A process of a job: the number of the job, and that of the process."""
+
+    job: int
+    pid: int
+
+
+@dataclass
+class Arrived:
+    """Telemetry of one process at the backend, each request once.
+
+    Attributes:
+        windows: The points of each Stat's series by time: aggregation -> point; without the zeros at their starts.
+        points: The points of counters and logged numbers by name, in order of arrival.
+        records: The log records.
+        ranges: Numbers of the spans by name.
+        repeated: Number of requests that arrived again, byte for byte, by signal.
+        problems: Windows that have arrived twice.
+    """
+
+    windows: dict[str, dict[int, dict[str, Point]]] = field(default_factory=lambda: defaultdict(dict))
+    points: dict[str, list[Point]] = field(default_factory=lambda: defaultdict(list))
+    records: list[Record] = field(default_factory=list)
+    ranges: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    repeated: Counter[str] = field(default_factory=Counter)
+    problems: list[str] = field(default_factory=list)
+
+    def add_point(self, point: Point) -> None:
+        """Add a point of a metrics request."""
+        series, _, suffix = point.metric.rpartition(".")
+        if suffix not in _SUFFIXES:
+            self.points[point.metric].append(point)
+        elif suffix in {"count", "sum"} and not point.value and point.temporality == CUMULATIVE:
+            return
+        elif suffix in (others := self.windows[series].setdefault(point.time_ns, {})):
+            self.problems.append(f"{point.metric}, twice at {point.time_ns}: {others[suffix].value} {point.value}")
+        else:
+            others[suffix] = point
+
+
+def decode(arrivals: Iterable[tuple[str, bytes]]) -> dict[ProcessId, Arrived]:
+    """Return the telemetry of each process in requests. A request that arrived twice, byte for byte, counts once."""
+    found: dict[ProcessId, Arrived] = defaultdict(Arrived)
+    seen: set[tuple[str, bytes]] = set()
+    for signal, body in arrivals:
+        message = MESSAGES[signal][0].FromString(body)
+        if (signal, body) in seen:
+            resources = getattr(message, message.DESCRIPTOR.fields[0].name)
+            for process in {_process(attributes_of(each.resource.attributes)) for each in resources}:
+                found[process].repeated[signal] += 1
+            continue
+        seen.add((signal, body))
+        if signal == "metrics":
+            for point in points_of(message):
+                found[_process(point.resource)].add_point(point)
+        elif signal == "logs":
+            for record in records_of(message):
+                found[_process(record.resource)].records.append(record)
+        else:
+            for span in spans_of(message):
+                if span.name.startswith("range."):
+                    found[_process(span.resource)].ranges[span.name].append(int(span.attributes["number"]))
+    return found
+
+
+def _process(resource: dict[str, Any]) -> ProcessId:
+    return ProcessId(resource.get("job", -1), resource.get("process.pid", -1))
 
 
 @dataclass
@@ -152,15 +223,13 @@ def _of_totals(points: list[Point], windows: list[Window], name: str) -> Iterato
 
 def _of_shared(windows: Mapping[int, Window], thread: int, verdict: Verdict) -> int:
     """Check the totals of the series that all threads share; return the number of samples of one thread."""
-    count = total = 0
-    seen = 0
+    count = total = seen = 0
     for _, window in sorted(windows.items()):
         if {"count", "sum"} - window.keys():
             verdict.problems.append(f"shared: half a window, {sorted(window)}")
             continue
-        count = _next_total(window["count"], count)
-        total = _next_total(window["sum"], total)
-        of_threads = [total >> (SHARED_BITS * each) & _ONE_MASK for each in range(4)]
+        count, total = _next_total(window["count"], count), _next_total(window["sum"], total)
+        of_threads = [total >> (SHARED_BITS * each) & ((1 << SHARED_BITS) - 1) for each in range(THREADS)]
         if sum(of_threads) != count:
             verdict.problems.append(f"shared: the count is {count}, and the sum that of {of_threads}")
         if of_threads[thread] < seen:
@@ -169,7 +238,7 @@ def _of_shared(windows: Mapping[int, Window], thread: int, verdict: Verdict) -> 
     return seen
 
 
-def _of_counter(name: str, points: Collection[Point], verdict: Verdict) -> int:
+def _of_counter(name: str, points: list[Point], verdict: Verdict) -> int:
     """Check the points of a counter that rises by one; return its total."""
     total = before_ns = 0
     for point in sorted(points, key=lambda point: point.time_ns):

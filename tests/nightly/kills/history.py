@@ -16,73 +16,44 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+LATE_NS = 100_000_000
 _CAPACITY = 16_384  # operations of a source; the file is sparse
 _HEADER = 1024  # words: the facts, and the names of the sources as JSON
 _FACTS = ("configured_ns", "lateness_ns", "awake_ns", "stopped_ns", "ended_ns", "step", "names")
 _NAMES_AT = 16  # word
-LATE_NS = 100_000_000
 
 
 class HistoryWriter:
-    """The file of one process, which this process writes.
-
-    Args:
-        path: The new file.
-        sources: Names of the sources.
-    """
+    """The file of one process, which this process writes."""
 
     def __init__(self, path: Path, sources: Sequence[str]) -> None:
         names = json.dumps(sources).encode()
-        if len(names) > 8 * (_HEADER - _NAMES_AT):
-            raise ValueError("too many sources")
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         size = 8 * (_HEADER + len(sources) * (2 + _CAPACITY))
         os.ftruncate(file, size)
-        self._map = mmap.mmap(file, size)
+        content = mmap.mmap(file, size)
         os.close(file)
-        self._map[8 * _NAMES_AT : 8 * _NAMES_AT + len(names)] = names
-        self._words = memoryview(self._map).cast("q")
+        content[8 * _NAMES_AT : 8 * _NAMES_AT + len(names)] = names
+        self._words = memoryview(content).cast("q")
         self.set(names=len(names))
-        self._sources = {name: Source(self._words, number) for number, name in enumerate(sources)}
+        self._at = {name: _HEADER + number * (2 + _CAPACITY) for number, name in enumerate(sources)}
 
     def set(self, **facts: int) -> None:
         """Write facts, see :class:`History`."""
         for name, value in facts.items():
             self._words[_FACTS.index(name)] = value
 
-    def __getitem__(self, name: str) -> Source:
-        return self._sources[name]
+    def do(self, source: str, operation: Callable[[int], object], times: int = 1) -> None:
+        """Call an operation of a source with its number, from 1 on, several times.
 
-
-class Source:
-    """A sequence of operations of one thread, numbered from 1.
-
-    A word is written by one 8-byte store, so that SIGKILL leaves the old or the new value.
-    """
-
-    def __init__(self, words: memoryview[int], number: int) -> None:
-        self._words = words
-        self._at = _HEADER + number * (2 + _CAPACITY)
-        self._next = 1
-
-    @property
-    def full(self) -> bool:
-        """True if the file has no room for a further operation."""
-        return self._next > _CAPACITY
-
-    @property
-    def next(self) -> int:
-        """Number of the next operation."""
-        return self._next
-
-    def do(self, operation: Callable[[int], object]) -> None:
-        """Call an operation with its number."""
-        number, words, at = self._next, self._words, self._at
-        words[at] = number
-        operation(number)
-        words[at + 1 + number] = time.monotonic_ns()
-        words[at + 1] = number
-        self._next = number + 1
+        A word is written by one 8-byte store, so that SIGKILL leaves the old or the new value.
+        """
+        words, at = self._words, self._at[source]
+        for number in range(words[at + 1] + 1, min(words[at + 1] + times, _CAPACITY) + 1):
+            words[at] = number
+            operation(number)
+            words[at + 1 + number] = time.monotonic_ns()
+            words[at + 1] = number
 
 
 class History(NamedTuple):

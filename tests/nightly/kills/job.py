@@ -1,145 +1,220 @@
-"""A job that a test kills: it configures a pipeline, records at random, forks if asked to, and may end by itself."""
+"""A job that is killed: threads that add, emit, log, count, open ranges, fork and flush at random, with a history.
+
+Every sample of a series has another value. The samples of a series with one thread are 1, 2, 3 ..., so that the
+windows must lie side by side: their smallest and largest samples, counts and sums leave no choice. In a series that all
+threads share, the k-th sample of thread t is 2 ** (13 * t), so that one sum holds the number of samples of each thread.
+"""
 
 from __future__ import annotations
 
-import ctypes
-import json
 import os
+import random
 import signal
-import sys
 import time
 from contextlib import suppress
-from functools import partial
-from pathlib import Path
-from threading import Event
+from dataclasses import dataclass, field
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
-from tests.nightly.kills.history import HistoryWriter
-from tests.nightly.kills.load import Load, source_names
+from tests.nightly.kills.history import LATE_NS, HistoryWriter
 
+import monitel
 import monitel_otlp
+from monitel import COUNT, HISTOGRAM, MAX, MEAN, MIN, STDDEV, SUM, VALUE, Stat
+from monitel.profiler import record_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
-_STORM = 0.01  # seconds between two forks
-_ORPHAN = 8.0  # seconds that a child lives that does nothing
-_MEGABYTE = 1 << 20
+THREADS = 4  # at most, so that sums of shared series stay exact
+SHARED_BITS = 13
+_TILES = 3  # Stats of a thread
+_TILE = [COUNT, SUM, MIN, MAX, VALUE, MEAN]
+_WINDOWS = (0.1, 0.3, 1.0, 5.0, 60.0)
+_PAUSES = (0.002, 0.005, 0.01, 0.02, 0.05)  # seconds; two numbers of a series may not share a millisecond
+_SLEEP_NS = 20_000_000
 
 
-def run_job(job: dict[str, Any]) -> None:
-    """Run a job until it is killed, or until its life is over.
+@dataclass
+class Job:
+    """The properties of a job.
 
-    Args:
-        job: ``folder`` of the history, ``number``, ``seed``, ``threads``, ``tiles``, ``busy``, ``life`` (seconds; None:
-            forever), ``burst`` (events at its end), ``ending`` (``shutdown``, ``exit``, or a key of ``_CRASHES``),
-            ``forks`` (``never``, ``sometimes``, ``always``, or ``once``, a child that outlives the job), and the
-            arguments of ``configure()`` in ``options``. Its ``environment`` is set, it enters its ``cgroup``, and
-            iterates over a DataLoader if ``loader`` is true.
+    Attributes:
+        folder: Folder of the histories.
+        number: Its number.
+        seed: Seed of what it does.
+        threads: Number of threads.
+        kill_after: Seconds until it is killed.
+        life: Seconds after which it ends by itself; None: it does not.
+        shuts_down: It ends with a shutdown of the pipeline, else by the exit alone.
+        burst: Number of events at its end.
+        forks: It forks children, which record and die.
+        busy: It records without a pause, in one thread.
+        environment: Environment variables.
+        options: Arguments of ``configure()``.
     """
-    os.environ.update(job["environment"])
-    if job.get("cgroup"):
-        Path(job["cgroup"], "cgroup.procs").write_text(str(os.getpid()), encoding="utf-8")
-    history = HistoryWriter(_history_of(job), source_names(job["threads"], job["tiles"]))
-    pipeline = monitel_otlp.configure(**job["options"], resource_attributes={"job": job["number"]})
-    history.set(configured_ns=time.monotonic_ns())
-    fork = partial(_fork, job, pipeline)
-    load = Load(
-        history,
-        job["seed"],
-        job["threads"],
-        tiles=job["tiles"],
-        fork=fork if job["forks"] == "sometimes" else None,
-        busy=job["busy"],
-        spans=job["options"]["spans"],
-    )
-    load.start()
-    if job["forks"] == "once" and not os.fork():
-        Event().wait(_ORPHAN)
-        os._exit(0)
-    if job.get("loader"):
-        _iterate(job["life"])
-    elif job["forks"] == "always":
-        _fork_until(time.monotonic() + (job["life"] or 3600), fork)
-    else:
-        Event().wait(job["life"])
-    if (crash := _CRASHES.get(job["ending"])) is not None:
-        crash()
-    load.stop()
-    load.emit(job["burst"])
-    history.set(stopped_ns=time.monotonic_ns())
-    if job["ending"] == "shutdown":
-        pipeline.shutdown()
-        history.set(ended_ns=time.monotonic_ns())
 
+    folder: Path
+    number: int
+    seed: int
+    threads: int
+    kill_after: float
+    life: float | None
+    shuts_down: bool = True
+    burst: int = 0
+    forks: bool = False
+    busy: bool = False
+    environment: dict[str, str] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
 
-def _history_of(job: dict[str, Any]) -> Path:
-    """Return the path of the file of this process."""
-    return Path(job["folder"]) / f"{job['number']}-{os.getpid()}.history"
+    def new_history(self, threads: int) -> HistoryWriter:
+        """Return the file of this process."""
+        kinds = [*(f"tile{tile}" for tile in range(_TILES)), "short", "shared", "event", "number", "counter", "range"]
+        sources = [f"{kind}.{thread}" for thread in range(threads) for kind in kinds]
+        return HistoryWriter(self.folder / f"{self.number}-{os.getpid()}.history", sources)
 
-
-def _fork_until(end: float, fork: Callable[[int], None]) -> None:
-    pause = Event()
-    seed = 0
-    while time.monotonic() < end:
-        fork(seed)
-        seed += 1
-        pause.wait(_STORM)
-
-
-def _fork(job: dict[str, Any], pipeline: monitel_otlp.Pipeline, seed: int) -> None:
-    """Fork a child that records and dies at once, in one of three ways, and wait for earlier children that are dead."""
-    with suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    if os.fork():
-        return
-    try:
-        history = HistoryWriter(_history_of(job), source_names(1))
+    def run(self) -> None:
+        """Run until this process is killed, or until its life is over."""
+        os.environ.update(self.environment)
+        history = self.new_history(self.threads)
+        pipeline = monitel_otlp.configure(**self.options, resource_attributes={"job": self.number})
         history.set(configured_ns=time.monotonic_ns())
-        Load(history, seed, 1, spans=job["options"]["spans"]).record(seed % 50)
-        if seed % 3 == 0:
+        rng, stopped = random.Random(self.seed), Event()
+        shared = Stat("shared", [COUNT, SUM], rng.choice(_WINDOWS), monotonic=rng.random() < 0.5)
+        lanes = [_Lane(self, history, rng.randrange(1 << 30), number, shared) for number in range(self.threads)]
+        lanes[0].next_step()
+        lanes[0].fork = (lambda seed: self._fork(pipeline, seed)) if self.forks else None
+        threads = [Thread(target=lane.run, args=[stopped], daemon=True) for lane in lanes]
+        threads.append(Thread(target=_measure_lateness, args=[history, stopped], daemon=True))
+        for thread in threads:
+            thread.start()
+        Event().wait(self.life)
+        stopped.set()
+        for thread in threads:
+            thread.join()
+        lanes[0].repeat("event", lanes[0].emit, self.burst)
+        history.set(stopped_ns=time.monotonic_ns())
+        if self.shuts_down:
             pipeline.shutdown()
             history.set(ended_ns=time.monotonic_ns())
-        history.set(stopped_ns=time.monotonic_ns())
-        if seed % 3 == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-    finally:
-        os._exit(0)
+
+    def _fork(self, pipeline: monitel_otlp.Pipeline, seed: int) -> None:
+        """Fork a child that records and dies at once, in one of three ways; reap earlier ones."""
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        if os.fork():
+            return
+        try:
+            history = self.new_history(1)
+            history.set(configured_ns=time.monotonic_ns())
+            lane = _Lane(self, history, seed, 0, Stat("shared", [COUNT, SUM], 60.0))
+            for _ in range(seed % 50):
+                lane.record(numbers=False)
+            if seed % 3 == 0:
+                pipeline.shutdown()
+                history.set(ended_ns=time.monotonic_ns())
+            history.set(stopped_ns=time.monotonic_ns())
+            if seed % 3 == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+        finally:
+            os._exit(0)
 
 
-def _iterate(life: float | None) -> None:
-    """Iterate over a DataLoader with two workers."""
-    from torch.utils.data import DataLoader  # it takes seconds
+def _measure_lateness(history: HistoryWriter, stopped: Event) -> None:
+    """Write the time that this thread has overslept: others will have waited as long for a processor."""
+    total_ns, awake_ns = 0, time.monotonic_ns()
+    history.set(awake_ns=awake_ns)
+    while not stopped.wait(_SLEEP_NS / 1e9):
+        due_ns, awake_ns = awake_ns + _SLEEP_NS, time.monotonic_ns()
+        if (late_ns := awake_ns - due_ns) > LATE_NS:
+            total_ns += late_ns
+            history.set(lateness_ns=total_ns)
+        history.set(awake_ns=awake_ns)
 
-    end = time.monotonic() + (life or 3600)
-    loader = DataLoader([*range(64)], batch_size=4, num_workers=2, persistent_workers=True)
-    while time.monotonic() < end:
-        for _ in loader:
+
+class _Lane:
+    """What one thread records."""
+
+    def __init__(self, job: Job, history: HistoryWriter, seed: int, number: int, shared: Stat) -> None:
+        self.fork: Callable[[int], object] | None = None
+        self._rng = rng = random.Random(seed)
+        self._number = number
+        self._busy = job.busy and number == 0
+        self._spans = job.options["spans"]
+        self._history = history
+        self._shared = shared
+        self._tiles = [
+            Stat(
+                f"tile{tile}.{number}",
+                [*_TILE, *[HISTOGRAM] * (not tile or rng.random() < 0.5), *[STDDEV] * (rng.random() < 0.3)],
+                rng.choice(_WINDOWS),
+                monotonic=tile == 2 or (not tile and rng.random() < 0.5),
+            )
+            for tile in range(_TILES)
+        ]
+        self._counter = monitel.counter(f"counter.{number}")
+        self._short_is_monotonic = rng.random() < 0.5
+        self._step = 0
+
+    def run(self, stopped: Event) -> None:
+        """Record until it is stopped."""
+        while not stopped.is_set():
+            self.record()
+            stopped.wait(0.002 if self._busy else self._rng.choice(_PAUSES))
+
+    def record(self, *, numbers: bool = True) -> None:
+        """Record one thing, or a burst of a kind; numbers only if there are pauses: one of a millisecond is kept."""
+        rng = self._rng
+        (action,) = rng.choices(
+            ("tile", "shared", "event", "number", "counter", "range", "short", "flush", "fork", "step"),
+            (60, 10, 10, 5 * numbers, 4, 3 * self._spans, 3, 1, 1, 3),
+        )
+        if action == "flush":
+            monitel.flush()
+        elif action == "fork" and self.fork is not None:
+            self.fork(rng.randrange(1 << 30))
+        elif action == "step" and self._number == 0:
+            self.next_step()
+        elif action not in {"fork", "step"}:
+            self._record_items(action)
+
+    def _record_items(self, kind: str) -> None:
+        """Record one item of a kind, or a burst of them."""
+        rng = self._rng
+        if kind == "short":  # its window is closed when it goes, and the next Stat continues the series
+            stat = Stat(f"short.{self._number}", _TILE, 60.0, monotonic=self._short_is_monotonic)
+            self.repeat(kind, lambda n: stat.add(float(n)), rng.choice((1, 4)))
+        elif kind == "tile":
+            tile = rng.randrange(_TILES)
+            self.repeat(f"tile{tile}", lambda n: self._tiles[tile].add(float(n)), rng.choice((1, 1, 2, 5, 40)))
+        else:
+            operations: dict[str, tuple[Callable[[int], object], tuple[int, ...]]] = {
+                "shared": (lambda _: self._shared.add(2.0 ** (SHARED_BITS * self._number)), (1, 3)),
+                "event": (self.emit, (1, 1, 2, 30)),
+                "number": (lambda n: monitel.log({f"number.{self._number}": float(n)}), (1,)),
+                "counter": (lambda _: self._counter.add(1), (1, 5)),
+                "range": (self._open_range, (1,)),
+            }
+            operation, times = operations[kind]
+            self.repeat(kind, operation, rng.choice(times))
+
+    def next_step(self) -> None:
+        """Set the next training step."""
+        self._step += 1
+        monitel.set_step(self._step)
+        self._history.set(step=self._step)
+
+    def repeat(self, kind: str, operation: Callable[[int], object], times: int = 1) -> None:
+        """Do something several times, with a history."""
+        self._history.do(f"{kind}.{self._number}", operation, times)
+
+    def emit(self, number: int) -> None:
+        """Emit an event."""
+        text = "x" * self._rng.choice((0, 10, 900))
+        monitel.emit(f"event.{self._number}", number=number, square=number * number, text=text)
+
+    def _open_range(self, number: int) -> None:
+        with record_function(f"range.{self._number}", {"number": number}):
             pass
-
-
-def _start_in_c(function: str) -> None:
-    """Call a function of the C library with a null pointer in a thread that Python does not know, and wait for it."""
-    library = ctypes.CDLL(None)
-    thread = ctypes.c_ulong()
-    library.pthread_create(ctypes.byref(thread), None, ctypes.cast(getattr(library, function), ctypes.c_void_p), None)
-    Event().wait(10)
-
-
-def _fill_memory() -> None:
-    kept = []
-    while True:
-        kept.append(b"x" * _MEGABYTE)
-
-
-_CRASHES: dict[str, Callable[[], object]] = {
-    "abort in C": lambda: _start_in_c("abort"),
-    "null pointer in C": lambda: _start_in_c("strlen"),
-    "null pointer": lambda: ctypes.string_at(0),
-    "out of memory": _fill_memory,
-}
-
-
-if __name__ == "__main__":
-    run_job(json.loads(sys.argv[1]))

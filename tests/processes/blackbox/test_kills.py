@@ -1,0 +1,22 @@
+"""Jobs and collectors that are killed at random lose at most the last second, and deliver nothing half or twice."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from tests.support.paths import ROOT
+
+_COMMAND = [sys.executable, "-W", "ignore", "-m", "tests.nightly.kills.campaign", "--seed", "1"]
+
+
+def campaign(*options: str) -> subprocess.CompletedProcess[str]:
+    """Run the campaign, and return its outcome."""
+    return subprocess.run([*_COMMAND, *options], cwd=ROOT, capture_output=True, text=True, timeout=250, check=False)
+
+
+def test_forty_kills() -> None:
+    """Forty jobs die within seconds, beside a backend that refuses and stalls; a thousand do so each night."""
+    ended = campaign("--kills", "40")
+    assert 0 == ended.returncode, ended.stdout + ended.stderr
+    assert "problems: 0" in ended.stdout
