@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import warnings
 from importlib import import_module
 from importlib.util import find_spec
@@ -93,8 +94,8 @@ def windows(clock: ManualClock) -> Iterator[Callable[..., Callable[[], dict[str,
         return end
 
     yield start
-    for each in running:
-        each.uninstrument()
+    while running:  # pytest keeps the function, and with it the list
+        running.pop().uninstrument()
 
 
 @pytest.fixture
@@ -116,6 +117,13 @@ def instrumented() -> Iterator[None]:
 
     with instrument(window_size=float("inf")):
         yield  # nothing: pytest keeps the value until all fixtures have ended
+
+
+@pytest.fixture
+def only_flushes_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not start the thread that polls once a second, so that only flushes log what torch has queued."""
+    start = threading.Thread.start
+    monkeypatch.setattr(threading.Thread, "start", lambda it: None if it.name == "monitel-torch" else start(it))
 
 
 @pytest.fixture

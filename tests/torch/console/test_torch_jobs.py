@@ -1,23 +1,21 @@
-"""``monitel run -- torchrun``: both ranks of an unchanged script are recorded, and a killed one is named."""
+"""``monitel run -- torchrun``: an unchanged script is recorded, and a late or killed rank is named."""
 
 from __future__ import annotations
 
 import os
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from tests.processes.console.commands import RUN, outcome
+from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
+    from tests.processes.console.commands import Outcome
     from tests.support.receiver import Receiver
 
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed"),
-]
+pytest.importorskip("torch")
 
 STEPS = 6
 STAGES = ("data", "forward", "backward", "sync", "optimizer", "other")
@@ -46,17 +44,13 @@ def main():
 if __name__ == "__main__":
     main()
 """
-TORCHRUN = (
-    sys.executable,
-    "-m",
-    "torch.distributed.run",
-    "--standalone",
-    "--monitor-interval",
-    "0.1",
-    "--nproc-per-node",
-    "2",
-    "train.py",
-)
+
+
+def torchrun(receiver: Receiver, ranks: int, *command: str) -> Outcome:
+    """Run a program with ``monitel run -- torchrun``."""
+    launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--monitor-interval", "0.1")
+    words = [*RUN[:-1], "--endpoint", receiver.url, *launcher, "--nproc-per-node", f"{ranks}", *command]
+    return outcome(words, timeout=180, env={**os.environ, "OMP_NUM_THREADS": "1"})
 
 
 def by_rank(receiver: Receiver, name: str) -> dict[object, float]:
@@ -67,35 +61,44 @@ def by_rank(receiver: Receiver, name: str) -> dict[object, float]:
 def test_ranks_are_recorded_without_code(receiver: Receiver) -> None:
     """The launcher and the workers of the DataLoader are not; the summary names the steps."""
     Path("train.py").write_text(TRAIN)
-    ended = outcome([*RUN[:-1], "--endpoint", receiver.url, *TORCHRUN], env={**os.environ, "OMP_NUM_THREADS": "1"})
+    ended = torchrun(receiver, 2, "train.py")
     assert (0, "") == (ended.status, ended.stdout), ended.stderr + ended.summary
     assert {0: STEPS, 1: STEPS} == by_rank(receiver, "training.steps")
     points = receiver.points("training.stage.duration.mean")
     assert {(rank, stage) for rank in (0, 1) for stage in STAGES} == {
         (each.resource["training.rank"], each.attributes["training.stage"]) for each in points
     }
-    assert ["attempt.started", "attempt.ended"] == sorted(receiver.record_names(), reverse=True)
-    assert {None, 0, 1} == {None, *(each.resource.get("training.rank") for each in receiver.all_points())}
-    assert f"{STEPS} steps" in ended.summary
+    assert {0, 1} == {
+        rank for each in receiver.all_points() if (rank := each.resource.get("training.rank")) is not None
+    }
+    assert f"2 ranks, {STEPS} steps" in ended.summary
 
 
 def test_killed_rank_is_named(receiver: Receiver) -> None:
     """With the signal, although torchrun is its parent; torchrun ends as without ``run``."""
     Path("train.py").write_text(TRAIN)
-    command = [*TORCHRUN, "kill"]
-    ended = outcome([*RUN[:-1], "--endpoint", receiver.url, *command], env={**os.environ, "OMP_NUM_THREADS": "1"})
+    ended = torchrun(receiver, 2, "train.py", "kill")
     assert 1 == ended.status
     last = receiver.records()[-1]
     assert ("attempt.ended", 1, "killed by SIGKILL") == (
-        last.name,
-        last.attributes["attempt.first_death.rank"],
+        *(last.name, last.attributes["attempt.first_death.rank"]),
         last.attributes["attempt.first_death"],
     )
     (died,) = [each for each in receiver.records() if each.name == "process.died"]
     assert (1, "SIGKILL", STEPS) == (
-        died.resource["training.rank"],
-        died.attributes["process.exit.signal"],
+        *(died.resource["training.rank"], died.attributes["process.exit.signal"]),
         died.attributes["training.step"],
     )
     assert {0: STEPS, 1: STEPS} == by_rank(receiver, "training.steps")
-    assert "rank 1 killed by SIGKILL" in ended.summary
+    assert f"dead: rank 1 killed by SIGKILL at step {STEPS}" in " ".join(ended.summary.split())
+
+
+def test_late_rank_is_named(receiver: Receiver) -> None:
+    """Rank and stage are those that the job was given, and no other rank is later than a fraction of them."""
+    ended = torchrun(receiver, 4, str(ROOT / "docs/examples/train_ddp.py"), "--steps", "60", "--late", "data:2:200ms")
+    assert 0 == ended.status, ended.stderr + ended.summary
+    summary = " ".join(ended.summary.split())
+    assert summary.startswith("monitel run: train-ddp, 4 ranks, 60 steps, ")
+    milliseconds = float(summary.partition("verdict late rank: rank 2 took ")[2].partition(" ms longer than")[0])
+    assert milliseconds == pytest.approx(200, rel=0.1)
+    assert f"rank 2 took {milliseconds} ms longer than the others in data (" in summary

@@ -1,4 +1,4 @@
-"""Steps that GradScaler skips. The truth is whether parameters changed."""
+"""Steps that GradScaler skips, on the host or on a device. The truth is whether parameters changed."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from math import inf, nan
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
+from tests.torch.later_device import idle, later, on_later
 
 import monitel
+import monitel.torch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-torch: Any = pytest.importorskip("torch", reason="instruments torch: torch is not installed")
-
-import monitel.torch  # noqa: E402  after the check for torch
-
-pytestmark = pytest.mark.torch
 
 #: Gradients of consecutive steps; those that are not finite are skipped, among them the first and the last.
 GRADIENTS = (inf, 1.0, nan, -inf, 2.0, 0.5, 1.0, inf)
+
+
 KINDS: dict[str, Callable[[list[Any]], Any]] = {
     "adam": lambda parameters: torch.optim.Adam(parameters, lr=0.1, foreach=False),
     "fused adam": lambda parameters: torch.optim.Adam(parameters, lr=0.1, fused=True),
@@ -88,14 +88,12 @@ def counted(totals: Callable[[], dict[str, float]]) -> tuple[float, float]:
     return found["steps"], found["steps.skipped"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("unscales", [False, True])
 @pytest.mark.parametrize(
-    ("scaler_type", "unscales"),
+    ("kind", "scaler_type"),
     [
-        *((torch.amp.GradScaler, unscales) for unscales in (False, True)),
-        *((Delegating, unscales) for unscales in (False, True)),
-        *((Clearing, unscales) for unscales in (False, True)),
-        (OwnStep, False),
+        *((kind, torch.amp.GradScaler) for kind in KINDS),
+        *(("adam", Delegating), ("fused adam", Delegating), ("adam", Clearing), ("fused sgd", Clearing)),
     ],
 )
 def test_skipped_steps_are_counted_separately(
@@ -230,18 +228,6 @@ def test_step_that_raises_is_not_counted(windows: Any, totals: Any) -> None:
     assert (1, 0) == counted(totals)
 
 
-def test_work_of_skipped_steps_counts(windows: Any, totals: Any) -> None:
-    """Samples were processed, even if the parameters did not change."""
-    trained, scaler = Trained(), torch.amp.GradScaler("cpu")
-    end = windows(samples_per_step=32)
-    for gradient in GRADIENTS:
-        trained.backward(scaler, gradient)
-        scaler.step(trained.optimizer)
-        scaler.update()
-    end()
-    assert 32 * len(GRADIENTS) == totals()["samples"]
-
-
 def test_remove_restores_the_methods(windows: Any) -> None:
     """A wrapper that another library has put around ours stays, and passes calls on."""
     scalers = (torch.amp.GradScaler, OwnStep, Delegating)
@@ -263,3 +249,41 @@ def test_remove_restores_the_methods(windows: Any) -> None:
         assert trained.step(scaler.step)
     finally:
         Delegating.step = before[2]  # type: ignore[method-assign]
+
+
+class OnDevice(torch.optim.Optimizer):  # type: ignore[misc]
+    """A fused optimizer that decides on a device."""
+
+    def __init__(self, found_inf: Any) -> None:
+        super().__init__([torch.nn.Parameter(torch.ones(1))], {})
+        self.found_inf = found_inf
+
+    def step(self, closure: Any = None) -> Any:
+        """Do nothing: another device decides."""
+
+
+@pytest.mark.parametrize("tensors", [True, False])
+def test_result_on_a_device_is_counted_when_it_arrives(tensors: bool, windows: Any, totals: Any) -> None:
+    """No step waits for the device, and none is counted before the device has decided. The end waits."""
+    with idle():
+        end, own = windows(tensors=tensors), OnDevice(None)
+        for found_inf in (1.0, 0.0, 0.0, 2.0):
+            own.found_inf = on_later(found_inf)
+            own.step()
+        assert ((0, 0), 4, 0) == (counted(totals), monitel.get_step(), later.syncs)
+        later.answers = True
+        end()
+        assert ((2, 2), 0) == (counted(totals), later.syncs)
+
+
+def test_result_that_never_arrives_counts_as_applied(windows: Any, totals: Any) -> None:
+    """So does a step within the capture of a graph. The end waits for 2 s at most."""
+    with idle():
+        end, own = windows(), OnDevice(on_later(1.0))
+        own.step()
+        later.capturing = True
+        own.step()
+        assert (1, 0) == counted(totals)
+        later.capturing = False
+        end()
+        assert (2, 0) == counted(totals)

@@ -1,22 +1,23 @@
-"""Training steps of a torch job, and the wrapped methods of its loaders."""
+"""Steps of optimizers, also of several ones and in several threads: their number, and the time between them."""
 
 from __future__ import annotations
 
+import _thread
+import os
+import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 
 import monitel
+import monitel.torch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from monitel.testing import ManualClock
-
-torch: Any = pytest.importorskip("torch", reason="instruments torch: torch is not installed")
-
-import monitel.torch  # noqa: E402  after the check for torch
-
-pytestmark = pytest.mark.torch
 
 
 def optimizer(kind: Any = torch.optim.SGD) -> Any:
@@ -24,19 +25,6 @@ def optimizer(kind: Any = torch.optim.SGD) -> Any:
     parameter = torch.nn.Parameter(torch.ones(1))
     parameter.grad = torch.ones(1)
     return kind([parameter], lr=0.1)
-
-
-def test_steps_and_their_durations(windows: Any, totals: Any, clock: ManualClock) -> None:
-    """Every step is counted. A duration lies between two steps, so there is one fewer."""
-    before = optimizer()
-    end = windows()
-    for seconds in (2, 5, 1):
-        clock.advance(seconds)
-        before.step()
-    assert {"steps": 3, "steps.skipped": 0} == totals()
-    duration = end()["training.step.duration"]
-    assert (2, 6.0, 1.0, 5.0, "s") == (duration.count, duration.sum, duration.min, duration.max, duration.unit)
-    assert (2, 3) == (duration.first_step, duration.last_step)
 
 
 def test_counters_start_at_zero(windows: Any, totals: Any) -> None:
@@ -150,15 +138,6 @@ def test_steps_increment_the_step_of_the_process(windows: Any) -> None:
     end()
 
 
-def test_steps_after_uninstrument_are_not_counted(windows: Any) -> None:
-    """The hooks are removed."""
-    end, one = windows(), optimizer()
-    one.step()
-    end()
-    one.step()
-    assert 1 == monitel.get_step()
-
-
 class Slow(torch.utils.data.Dataset):  # type: ignore[misc]
     """Four numbers, each of which takes three seconds of the test's clock."""
 
@@ -189,21 +168,115 @@ def test_iterator_in_progress_is_measured(windows: Any, clock: ManualClock) -> N
     assert ([0, 1, 2, 3], 1, 3.0) == (seen, data.count, data.mean)
 
 
-def test_wrapper_of_another_library_stays(windows: Any, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After uninstrument(), the wrapper beneath it records nothing."""
+_DEADLINE = 60
+
+
+def in_thread(action: Callable[[], object]) -> None:
+    """Run an action in a thread, and wait for its end."""
+    thread = threading.Thread(target=action)
+    thread.start()
+    thread.join(_DEADLINE)
+    assert not thread.is_alive()
+
+
+def in_foreign_thread(action: Callable[[], object]) -> None:
+    """Run an action in a thread that the module ``threading`` has not started, as autograd does on a GPU."""
+    ended = threading.Event()
+
+    def run() -> None:
+        action()
+        ended.set()
+
+    _thread.start_new_thread(run, ())
+    assert ended.wait(_DEADLINE)
+
+
+def test_two_optimizers_in_two_threads_count_all_steps(windows: Any, totals: Any) -> None:
+    """Each thread has its own steps, even if the threads take turns exactly."""
     end = windows()
-    iterator = monitel.torch._compat.loader_iterator()
-    ours, calls = iterator.__next__, []
+    together = threading.Barrier(2, timeout=_DEADLINE)
 
-    def theirs(self: Any) -> Any:
-        calls.append(1)
-        return ours(self)
+    def train() -> None:
+        own = optimizer()
+        for _ in range(10):
+            together.wait()
+            own.step()
 
-    monkeypatch.setattr(iterator, "__next__", theirs)
-    assert {} == end()
-    assert 4 == len(list(torch.utils.data.DataLoader(Slow(clock))))
-    with monitel.testing.capture_events() as events:
-        monitel.flush()
-    assert [] == events
-    assert iterator.__next__ is theirs
-    assert 5 == len(calls)
+    threads = [threading.Thread(target=train) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(_DEADLINE)
+    duration = end()["training.step.duration"]
+    assert (20, 20, 18) == (totals()["steps"], monitel.get_step(), duration.count)
+
+
+def test_step_within_a_step_of_another_thread_is_counted(windows: Any, totals: Any) -> None:
+    """A step within the duration of another one does not suppress it."""
+    one, other = optimizer(), optimizer()
+    end = windows()
+    one.step()
+    one.step(lambda: in_thread(other.step))
+    end()
+    assert 3 == totals()["steps"]
+
+
+def test_duration_continues_in_the_next_thread(windows: Any, totals: Any, clock: Any) -> None:
+    """A loop that trains each epoch in a new thread has the durations of a loop in one thread."""
+    own = optimizer()
+    end = windows()
+
+    def epoch() -> None:
+        for _ in range(2):
+            clock.advance(3)
+            own.step()
+
+    for _ in range(3):
+        in_thread(epoch)
+    duration = end()["training.step.duration"]
+    assert (6, 5, 15.0) == (totals()["steps"], duration.count, duration.sum)
+
+
+@pytest.mark.parametrize("run", [in_thread, lambda action: action()], ids=["thread", "main"])
+def test_optimizers_within_backward_of_a_device_make_one_step(run: Any, windows: Any, totals: Any) -> None:
+    """On a GPU, autograd runs hooks in threads that it has started. Their optimizers belong to the trainer's step."""
+    layers, rest = [optimizer() for _ in range(4)], optimizer()
+    end = windows()
+
+    def train() -> None:
+        for _ in range(5):
+            for layer in layers:
+                in_foreign_thread(layer.step)
+            rest.step()
+
+    run(train)
+    end()
+    assert 5 == totals()["steps"]
+
+
+@pytest.mark.parametrize("foreign", [True, False])
+def test_thread_of_autograd_does_not_become_the_training_thread(foreign: bool) -> None:
+    """A thread that Python has not started steps within backward on a GPU, while the training thread waits."""
+    with monitel.torch.instrument(failures=False):
+        (in_foreign_thread if foreign else in_thread)(optimizer().step)
+        with monitel.activity("evaluation"):
+            book = monitel.ledger()
+    assert book is not None
+    assert (("evaluation", 0) if foreign else ("step", 1)) == (book.current, book.ignored)
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_forked_child_counts_its_own_steps(windows: Any, totals: Any) -> None:
+    """Neither durations nor counts continue there."""
+    own = optimizer()
+    end = windows()
+    for _ in range(2):
+        own.step()
+    child = os.fork()
+    if not child:
+        for _ in range(3):
+            own.step()
+        duration = end()["training.step.duration"]
+        os._exit(0 if (3, 2) == (totals()["steps"], duration.count) else 1)
+    assert 0 == os.waitpid(child, 0)[1]
+    assert (2, 1) == (totals()["steps"], end()["training.step.duration"].count)

@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+import inspect
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from monitel import variables
-from monitel.variables import Variable
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-torch: Any = pytest.importorskip("torch", reason="instruments torch: torch is not installed")
 
-import monitel.torch  # noqa: E402  after the check for torch
-from monitel.torch import instrumentation  # noqa: E402
-from monitel.torch.options import CHOICES, InstrumentOptions  # noqa: E402
+import monitel.torch
 
-pytestmark = pytest.mark.torch
-
-DEFAULTS = {field.name: field.default for field in fields(InstrumentOptions)}
+DEFAULTS = {name: each.default for name, each in inspect.signature(monitel.torch.instrument).parameters.items()}
 SWITCHES = [name for name, default in DEFAULTS.items() if isinstance(default, bool)]
 
 
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(variables, "_warned", set())
+    monkeypatch.setattr("monitel.variables._warned", set())
     yield
-    if instrumentation._running is not None:
-        instrumentation._running.uninstrument()
+    monitel.torch.instrument().uninstrument()
 
 
 def used(**given: Any) -> dict[str, Any]:
@@ -40,14 +31,10 @@ def used(**given: Any) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value != DEFAULTS[name]}
 
 
-def test_each_option_has_a_variable() -> None:
-    """No option lacks one."""
-    assert set(DEFAULTS) == set(CHOICES)
-    assert set() == {name for name, variable in CHOICES.items() if not isinstance(variable, Variable)}
-
-
 @pytest.mark.parametrize("name", SWITCHES)
-def test_variable_switches_a_source(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_variable_switches_a_source(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
     """An argument overrides it."""
     other = not DEFAULTS[name]
     monkeypatch.setenv(f"MONITEL_{name.upper()}", str(other))
@@ -55,6 +42,7 @@ def test_variable_switches_a_source(monkeypatch: pytest.MonkeyPatch, name: str) 
     running = monitel.torch.instrument()
     assert other == (name in {*running.sources, *running.missing})  # a machine may have no accelerator
     assert {} == used(**{name: not other})
+    caplog.clear()  # the records have exceptions
 
 
 @pytest.mark.parametrize(
@@ -83,11 +71,8 @@ def test_variable_has_the_value_of_its_option(
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *((name, "maybe") for name in SWITCHES),
-        *(("stuck_after", value) for value in ("0", "-1", "nan", "never")),
-        *(("window_size", value) for value in ("0", "0.0001", "nan", "1 minute")),
-        *(("samples_per_step", value) for value in ("0", "-1", "inf", "lambda: 32", "9" * 4000)),
-        *((name, "many") for name in ("tokens_per_step", "flops_per_step", "peak_flops")),
+        *(("steps", "maybe"), ("stuck_after", "-1"), ("window_size", "0.0001"), ("window_size", "1 minute")),
+        *(("samples_per_step", "inf"), ("samples_per_step", "9" * 4000), ("peak_flops", "many")),
     ],
     ids=lambda text: text[:20],
 )
@@ -100,6 +85,39 @@ def test_wrong_value_is_one_warning_and_the_default(
     (record,) = caplog.records
     assert record.getMessage().startswith(f"MONITEL_{name.upper()}: expected ")
     assert f", got {value[:80]!r}; using " in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        (
+            {"samples_per_step": 0},
+            ValueError,
+            "samples_per_step must be a positive and finite number, or callable, got 0",
+        ),
+        ({"flops_per_step": 1e9}, ValueError, "flops_per_step and peak_flops must be given together"),
+        ({"samples_per_step": 8, "steps": False}, ValueError, "samples_per_step, .* require steps=True"),
+        (
+            {"stuck_after": float("nan")},
+            ValueError,
+            "stuck_after must be None or a positive number of seconds, got nan",
+        ),
+        ({"rank_group": "encoder", "stages": False}, ValueError, "rank_group requires stages=True"),
+        ({"rank_group": ""}, ValueError, "rank_group must be None or a name, got an empty str"),
+        ({"window_size": 0.0}, ValueError, "window_size must be at least 1 ms"),
+        ({"stepz": True}, TypeError, r"instrument\(\) got an unexpected keyword argument 'stepz'"),
+        ({"steps": "no"}, TypeError, "steps must be True or False, got 'no'"),
+        ({"stuck_after": "5"}, TypeError, "stuck_after must be None or a positive number of seconds, got '5'"),
+        ({"rank_group": 1}, TypeError, "rank_group must be None or a str, got 1"),
+        ({"window_size": 60}, TypeError, "window_size must be a timedelta, or seconds as a float"),
+    ],
+)
+def test_wrong_argument_raises_and_changes_nothing(options: Any, error: type[Exception], message: str) -> None:
+    """The error names the argument, and the running instrumentation continues."""
+    running = monitel.torch.instrument()
+    with pytest.raises(error, match=message):
+        monitel.torch.instrument(**options)
+    assert running is monitel.torch.instrument()
 
 
 def test_argument_decides_a_contradiction(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

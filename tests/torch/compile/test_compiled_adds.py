@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,19 +13,12 @@ from monitel.profiler import record_function
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.core_conftest import RunScript
-
     Step = Callable[[Any], Any]
 
-torch: Any = pytest.importorskip("torch", reason="compiles with torch.compile: torch is not installed")
+import torch
 
-import monitel.torch  # noqa: E402  after the check for torch
-from monitel.torch.scalars import compiled_adds  # noqa: E402
-
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning"),  # raised within torch
-]
+import monitel.torch
+from monitel.torch.scalars import compiled_adds
 
 STAT = monitel.Stat("test_compiled_adds", [monitel.SUM, monitel.COUNT], float("inf"))
 SECONDS = monitel.Stat("test_compiled_adds.seconds", [monitel.COUNT], float("inf"))
@@ -45,19 +36,10 @@ SPECIAL = Special("test_compiled_adds.special", [monitel.COUNT], float("inf"))
 
 
 @pytest.fixture(autouse=True)
-def _reset_compiler() -> Iterator[None]:
-    torch._dynamo.reset()
+def _no_samples(fresh_compiler: None) -> Iterator[None]:
     monitel.flush()
     yield
-    torch._dynamo.reset()
     monitel.flush()
-
-
-@pytest.fixture
-def _instrumented() -> Iterator[None]:
-    with monitel.torch.instrument(window_size=float("inf")) as running:
-        assert "compiled_adds" in running.sources
-        yield
 
 
 def adds_tensor(x: Any, add: Callable[[Any], None]) -> Any:
@@ -128,8 +110,7 @@ def added() -> tuple[int, float]:
     return count, STAT.get()[monitel.SUM] if count else 0.0
 
 
-@pytest.mark.usefixtures("_instrumented")
-@pytest.mark.parametrize("fullgraph", [True, False])
+@pytest.mark.usefixtures("instrumented")
 @pytest.mark.parametrize(
     ("step", "expected"),
     [
@@ -140,21 +121,19 @@ def added() -> tuple[int, float]:
         (adds_in_a_range, (2, 3.0 + 6.0)),
     ],
 )
-def test_graph_is_the_same_and_each_call_adds(
-    step: Callable[..., Any], expected: tuple[int, float], fullgraph: bool
-) -> None:
+def test_graph_is_the_same_and_each_call_adds(step: Callable[..., Any], expected: tuple[int, float]) -> None:
     """The samples have the values of that call, as those of the uncompiled function."""
-    before = captured(lambda x: step(x, nothing), fullgraph=fullgraph)
+    before = captured(lambda x: step(x, nothing))
     assert 1 == len(before[0])
     assert (0, 0.0) == added()
-    assert before == captured(lambda x: step(x, STAT.add), fullgraph=fullgraph)
+    assert before == captured(lambda x: step(x, STAT.add))
     assert expected == added()
     for number in (1.0, 2.0):
         step(torch.full((3,), number), STAT.add)
     assert expected == added()
 
 
-@pytest.mark.usefixtures("_instrumented")
+@pytest.mark.usefixtures("instrumented")
 def test_add_is_found_however_it_is_reached() -> None:
     """As a method of a global, of an item of a module's dict, and of a subclass; and as a bound method."""
 
@@ -182,7 +161,7 @@ def test_add_is_found_however_it_is_reached() -> None:
     assert 1 == SPECIAL.count
 
 
-@pytest.mark.usefixtures("_instrumented")
+@pytest.mark.usefixtures("instrumented")
 def test_each_part_of_a_broken_graph_adds_its_samples() -> None:
     """This holds even if the graph breaks within the argument of add()."""
 
@@ -201,28 +180,7 @@ def test_each_part_of_a_broken_graph_adds_its_samples() -> None:
     assert (3, 3.0 + 1.0 + 1.0) == added()
 
 
-@pytest.mark.usefixtures("_instrumented")
-def test_changing_sizes_do_not_cause_recompilation() -> None:
-    """Neither do the values of earlier samples."""
-    graphs: list[Any] = []
-
-    def backend(module: Any, _inputs: Any) -> Any:
-        graphs.append(module)
-        return module.forward
-
-    def step(x: Any) -> Any:
-        STAT.add(x.shape[0])
-        STAT.add(x.sum())
-        return x.sin()
-
-    compiled = torch.compile(step, backend=backend, fullgraph=True, dynamic=True)
-    for size in (3, 4, 5):
-        compiled(torch.ones(size))
-    assert (6, 2.0 * (3 + 4 + 5)) == added()
-    assert 1 == len(graphs)
-
-
-@pytest.mark.usefixtures("_instrumented")
+@pytest.mark.usefixtures("instrumented")
 def test_training_has_the_same_gradients() -> None:
     """The added numbers are the loss from which backward starts, and another number of the graph."""
 
@@ -246,7 +204,7 @@ def test_training_has_the_same_gradients() -> None:
     assert 4 == STAT.count
 
 
-@pytest.mark.usefixtures("_instrumented")
+@pytest.mark.usefixtures("instrumented")
 def test_handlers_are_not_compiled(caplog: pytest.LogCaptureFixture) -> None:
     """A handler of the window that a sample closes is not traced. Its exception is raised from the function."""
     received: list[float] = []
@@ -268,7 +226,7 @@ def test_handlers_are_not_compiled(caplog: pytest.LogCaptureFixture) -> None:
     assert [] == [record for record in caplog.records if "torch._dynamo" in record.name]
 
 
-@pytest.mark.usefixtures("_instrumented")
+@pytest.mark.usefixtures("instrumented")
 def test_invalid_sample_raises_when_it_is_added() -> None:
     """The error is the one raised without the compiler."""
 
@@ -281,7 +239,7 @@ def test_invalid_sample_raises_when_it_is_added() -> None:
     assert 0 == STAT.count
 
 
-@pytest.mark.usefixtures("_instrumented")
+@pytest.mark.usefixtures("instrumented")
 def test_samples_in_the_body_of_an_operation_are_not_recorded(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -307,7 +265,7 @@ def test_samples_in_the_body_of_an_operation_are_not_recorded(
     ]
 
 
-@pytest.mark.usefixtures("_instrumented")
+@pytest.mark.usefixtures("instrumented")
 def test_changed_compiler_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """Nothing is recorded then; the job runs, in one graph."""
     monkeypatch.setattr(compiled_adds, "_warned", False)
@@ -320,23 +278,6 @@ def test_changed_compiler_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pyt
     assert before == captured(lambda x: adds_tensor(x, STAT.add))
     assert 0 == STAT.count
     assert "records nothing: this torch version lacks the required compiler hooks" in caplog.text
-
-
-def test_exported_program_does_not_add() -> None:
-    """torch.export captures the same graph, and records nothing."""
-
-    class Model(torch.nn.Module):  # type: ignore[misc]
-        def __init__(self, add: Callable[[Any], None]) -> None:
-            super().__init__()
-            self.add = add
-
-        def forward(self, x: Any) -> Any:
-            return adds_tensor(x, self.add)
-
-    with monitel.torch.instrument():
-        texts = [str(torch.export.export(Model(add), (torch.ones(3),), strict=True).graph) for add in (nothing, ADD)]
-    assert texts[0] == texts[1]
-    assert 0 == STAT.count
 
 
 def test_after_uninstrument_add_breaks_the_graph_again() -> None:
@@ -357,89 +298,3 @@ def test_after_uninstrument_add_breaks_the_graph_again() -> None:
     torch._dynamo.reset()
     torch.compile(step, backend="eager")(torch.ones(3))
     assert 3 == STAT.count
-
-
-BEFORE_THE_COMPILER = """
-import importlib.util
-import monitel.torch
-monitel.torch.instrument()
-print(not importlib.util.find_spec("torch._dynamo"), "torch._dynamo" in sys.modules)
-
-import monitel.testing
-import torch
-
-stat = Stat("x", [SUM], float("inf"))
-waits = monitel.WaitCounter("waits")
-
-def step(x):
-    with stat.time(), waits.guard():
-        y = x.sum()
-        stat.add(y)
-    return x + y
-
-graphs = []
-
-def backend(module, inputs):
-    graphs.append([str(node.target) for node in module.graph.nodes if node.op.startswith("call_")])
-    return module.forward
-
-before = stat.add
-compiled = torch.compile(step, backend=backend, fullgraph=True)
-with monitel.testing.capture_events() as events:
-    for number in range(3):
-        compiled(torch.full((2,), 1.0 + number))
-    stat.flush()
-    print(graphs, stat.get()[SUM], stat.add == before)
-    monitel.torch.instrument().uninstrument()
-print([event.name for event in events if event.name == "torch.compile.started"])
-print([each for each in sys.meta_path if "monitel" in type(each).__module__])
-"""
-
-
-def test_hook_is_installed_when_the_compiler_is_loaded(run_script: RunScript) -> None:
-    """Neither instrument() nor find_spec() loads it. Holds for both twins of the window."""
-    ended = run_script(BEFORE_THE_COMPILER)
-    graphs = "[['sum', '<built-in function add>']] 12.0 True"
-    assert ["False False", graphs, "['torch.compile.started']", "[]"] == ended.lines
-
-
-WHEN_HOOKING_FAILS = """
-import monitel.torch
-import torch
-import torch._dynamo
-from monitel.torch import _compat
-from monitel.torch.scalars import compiled_adds
-
-def fail(*_arguments):
-    raise _compat.Missing("no such name")
-
-compiled_adds.trace_instead = fail
-with monitel.torch.instrument() as running:
-    print(running.missing)
-compiled_adds.trace_instead = _compat.trace_instead
-stat = Stat("x", [COUNT], float("inf"))
-
-def step(x):
-    stat.add(x.sum())
-    return x.sin()
-
-with monitel.torch.instrument() as running:
-    print(running.missing)
-    torch.compile(step, backend="eager", fullgraph=True)(torch.ones(3))
-print(stat.count)
-"""
-
-
-def test_failed_installation_is_tried_again(run_script: RunScript) -> None:
-    """The next instrument() retries it."""
-    assert ["{'compiled_adds': 'no such name'}", "{}", "1"] == run_script(WHEN_HOOKING_FAILS).lines
-
-
-def test_add_itself_is_unchanged() -> None:
-    """The method of the class stays the C method, or the Python function."""
-    script = (
-        "import monitel, sys\nbefore = monitel.Stat.add\nimport monitel.torch\n"
-        "with monitel.torch.instrument():\n    import torch._dynamo\n    print(monitel.Stat.add is before)\n"
-    )
-    found = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, timeout=120)
-    assert b"True\n" == found.stdout

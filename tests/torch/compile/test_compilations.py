@@ -1,0 +1,171 @@
+"""Compilations: a range around each, an event at its start and its end, and the activity ``compile``."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+import monitel
+import monitel.torch
+from monitel.profiler import profile, ranges, record_function
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.usefixtures("fresh_compiler", "instrumented")
+_DEADLINE = 60
+
+
+def plain(x: Any) -> Any:
+    """Return a result of one operation."""
+    return x * 2
+
+
+def compilations(events: list[monitel.Event]) -> list[monitel.Event]:
+    """Flush, and return the events of compilations."""
+    monitel.flush()
+    return [event for event in events if event.name.startswith("torch.") and event.window is None]
+
+
+def activity() -> str:
+    """Return the activity of this process now."""
+    book = monitel.ledger()
+    assert book is not None
+    return book.current
+
+
+def test_compilation_is_a_range(events: list[monitel.Event]) -> None:
+    """In the compiling thread, within the current range, and in profiles. Its id is that of the events."""
+    compiled = torch.compile(plain, backend="eager", fullgraph=True, dynamic=False)
+    with profile() as prof:
+        with record_function("step"):
+            compiled(torch.ones(2))
+            compiled(torch.ones(2))
+        compiled(torch.ones(3))
+    found = [event for event in prof.events() if event.name == "torch.compile"]
+    assert ["step", None] == [None if each.cpu_parent is None else each.cpu_parent.name for each in found]
+    assert all(0 < each.time_range.elapsed_us() < 100e6 for each in found)
+    all_events = compilations(events)
+    started = [event for event in all_events if event.name == "torch.compile.started"]
+    ended = [event for event in all_events if event.name in {"torch.compile", "torch.recompile"}]
+    assert [event.data["compile.id"] for event in ended] == [event.data["compile.id"] for event in started]
+    assert ["dynamo", "dynamo"] == [event.data["compile.trigger"] for event in started]
+    assert all(begin.timestamp <= end.timestamp for begin, end in zip(started, ended, strict=True))
+
+
+def test_hanging_compilation_is_reported(monkeypatch: pytest.MonkeyPatch, events: list[monitel.Event]) -> None:
+    """The start event, with rank and step, is logged while the compilation runs. Its range has not ended."""
+    monkeypatch.setenv("RANK", "2")
+    monitel.set_step(7)
+    hangs, resume = threading.Event(), threading.Event()
+    began: list[ranges.Range] = []
+
+    def backend(module: Any, _inputs: Any) -> Any:
+        hangs.set()
+        resume.wait(_DEADLINE)
+        return module.forward
+
+    thread = threading.Thread(target=lambda: torch.compile(plain, backend=backend)(torch.ones(2)))
+    with ranges.listen(began=began.append):
+        thread.start()
+        assert hangs.wait(_DEADLINE)
+        monitel.set_step(8)
+        (event,) = compilations(events)
+        (range_,) = began
+        assert ("torch.compile", None) == (range_.name, range_.end_ns)
+        assert "step" == activity()  # the training thread does something else
+        resume.set()
+        thread.join(_DEADLINE)
+    assert ("torch.compile.started", 2, 7) == (*(event.name, event.data["training.rank"], event.data["training.step"]),)
+    assert event.data["compile.id"] == range_.args["compile.id"]
+    assert range_.end_ns is not None
+    assert ["torch.compile.started", "torch.compile"] == [event.name for event in compilations(events)]
+
+
+def test_failed_compilation_is_an_error(events: list[monitel.Event]) -> None:
+    """The exception is torch's, the event has its message, and range and activity end."""
+    began: list[ranges.Range] = []
+
+    def broken(_module: Any, _inputs: Any) -> Any:
+        assert "compile" == activity()
+        raise ValueError("no such backend")
+
+    with ranges.listen(began=began.append), pytest.raises(torch._dynamo.exc.BackendCompilerFailed):
+        torch.compile(plain, backend=broken)(torch.ones(2))
+    assert "startup" == activity()
+    assert [True] == [each.end_ns is not None for each in began]
+    _, ended = compilations(events)
+    assert ("torch.compile", monitel.Severity.ERROR) == (ended.name, ended.severity)
+    assert "no such backend" in str(ended.data["compile.failure.reason"])
+
+
+def test_reset_of_the_compiler_changes_nothing(events: list[monitel.Event]) -> None:
+    """It clears the compiler's callbacks, which the next poll registers again, once."""
+    torch.compiler.reset()
+    for _ in range(2):
+        monitel.flush()
+    torch.compile(plain, backend="eager")(torch.ones(2))
+    assert ["torch.compile.started", "torch.compile"] == [event.name for event in compilations(events)]
+
+
+def test_compilation_within_another_has_the_step_of_the_outer_one(events: list[monitel.Event]) -> None:
+    """The compiler reports the start of the outer one alone. Before the first step there is no step."""
+
+    def backend(module: Any, _inputs: Any) -> Any:
+        monitel.set_step(6)  # in the middle of the outer one
+        torch.compile(lambda x: x - 1, backend="eager")(torch.ones(4))
+        return module.forward
+
+    torch.compile(lambda x: x + 3, backend="eager")(torch.ones(2))
+    monitel.set_step(5)
+    torch.compile(plain, backend=backend)(torch.ones(2))
+    monitel.set_step(9)
+    found = [(event.name, event.step) for event in compilations(events)]
+    assert [("torch.compile.started", None), ("torch.compile.started", 5)] == found[:2]
+    assert {("torch.compile", None), ("torch.compile", 5)} == {*found[2:]}
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_instrument_and_uninstrument_within_a_compilation(ends: bool) -> None:
+    """Neither affects the compilation; no range and no activity stays."""
+    running = monitel.torch.instrument(window_size=float("inf"))
+    began: list[ranges.Range] = []
+
+    def change() -> None:
+        running.uninstrument()
+        if not ends:
+            monitel.torch.instrument(window_size=float("inf"))
+
+    def backend(module: Any, _inputs: Any) -> Any:
+        change()
+        return module.forward
+
+    with ranges.listen(began=began.append):
+        assert [2, 2] == torch.compile(plain, backend=backend)(torch.ones(2)).tolist()
+    assert [("torch.compile", True)] == [(each.name, each.end_ns is not None) for each in began]
+    assert ranges.current_range() is None
+    assert "startup" == activity()
+    monitel.torch.instrument(window_size=float("inf")).uninstrument()
+
+
+def test_each_of_many_compilations_is_reported_once(events: list[monitel.Event]) -> None:
+    """Torch keeps the last 64, so a burst of more has fewer events."""
+
+    def made(number: int) -> Callable[[Any], Any]:
+        return lambda x: x + number
+
+    def compile_some(first: int, number: int) -> None:
+        for each in range(first, first + number):
+            torch.compile(made(each), backend="eager", dynamic=False)(torch.ones(1))
+            torch._dynamo.reset_code_caches()
+
+    def ended() -> int:
+        return len([event for event in compilations(events) if event.name in {"torch.compile", "torch.recompile"}])
+
+    compile_some(0, 3)
+    assert (3, 3) == (ended(), ended())
+    compile_some(3, 2)
+    assert 5 == ended()

@@ -1,0 +1,100 @@
+"""``opentelemetry-instrument`` with an unchanged PyTorch script: monitel's instrumentor, and MONITEL_* variables."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tests.support.receiver import Receiver
+    from tests.support.scripts import Ended, Instrument, Run
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed"),
+    pytest.mark.invalid_output("the resource belongs to the application", "resource.distro"),
+]
+
+#: Ten steps of an unchanged training script; three batches of evaluation are not steps.
+TRAIN = """\
+import torch
+model = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(10):
+    optimizer.zero_grad()
+    model(torch.ones(32, 3)).sum().backward()
+    optimizer.step()
+for _ in range(3):
+    model(torch.ones(32, 3))
+"""
+STAGES = {"optimizer", "other", "data", "forward", "backward"}
+
+
+@pytest.fixture
+def instrument(receiver: Receiver, run: Run, tmp_path: Path) -> Instrument:
+    """Return a function that runs a script with ``opentelemetry-instrument``, monitel's exporters, and variables."""
+    if find_spec("opentelemetry.distro") is None:
+        pytest.skip("pip install opentelemetry-distro opentelemetry-instrumentation")
+
+    def instrument(script: str, *, env: Mapping[str, str], timeout: float = 120) -> Ended:
+        (tmp_path / "train.py").write_text(script)
+        usual = {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url,
+            "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+            "OTEL_METRICS_EXPORTER": "monitel",
+            "OTEL_LOGS_EXPORTER": "monitel",
+            "OTEL_TRACES_EXPORTER": "none",
+        }
+        program = Path(sys.executable).with_name("opentelemetry-instrument")
+        return run(program, sys.executable, tmp_path / "train.py", env={**usual, **env}, timeout=timeout)
+
+    return instrument
+
+
+def test_ranks_are_instrumented_by_their_variables(receiver: Receiver, instrument: Instrument) -> None:
+    """Steps, samples and stages of an unchanged script; a wrong value is one warning, and the job runs."""
+    chosen = {"MONITEL_SAMPLES_PER_STEP": "32", "MONITEL_STAGES": "maybe", "MONITEL_WINDOW_SIZE": "3600"}
+    ended = instrument(TRAIN, env={"RANK": "0", **chosen})
+    assert (320, 10) == (receiver.values("training.samples")[-1], receiver.values("training.steps")[-1])
+    assert STAGES == {each.attributes["training.stage"] for each in receiver.points("training.stage.duration.mean")}
+    lines = [line for line in ended.stderr.splitlines() if "MONITEL_" in line]
+    assert ["MONITEL_STAGES: expected true or false, got 'maybe'; using True"] == lines
+
+
+def test_contradicting_variables_do_not_stop_the_job(receiver: Receiver, instrument: Instrument) -> None:
+    """The amounts are not used without steps, and a number of operations not without its peak."""
+    chosen = {"STEPS": "false", "SAMPLES_PER_STEP": "32", "FLOPS_PER_STEP": "1e9", "RANK_GROUP": "head"}
+    ended = instrument(TRAIN, env={"RANK": "0", **{f"MONITEL_{name}": value for name, value in chosen.items()}})
+    assert [] == receiver.points("training.samples") == receiver.points("training.steps")
+    assert {"head"} == {each.attributes["training.group"] for each in receiver.points("training.stage.duration.mean")}
+    lines = [line for line in ended.stderr.splitlines() if "MONITEL_" in line]
+    assert ["MONITEL_SAMPLES_PER_STEP", "MONITEL_FLOPS_PER_STEP"] == [line.partition(":")[0] for line in lines]
+
+
+WORKERS = """import monitel
+from torch.utils.data import DataLoader
+
+class Emitting(list):
+    def __getitem__(self, index):
+        monitel.emit("loaded")
+        return index
+
+if __name__ == "__main__":
+    list(DataLoader(Emitting(range(4)), num_workers=2, multiprocessing_context="fork"))
+"""
+
+
+@pytest.mark.parametrize(("workers", "names"), [("true", 4 * ["loaded"]), ("false", [])])
+def test_events_of_workers_are_exported_on_request(
+    receiver: Receiver, instrument: Instrument, workers: str, names: list[str]
+) -> None:
+    """MONITEL_WORKERS has its effect; a process without a rank is not instrumented."""
+    instrument(WORKERS, env={"MONITEL_WORKERS": workers})
+    assert names == receiver.record_names()
+    assert [] == receiver.points("training.steps")
