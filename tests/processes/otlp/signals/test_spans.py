@@ -1,0 +1,244 @@
+"""Spans of processes that fork, fail, exit or receive SIGTERM, and of several ranks: each range is exported once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import ExitStack
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.support.scripts import finish, started, write_script
+from tests.support.spools import folders
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.receiver import Receiver
+    from tests.support.scripts import Run, Terminate
+
+ERROR = 2
+BEGIN = """\
+from monitel.profiler import record_function
+
+pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=3600.0, {})
+"""
+SPANS = BEGIN.format("spans=True")
+
+
+@pytest.mark.parametrize(("leave", "status"), [("pass", 0), ("sys.exit(3)", 3)])
+def test_everything_is_delivered_at_exit(
+    receiver: Receiver, train: Run, tmp_path: Path, leave: str, status: int
+) -> None:
+    """Ranges that the exit ends are complete, and the summary counts the spans."""
+    script = f"""\
+monitel.set_step(1)
+with record_function("step"), record_function("forward"):
+    {leave}
+"""
+    ended = train(SPANS + script, receiver.url, returncode=status)
+    assert {"step": "", "forward": "step"} == receiver.parents()
+    assert not any("monitel.unfinished" in span.attributes for span in receiver.spans())
+    summary, ledger = ended.stderr.splitlines()
+    assert "monitel: exported 0 windows and numbers, 0 events, 2 spans" == summary
+    assert ledger.startswith("monitel ledger: ")
+    assert [] == folders(tmp_path)
+
+
+INTERRUPTED = """\
+with record_function("run"):
+    try:
+        with record_function("step"):
+            raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        pass
+    with record_function("save"):
+        raise OSError
+"""
+
+
+def test_exception_that_ends_the_process_is_exported(receiver: Receiver, train: Run) -> None:
+    """The spans of the ranges that it leaves are sent at the exit; Ctrl-C is not an error."""
+    train(SPANS + INTERRUPTED, receiver.url, returncode=1)
+    expected = {"step": (0, None), "save": (ERROR, "OSError"), "run": (ERROR, "OSError")}
+    assert expected == {span.name: (span.status, span.attributes.get("error.type")) for span in receiver.spans()}
+
+
+def test_profiler_is_imported_only_for_spans(run: Run) -> None:
+    """A job without spans does not spend time on the import."""
+    script = (
+        "import sys, monitel_otel, monitel_otlp\n"
+        "def loaded(): return any(name.startswith('monitel.profiler') for name in sys.modules)\n"
+        "found = []\n"
+        "with monitel_otlp.configure(spool_dir='spool'), monitel_otel.install(): found.append(loaded())\n"
+        "with monitel_otlp.configure(spool_dir='spool', spans=True): found.append(loaded())\n"
+        "print(found)"
+    )
+    assert "[False, True]\n" == run("-c", script).stdout
+
+
+def test_unfinished_ranges_are_exported_at_sigterm(receiver: Receiver, terminate: Terminate) -> None:
+    """Ranges that still run at the signal end there, and have the attribute ``monitel.unfinished``."""
+    script = """\
+import signal
+with record_function("step"):
+    with record_function("forward"):
+        pass
+    with record_function("all_reduce"):
+        print("ready", flush=True)
+        signal.pause()
+"""
+    terminate(BEGIN.format("spans=True, sigterm=True") + script, receiver.url, within=20)
+    assert {"step": "", "forward": "step", "all_reduce": "step"} == receiver.parents()
+    assert {"step", "all_reduce"} == {each.name for each in receiver.spans() if "monitel.unfinished" in each.attributes}
+
+
+@pytest.mark.parametrize("leave", ["sys.exit()", "os._exit(0) if pipeline.shutdown() else os._exit(1)"])
+def test_forked_child_exports_its_ranges(receiver: Receiver, train: Run, leave: str) -> None:
+    """The child is a separate instance with separate traces; the parent exports the parent's ranges once."""
+    script = f"""\
+with record_function("before"):
+    pass
+with record_function("around"):
+    pid = os.fork()
+    if pid == 0:
+        with record_function("child"), record_function("child.inner"):
+            pass
+        {leave}
+    else:
+        _, status = os.waitpid(pid, 0)
+        assert status == 0
+        if os.fork() == 0:
+            sys.exit()  # without a range: it sends nothing, and prints no last line
+        os.wait()
+        with record_function("parent"):
+            pass
+"""
+    ended = train(SPANS + script, receiver.url)
+    expected = {"before": "", "around": "", "child": "", "child.inner": "child", "parent": "around"}
+    assert expected == receiver.parents()
+    instances = {span.name: span.resource["service.instance.id"] for span in receiver.spans()}
+    assert instances["child"] == instances["child.inner"] != instances["parent"] == instances["before"]
+    assert 2 == len({span.resource["process.pid"] for span in receiver.spans()})
+    assert ended.stderr.count("monitel: exported ") <= 2
+
+
+def test_forked_child_has_no_steps(receiver: Receiver, train: Run) -> None:
+    """The child inherits an outdated step, so neither sampling nor step traces use it; all ids are unique."""
+    script = """\
+monitel.set_step(7)
+with record_function("step"):
+    pass
+if os.fork() == 0:
+    with record_function("child"):
+        pass
+    sys.exit()
+os.wait()
+"""
+    train(BEGIN.format("step_traces=True, span_steps=10") + script, receiver.url)
+    assert {"child": ""} == receiver.parents()
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_children_of_multiprocessing_deliver_at_their_end(receiver: Receiver, train: Run, method: str) -> None:
+    """Such children end without ``atexit``; spawned ones call ``configure()``."""
+    script = f"""\
+import multiprocessing
+from monitel.profiler import record_function
+
+def work(url):
+    if {method!r} != "fork":
+        monitel_otlp.configure(endpoint=url, spool_dir="spool", export_interval=3600.0, spans=True)
+    with record_function("child"):
+        pass
+
+if __name__ == "__main__":
+    monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=3600.0, spans=True)
+    child = multiprocessing.get_context({method!r}).Process(target=work, args=[sys.argv[1]])
+    child.start()
+    child.join(60)
+    assert child.exitcode == 0
+    with record_function("parent"):
+        pass
+"""
+    train(script, receiver.url)
+    assert {"child": "", "parent": ""} == receiver.parents()
+
+
+LOADER = """\
+from types import ModuleType
+
+worker = None
+data = ModuleType("torch.utils.data")
+data.get_worker_info = lambda: worker
+sys.modules["torch.utils.data"] = data
+
+if os.fork() == 0:
+    worker = object()
+    for _ in range(3):
+        with record_function("sample"):
+            pass
+    monitel.emit("sample")
+    assert pipeline.force_flush(60) == (not pipeline.dropped)
+    print(pipeline.dropped, flush=True)
+    sys.exit()
+_, status = os.wait()
+assert status == 0
+"""
+
+
+def test_ranges_of_a_worker_are_dropped_by_default(receiver: Receiver, train: Run) -> None:
+    """Each range counts as dropped, and each worker logs one line; ``workers=True`` exports the ranges."""
+    ended = train(SPANS + LOADER, receiver.url)
+    assert "{'worker': 4}\n" == ended.stdout
+    assert 1 == ended.stderr.count("use configure(workers=True) to export it")
+    assert [] == receiver.spans()
+    ended = train(BEGIN.format("spans=True, workers=True") + LOADER, receiver.url)
+    assert "{}\n" == ended.stdout
+    assert ["sample"] * 3 == [span.name for span in receiver.spans()]
+
+
+RANKS, STEPS = 3, 2
+STEP_TRACES = f"""\
+from monitel.profiler import record_function
+
+with monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", step_traces=True):
+    for step in range({STEPS}):
+        monitel.set_step(step)
+        with record_function("forward"):
+            for layer in range(2):
+                with record_function("layer"):
+                    pass
+        with record_function("all_reduce"):
+            monitel.emit("reduced")
+"""
+
+
+def test_ranks_share_one_trace_for_each_step_and_no_series(receiver: Receiver, tmp_path: Path) -> None:
+    """Rank 0 exports the root, each rank a subtree, without communication; each process is another instance."""
+    path = write_script(tmp_path, STEP_TRACES)
+    environment = {"WORLD_SIZE": str(RANKS), "TORCHELASTIC_RUN_ID": "run-7"}
+    with ExitStack() as stack:
+        processes = [
+            stack.enter_context(started(tmp_path, path, receiver.url, env={**environment, "RANK": str(rank)}))
+            for rank in range(RANKS)
+        ]
+        assert [0] * RANKS == [finish(process).status for process in processes]
+    spans = receiver.spans()
+    for step in range(STEPS):
+        trace_id = blake2b(f"run-7\0{0}\0{step}".encode(), digest_size=16).hexdigest()
+        own = [span for span in spans if span.trace_id == trace_id]
+        names = {span.span_id: (span.name, span.resource["training.rank"]) for span in own}
+        assert 1 + RANKS * 5 == len(own) == len(names)
+        assert {step} == {span.attributes["training.step"] for span in own}
+        expected: dict[tuple[object, ...], int] = {("training.step", 0, None): 1}
+        for rank in range(RANKS):
+            expected |= {("training.rank", rank, ("training.step", 0)): 1}
+            expected |= {(name, rank, ("training.rank", rank)): 1 for name in ("forward", "all_reduce")}
+            expected |= {("layer", rank, ("forward", rank)): 2}
+        assert expected == Counter((*names[span.span_id], names.get(span.parent_id)) for span in own)
+    reduced = [span.span_id for span in spans if span.name == "all_reduce"]
+    assert sorted(reduced) == sorted(record.span_id for record in receiver.records("reduced"))
+    assert RANKS == len({span.resource["service.instance.id"] for span in spans})
+    series = {(p.resource["service.instance.id"], p.resource["training.rank"]) for p in receiver.all_points()}
+    assert RANKS == len(series)
