@@ -1,0 +1,315 @@
+"""The ledger beyond its promises: any order of entries, threads that take over, copies, and races."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import count, pairwise
+from threading import Barrier, Event, Thread
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import monitel
+from monitel import activities
+from monitel._activities import Activities
+
+if TYPE_CHECKING:
+    from tests.support.twins import RunThreads
+
+NAMES = ["evaluation", "data", "a", "a", "step"]
+DEADLINE = 60.0  # seconds
+
+
+class Book:
+    """Activities that begin at 1,000 ns, with a clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.now_ns = 1000
+        self.made = Activities(activities._new_name, activities._decorate, lambda: self.now_ns)
+        self.made.begin(1000, "startup", "other")
+        self.activity = self.made.activity
+
+    def wait(self, ns: int) -> None:
+        """Let time pass."""
+        self.now_ns += ns
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """Nanoseconds by name; they add up."""
+        read: Any = self.made.read()
+        elapsed_ns, totals, current, _ = read
+        assert self.now_ns - 1000 == elapsed_ns == sum(totals.values())
+        assert current in totals
+        return {name: total for name, total in totals.items() if total}
+
+    @property
+    def ignored(self) -> int:
+        """Number of entries without effect."""
+        read: Any = self.made.read()
+        return int(read[3])
+
+
+class Model:
+    """The rules of the ledger, as simply as possible. Objects are numbers, threads too."""
+
+    def __init__(self) -> None:
+        self.expected: dict[str, int] = {}
+        self.stack: list[int] = []
+        self.without_effect = [0] * len(NAMES)
+        self.ignored = self.owner = 0
+        self.between, self.is_starting = "startup", True
+
+    def wait(self, ns: int) -> None:
+        """Let time pass."""
+        current = NAMES[self.stack[-1]] if self.stack else self.between
+        self.expected[current] = self.expected.get(current, 0) + ns
+
+    def enter(self, number: int, thread: int) -> None:
+        """Enter an activity in a thread."""
+        if thread != self.owner:
+            self.without_effect[number] += 1
+            self.ignored += 1
+            return
+        self.stack.append(number)
+        if self.is_starting and NAMES[number] != "data":
+            self.between, self.is_starting = "other", False
+
+    def leave(self, number: int, thread: int) -> None:
+        """Leave an activity in a thread."""
+        has_entry = number in self.stack
+        if self.without_effect[number] and (thread != self.owner or not has_entry):
+            self.without_effect[number] -= 1
+        elif has_entry:
+            del self.stack[len(self.stack) - 1 - self.stack[::-1].index(number)]
+
+    def step(self, thread: int) -> None:
+        """Set a step in a thread."""
+        self.between, self.is_starting = "step", False
+        if thread != self.owner:
+            for number in self.stack:
+                self.without_effect[number] += 1
+            self.owner, self.stack = thread, []
+
+    def abandon(self, number: int) -> None:
+        """Drop an activity, whether it is entered or not."""
+        self.stack = [each for each in self.stack if each != number]
+        self.without_effect[number] = 0
+
+
+ACTIONS = ("enter", "leave", "step", "abandon", "read")
+STEPS = st.tuples(
+    st.sampled_from(ACTIONS), st.integers(0, len(NAMES) - 1), st.integers(0, 10**12), st.sampled_from([0, 0, 0, 1])
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=st.lists(STEPS, max_size=60))
+def test_any_nesting_adds_up(steps: list[tuple[str, int, int, int]]) -> None:
+    """Activities enter and leave in any order, several times, in two threads: the durations are those of a model."""
+    with ThreadPoolExecutor(1) as other_thread:
+        book, model = Book(), Model()
+        made = [book.activity(name) for name in NAMES]
+        reads = []
+        for action, number, ns, thread in steps:
+            book.wait(ns)
+            model.wait(ns)
+            calls: dict[str, Any] = {
+                "enter": made[number].__enter__,
+                "leave": made[number].__exit__,
+                "step": lambda: book.made.end_startup("step"),
+            }
+            if action in calls:
+                call = calls[action]
+                other_thread.submit(call).result() if thread else call()
+                del call
+                getattr(model, action)(*([] if action == "step" else [number]), thread)
+                calls.clear()
+            else:
+                reads.append(book.totals)
+                if action == "abandon":
+                    calls.clear()
+                    made[number] = book.activity(NAMES[number])
+                    model.abandon(number)
+        reads.append(book.totals)
+    assert {name: total for name, total in model.expected.items() if total} == reads[-1]
+    assert model.ignored == book.ignored
+    for one, other in pairwise(reads):
+        assert all(total <= other[name] for name, total in one.items())
+
+
+def test_a_clock_that_goes_back_takes_nothing() -> None:
+    """Time that has been counted stays, as between two threads whose readings change places."""
+    book = Book()
+    book.wait(100)
+    with book.activity("evaluation"):
+        book.now_ns -= 50
+    read: Any = book.made.read()
+    assert (100, {"startup": 100, "other": 0}) == read[:2]
+
+
+def test_previous_training_thread_leaves_what_it_has_entered() -> None:
+    """If both threads have entered one object, the previous one removes its own entry, not that of the new one."""
+    book = Book()
+    shared = book.activity("data")
+    shared.__enter__()
+    entered, left = Event(), Event()
+
+    def train() -> None:
+        book.made.end_startup("step")
+        with shared:
+            entered.set()
+            assert left.wait(DEADLINE)
+            book.wait(10)
+
+    thread = Thread(target=train)
+    thread.start()
+    assert entered.wait(DEADLINE)
+    shared.__exit__(None, None, None)
+    left.set()
+    thread.join()
+    book.wait(100)
+    assert {"data": 10, "step": 100} == book.totals
+
+
+def test_entry_for_the_training_thread_ends_with_its_object() -> None:
+    """A poller that is stopped and forgotten leaves nothing behind; its entries have the same limit of depth."""
+    book = Book()
+    book.made.enter_for_owner("stuck")
+    assert "startup" == book.made.position()[1]
+    kept = [book.made.enter_for_owner("a") for _ in range(256)]
+    assert None not in kept
+    assert book.made.enter_for_owner("stuck") is None
+    assert 1 == book.ignored
+
+
+@pytest.mark.parametrize("take_over", [False, True])
+def test_shutdown_counts_for_the_training_thread(take_over: bool) -> None:
+    """After SIGTERM a training in another thread goes on to its last checkpoint; at the exit the caller takes over."""
+    asked, done = Event(), Event()
+    found: list[str] = []
+
+    def train() -> None:
+        monitel.set_step(1)
+        asked.set()
+        assert done.wait(DEADLINE)
+        with monitel.activity("checkpoint.save"):
+            found.append(activities.position()[1])
+
+    thread = Thread(target=train)
+    thread.start()
+    assert asked.wait(DEADLINE)
+    for _ in range(2):
+        activities.begin_shutdown(take_over=take_over)
+    done.set()
+    thread.join()
+    assert ["shutdown" if take_over else "checkpoint.save"] == found
+    book = monitel.ledger()
+    assert book is not None
+    assert ("shutdown", take_over) == (book.current, book.ignored)
+
+
+def test_copies_are_not_entered() -> None:
+    """A copy, and an activity that was pickled, have the name alone; a ledger is a value."""
+    with monitel.activity("data") as made:
+        for other in (copy.copy(made), copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
+            assert ("data", False) == (other.name, other is made)
+            other.__exit__(None, None, None)
+            assert "data" == activities.position()[1]
+    book = monitel.ledger()
+    assert book == copy.deepcopy(book) == pickle.loads(pickle.dumps(book))
+
+
+def test_start_that_cannot_be_read_is_not_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process without /proc, or that has run for an hour before, has a ledger since the import."""
+    monkeypatch.setattr(activities, "_HOUR_NS", 0)
+    activities._open()
+    book = monitel.ledger()
+    assert book is not None
+    assert ("import", True) == (book.origin, book.elapsed_ns < 10**9)
+
+
+@pytest.mark.usefixtures("frequent_switches")
+def test_one_of_several_threads_becomes_the_training_thread() -> None:
+    """All set the first step at once; while the training thread lives, the end of the others changes nothing."""
+    for _ in range(5):
+        activities._open()
+        together = Barrier(5)
+        ends = [Event() for _ in range(4)]
+
+        def train(end: Event, together: Barrier = together) -> None:
+            together.wait(DEADLINE)
+            monitel.set_step(1)
+            together.wait(DEADLINE)
+            assert end.wait(DEADLINE)
+
+        threads = [Thread(target=train, args=[end], daemon=True) for end in ends]
+        for thread in threads:
+            thread.start()
+        together.wait(DEADLINE)
+        together.wait(DEADLINE)
+        owner = activities.position()[0]
+        (owning,) = (number for number, thread in enumerate(threads) if thread.ident == owner)
+        vacant = []
+        for number in [*(each for each in range(4) if each != owning), owning]:
+            ends[number].set()
+            threads[number].join(DEADLINE)
+            vacant.append(activities.vacant)
+        assert [False] * 3 + [True] == vacant
+    activities._open()
+
+
+@pytest.mark.usefixtures("frequent_switches")
+def test_time_adds_up_while_threads_race(run_threads: RunThreads) -> None:
+    """The owner enters and leaves activities while others enter for it, are ignored, and read."""
+    clock = count(1)
+    made: Any = Activities(lambda name: (str(name), False), activities._decorate, clock.__next__)
+    made.begin(0, "between", "between")
+    running = [object()]
+
+    def own() -> None:
+        made.end_startup("between")  # this thread takes over
+        outer, inner = made.activity("outer"), made.activity("inner")
+        for _ in range(500):
+            with outer, inner:
+                pass
+        running.pop()
+
+    def ignored() -> None:
+        other = made.activity("ignored")
+        while running:
+            with other:
+                pass
+
+    def for_owner() -> None:
+        while running:
+            if (entered := made.enter_for_owner("wait")) is not None:
+                entered.__exit__(None, None, None)
+
+    def read() -> None:
+        before: dict[str, int] = {}
+        while running:
+            elapsed_ns, totals, _, _ = made.read()
+            assert elapsed_ns == sum(totals.values())
+            assert all(totals.get(name, 0) >= ns for name, ns in before.items())
+            before = totals
+
+    run_threads(own, ignored, for_owner, read)
+    elapsed_ns, totals, name, _ = made.read()
+    assert (elapsed_ns, "between", False) == (sum(totals.values()), name, "ignored" in totals)
+
+
+@pytest.mark.usefixtures("frequent_switches")
+def test_threads_together_add_no_more_names_than_one(run_threads: RunThreads) -> None:
+    """Beyond 64 names, those of all threads count as ``other``."""
+
+    def enter(thread: int) -> None:
+        for number in range(64):
+            monitel.activity(f"{thread}.{number}")
+
+    run_threads(*(partial(enter, thread) for thread in range(4)))
+    assert 64 == len(activities._own_names) + len(activities.ACTIVITIES)
