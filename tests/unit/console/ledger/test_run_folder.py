@@ -1,27 +1,83 @@
-"""The folder of a run: safe, locked, replaced as a whole, and limited in number."""
+"""The file of a run's ledger: in a safe folder of its own, locked, replaced as a whole, and never trusted blindly."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import stat
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 import pytest
 from tests.support.spools import names
 
 from monitel_otlp.ledger import run_folder
-from monitel_otlp.ledger.history import Attempt, Earlier, History
+from monitel_otlp.ledger.history import MARKS, Attempt, Earlier, History, fold, run_time
 from monitel_otlp.ledger.reading import read_runs
-from monitel_otlp.ledger.run_folder import FILE, LEDGERS, RunFolder, open_run
-from monitel_otlp.ledger.run_identity import RunIdentity, identify
+from monitel_otlp.ledger.run_folder import FILE, LEDGERS, open_run
+from monitel_otlp.ledger.run_identity import identify
+from monitel_otlp.ledger.stored import LIMIT_BYTES, StoredError, decode, encode
 from monitel_otlp.spool.discovery import find_spools
-from monitel_otlp.spool.folder import Folder, SpoolError
+from monitel_otlp.spool.folder import SpoolError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 IDENTITY = identify({"training.run.id": "run-7"})
+IDS = [
+    "1",
+    "a",
+    "A",
+    "a/b",
+    "a\\b",
+    "../../etc/passwd",
+    ".",
+    "..",
+    "\0",
+    "é",
+    "e\u0301",
+    "\udc80",
+    "\\udc80",
+    "x" * 5000,
+]
+
+
+def folder_of(run: object) -> str:
+    """Return the name of the folder of a run."""
+    return identify({"training.run.id": run}).folder([])
+
+
+def test_run_id_is_never_part_of_a_path() -> None:
+    """Each id has another folder, whose short name is of lower-case letters and digits; a number is its digits."""
+    assert all(re.fullmatch(r"run-[0-9a-f]{40}", folder_of(run)) for run in IDS)
+    assert all(folder_of(one) != folder_of(other) for one, other in combinations(IDS, 2))
+    assert folder_of("17") == folder_of(17)
+
+
+def test_torchrun_without_an_id_joins_only_its_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two jobs with the id ``none`` are two runs, and a restarted worker continues the latest run of its agent."""
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
+    attributes = {"training.run.id": "none"}
+    first = identify(attributes).folder([])
+    second = identify(attributes).folder([first])
+    assert first < second
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert second == identify(attributes).folder([first, second, "process-9", "agent-0000-9"])
+    assert identify(attributes).folder([]) not in {first, second}
+
+
+def test_folder_of_torchruns_logs_identifies_the_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder of torchrun's logs identifies its agent, even if a shell is between the agent and the worker."""
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    names: list[str] = []
+    for agent, attempt in [("a", 0), ("a", 1), ("b", 0), ("a", 0)]:
+        monkeypatch.setenv(
+            "TORCHELASTIC_ERROR_FILE", f"/tmp/torchelastic_x/none_{agent}/attempt_{attempt}/0/error.json"
+        )
+        names.append(identify({"training.run.id": "none"}).folder(names))
+    assert names[0] == names[1] == names[3] != names[2]
 
 
 def history(run: str = "run-7", step: int = 9, last: int = 10) -> History:
@@ -89,33 +145,25 @@ def test_two_processes_never_write_one_file(tmp_path: Path) -> None:
     open_run(tmp_path, IDENTITY).close()
 
 
-def make_unusable(path: Path, kind: str) -> None:
-    """Replace the file of a run."""
+@pytest.mark.parametrize("kind", ["truncated", "newer", "symbolic link", "fifo"])
+def test_unusable_file_is_kept_aside_and_logged(kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is never followed, overwritten or deleted; readers return the other runs, and the run gets a new file."""
+    victim = tmp_path / "victim"
+    victim.write_text("precious", encoding="utf-8")
+    path = write(tmp_path, history())
+    write(tmp_path, history("run-8"))
     stored = json.loads(path.read_bytes())
     path.unlink()
     if kind == "truncated":
         path.write_bytes(json.dumps(stored).encode()[:-20])
     elif kind == "newer":
         path.write_text(json.dumps({**stored, "version": 99}), encoding="utf-8")
-    elif kind == "another run":
-        path.write_text(json.dumps({**stored, "run": "run-8"}), encoding="utf-8")
     elif kind == "symbolic link":
-        path.symlink_to(path.parent.parent.parent / "victim")
-    elif kind == "hard link":
-        os.link(path.parent.parent.parent / "victim", path)
-    elif kind == "fifo":
-        os.mkfifo(path)
+        path.symlink_to(victim)
     else:
-        path.mkdir()
-
-
-@pytest.mark.parametrize("kind", ["truncated", "newer", "another run", "symbolic link", "hard link", "fifo", "folder"])
-def test_unusable_file_is_kept_aside_and_logged(kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A file that cannot be used is never followed, overwritten or deleted, and the run gets a new file."""
-    victim = tmp_path / "victim"
-    victim.write_text("precious", encoding="utf-8")
-    path = write(tmp_path, history())
-    make_unusable(path, kind)
+        os.mkfifo(path)
+    runs, problems = read_runs(tmp_path)
+    assert (["run-8"], 1, False) == ([run.run for run in runs], len(problems), "precious" in problems[0])
     before = os.lstat(path)
     opened = open_run(tmp_path, IDENTITY)
     assert opened.load("run-7") is None
@@ -126,19 +174,6 @@ def test_unusable_file_is_kept_aside_and_logged(kind: str, tmp_path: Path, caplo
     (aside,) = path.parent.glob("unusable-*.json")
     assert (before.st_ino, before.st_mode) == (os.lstat(aside).st_ino, os.lstat(aside).st_mode)
     assert "precious" == victim.read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize("kind", ["truncated", "newer", "symbolic link", "fifo", "folder"])
-def test_unusable_file_does_not_hide_the_other_runs(kind: str, tmp_path: Path) -> None:
-    """A reader reports the file that it cannot read, and returns the other runs."""
-    (tmp_path / "victim").write_text("secret", encoding="utf-8")
-    make_unusable(write(tmp_path, history()), kind)
-    write(tmp_path, history("run-8", last=30))
-    write(tmp_path, history("", last=20))
-    runs, problems = read_runs(tmp_path)
-    assert ["", "run-8"] == [run.run for run in runs]
-    assert 1 == len(problems)
-    assert "secret" not in problems[0]
 
 
 def test_leftover_of_a_killed_write_is_replaced(tmp_path: Path) -> None:
@@ -184,14 +219,57 @@ def test_oldest_runs_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert notes.is_dir()
 
 
-def test_commands_for_spools_do_not_see_ledgers(tmp_path: Path) -> None:
-    """The search for spools, and the delivery of earlier spools, find nothing in the folder of the ledgers."""
-    opened = RunFolder(
-        Folder.open(write(tmp_path, history()).parent.parent),
-        RunIdentity("", "process-", joins=False).folder([]),
-    )
-    opened.store(history(""))
-    opened.close()
+def test_search_for_spools_does_not_see_ledgers(tmp_path: Path) -> None:
+    """Nor does the delivery of earlier spools, which looks for names with a hyphen."""
+    write(tmp_path, history())
     found = find_spools(tmp_path)
-    assert ([], [], []) == (found.folders, found.refused, found.problems)
-    assert [] == list(tmp_path.glob("*-*"))  # as the delivery of earlier spools looks for them
+    assert ([], [], [], []) == (found.folders, found.refused, found.problems, [*tmp_path.glob("*-*")])
+
+
+HISTORY = History(
+    "run \udc80/\n'",
+    Earlier(2, {"startup": 3, "step": 5, "lost": 4, "eigene Größe": 1}, ((0, 0), (7, 5))),
+    Attempt("name", {"step": 6}, 99, "boot", 98, True, 5, ((5, 0), (2**63 - 1, 6)), 7, 1),
+)
+
+
+def test_largest_history_comes_back_and_fits() -> None:
+    """Ids and names that UTF-8 cannot hold are stored; the most marks and names are far below the limit of a file."""
+    assert HISTORY == decode(encode(HISTORY))
+    line = tuple((2**62 + step, 2**40 + step) for step in range(MARKS))
+    activities = {"step": 2**62} | {f"{number} " + "\N{SNOWMAN}" * 1000: 2**62 for number in range(64)}
+    history = History("x" * 1000, Earlier(1, activities, line), Attempt("", activities, 1, marks=line))
+    assert len(encode(history)) < LIMIT_BYTES
+    assert run_time(history).elapsed_ns == run_time(decode(encode(history))).elapsed_ns
+
+
+def test_names_of_many_attempts_are_limited() -> None:
+    """Attempts that all have new names, such as the number of an epoch, do not make the file unusable."""
+    earlier = Earlier(1, {"step": 1}, ((0, 0), (1, 1)))
+    for attempt in range(20):
+        own = {"startup": 1, "step": 1, **{f"epoch {attempt}.{number}": 5 + number for number in range(53)}}
+        history = decode(encode(History("run", earlier, Attempt(str(attempt), own, 10**9, down_ns=1))))
+        assert sum(history.earlier.activities.values()) == sum(earlier.activities.values())
+        assert fold(history).activities["step"] == 2 + attempt
+        earlier = fold(history)
+    assert earlier.activities["other"] > 0
+    assert 20 == earlier.activities["down"]
+    assert "epoch 19.52" in earlier.activities
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\0" * 100, "is not JSON"),
+        (b"[" * 100_000, "is not JSON"),
+        (b"{}", "is not a ledger"),
+        (b" " * (LIMIT_BYTES + 1), "has more than 1048576 bytes"),
+        (encode(HISTORY).replace(b'"version":1', b'"version":2'), "has version 2, which a newer monitel has written"),
+        (encode(HISTORY).replace(b'"step":6', b'"step":-6'), "is not a ledger"),
+    ],
+)  # fmt: skip
+def test_other_content_is_refused(content: bytes, message: str) -> None:
+    """The error names the problem."""
+    with pytest.raises(StoredError) as caught:
+        decode(content)
+    assert message == str(caught.value)

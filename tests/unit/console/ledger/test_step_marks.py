@@ -77,12 +77,3 @@ def test_only_the_users_step_begins_an_attempt(spend: Callable[[int], None]) -> 
     marks.uninstall()
     advance(900)
     assert 701 == marks.snapshot()[-1][0]
-
-
-def test_step_before_the_pipeline_is_known(spend: Callable[[int], None]) -> None:
-    """A step that was set before the marks exist is the first mark."""
-    monitel.set_step(40)
-    spend(10)
-    marks = StepMarks()
-    marks.record(41)
-    assert ((40, 0), (41, 10)) == marks.snapshot()

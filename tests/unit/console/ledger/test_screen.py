@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 from typing import TYPE_CHECKING
 
@@ -61,26 +60,6 @@ def test_dumb_terminal_is_not_a_terminal(terminal: TextIO, monkeypatch: pytest.M
     if value is not None:
         monkeypatch.setenv("TERM", value)
     assert (False, False) == (Screen.of(terminal).terminal, Screen.of(terminal).colours)
-
-
-def test_streams_that_are_not_files() -> None:
-    """A missing, closed or virtual stream is not a terminal."""
-    closed = io.StringIO()
-    closed.close()
-    for stream in (None, closed, io.StringIO()):
-        screen = Screen.of(stream)
-        assert (80, False, False) == (screen.width, screen.terminal, screen.colours)
-        assert "#=-." == screen.fills
-        assert "\\u65e5x" == screen.printable("日x")
-
-
-@pytest.mark.parametrize(
-    ("encoding", "fills"),
-    [("utf-8", "█▓▒░"), ("cp437", "█▓▒░"), ("ascii", "#=-."), ("latin-1", "#=-."), ("", "#=-."), ("unknown", "#=-.")],
-)
-def test_bar_has_characters_of_the_encoding(encoding: str, fills: str) -> None:
-    """The bar is ASCII if the encoding has no block characters."""
-    assert fills == Screen(encoding=encoding).fills
 
 
 @given(st.text(st.characters(codec=None)), st.sampled_from(["utf-8", "ascii", "latin-1", "cp437", "", "unknown"]))

@@ -1,0 +1,148 @@
+"""Processes that are attempts of one run, and processes that are not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.processes.promises.recorded_runs import END, HOLD, JOB, Commands, environment, held
+from tests.support.checks import wait_until
+from tests.support.scripts import READY, finish, started, write_script
+from tests.support.spools import names
+
+if TYPE_CHECKING:
+    from tests.support.scripts import Run
+
+RUN = environment("run-7")
+LEDGERS = Path("spool/ledgers")
+
+
+@pytest.fixture
+def commands(capsys: pytest.CaptureFixture[str]) -> Commands:
+    """Return the commands of this process."""
+    return Commands(capsys)
+
+
+def test_automatic_count_loses_nothing(train: Run, commands: Commands) -> None:
+    """A source that counts from 1 in each process does not make the steps of earlier attempts lost."""
+    counted = JOB.replace("monitel.set_step(step)", "sys.modules['monitel.step'].advance(step)") + END
+    for _ in range(2):
+        train(counted, 1, 7, 0.02, 0.5, env=RUN)
+    run = commands.run_of("run-7")
+    assert (2, False) == (run["attempts"], "lost" in run["activities"])
+    train(JOB + END, 4, 1, 0.02, 0.5, env=RUN)
+    # The first attempt has counted from the start of the run, so its steps 4 to 7 are known, without those of data.
+    lost = commands.run_of("run-7")["activities"]["lost"]
+    assert 4 * 0.015 < lost < run["activities"]["step"]
+
+
+def test_slurm_requeue_continues_the_run(train: Run, commands: Commands) -> None:
+    """SLURM starts a requeued job with the same id; only task 0 has the ledger."""
+    job = {"SLURM_JOB_ID": "4711", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0"}
+    for restarts, task in enumerate("010"):
+        env = {**job, "SLURM_PROCID": task, "SLURM_RESTART_COUNT": str(restarts // 2)}
+        train(JOB + END, 0, 5, 0.02, 0.5, env=env)
+    run = commands.run_of("4711")
+    assert (2, True) == (run["attempts"], run["activities"]["lost"] > 5 * 0.015)
+
+
+def test_two_pipelines_of_one_process_are_one_attempt(train: Run, commands: Commands) -> None:
+    """A second ``configure()`` continues the ledger of the process: it makes nothing lost or down."""
+    train(
+        JOB + JOB.replace("range(first, first + steps)", "range(first + steps, first + 2 * steps)") + END,
+        0,
+        5,
+        0.02,
+        0.5,
+        env=RUN,
+    )
+    run = commands.run_of("run-7")
+    assert (1, {"startup", "data", "step", "shutdown"}) == (run["attempts"], {*run["activities"]})
+
+
+def test_overlap_of_two_attempts_is_counted_once(commands: Commands, tmp_path: Path) -> None:
+    """An attempt that begins before the end of the earlier one takes over when that ends."""
+    script = write_script(tmp_path, JOB + HOLD)
+    with started(tmp_path, script, 0, 2, 0.01, 0.5, env=RUN) as first:
+        held(first)
+        with started(tmp_path, script, 5, 2, 0.01, 0.5, env=RUN) as second:
+            held(second)
+            finish(first, "\n")
+            wait_until(lambda: 2 == commands.run_of("run-7")["attempts"], "a second attempt")
+            finish(second, "\n")
+    run = commands.run_of("run-7")
+    assert (2, False, False) == (run["attempts"], "down" in run["activities"], "lost" in run["activities"])
+
+
+def test_forked_child_does_not_keep_the_run(train: Run, commands: Commands, tmp_path: Path) -> None:
+    """A child that lives longer than its parent, such as an orphaned worker, does not block the next attempt."""
+    fork = "if not os.fork():\n    sys.stdin.readline()\n    os._exit(0)\n"
+    script = write_script(tmp_path, JOB + fork + "pipeline.shutdown()\n" + READY + "os.kill(os.getpid(), 9)\n")
+    with started(tmp_path, "-W", "ignore", script, 0, 3, 0.01, 0.5, env=RUN) as first:
+        assert first.stdout is not None
+        while first.stdout.readline() != "ready\n":
+            assert first.poll() is None
+        first.wait(60)
+        train(JOB + END, 3, 1, 0.01, 0.5, env=RUN)
+    assert 2 == commands.run_of("run-7")["attempts"]
+
+
+def test_parent_that_lives_as_long_as_the_run_is_not_an_attempt(train: Run, commands: Commands, tmp_path: Path) -> None:
+    """A process that starts the ranks with its own environment neither blocks their ledger nor counts."""
+    child = tmp_path / "child.py"
+    child.write_text("import monitel, monitel_otlp, os, sys, time\nfrom monitel import *\n" + JOB + END)
+    parent = (
+        "import subprocess\npipeline = monitel_otlp.configure(spool_dir='spool')\n"
+        "sys.exit(subprocess.run([sys.executable, sys.argv[1], '0', '5', '0.3', '0.5']).returncode)\n"
+    )
+    ended = train(parent, child, env=RUN)
+    assert "cannot be stored" not in ended.stderr
+    assert 1 == commands.run_of("run-7")["attempts"]
+    assert [] == [*LEDGERS.glob("*/start-*")]
+
+
+@pytest.mark.parametrize(
+    ("end", "env", "status"), [("", RUN, 0), ("raise KeyError\n", {}, 1), ("raise KeyError\n", {**RUN, "RANK": "1"}, 1)]
+)
+def test_process_that_does_not_train_leaves_no_start(train: Run, end: str, env: dict[str, str], status: int) -> None:
+    """A helper that ends well, a process without a run id, and another rank are no attempts."""
+    train("monitel_otlp.configure(spool_dir='spool')\n" + end, env=env, returncode=status)
+    assert not LEDGERS.exists() or [] == names(LEDGERS)
+
+
+GROUP = """\
+import types
+from monitel_otlp.ledger import run_ledger
+run_ledger.HEARTBEAT = 0.03
+def initialize(rank):
+    module = types.ModuleType("torch.distributed")
+    module.is_available = module.is_initialized = lambda: True
+    module.get_rank, module.get_world_size = lambda: rank, lambda: 2
+    sys.modules["torch.distributed"] = module
+"""
+
+
+def test_rank_that_becomes_known_later_gives_the_file_back(train: Run) -> None:
+    """A process that turns out to be rank 1 restores the file, for the process that is rank zero."""
+    late = GROUP + JOB.replace(
+        "monitel.set_step(step)\n", "monitel.set_step(step)\n    initialize({})\n    time.sleep(0.2)\n"
+    )
+    train(late.replace("{}", "1", 1), 0, 3, 0.01, 0.5, env=RUN)
+    assert [] == [*LEDGERS.glob("*")]
+    train(late.replace("{}", "0", 1), 0, 3, 0.01, 0.5, env=RUN)
+    (path,) = LEDGERS.glob("*/ledger.json")
+    before = path.read_bytes()
+    train(late.replace("{}", "1", 1), 0, 3, 0.01, 0.5, env=RUN)
+    assert (before, [path.parent.name]) == (path.read_bytes(), names(LEDGERS))
+
+
+def test_full_disk_is_logged_once(train: Run) -> None:
+    """The job runs on without its ledger."""
+    full = (
+        "import errno\nfrom monitel_otlp.ledger import run_folder, run_ledger\nrun_ledger.HEARTBEAT = 0.03\n"
+        'def encode(history): raise OSError(errno.ENOSPC, "No space left on device")\nrun_folder.encode = encode\n'
+    )
+    ended = train(full + JOB + END, 0, 10, 0.02, 0.5, env=RUN)
+    assert 1 == ended.stderr.count("the ledger of the run cannot be stored: [Errno 28]")
+    assert [] == [*LEDGERS.glob("*/ledger.json")]
