@@ -183,28 +183,28 @@ def test_limits_of_attributes_are_those_of_the_sdk(
     assert {"run.log": MANY, "run.config": {**MANY, "text": "a long text"}} == bodies
 
 
-@pytest.mark.parametrize("name", ["UTC", "Europe/Berlin", "Australia/Lord_Howe"])
-def test_naive_timestamps_are_local_times(
-    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    """Around each change of the clocks in a year, including an hour that comes twice; aware ones have their zone."""
-    monkeypatch.setenv("TZ", name)
-    time.tzset()
+def test_naive_timestamps_are_local_times(receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Around each change of the clocks, in an hour that comes twice, and after a change of the zone by ``tzset()``."""
+    pipeline, expected = start(), []
     try:
-        zone = ZoneInfo(name)
-        hours = [datetime(2026, 1, 1, tzinfo=UTC) + timedelta(hours=each) for each in range(365 * 24)]
-        offsets = [hour.astimezone(zone).utcoffset() for hour in hours]
-        changes = [hours[each] for each in range(1, len(hours)) if offsets[each] != offsets[each - 1]]
-        assert len(changes) == (0 if name == "UTC" else 2)
-        pipeline = start()
-        expected = []
-        for change in [*changes, hours[0]]:
-            for minutes in range(-150, 151, 15):
-                moment = change + timedelta(minutes=minutes, seconds=1)
-                expected += [int(moment.timestamp()) * 10**9] * 2
-                monitel.emit("naive", timestamp=moment.astimezone(zone).replace(tzinfo=None))  # with its fold
-                monitel.emit("aware", timestamp=moment.astimezone(ZoneInfo("Asia/Tokyo")))
-        assert pipeline.force_flush(DEADLINE)
+        for name in ("UTC", "Europe/Berlin", "Australia/Lord_Howe"):
+            monkeypatch.setenv("TZ", name)
+            time.tzset()
+            zone = ZoneInfo(name)
+            hours = [datetime(2026, 1, 1, tzinfo=UTC) + timedelta(hours=each) for each in range(365 * 24)]
+            offsets = [hour.astimezone(zone).utcoffset() for hour in hours]
+            changes = [hours[each] for each in range(1, len(hours)) if offsets[each] != offsets[each - 1]]
+            assert len(changes) == (0 if name == "UTC" else 2)
+            for change in [*changes, hours[0]]:
+                for minutes in range(-90, 91, 5):
+                    moment = change + timedelta(minutes=minutes, seconds=1)
+                    expected += [int(moment.timestamp()) * 10**9] * 2
+                    monitel.emit("naive", timestamp=moment.astimezone(zone).replace(tzinfo=None))  # with its fold
+                    monitel.emit("aware", timestamp=moment.astimezone(ZoneInfo("Asia/Tokyo")))
+            noon = datetime(2026, 7, 1, 12)  # noqa: DTZ001  local time is the subject
+            expected.append(int(noon.replace(tzinfo=zone).timestamp()) * 10**9)
+            monitel.emit("noon", timestamp=noon)
+            assert pipeline.force_flush(DEADLINE)
         assert expected == [record.time_ns for record in receiver.records()]
     finally:
         monkeypatch.undo()
@@ -362,6 +362,12 @@ def test_levels_are_severities_of_opentelemetry(receiver: Receiver, start: Start
         training.log(level, str(level))
     assert pipeline.force_flush(DEADLINE)
     assert levels == {int(str(record.body)): record.severity for record in logged(receiver)}
+    sent = len(logged(receiver))
+    pipeline = start(logging_level="ERROR")
+    training.warning("below")
+    training.error("at")
+    assert pipeline.force_flush(DEADLINE)
+    assert ["at"] == [record.body for record in logged(receiver)[sent:]]
     for wrong, error in (("LOUD", ValueError), (1.5, TypeError)):
         with pytest.raises(error):
             start(logging_level=wrong)

@@ -75,11 +75,12 @@ def test_value_that_cannot_be_an_attribute_is_left_out(
     pipeline = start(spans=True)
     for _ in range(2):
         with record_function(
-            "op \udc80", {"good": 1, "bad": object(), "none": None, "mixed": [1, "a"], "key": "\udc80"}
+            "op \udc80", {"good": 1, "bad": object(), "none": None, "mixed": [1, "a"], "key": "\udc80", "thread.id": 3}
         ):
             pass
     assert pipeline.force_flush(DEADLINE)
     for span in receiver.spans():
+        assert get_native_id() == span.attributes["thread.id"]
         own = {key: value for key, value in span.attributes.items() if not key.startswith("thread.")}
         assert ("op \\udc80", {"good": 1, "key": "\\udc80"}) == (span.name, own)
     assert (2, 1) == (len(receiver.spans()), len(warnings_with(caplog, "cannot be an attribute")))
@@ -159,7 +160,8 @@ def test_parent_is_the_innermost_range_or_span(receiver: Receiver, start: Start)
 def test_exception_marks_each_range_that_it_leaves(receiver: Receiver, start: Start) -> None:
     """Status Error and ``error.type``, up to the range that catches it; Ctrl-C and exits are not errors."""
     pipeline = start(spans=True)
-    with record_function("retry"), suppress(KeyError), record_function("step"), record_function("forward"):
+    step = record_function("step", {"error.type": "mine"})
+    with record_function("retry"), suppress(KeyError), step, record_function("forward"):
         raise KeyError
     for error in (KeyboardInterrupt, SystemExit, asyncio.CancelledError):
         with suppress(error), record_function(error.__name__):
@@ -230,9 +232,10 @@ def test_sampler_of_the_environment_decides_about_traces(
     for sampler in ("always_off", "always_on"):
         monkeypatch.setenv("OTEL_TRACES_SAMPLER", sampler)
         pipeline = start(spans=True)
-        work(sampler)
+        with record_function(sampler):
+            work("inner")
         assert pipeline.force_flush(DEADLINE)
-    assert ["always_on"] == [span.name for span in receiver.spans()]
+    assert {"always_on": "", "inner": "always_on"} == receiver.parents()
 
 
 def test_span_steps_exports_every_third_step(receiver: Receiver, start: Start) -> None:
@@ -288,16 +291,19 @@ def test_folded_span_names_the_ten_longest(receiver: Receiver, start: Start, clo
     """Cut off after 100 characters; names after the first 1,000 are only in the totals."""
     pipeline = start(spans=True, span_budget=1)
     monitel.set_step(1)
-    with record_function("kept"):
+    tracer = pipeline.tracer_provider.get_tracer("mine")
+    with tracer.start_as_current_span("job"), record_function("kept"):
         for number in range(1, 1201):
-            with record_function(f"{number} {'x' * 200}"):
+            with record_function(f"{number} \ud800 {'x' * 200}"):
                 clock.advance(number / 1000)
     assert pipeline.shutdown()
+    assert {"job": "", "kept": "job", FOLDED: "job"} == receiver.parents()  # its parent is that of the first span
     found = receiver.span(FOLDED).attributes
     assert 1200 == found["monitel.folded.count"]
     assert found["monitel.folded.seconds"] == pytest.approx(720.6)
     longest = range(1000, 990, -1)
-    assert [f"{number} {'x' * 200}"[:100] for number in longest] == found["monitel.folded.names"]
+    cut = [f"{number} \ud800 {'x' * 200}"[:100] for number in longest]
+    assert [name.replace("\ud800", "\\ud800") for name in cut] == found["monitel.folded.names"]
     assert [number / 1000 for number in longest] == found["monitel.folded.name_seconds"]
 
 

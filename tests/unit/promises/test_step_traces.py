@@ -6,6 +6,7 @@ import logging
 import re
 from collections import Counter
 from hashlib import blake2b
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,13 +15,16 @@ from tests.support.inbox import DEADLINE
 from tests.support.paths import ROOT
 
 import monitel
-from monitel.profiler import record_function
+from monitel.profiler import ranges, record_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from tests.support.pipelines import Start
     from tests.support.receiver import Receiver
+
+    from monitel.profiler.ranges import Range
+    from monitel.testing import ManualClock
 
 FOLDED = "monitel.folded"
 HOW_TO = (ROOT / "docs/how-to/profile-and-trace.md").read_text("utf-8")
@@ -148,6 +152,56 @@ def test_all_ranks_sample_the_same_steps(receiver: Receiver, start: Start, monke
     assert dict.fromkeys(expected, 3) == Counter(span.attributes["training.step"] for span in receiver.spans())
 
 
+def test_unknown_rank_does_not_take_the_place_of_rank_zero(
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Processes of the second node, whose size is unknown, have separate spans, and export no root."""
+    for local_rank in range(2):
+        for name, value in {"NODE_RANK": 1, "LOCAL_RANK": local_rank, "TORCHELASTIC_RUN_ID": "run-7"}.items():
+            monkeypatch.setenv(name, str(value))
+        pipeline = start(step_traces=True)
+        monitel.set_step(12)
+        work("forward")
+        assert pipeline.shutdown()
+    trace_id = bytes.fromhex(digest(16, b"run-7", b"0", b"12"))
+    tops = [span for span in receiver.spans() if span.name == "training.rank"]
+    assert [digest(8, trace_id)] * 2 == [span.parent_id for span in tops]
+    assert 3 == len({digest(8, trace_id, b"0"), *(span.span_id for span in tops)})
+    assert {"forward": 2, "training.rank": 2} == Counter(span.name for span in receiver.spans())
+
+
+def test_range_of_a_late_thread_is_in_the_trace_of_its_step(
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread begins it in the previous step, and others are in the next one already; each step has one trace."""
+    set_job(monkeypatch)
+    late, on = Event(), Event()
+
+    def hold(began: Range) -> None:
+        if began.name == "late":
+            late.set()
+            on.wait(DEADLINE)
+
+    thread = Thread(target=work, args=["late"])
+    with ranges.listen(began=hold):  # called before the listener of the pipeline
+        pipeline = start(step_traces=True)
+        monitel.set_step(1)
+        work("early")
+        thread.start()
+        assert late.wait(DEADLINE)
+        monitel.set_step(2)
+        work("next")
+        on.set()
+        thread.join(DEADLINE)
+        work("after")
+    assert pipeline.shutdown()
+    steps = [("early", 1), ("late", 1), ("training.rank", 1), ("next", 2), ("after", 2), ("training.rank", 2)]
+    found = Counter((span.name, span.attributes["training.step"]) for span in receiver.spans())
+    assert dict.fromkeys(steps, 1) == found
+    expected = {digest(16, b"run-7", b"1", b"1"), digest(16, b"run-7", b"1", b"2")}
+    assert expected == {span.trace_id for span in receiver.spans()}
+
+
 def test_run_id_of_the_resource_makes_the_traces(
     receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -227,6 +281,23 @@ def test_trace_of_all_ranks_stays_below_the_limit_of_tempo(
     assert RANGES == budget + receiver.span(FOLDED).attributes["monitel.folded.count"]
 
 
+def test_long_steps_have_smaller_budgets(
+    receiver: Receiver, start: Start, clock: ManualClock, as_rank: Callable[..., None]
+) -> None:
+    """Each interval takes a request, which repeats the resource: the documented formula for the longest of 8 steps."""
+    as_rank(1, 64)
+    pipeline = start(step_traces=True, export_interval=10.0)
+    lengths = [120.0, *[10.0] * 9, 0.0]
+    for step, seconds in enumerate(lengths):
+        monitel.set_step(step)
+        work(*["layer"] * 280)
+        clock.advance(seconds)
+    assert pipeline.shutdown(DEADLINE)
+    kept = Counter(span.attributes["training.step"] for span in receiver.spans() if span.name == "layer")
+    expected = [int((4_500_000 / 64 - 3_000 - 900 * intervals) / 250) for intervals in (0, *[12] * 8, 1, 1)]
+    assert expected == [kept[step] for step in range(len(lengths))]
+
+
 @pytest.mark.parametrize(
     ("arguments", "environment"),
     [
@@ -257,15 +328,15 @@ def test_budget_that_is_too_large_is_one_warning_of_rank_zero(
 ) -> None:
     """It has the remedy; the budget is kept. The default and a budget that fits are no warning."""
     as_rank(0, 64)
-    for arguments in ({}, {"span_budget": 20}):
+    for arguments in ({}, {"span_budget": 290}):
         start(step_traces=True, **arguments)
     assert [] == warnings_with(caplog, "max_bytes_per_trace")
     for rank in (0, 1):
         as_rank(rank, 64)
-        start(step_traces=True, span_budget=1000)
+        start(step_traces=True, span_budget=310)
     (message,) = warnings_with(caplog, "max_bytes_per_trace", "of 64 ranks")
     budget = {ranks: budget for ranks, budget, _ in BUDGETS}[64]
-    assert f"omit span_budget=1000, which is then {budget}" in message
+    assert f"omit span_budget=310, which is then {budget}" in message
 
 
 def test_records_of_logging_are_part_of_a_step_trace(
