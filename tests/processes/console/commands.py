@@ -49,9 +49,8 @@ class Outcome:
 
 def outcome(command: Sequence[str], stdin: str = "", **options: Any) -> Outcome:
     """Run a command in a new session, and return its end."""
-    ended = subprocess.run(
-        command, input=stdin, capture_output=True, text=True, timeout=60, check=False, start_new_session=True, **options
-    )
+    usual = {"capture_output": True, "text": True, "timeout": 120, "start_new_session": True}
+    ended = subprocess.run(command, input=stdin, check=False, **{**usual, **options})
     return Outcome(ended.returncode, ended.stdout, *split(ended.stderr))
 
 

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.processes.console.commands import RUN, both, check_same, outcome
@@ -16,7 +16,6 @@ from monitel_otlp.run.environment import INJECTED
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-FOLDER = Path(INJECTED)
 PYENV = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
 OTHERS = sorted({str(path) for path in [*PYENV.glob("*/bin/python"), Path("/usr/bin/python3")] if path.exists()})
 
@@ -62,26 +61,14 @@ def test_other_interpreters_print_nothing(python: str) -> None:
     assert (0, "") == (ended.status, ended.stderr)
 
 
-@pytest.mark.parametrize("option", ["-S", "-I", "-E", "-v"])
-def test_options_of_the_interpreter(option: str) -> None:
-    """A Python that ignores the variable, or loads no sitecustomize, works, and is not recorded."""
-    ended = outcome([*RUN, sys.executable, option, "-c", "import sys; print('torch' in sys.modules)"])
-    assert (0, "False\n") == (ended.status, ended.stdout)
-    assert option == "-v" or not ended.stderr
-
-
-@pytest.mark.parametrize("value", [None, "", "a", "a:b", ":a", "a:", ":", "a::b", f"{INJECTED}:a"])
+@pytest.mark.parametrize("value", [None, "", ":a"])
 def test_search_path_is_that_of_the_user(value: str | None) -> None:
     """``sys.path`` is the same with each form of PYTHONPATH, also in processes that the program starts."""
     environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
     if value is not None:
         environment["PYTHONPATH"] = value
     again = f"{SEEN}\nimport subprocess\nsubprocess.run([sys.executable, '-c', {SEEN!r}])"
-    if value == f"{INJECTED}:a":  # a user who does that by hand has it without run, too
-        ended = outcome([*RUN, sys.executable, "-c", again], env=environment)
-        assert INJECTED not in ended.stdout
-    else:
-        check_same([sys.executable, "-c", again], env=environment)
+    check_same([sys.executable, "-c", again], env=environment)
 
 
 def test_variable_does_not_grow() -> None:
@@ -98,11 +85,8 @@ def test_variable_does_not_grow() -> None:
     "content",
     [
         "print('theirs')\nimport sys\nsys.custom = 1\n",
-        "raise ValueError('theirs')\n",
-        "import no_such_module\n",
         "raise ImportError('theirs')\n",
         "import torch\nprint('imported')\n",
-        "syntax error\n",
     ],
 )
 def test_sitecustomize_of_the_user_is_loaded(like_torch: Path, content: str) -> None:
@@ -114,54 +98,6 @@ def test_sitecustomize_of_the_user_is_loaded(like_torch: Path, content: str) -> 
     assert (without.status, without.stderr) == (with_run.status, with_run.stderr)
     if "torch" not in content:  # else further finders are added
         assert without.stdout == with_run.stdout
-
-
-def test_usercustomize_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python loads it after sitecustomize."""
-    import site
-
-    if not site.ENABLE_USER_SITE and sys.prefix == sys.base_prefix:
-        pytest.skip("the user's site is disabled")
-    (tmp_path / "packages/usercustomize.py").write_text("print('user')\n")
-    check_same([OTHERS[0] if OTHERS else sys.executable, "-c", SEEN])
-
-
-def recorded(script: str) -> list[bool]:
-    """Run a script with ``monitel run``; return what each process prints: if it has been recorded."""
-    ended = outcome([*RUN, sys.executable, "-c", script], env={**os.environ, "OTEL_SDK_DISABLED": "true"})
-    assert (0, "") == (ended.status, ended.stderr)
-    return [text == "True" for text in ended.stdout.splitlines()]
-
-
-@pytest.mark.parametrize("module", ["import torch", "import monitel", "from torch import utils"])
-def test_program_is_recorded(module: str) -> None:
-    """Once it imports one of the two modules."""
-    assert [True] == recorded(RECORDED.format(module=module))
-
-
-@pytest.mark.parametrize(
-    "module",
-    [
-        *("", "import json", "import monitel_otlp"),
-        "import importlib.util; importlib.util.find_spec('torch'); importlib.util.find_spec('monitel')",
-    ],
-)
-def test_program_without_these_modules_is_not_recorded(module: str) -> None:
-    """Nothing is imported for it, and a search for a module does not import it."""
-    assert [False] == recorded(RECORDED.format(module=module))
-
-
-def test_module_is_as_without(like_torch: Path) -> None:
-    """Its loader and its specification have no trace of the hook, and the hook is gone."""
-    script = (
-        "import sys, torch, importlib.util\n"
-        "print(type(torch.__loader__).__name__, vars(torch.__loader__) == vars(torch.__spec__.loader))\n"
-        "print('exec_module' in vars(torch.__loader__), torch.__spec__.origin, torch.__path__)\n"
-        "import monitel\n"
-        "print([each for each in sys.meta_path if 'Watch' in repr(each)], importlib.util.find_spec('torch').name)\n"
-    )
-    ended = check_same([sys.executable, "-c", script])
-    assert "[]" in ended.stdout
 
 
 def test_failed_import_is_that_of_the_program(like_torch: Path) -> None:
@@ -231,7 +167,7 @@ def test_roles_of_processes(like_torch: Path) -> None:
     assert expected == printed
 
 
-@pytest.mark.parametrize("form", ["script", "module", "input", "folder"])
+@pytest.mark.parametrize("form", ["module", "input"])
 def test_forms_of_programs(tmp_path: Path, form: str) -> None:
     """Scripts, modules, input, and folders with ``__main__.py``, with their arguments and search paths."""
     text = RECORDED.format(module="import torch") + "print(sys.argv, __name__, sys.path[0])\n"
@@ -254,38 +190,10 @@ def test_damaged_installation_is_not_noticed(like_torch: Path) -> None:
     assert (0, "works\n", "") == (ended.status, ended.stdout, ended.stderr + ended.summary)
 
 
-@pytest.mark.parametrize("value", ["/nowhere", "relative", "/etc/passwd", "a\tb", "/" + "x" * 5000])
+@pytest.mark.parametrize("value", ["/nowhere", "/etc/passwd"])
 def test_folder_of_the_run_that_is_gone(value: str, tmp_path: Path) -> None:
     """A daemon that outlives the command works, and prints no error."""
     script = "import torch, monitel; monitel.emit('x'); print('works')"
     environment = {**os.environ, "PYTHONPATH": f"{INJECTED}:{os.environ['PYTHONPATH']}", "MONITEL_RUN_FOLDER": value}
     ended = outcome([sys.executable, "-c", script], env=environment)
     assert (0, "works\n", "") == (ended.status, ended.stdout, ended.stderr)
-
-
-def test_file_is_read_by_old_pythons() -> None:
-    """The file has no text that Python 2 refuses; its other tests run it there."""
-    text = (FOLDER / "sitecustomize.py").read_bytes()
-    text.decode("ascii")
-    assert [b"sitecustomize.py"] == [path.name.encode() for path in FOLDER.glob("*.py")]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "module"),
-    [
-        (["-m", "torch.utils.bottleneck"], "torch.utils.bottleneck"),
-        (["-X", "dev", "-m", "train"], "train"),
-        (["train.py", "-m", "torch.model"], ""),
-        (["-c", "pass", "-m", "torch.model"], ""),
-        (["-u", "train.py"], ""),
-        (["-m"], ""),
-        ([], ""),
-    ],
-)
-def test_module_is_that_of_the_interpreter(arguments: list[str], module: str) -> None:
-    """An option of the program with the same name is not."""
-    source = (FOLDER / "sitecustomize.py").read_text("utf-8")
-    functions = source[source.index("def _module_of") : source.index("def _is_recorded")]
-    found: dict[str, Any] = {}
-    exec(functions, found)  # importing the module changes the path
-    assert module == found["_module_of"](arguments)

@@ -2,109 +2,32 @@
 
 from __future__ import annotations
 
-import errno
 import os
-import resource
 import shutil
 import signal
 import stat
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.processes.console.commands import (
+    PYTHON,
+    RUN,
+    SIGNALS,
+    check_same,
+    children,
+    is_running,
+    line,
+    outcome,
+    running,
+)
 from tests.support.checks import wait_until
-from tests.processes.console.commands import PYTHON, RUN, both, check_same, children, is_running, line, outcome, running
-
-from monitel_otlp.run.environment import INJECTED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left(own_boxes: Path, tmp_path: Path) -> Iterator[None]:
-    """No file is left in memory or in the working directory by commands that record nothing."""
-    yield
-    assert [] == [*own_boxes.parent.glob(f"{own_boxes.name}-run-*")]
-    assert not (tmp_path / "monitel-runs").exists()
-
-
-@pytest.mark.parametrize("status", [0, 1, 2, 77, 126, 127, 130, 137, 255])
-def test_exit_status_is_that_of_the_command(status: int) -> None:
-    """The numbers that shells give to signals are ordinary exit statuses here."""
-    assert status == outcome([*RUN, "sh", "-c", f"exit {status}"]).status
-
-
-ALL_ENDS = """\
-import os, signal, sys
-sys.path[:0] = sys.argv[1:]
-from monitel_otlp.run.exit_status import exit_like
-deadly = {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGILL, signal.SIGTRAP, signal.SIGABRT, signal.SIGBUS,
-    signal.SIGFPE, signal.SIGKILL, signal.SIGUSR1, signal.SIGSEGV, signal.SIGUSR2, signal.SIGPIPE, signal.SIGALRM,
-    signal.SIGTERM, signal.SIGSYS, signal.SIGXCPU, signal.SIGXFSZ, signal.SIGRTMIN + 3}
-for status in [code << 8 for code in range(256)] + sorted(deadly):
-    child = os.fork()
-    if child == 0:
-        exit_like(status)
-    assert os.waitpid(child, 0)[1] == status, status
-"""
-
-
-def test_every_status_and_signal_is_passed_on(tmp_path: Path) -> None:
-    """The process ends by the same exit code or signal, and no core file is written."""
-    unlimited = resource.getrlimit(resource.RLIMIT_CORE)[1]
-    ended = subprocess.run(
-        [sys.executable, "-c", ALL_ENDS],
-        timeout=60,
-        check=False,
-        capture_output=True,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CORE, (unlimited, unlimited)),
-    )
-    assert (0, b"") == (ended.returncode, ended.stderr)
-    assert [] == [*tmp_path.iterdir()]
-
-
-@pytest.mark.parametrize("name", ["KILL", "TERM", "ABRT", "SEGV", "HUP", "USR1", "PIPE"])
-def test_command_that_dies_by_a_signal(name: str) -> None:
-    """A parent, for instance a scheduler, sees the same signal."""
-    assert -signal.Signals[f"SIG{name}"] == check_same(["sh", "-c", f"ulimit -c 0; kill -{name} $$"]).status
-
-
-def test_status_in_a_shell() -> None:
-    """The shell reports a signal as 128 and its number."""
-    script = '"$@" sh -c "kill -9 \\$\\$"; echo $?; "$@" sh -c "kill -15 \\$\\$"; echo $?'
-    assert "137\n143\n" == outcome(["sh", "-c", script, "sh", *RUN]).stdout
-
-
-def test_no_core_file_of_run(tmp_path: Path) -> None:
-    """The limit of the command applies to the command, and the parent writes no core file in its place."""
-    limit = resource.getrlimit(resource.RLIMIT_CORE)[1]
-    command = [*RUN, "sh", "-c", "ulimit -c 0; kill -ABRT $$"]
-    ended = outcome(command, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CORE, (limit, limit)))
-    assert (-signal.SIGABRT, []) == (ended.status, [*tmp_path.iterdir()])
-
-
-@pytest.mark.parametrize(
-    ("command", "status", "message"),
-    [
-        (["no-such-command"], 127, "monitel: 'no-such-command': command not found\n"),
-        (["./missing"], 127, "monitel: './missing': command not found\n"),
-        (["./plain"], 126, "monitel: './plain' cannot be executed: Permission denied\n"),
-        (["./"], 126, "monitel: './' cannot be executed: Permission denied\n"),
-        (["plain/x"], 127, "monitel: 'plain/x': command not found\n"),
-        ([""], 127, "monitel: '': command not found\n"),
-        (["./bad"], 127, "monitel: './bad': command not found\n"),
-    ],
-)
-def test_command_that_cannot_be_started(tmp_path: Path, command: list[str], status: int, message: str) -> None:
-    """The exit status is that of a shell, and the message names the command."""
-    (tmp_path / "plain").write_text("#!/bin/sh\n")
-    (tmp_path / "bad").write_text("#!/no/such/interpreter\n")
-    (tmp_path / "bad").chmod(0o700)
-    ended = outcome([*RUN, *command])
-    assert (status, "", message) == (ended.status, ended.stdout, ended.summary)
+    from collections.abc import Iterator, Mapping
 
 
 def test_script_without_an_interpreter(tmp_path: Path) -> None:
@@ -113,19 +36,6 @@ def test_script_without_an_interpreter(tmp_path: Path) -> None:
     script.write_text('echo "$0 $1"; exit 4\n')
     script.chmod(0o700)
     assert (4, "./script a b\n") == ((ended := outcome([*RUN, "./script", "a b"])).status, ended.stdout)
-
-
-def test_program_behind_one_that_may_not_be_executed(tmp_path: Path) -> None:
-    """The search in PATH continues, as in a shell."""
-    first, second = tmp_path / "first", tmp_path / "second"
-    for folder, mode in ((first, 0o600), (second, 0o700)):
-        folder.mkdir()
-        (folder / "tool").write_text("#!/bin/sh\necho found\n")
-        (folder / "tool").chmod(mode)
-    path = os.pathsep.join([str(first), str(second), os.environ["PATH"]])
-    assert "found\n" == outcome([*RUN, "tool"], env={**os.environ, "PATH": path}).stdout
-    shutil.rmtree(second)
-    assert 126 == outcome([*RUN, "tool"], env={**os.environ, "PATH": path}).status
 
 
 INHERITED = """\
@@ -167,72 +77,10 @@ def test_blocked_and_ignored_signals_are_inherited() -> None:
     assert "4200" in without.stdout
 
 
-def test_environment_has_only_documented_additions() -> None:
-    """Additions are the same for a command that the command starts."""
-    without, with_run = both(["env", "-0"])
-    before, after = (
-        dict(entry.split("=", 1) for entry in each.stdout.split("\0") if entry) for each in (without, with_run)
-    )
-    assert {"PYTHONPATH", "MONITEL_RUN_FOLDER"} == {*after} - {*before}
-    assert INJECTED == after["PYTHONPATH"]
-    assert before == {name: after[name] for name in before}
-    grandchild = outcome([*RUN, sys.executable, "-c", "import subprocess; subprocess.run(['env', '-0'])"])
-    inner = dict(entry.split("=", 1) for entry in grandchild.stdout.split("\0") if entry)
-    assert {**inner, "MONITEL_RUN_FOLDER": "", "LC_CTYPE": ""} == {**after, "MONITEL_RUN_FOLDER": "", "LC_CTYPE": ""}
-
-
-def test_options_become_variables() -> None:
-    """Options take the place of the variables of single signals; headers are added."""
-    given = {
-        "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://other:1/v1/metrics",
-        "OTEL_EXPORTER_OTLP_LOGS_PROTOCOL": "grpc",
-        "OTEL_EXPORTER_OTLP_HEADERS": "a=1",
-        "OTEL_EXPORTER_OTLP_LOGS_HEADERS": "b=2",
-    }
-    options = ["--endpoint", "http://localhost:9", "--header", "x=y z,=", "--protocol=http/protobuf"]
-    command = [*RUN[:-1], *options, "--service-name", "mine", "env"]
-    ended = outcome(command, env={**os.environ, **given})
-    found = dict(entry.split("=", 1) for entry in ended.stdout.splitlines() if entry.startswith("OTEL_"))
-    assert {
-        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:9",
-        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
-        "OTEL_EXPORTER_OTLP_HEADERS": "a=1,x=y%20z%2C%3D",
-        "OTEL_EXPORTER_OTLP_LOGS_HEADERS": "b=2,x=y%20z%2C%3D",
-        "OTEL_SERVICE_NAME": "mine",
-    } == {name: value for name, value in found.items() if "OTLP" in name or "SERVICE" in name}
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ([], "give a command"),
-        (["--"], "give a command"),
-        (["--nonsense", "true"], "unrecognized arguments: --nonsense"),
-        (["--headers=authorization=sec ret", "true"], "unrecognized arguments: --headers"),
-        (["--endpoint"], "expected one argument"),
-        (["--endpoint", "localhost", "true"], "--endpoint: endpoint must be a base URL"),
-        (["--header", "sec ret", "true"], "--header: expected NAME=VALUE (the argument is not shown"),
-        (["--header", "a=b\r\nc: d", "true"], "--header: expected NAME=VALUE (the argument is not shown"),
-        (["--protocol", "http", "true"], "invalid choice: 'http'"),
-    ],
-)
-def test_wrong_options(options: list[str], message: str) -> None:
-    """The message names the option, and the command is not started."""
-    ended = outcome([*RUN[:-1], *options])
-    assert 2 == ended.status
-    assert message in ended.stderr + ended.summary
-    assert "sec ret" not in ended.stderr + ended.summary
-
-
 def test_options_of_the_command_are_left_alone() -> None:
     """Without ``--`` the first word that is not an option begins the command."""
     assert "--endpoint x -- --help\n" == outcome([*RUN[:-1], "echo", "--endpoint", "x", "--", "--help"]).stdout
     assert "-- a\n" == outcome([*RUN, "echo", "--", "a"]).stdout
-
-
-def test_input_is_passed_on() -> None:
-    """A pipe at stdin is read by the command, to its end."""
-    assert "line\n" * 20_000 == check_same(["cat"], "line\n" * 20_000).stdout
 
 
 def test_large_output_is_complete() -> None:
@@ -249,7 +97,7 @@ def test_reader_that_goes_away() -> None:
     assert ("y\n141\n", "y\n141\n") == (without.stdout, with_run.stdout)
 
 
-@pytest.mark.parametrize("closed", ["2>&-", ">&-", "<&-", "<&- >&- 2>&-", "2>/dev/full", ">/dev/full"])
+@pytest.mark.parametrize("closed", ["<&- >&- 2>&-", "2>/dev/full"])
 def test_closed_streams(closed: str, tmp_path: Path) -> None:
     """The command finds the same closed streams, and the status is its own."""
     probe = "import os; os.write(9, b'%d' % sum(1 << n for n in range(3) if os.path.exists(f'/proc/self/fd/{n}')));"
@@ -274,51 +122,6 @@ def test_other_processes_of_the_command_go_on(tmp_path: Path) -> None:
     os.kill(daemon, signal.SIGKILL)
 
 
-def test_detached_command() -> None:
-    """A command that leaves the session is waited for."""
-    assert 6 == check_same(["setsid", "--wait", "sh", "-c", "exit 6"]).status
-
-
-def test_parent_of_the_command_is_no_reaper() -> None:
-    """Orphans go to the system's reaper, not to ``monitel run``."""
-    script = "sh -c 'sleep 0.2; ps -o ppid= -p $$ > orphan' & kill -9 $$"
-    results = []
-    for prefix in ((), RUN):
-        outcome([*prefix, "sh", "-c", script])
-        wait_until(lambda: Path("orphan").exists() and Path("orphan").read_text().strip())
-        results.append(Path("orphan").read_text())
-        Path("orphan").unlink()
-    assert results[0] == results[1]
-
-
-def test_nested_run_replaces_itself() -> None:
-    """The inner one becomes the command, and adds no variable."""
-    script = "import os, sys; print(os.getppid() == int(sys.argv[1]), os.environ['PYTHONPATH'])"
-    shell = 'exec "$@" $$'
-    ended = outcome(["sh", "-c", shell, "sh", *RUN, *RUN, *RUN, *PYTHON, script])
-    assert f"True {INJECTED}\n" == ended.stdout
-    assert "monitel run: nothing was recorded\n" == ended.summary
-    assert (9, 127) == (outcome([*RUN, *RUN, "sh", "-c", "exit 9"]).status, outcome([*RUN, *RUN, "missing"]).status)
-
-
-def test_job_goes_on_if_run_is_killed(own_boxes: Path) -> None:
-    """Input and output still work, and the helper process of ``run`` ends with it. The next run removes its folder."""
-    with running([*RUN, "sh", "-c", "echo $$; read line; echo $line > answer"]) as process:
-        command = int(line(process))
-        (witness,) = {*children(process.pid)} - {command}
-        process.kill()
-        process.wait()
-        wait_until(lambda: not is_running(witness), "the end of the helper")
-        assert is_running(command)
-        assert process.stdin is not None
-        process.stdin.write("still here\n")
-        process.stdin.flush()
-        wait_until(lambda: Path("answer").exists() and "still here\n" == Path("answer").read_text())
-        wait_until(lambda: not is_running(command), "the end of the command")
-    assert [] != [*own_boxes.parent.glob(f"{own_boxes.name}-run-*")]
-    outcome([*RUN, "true"])
-
-
 def test_folder_of_a_run_is_private(own_boxes: Path) -> None:
     """Only its owner can use it."""
     with running([*RUN, "sh", "-c", 'echo "$MONITEL_RUN_FOLDER"; read line']) as process:
@@ -338,13 +141,6 @@ def test_no_place_for_a_folder() -> None:
     ended = outcome([sys.executable, "-c", code])
     message = "monitel: without telemetry, because there is no place for a folder: [Errno 28] No space left on device\n"
     assert (3, message) == (ended.status, ended.summary)
-
-
-def test_nothing_heavy_is_loaded_before_the_command() -> None:
-    """The command starts within some hundredths of a second."""
-    script = "import sys, monitel_otlp.__main__, monitel_otlp.run.command; print(*sys.modules)"
-    loaded = [name.partition(".")[0] for name in outcome([sys.executable, "-c", script]).stdout.split()]
-    assert set() == {*loaded} & {"monitel", "monitel_otel", "opentelemetry", "google", "grpc", "requests", "logging"}
 
 
 def _can_unshare() -> bool:
@@ -368,18 +164,53 @@ def test_process_1(as_process_1: tuple[str, ...]) -> None:
         assert status == outcome([*as_process_1, *RUN, "sh", "-c", script]).status
 
 
-def test_process_1_takes_orphans(as_process_1: tuple[str, ...]) -> None:
-    """No zombie is left."""
-    script = "sh -c 'sleep 0.1 &'; while ps -e -o comm= | grep -q sleep; do :; done; ps -e -o stat= | grep -c Z"
-    assert "0\n" == outcome([*as_process_1, *RUN, "sh", "-c", script]).stdout
+@contextmanager
+def recording(
+    prefix: tuple[str, ...] = RUN, env: Mapping[str, str] | None = None
+) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """Start a command that prints the signals that it receives; yield the first process, and its id."""
+    with running([*prefix, *PYTHON, SIGNALS], env={**os.environ, **(env or {})}) as process:
+        yield process, int(line(process))
 
 
-def test_missing_resources() -> None:
-    """A command that the system refuses to start is reported."""
-    code = "import os\nos.fork = lambda: (_ for _ in ()).throw(OSError(11, 'no processes'))\n"
-    code += "from monitel_otlp.__main__ import main\nraise SystemExit(main(['run', 'true']))"
-    ended = outcome([sys.executable, "-c", code])
-    assert (126, f"monitel: the command cannot be started: [Errno {errno.EAGAIN}] no processes\n") == (
-        ended.status,
-        ended.summary,
+def rest(process: subprocess.Popen[str]) -> list[str]:
+    """End a command that prints signals, and return the lines that were not read."""
+    stdout, _ = process.communicate(timeout=60)
+    assert 0 == process.returncode
+    return stdout.split()
+
+
+def test_sender_that_signals_every_process() -> None:
+    """The command receives one signal, and not a second one from ``run``, whoever comes first."""
+    with recording() as (process, command):
+        others = {*children(process.pid)} - {command}
+        for order in ([process.pid, *others, command], [command, *others, process.pid]):
+            for pid in order:
+                os.kill(pid, signal.SIGTERM)
+            assert "SIGTERM" == line(process)
+        process.send_signal(signal.SIGUSR1)
+        assert ["SIGUSR1"] == [line(process), *rest(process)]
+
+
+def _pending(pid: int) -> bool:
+    lines = Path(f"/proc/{pid}/status").read_text("ascii").splitlines()
+    return any(int(each.split()[1], 16) for each in lines if each.startswith("ShdPnd:"))
+
+
+def test_signal_of_the_command_to_its_parent_does_not_come_back() -> None:
+    """Otherwise the command would be ended by it."""
+    script = "import os, signal; os.kill(os.getppid(), signal.SIGTERM); os.kill(os.getppid(), signal.SIGUSR1)"
+    with running([*RUN, *PYTHON, f"{script}; print('sent', flush=True); input(); raise SystemExit(3)"]) as process:
+        assert "sent" == line(process)
+        wait_until(lambda: not _pending(process.pid))
+        process.communicate("\n", timeout=60)
+        assert 3 == process.returncode
+
+
+def test_parent_that_ignores_the_end_of_children() -> None:
+    """An ignored SIGCHLD, which discards statuses, is not inherited."""
+    script = "trap '' CHLD; \"$@\" sh -c 'exit 8'; echo $?"
+    ended = subprocess.run(
+        ["bash", "-c", script, "bash", *RUN], capture_output=True, text=True, timeout=60, check=False
     )
+    assert "8\n" == ended.stdout

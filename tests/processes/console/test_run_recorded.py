@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.processes.console.commands import RUN, outcome, running
 from tests.support.checks import in_time, limit
 from tests.support.hostile import url_of
-from tests.support.spools import folders, spooled
-from tests.processes.console.commands import RUN, both, outcome, running
+from tests.support.spools import spooled
 
 if TYPE_CHECKING:
     import socket
 
-    from tests.support.receiver import Receiver
     from tests.processes.console.commands import Outcome
+    from tests.support.receiver import Receiver
 
 LOSS = """\
 import os, signal, sys, time
@@ -31,7 +31,6 @@ for step in range(5):
 monitel.emit("epoch")
 print("trained", flush=True)
 """
-KILLED = f"{LOSS}time.sleep(1.5)\nos.kill(os.getpid(), signal.SIGKILL)\n"
 
 
 @pytest.fixture(autouse=True)
@@ -57,18 +56,6 @@ def record(receiver: Receiver, script: str, *options: str, env: dict[str, str] |
     return outcome(command, env={**os.environ, **(env or {})})
 
 
-def test_program_is_exported_without_code(receiver: Receiver) -> None:
-    """All its items arrive once, with the service name of the option; nothing but the summary is printed."""
-    ended = record(receiver, LOSS, "--service-name", "job")
-    assert (0, "trained\n", "") == (ended.status, ended.stdout, ended.stderr)
-    assert ["run.started", "epoch", "run.ended", "attempt.started", "attempt.ended"] == receiver.record_names()
-    assert 5 == receiver.values("loss.count")[-1]
-    resources = [each.resource for each in receiver.all_points()] + [each.resource for each in receiver.records()]
-    assert {"job"} == {each["service.name"] for each in resources}
-    assert "steps" in ended.summary
-    assert not Path("monitel-runs").exists()
-
-
 def test_events_of_the_attempt(receiver: Receiver, tmp_path: Path) -> None:
     """Both events have the program and its script, but no other argument; also the commit, and the end."""
     git = ("git", "-c", "user.name=a", "-c", "user.email=b")
@@ -89,28 +76,6 @@ def test_events_of_the_attempt(receiver: Receiver, tmp_path: Path) -> None:
     subprocess.run([*git, "add", "tracked"], check=True)
     record(receiver, "")
     assert receiver.records()[2].attributes["run.git.dirty"] is True
-
-
-def test_killed_program(receiver: Receiver) -> None:
-    """Items that are older than a second arrive once, and so does one event of the death."""
-    ended = record(receiver, KILLED)
-    assert -9 == ended.status
-    names = receiver.record_names()
-    assert ["run.started", "epoch", "process.died", "attempt.started", "attempt.ended"] == names
-    assert 5 == receiver.values("loss.count")[-1]
-    died, last = receiver.records()[2], receiver.records()[-1]
-    assert ("SIGKILL", "parent", 4) == (
-        died.attributes["process.exit.signal"],
-        died.attributes["process.exit.time.source"],
-        died.attributes["training.step"],
-    )
-    assert ("SIGKILL", "killed by SIGKILL", died.attributes["process.pid"]) == (
-        last.attributes["process.exit.signal"],
-        last.attributes["attempt.first_death"],
-        last.attributes["attempt.first_death.pid"],
-    )
-    assert "killed by SIGKILL" in ended.summary
-    assert [] == folders(Path("monitel-runs")) if Path("monitel-runs").exists() else True
 
 
 RANKS = """\
@@ -152,11 +117,10 @@ monitel.emit("late")
 """
 
 
-@pytest.mark.parametrize("delay", ["", "from threading import Event; Event().wait(1.5)"])
 @pytest.mark.parametrize("endpoint", [False, True])
-def test_pipeline_of_the_program_wins(receiver: Receiver, delay: str, endpoint: bool) -> None:
+def test_pipeline_of_the_program_wins(receiver: Receiver, endpoint: bool) -> None:
     """Every item is exported once, by the pipeline of the program; the other one leaves no trace."""
-    Path("train.py").write_text(OWN.format(delay=delay, end=""))
+    Path("train.py").write_text(OWN.format(delay="", end=""))
     options = ["--endpoint", receiver.url, "--service-name", "other"] if endpoint else []
     ended = outcome([*RUN[:-1], *options, "--", sys.executable, "train.py", receiver.url])
     assert (0, "") == (ended.status, ended.stderr)
@@ -209,36 +173,6 @@ def test_exporter_of_the_program_wins(receiver: Receiver) -> None:
     points = receiver.points("loss.count")
     assert ({"mine"}, 1) == ({each.resource["service.name"] for each in points}, points[-1].value)
     assert not any(counts for counts, _ in [spooled(Path("monitel-runs"))])
-
-
-def test_program_without_an_endpoint_is_on_disk() -> None:
-    """The summary names the folder, and the program prints what it prints without."""
-    Path("train.py").write_text(LOSS)
-    ended = outcome([*RUN, sys.executable, "train.py"])
-    assert (0, "trained\n", "") == (ended.status, ended.stdout, ended.stderr)
-    values, names = spooled(Path("monitel-runs"))
-    assert (5, {"run.started", "epoch", "run.ended", "attempt.started", "attempt.ended"}) == (values[-1], {*names})
-    assert "monitel replay" in ended.summary
-
-
-def test_working_directory_that_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the program, which is killed then: all its telemetry is below the home folder."""
-    (gone := tmp_path / "gone").mkdir()
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    script = f"import os, shutil\nshutil.rmtree({str(gone)!r})\n{KILLED}"
-    ended = outcome([*RUN, sys.executable, "-c", script], cwd=gone)
-    assert (-9, "trained\n", "") == (ended.status, ended.stdout, ended.stderr)
-    values, names = spooled(tmp_path / "state")
-    assert (5, {"run.started", "epoch", "process.died", "attempt.started", "attempt.ended"}) == (values[-1], {*names})
-    assert "could not be finished" not in ended.summary
-
-
-def test_switched_off() -> None:
-    """OTEL_SDK_DISABLED leaves nothing of the program on disk."""
-    Path("train.py").write_text(LOSS)
-    without, with_run = both([sys.executable, "train.py"], env={**os.environ, "OTEL_SDK_DISABLED": "true"})
-    assert (without.status, without.stdout, without.stderr) == (with_run.status, with_run.stdout, with_run.stderr)
-    assert not Path("monitel-runs").exists()
 
 
 @pytest.mark.parametrize("interrupted", [False, True])

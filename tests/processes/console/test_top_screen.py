@@ -1,18 +1,26 @@
-"""``monitel top`` without the packages of the extra ``monitel-otlp[top]``: only the screen is missing."""
+"""``monitel top`` and its terminal: what ends it, colours, and the packages that only the screen needs."""
 
 from __future__ import annotations
 
+import os
+import re
+import shlex
+import signal
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.processes.console.jobs import MONITEL, Console, console, jobs, loop
+from tests.processes.console.tmux import needs_tmux, terminal
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.support.scripts import Run
+__all__ = ["console"]
 
+TOP = (sys.executable, *MONITEL, "top")
 #: Read by every Python below it: the packages cannot be found.
-_SITE = """\
+SITE = """\
 from importlib.machinery import PathFinder
 found = PathFinder.find_spec
 def find_spec(name, path=None, target=None):
@@ -21,25 +29,47 @@ PathFinder.find_spec = find_spec
 """
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> dict[str, str]:
-    """Return the variables of a process in which the packages cannot be found, and no box either."""
-    for name in ("site", "boxes"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "site" / "sitecustomize.py").write_text(_SITE, encoding="utf-8")
-    return {"PYTHONPATH": str(tmp_path / "site"), "MONITEL_BLACK_BOX_DIR": str(tmp_path / "boxes")}
+@needs_tmux
+@pytest.mark.parametrize(("end", "status"), [("F10", 0), ("C-c", 0), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_end_restores_the_terminal(tmp_path: Path, end: str | signal.Signals, status: int) -> None:
+    """Keys and signals end it with the screen, the cursor and the modes of the terminal as they were."""
+    pytest.importorskip("textual", reason="the extra monitel-otlp[top] is not installed")
+    (tmp_path / "boxes").mkdir()
+    script = f"stty -g; sh -c 'echo $$ >pid; exec {shlex.join(TOP)}'; echo status $?; stty -g; exec tail -f /dev/null"
+    with terminal(tmp_path, "sh", "-c", script, env={"MONITEL_BLACK_BOX_DIR": str(tmp_path / "boxes")}) as screen:
+        screen.until_shown("no process of this user with a black box runs here: waiting for one")
+        if isinstance(end, signal.Signals):
+            os.kill(int((tmp_path / "pid").read_text()), end)
+        else:
+            screen.press(end)
+        screen.until_shown("status ")
+        screen.until(lambda: screen.lines[2], "the modes of the terminal")
+        before, shown, after, *others = screen.lines
+        assert (f"status {status}", before, False) == (shown, after, any(others))
+        flags = screen.tmux("display-message", "-p", "#{cursor_flag} #{alternate_on}").strip()
+        assert "1 0" == flags
 
 
-def test_screen_names_the_command_that_installs_it(run: Run, site: dict[str, str]) -> None:
-    """Without the extra the command ends with one line, which names the extra and the options that do without."""
-    ended = run("-m", "monitel_otlp", "top", env=site, returncode=1)
-    (line,) = ended.stderr.splitlines()
+@needs_tmux
+def test_colours_are_left_out_with_no_color(tmp_path: Path, own_boxes: Path) -> None:
+    """Without the variable the state of a rank has one, on the screen and with ``--once``."""
+    with jobs(tmp_path, loop(), loop()):  # the row under the cursor has no colour
+        for options in ((), ("--once",)):
+            script = f"{shlex.join([*TOP, *options, str(own_boxes)])}; exec tail -f /dev/null"
+            with terminal(tmp_path, "sh", "-c", script) as screen:
+                screen.until(lambda shown=screen: re.search(r"\x1b\[32malive", shown.escapes), "a colour")  # type: ignore[misc]
+            with terminal(tmp_path, "sh", "-c", script, env={"NO_COLOR": "1"}) as screen:
+                screen.until(lambda shown=screen: re.search(r"\d alive +\d", shown.text), "a row")  # type: ignore[misc]
+                assert not re.search(r"\x1b\[[0-9;]*(3[0-7]|38)[;m]", screen.escapes)
+
+
+def test_screen_names_the_command_that_installs_it(tmp_path: Path, console: Console) -> None:
+    """Without the extra the command ends with one line; the table and JSON need no package."""
+    (tmp_path / "sitecustomize.py").write_text(SITE, encoding="utf-8")
+    env = {"PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])}
+    (line,) = console("top", status=1, env=env).stderr.splitlines()
     assert line.startswith("monitel: ")
     for words in ("pip install 'monitel-otlp[top]'", "--once", "--json"):
         assert words in line
-
-
-@pytest.mark.parametrize(("options", "expected"), [([], "no black boxes"), (["--json"], "[]")])
-def test_other_forms_work(run: Run, site: dict[str, str], options: list[str], expected: str) -> None:
-    """The table and JSON need no package."""
-    assert run("-m", "monitel_otlp", "top", "--once", *options, env=site).stdout.startswith(expected)
+    assert console.top(env=env).startswith("no black boxes")
+    assert "[]\n" == console.top("--json", env=env)

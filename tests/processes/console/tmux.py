@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import subprocess
@@ -115,3 +116,14 @@ def terminal(
             yield made
         finally:
             subprocess.run([*server, "kill-server"], env=variables, capture_output=True, check=False, timeout=DEADLINE)
+
+
+@contextmanager
+def shell(folder: Path) -> Iterator[Terminal]:
+    """Run an interactive bash, with the black boxes of the test, and wait for its prompt."""
+    kept = ("MONITEL_BLACK_BOX_DIR", "PYTHONPATH")
+    env = {"HISTFILE": "", **{name: os.environ[name] for name in kept if name in os.environ}}
+    with terminal(folder, "bash", "--norc", "--noprofile", "-i", width=150, height=50, env=env) as screen:
+        screen.until_shown("bash-")
+        screen.press("ulimit -c 0", "Enter")
+        yield screen

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.processes.console.commands import PYTHON, RUN, SIGNALS, both, check_same, is_running, line, outcome, running
-from tests.processes.console.tmux import needs_tmux, terminal
+from tests.processes.console.tmux import needs_tmux, shell
 from tests.support.checks import wait_until
 
 if TYPE_CHECKING:
@@ -196,13 +196,8 @@ def test_job_control_of_a_terminal(tmp_path: Path) -> None:
     r"""Ctrl-C arrives once, Ctrl-Z and fg work, the window size is followed, and Ctrl-\ ends the command."""
     (tmp_path / "job.py").write_text(JOB)
     command = shlex.join([*RUN, sys.executable, "-I", "-S", "job.py"])
-    shell = ["bash", "--norc", "--noprofile", "-i"]
-    env = {"HISTFILE": "", "MONITEL_BLACK_BOX_DIR": os.environ["MONITEL_BLACK_BOX_DIR"]}
-    if path := os.environ.get("PYTHONPATH"):
-        env["PYTHONPATH"] = path
-    with terminal(tmp_path, *shell, width=150, height=50, env=env) as screen:
-        screen.until_shown("bash-")
-        screen.press(f"ulimit -c 0; {command}", "Enter")
+    with shell(tmp_path) as screen:
+        screen.press(command, "Enter")
         screen.until_shown("foreground True")
         screen.press("C-c")
         screen.until_shown("[SIGINT]")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import stat
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.unit.console.summary.made_reports import S, report
+from tests.unit.console.made_reports import report
 
 from monitel_otlp.spool.folder import SpoolError
 from monitel_otlp.summary.report_folder import read_reports, write_report
@@ -17,22 +16,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_reports_are_read_in_the_order_of_their_times(folder: Path) -> None:
-    """Each process has its own file, which only this user can read."""
-    made = [report(rank, time_ns=(9 - rank) * S) for rank in range(3)]
-    for each in made:
-        write_report(folder, each)
-    assert (made[::-1], []) == read_reports(folder)
-    assert {0o600} == {stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()}
-
-
-def test_report_of_a_box_is_replaced(folder: Path) -> None:
-    """A collector that continues the work of a killed one writes the same file; a second pipeline another one."""
-    for time_ns in (1, 2):
-        write_report(folder, report(time_ns=time_ns), "1a2b3c")
-    assert [2] == [each.time_ns for each in read_reports(folder)[0]]
-    write_report(folder, report(time_ns=3))
-    assert [2, 3] == [each.time_ns for each in read_reports(folder)[0]]
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The folder of a run, as ``monitel run`` makes it."""
+    (found := tmp_path / "run").mkdir(mode=0o700)
+    return found
 
 
 def test_damaged_reports_do_not_hide_the_others(folder: Path) -> None:
@@ -52,12 +40,6 @@ def test_damaged_reports_do_not_hide_the_others(folder: Path) -> None:
     found, problems = read_reports(folder)
     assert ([3], 7) == ([each.rank for each in found], len(problems))
     assert all(f"report-{number}-" in problem for number, problem in enumerate(problems, 1))
-
-
-def test_missing_folder_is_one_problem(tmp_path: Path) -> None:
-    """A folder may be removed while the job runs."""
-    found, problems = read_reports(tmp_path / "missing")
-    assert ([], 1) == (found, len(problems))
 
 
 def test_nothing_is_written_into_a_folder_that_others_can_write_to(folder: Path, tmp_path: Path) -> None:

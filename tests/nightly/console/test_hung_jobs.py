@@ -1,0 +1,124 @@
+"""Jobs that stand still for half a minute: ``monitel top`` names the rank that the others wait for."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.processes.console.jobs import Console, console, loop, ranks
+from tests.support.scripts import write_script
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["console"]
+
+WAITS = """
+with monitel.WaitCounter("all_reduce").guard():
+    time.sleep(1000)
+"""
+HANGS = """
+with monitel.activity("data"):
+    time.sleep(1000)
+"""
+
+
+def is_kind(*kinds: str) -> Callable[[dict[Any, Any]], bool]:
+    """Return a condition: the verdict about the ranks is of one of these kinds."""
+    return lambda rows: {*kinds} >= {row["verdict"]["kind"] for row in rows.values()}
+
+
+def test_rank_outside_of_the_collective_is_named(tmp_path: Path, console: Console) -> None:
+    """Then one that is stopped, which is silent, and then one that is killed."""
+    scripts = [loop(until=30, then=HANGS if rank == 1 else WAITS) for rank in range(3)]
+    with ranks(tmp_path, *scripts) as running, console.watching() as until:
+        found = until(is_kind("stuck"))[0]["verdict"]
+        assert (1, "all_reduce", True) == (found["rank"], found["stage"], 29 < found["seconds"] < 60)
+        assert found["text"].startswith("stuck: rank 1 has been in data for ")
+        assert found["text"].endswith("; ranks 0 and 2 wait for it in all_reduce")
+        os.kill(running[0].process.pid, signal.SIGSTOP)
+        assert 0 == until(is_kind("silent"))[0]["verdict"]["rank"]
+        os.kill(running[0].process.pid, signal.SIGCONT)
+        until(is_kind("stuck"))
+        running[2].kill()
+        found = until(is_kind("dead"))[0]["verdict"]
+        assert (2, "dead: rank 2 died of an unknown cause at step 29") == (
+            found["rank"],
+            found["text"].partition(";")[0],
+        )
+
+
+#: Twenty steps; then rank 1 hangs in the middle of the stage that the argument names.
+JOB = """\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+import monitel.torch
+HANGS = ""
+
+def hang(stage):
+    if stage == HANGS:
+        time.sleep(1000)
+
+class Hangs(torch.autograd.Function):
+    @staticmethod
+    def forward(context, value):
+        hang("forward")
+        return value.clone()
+    @staticmethod
+    def backward(context, gradient):
+        hang("backward")
+        return gradient
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)
+    def forward(self, batch):
+        return self.last(Hangs.apply(self.first(batch)))
+
+dist.init_process_group("gloo")
+monitel_otlp.configure(service_name="hung", spool_dir="spool")
+monitel.torch.instrument()
+model = DistributedDataParallel(Model())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for number, (batch,) in enumerate(DataLoader(TensorDataset(torch.ones(200, 4)), 4)):
+    optimizer.zero_grad()
+    model(batch).sum().backward()
+    optimizer.step()
+    if number == 20 and dist.get_rank() == 1:
+        HANGS = sys.argv[1]
+"""
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
+@pytest.mark.parametrize("stage", ["forward", "backward"])
+def test_rank_that_hangs_inside_its_step(tmp_path: Path, console: Console, stage: str) -> None:
+    """No wait counter and no activity shows it. The other rank waits in backward for its gradients."""
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--monitor-interval", "0.1", "--nproc-per-node", "2")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    command = (sys.executable, *launcher, str(write_script(tmp_path, JOB)), stage)
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdin=subprocess.DEVNULL) as process:
+        try:
+            with console.watching() as until:
+                rows = until(lambda rows: len(rows) == 2 and is_kind("stuck")(rows))
+        finally:
+            with suppress(OSError):
+                for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+                    os.kill(int(pid), signal.SIGKILL)
+            process.kill()
+    assert [("backward", True), (stage, False)] == [
+        (rows[rank]["stage"]["name"], rows[rank]["stage"]["waits_for_ranks"]) for rank in (0, 1)
+    ]
+    found = rows[0]["verdict"]
+    assert (1, stage) == (found["rank"], found["stage"])
+    assert found["text"].startswith(f"stuck: rank 1 has been in {stage} for ")
+    assert found["text"].endswith("; rank 0 waits for it in backward")

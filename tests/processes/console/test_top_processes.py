@@ -1,0 +1,166 @@
+"""Processes that appear, end and are replaced while ``monitel top`` and ``monitel autopsy`` look at them."""
+
+from __future__ import annotations
+
+import sys
+from shutil import rmtree
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.processes.console.commands import RUN, running
+from tests.processes.console.jobs import Console, console, jobs, loop, ranks
+from tests.support.inbox import DEADLINE
+from tests.support.scripts import PRELUDE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from tests.processes.console.jobs import Job
+
+__all__ = ["console"]
+
+#: Ends by itself after a line on its stdin.
+SHORT = loop(until=10, then="sys.stdin.readline()")
+
+
+def end(job: Job) -> None:
+    """Let a job end by itself."""
+    job.process.communicate("end\n", timeout=DEADLINE)
+
+
+def states(rows: Mapping[Any, Any]) -> dict[Any, str]:
+    """Return the states by rank."""
+    return {rank: row["state"] for rank, row in rows.items()}
+
+
+def test_job_that_appears_is_shown(tmp_path: Path, console: Console, own_boxes: Path) -> None:
+    """The command was there before the job, and so was no folder of boxes. A rank that ends keeps its last step."""
+    with console.watching() as until, ranks(tmp_path, loop(), SHORT) as (first, second):
+        until(lambda rows: states(rows) == {0: "alive", 1: "alive"})
+        end(second)
+        rows = until(lambda rows: states(rows) == {0: "alive", 1: "ended"})
+        assert (9, first.process.pid) == (rows[1]["step"], rows[0]["pid"])
+
+
+def test_killed_rank_stays_when_its_box_is_collected(tmp_path: Path, console: Console, own_boxes: Path) -> None:
+    """As by the next pipeline on the machine, or ``monitel replay``."""
+    with ranks(tmp_path, loop(), loop()) as (_, second), console.watching() as until:
+        until(lambda rows: len(rows) == 2)
+        second.kill()
+        until(lambda rows: states(rows)[1] == "dead")
+        console("replay", own_boxes, status=1, env={"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://127.0.0.1:9/"})
+        assert [] == [*own_boxes.glob(f"{second.process.pid}-*")]
+        step = until(len)[0]["step"]
+        rows = until(lambda rows: rows[0]["step"] > step + 60)  # some seconds later
+        last = second.notes[-1].step
+        assert ("dead", True) == (rows[1]["state"], rows[1]["step"] in {last, last + 1})
+        assert ("dead", 1) == (rows[0]["verdict"]["kind"], rows[0]["verdict"]["rank"])
+
+
+def test_later_attempt_replaces_dead_ranks(tmp_path: Path, console: Console, own_boxes: Path) -> None:
+    """As torchrun restarts all ranks."""
+    with console.watching() as until, ranks(tmp_path, loop(), loop()) as first:
+        until(lambda rows: len(rows) == 2)
+        for each in first:
+            each.kill()
+        until(lambda rows: states(rows) == {0: "dead", 1: "dead"})
+        with ranks(tmp_path, loop(), loop(), TORCHELASTIC_RESTART_COUNT="1") as second:
+            rows = until(lambda rows: states(rows) == {0: "alive", 1: "alive"})
+            assert {each.process.pid for each in second} == {row["pid"] for row in rows.values()}
+
+
+@pytest.mark.parametrize(
+    ("ending", "verdict"),
+    [("raise ValueError", ("failed", 1)), ("sys.exit(3)", ("failed", 1)), ("pass", ("unknown", None))],
+)
+def test_status_is_known_from_the_spool(
+    tmp_path: Path, console: Console, monkeypatch: pytest.MonkeyPatch, ending: str, verdict: tuple[str, int | None]
+) -> None:
+    """Without ``monitel run``, from the event about the end."""
+    monkeypatch.setenv("MONITEL_RUN_EVENTS", "1")
+    script = loop(until=10, then=f"sys.stdin.readline()\n{ending}")
+    with ranks(tmp_path, SHORT, script) as (first, second), console.watching() as until:
+        until(lambda rows: len(rows) == 2)
+        for each in (second, first):
+            end(each)
+        rows = until(lambda rows: states(rows) == {0: "ended", 1: "ended"})
+        assert verdict == (rows[0]["verdict"]["kind"], rows[0]["verdict"]["rank"])
+
+
+def test_end_without_a_status_is_not_healthy(tmp_path: Path, console: Console, own_boxes: Path) -> None:
+    """The spool is gone, because a backend has it."""
+    with ranks(tmp_path, loop(), SHORT) as (_, second), console.watching() as until:
+        until(lambda rows: len(rows) == 2)
+        end(second)
+        rmtree(second.folder / "spool")
+        found = until(lambda rows: states(rows)[1] == "ended")[0]["verdict"]
+        assert ("ended", 1) == (found["kind"], found["rank"])
+        assert found["text"].startswith("ended: rank 1 ended for an unknown reason at step 9, ")
+        assert found["text"].endswith(" ago; rank 0 runs on; look at the end of the output")
+
+
+def test_death_is_known_from_monitel_run(tmp_path: Path, console: Console, own_boxes: Path) -> None:
+    """``monitel run`` observes how the process ends, before it has delivered anything."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import monitel, os, sys\nmonitel.set_step(3)\nmonitel.emit('epoch')\nprint('ready', flush=True)\n"
+        "sys.stdin.readline()\nos.kill(os.getpid(), 9)\n"
+    )
+    with running([*RUN, "sh", "-c", f"{sys.executable} {script}; read line"], cwd=tmp_path) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        assert "ready\n" == process.stdout.readline()
+        with console.watching() as until:
+            until(lambda rows: states(rows) == {None: "alive"})
+            process.stdin.write("die\n")
+            process.stdin.flush()
+            row = until(lambda rows: rows[None]["death"])[None]
+        assert ("dead", "killed by SIGKILL", 3) == (row["state"], row["death"], row["step"])
+        process.communicate("\n", timeout=DEADLINE)
+
+
+def test_forked_child_does_not_hide_the_death_of_its_rank(tmp_path: Path, console: Console, own_boxes: Path) -> None:
+    """The child has the rank and the step of its parent, makes no steps, and lives on."""
+    fork = "if os.fork() == 0:\n    monitel.emit('upload')\n    time.sleep(1000)\ntime.sleep(1000)\n"
+    with ranks(tmp_path, loop(until=10, then=fork)) as (job,):
+        found = console.until(lambda rows: len(rows) == 2, "top", "--once", "--interval", "0.1")
+        assert [(0, "alive"), (0, "alive")] == [(row["rank"], row["state"]) for row in found]
+        job.kill()
+        found = console.rows()
+        assert {"dead", "alive"} == {row["state"] for row in found}
+        assert {("dead", 0)} == {(row["verdict"]["kind"], row["verdict"]["rank"]) for row in found}
+
+
+def test_jobs_of_two_launchers_are_two_jobs(tmp_path: Path, console: Console, own_boxes: Path) -> None:
+    """Their names are the same, and they have no run id."""
+    script = f"""
+import subprocess
+rank = {PRELUDE + SHORT!r}
+names = {{"RANK": "0", "WORLD_SIZE": "2"}}, {{"RANK": "1", "WORLD_SIZE": "2"}}
+processes = []
+for each in names:
+    os.mkdir(each["RANK"])
+    environment = {{**os.environ, **each}}
+    processes.append(subprocess.Popen([sys.executable, "-c", rank], cwd=each["RANK"], env=environment))
+for each in processes:
+    each.wait()
+"""
+    with jobs(tmp_path, script, script):
+        console.until(lambda rows: len(rows) == 4, "top", "--once", "--interval", "0.1")
+        lines = console.top().splitlines()
+        assert "2 jobs, 4 processes: 4 alive" == lines[0]
+        assert 2 == sum(line.startswith("llm, 2 of 2 ranks, on ") for line in lines)
+
+
+def test_process_whose_c_code_holds_the_gil_is_silent(tmp_path: Path, console: Console, own_boxes: Path) -> None:
+    """``autopsy`` distinguishes code that waits from code that computes, and names tools that show more."""
+    sleeps = "import ctypes; ctypes.PyDLL(None).sleep(1000)"
+    computes = "pow(7, 10**100_000, 10**40_000 + 9)"  # takes an hour
+    with jobs(tmp_path, loop(until=5, then=sleeps), loop(until=5, then=computes)) as (waits, works):
+        report = console.until(lambda found: {"silent"} == {each["state"] for each in found["processes"]}, "autopsy")
+        found = {each["pid"]: each for each in report["processes"]}
+        for job, words in ((waits, "waits"), (works, "computes")):
+            process = found[job.process.pid]
+            assert f"C code {words} without releasing the GIL" in process["silence"][0]
+            assert (f"py-spy dump --pid {job.process.pid}" in process["silence"][-1], None) == (True, process["stacks"])
