@@ -67,16 +67,6 @@ def test_ranks_are_instrumented_by_their_variables(receiver: Receiver, instrumen
     assert ["MONITEL_STAGES: expected true or false, got 'maybe'; using True"] == lines
 
 
-def test_contradicting_variables_do_not_stop_the_job(receiver: Receiver, instrument: Instrument) -> None:
-    """The amounts are not used without steps, and a number of operations not without its peak."""
-    chosen = {"STEPS": "false", "SAMPLES_PER_STEP": "32", "FLOPS_PER_STEP": "1e9", "RANK_GROUP": "head"}
-    ended = instrument(TRAIN, env={"RANK": "0", **{f"MONITEL_{name}": value for name, value in chosen.items()}})
-    assert [] == receiver.points("training.samples") == receiver.points("training.steps")
-    assert {"head"} == {each.attributes["training.group"] for each in receiver.points("training.stage.duration.mean")}
-    lines = [line for line in ended.stderr.splitlines() if "MONITEL_" in line]
-    assert ["MONITEL_SAMPLES_PER_STEP", "MONITEL_FLOPS_PER_STEP"] == [line.partition(":")[0] for line in lines]
-
-
 WORKERS = """import monitel
 from torch.utils.data import DataLoader
 

@@ -134,6 +134,7 @@ def test_full_queue_drops_the_oldest_windows(
     stat = Stat("x", [COUNT, SUM, HISTOGRAM], 60.0)
     with busy_encoder(pipeline):
         close_windows(stat, clock, [1.0], [2.0, 2.0], [3.0], [4.0])
+        stat.flush()
     assert {"metrics": 1} == reported_drops(receiver, pipeline, "queue_full")
     assert ([3, 4, 5], [5.0, 8.0, 12.0]) == (receiver.values("x.count"), receiver.values("x.sum"))
     assert [3, 4, 5] == [point.proto.count for point in receiver.points("x.histogram")]

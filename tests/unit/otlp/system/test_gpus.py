@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.checks import warnings_with
 from tests.support.inbox import DEADLINE
-from tests.unit.otlp.system.fake_nvml import GIB, FakeNvml, NVMLError
+from tests.unit.otlp.system.fake_nvml import GIB, FakeNvml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -119,31 +119,6 @@ def test_lost_gpu_does_not_hide_the_others(
     expected = {"GPU-aaaa-0": GIB, "GPU-cccc-2": 3 * GIB, "GPU-dddd-3": 4 * GIB}
     assert expected == values(receiver, "hw.gpu.memory.usage")
     assert ["a GPU cannot be read: error 15 (further failures are not logged)"] == warnings_with(caplog, "GPU")
-
-
-def test_lost_gpus_do_not_hide_the_visible_ones_after_them(
-    receiver: Receiver, start: Start, nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Their entries are not wrong, so CUDA does not ignore what follows."""
-    for lost in FakeNvml.GPUS[:2]:
-        nvml.failing["nvmlDeviceGetHandleByIndex", lost] = FakeNvml.NVML_ERROR_GPU_IS_LOST
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
-    assert start(system=True).force_flush(DEADLINE)
-    assert {"GPU-cccc-2": 3 * GIB} == values(receiver, "hw.gpu.memory.usage")
-
-
-def test_without_a_driver_there_are_no_gpus(
-    receiver: Receiver, start: Start, nvml: FakeNvml, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The module may be installed on machines without GPUs, which is not worth a warning."""
-
-    def fail() -> None:
-        raise NVMLError(12)
-
-    nvml.on_init = fail
-    assert start(system=True).force_flush(DEADLINE)
-    assert ({}, []) == (values(receiver, "hw.gpu.memory.usage"), warnings_with(caplog, ""))
-    assert receiver.points("process.cpu.time")
 
 
 def test_hanging_driver_stops_nothing_else(
