@@ -331,13 +331,17 @@ class Batch:
             elif history.stopped_ns and not is_job:
                 died_ns = history.stopped_ns
             verdict = compare(history, found, died_ns, repeats=repeats)
-            died = sum(record.name == "process.died" for record in found.records)
+            reports = [record.attributes for record in found.records if record.name == "process.died"]
+            died = len(reports)
             waited_ns = history.lateness_at(death.at_ns) + _CERTAIN_NS
             recorded = history.configured_ns and death.at_ns - history.configured_ns > waited_ns
             if died > 1 or (died and died_ns is None):
                 verdict.problems.append(f"process.died arrived {died} times; the end: {death}")
             elif not died and is_job and death.status and recorded and not history.stopped_ns and self._box:
                 verdict.problems.append("process.died is missing")
+            steps = {each.get("training.step") for each in reports} if is_job and history.step else set()
+            if steps - {history.step, history.step + 1}:  # it is written down after it is set
+                verdict.problems.append(f"process.died has the steps {steps}, expected {history.step}")
             problems += [f"job {process.job}, process {process.pid}: {each}" for each in verdict.problems]
             outcome.processes += 1
             outcome.done += verdict.done

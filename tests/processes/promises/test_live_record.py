@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import signal
 from typing import TYPE_CHECKING, Any
 
@@ -117,6 +118,30 @@ def test_reader_beside_a_writer_sees_whole_values(tmp_path: Path) -> None:
     assert steps[0] < steps[-1]
     assert {each["key"] for row in rows for each in row["waits"]} <= {"x" * 40 + str(last) * 5 for last in range(7)}
     assert {"alive"} == {row["state"] for row in rows}
+
+
+FORKS = {"x86_64": 56, "aarch64": 220}  # the number of clone()
+
+
+def test_forked_child_writes_nothing_into_its_parents_record(tmp_path: Path) -> None:
+    """Neither steps nor the ends of waits, even if C code has forked it without Python's handlers, or the kernel."""
+    ways = ["os.fork()", "ctypes.PyDLL(None).fork()"]
+    if clone := FORKS.get(platform.machine()):
+        ways.append(f"ctypes.PyDLL(None).syscall({clone}, 17, 0, 0, 0, 0)")
+    with running(tmp_path, NOWHERE) as job:
+        job.do(RECORD)
+        job.wait_for_sample(0.5, "train.loss")
+        for way in ways:
+            job.do(
+                f"import ctypes\nchild = {way}\nif not child:\n monitel.set_step(99)\n"
+                " waiting.__exit__(None, None, None)\n monitel.WaitCounter('of the child').guard().__enter__()\n"
+                " os._exit(0)\nassert (child, 0) == os.waitpid(child, 0)"
+            )
+            row = job.row()
+            assert (7, ["rendezvous"]) == (row["step"], [each["key"] for each in row["waits"]]), way
+        job.do("monitel.set_step(8)\nwaiting.__exit__(None, None, None)")
+        row = job.row()
+        assert (8, []) == (row["step"], row["waits"])
 
 
 def test_late_rank_is_named_while_the_others_wait(tmp_path: Path) -> None:
