@@ -1,38 +1,30 @@
-"""Failures as events."""
+"""Failures as events: exceptions that reach Python's hooks, and failed allocations of a GPU, also caught ones."""
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 
 import monitel
+import monitel.torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable
 
-torch: Any = pytest.importorskip("torch", reason="instruments torch: torch is not installed")
-
-import monitel.torch  # noqa: E402  after the check for torch
-from monitel.torch.sources import failures  # noqa: E402
-
-pytestmark = pytest.mark.torch
+GIB = 1 << 30
 
 
 @pytest.fixture
-def hooks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """Install the source; collect the exceptions that reach the previous hooks."""
+def reached(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Collect the exceptions that reach the hooks of the program."""
     reached: list[Any] = []
     monkeypatch.setattr(sys, "excepthook", lambda *arguments: reached.append(arguments[1]))
     monkeypatch.setattr(threading, "excepthook", lambda arguments: reached.append(arguments.exc_value))
-    source = failures.Failures()
-    source.install()
-    yield reached
-    source.remove()
+    return reached
 
 
 def uncaught(error: BaseException) -> None:
@@ -40,165 +32,151 @@ def uncaught(error: BaseException) -> None:
     sys.excepthook(type(error), error, error.__traceback__)
 
 
-def raised(error: BaseException) -> BaseException:
-    """Raise and catch the exception, so that it has a traceback."""
-    try:
-        raise error
-    except BaseException as caught:
-        return caught
-
-
-def test_uncaught_exceptions_are_fatal(hooks: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The event has type, message, stack trace, rank and step. The previous hook runs too."""
-    monkeypatch.setenv("RANK", "1")
-    monitel.set_step(41)
-    error = raised(ValueError("no such shard"))
-    with monitel.testing.capture_events() as events:
+@pytest.mark.usefixtures("reached", "instrumented")
+def test_out_of_memory_is_a_separate_event(events: list[monitel.Event]) -> None:
+    """Of the GPU and of the host. Text that is not valid UTF-8 is escaped; an interrupt is not an event."""
+    for error in (
+        *(torch.OutOfMemoryError("20 GiB"), MemoryError("a list"), RuntimeError("shape mismatch")),
+        *(OSError("no such file: \udcff"), KeyboardInterrupt()),
+    ):
         uncaught(error)
-    (event,) = events
-    assert ("exception", monitel.Severity.FATAL) == (event.name, event.severity)
-    trace = str(event.data.pop("exception.stacktrace"))
-    assert {
-        "exception.type": "ValueError",
-        "exception.message": "no such shard",
-        "training.rank": 1,
-        "training.step": 41,
-    } == event.data
-    assert "in raised\n" in trace
-    assert [error] == hooks
+    assert [
+        *(("out_of_memory", "20 GiB"), ("out_of_memory", "a list"), ("exception", "shape mismatch")),
+        ("exception", "no such file: \\udcff"),
+    ] == [(event.name, event.data["exception.message"]) for event in events]
 
 
-def test_undecodable_text_is_escaped(hooks: list[Any]) -> None:
-    """A file name that is not valid UTF-8 is an example."""
-    with monitel.testing.capture_events() as events:
-        uncaught(OSError("no such file: \udcff"))
-    assert ["no such file: \\udcff"] == [event.data["exception.message"] for event in events]
-
-
-def test_host_allocation_failure_is_out_of_memory(hooks: list[Any]) -> None:
-    """Torch's host allocator raises a RuntimeError."""
-    with pytest.raises(RuntimeError) as raising:
-        torch.empty(2**60, dtype=torch.uint8)
-    with monitel.testing.capture_events() as events:
-        uncaught(raising.value)
-        uncaught(RuntimeError("shape mismatch"))
-    assert [("out_of_memory", "RuntimeError"), ("exception", "RuntimeError")] == [
-        (event.name, event.data["exception.type"]) for event in events
-    ]
-    assert f"{2**60} bytes" in str(events[0].data["exception.message"])
-
-
-@pytest.mark.parametrize("kind", [torch.OutOfMemoryError, MemoryError])
-def test_out_of_memory_is_a_separate_event(hooks: list[Any], kind: type[Exception]) -> None:
-    """This holds for memory of the GPU and of the host."""
-    with monitel.testing.capture_events() as events:
-        uncaught(kind("tried to allocate 20 GiB"))
-    assert [("out_of_memory", "tried to allocate 20 GiB")] == [
-        (event.name, event.data["exception.message"]) for event in events
-    ]
-
-
-def test_keyboard_interrupt_is_not_reported(hooks: list[Any]) -> None:
-    """The user asked for it."""
-    with monitel.testing.capture_events() as events:
-        uncaught(KeyboardInterrupt())
-    assert ([], 1) == (events, len(hooks))
-
-
-def test_exception_in_a_thread_is_an_error(hooks: list[Any]) -> None:
-    """The process continues, so the severity is not FATAL."""
-
-    def fail() -> None:
-        raise RuntimeError("prefetch")
-
-    with monitel.testing.capture_events() as events:
-        thread = threading.Thread(target=fail)
-        thread.start()
-        thread.join(30)
-    assert [("exception", monitel.Severity.ERROR, "prefetch")] == [
-        (event.name, event.severity, event.data["exception.message"]) for event in events
-    ]
-    assert 1 == len(hooks)
-
-
-def test_handler_that_raises_does_not_hide_the_failure(hooks: list[Any], caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.usefixtures("instrumented")
+def test_event_handler_that_raises_does_not_hide_the_failure(
+    reached: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
     """The previous hook still runs."""
 
     def fail(_event: monitel.Event) -> None:
         raise OSError("no route")
 
-    with monitel.register_event_handler(fail):
-        uncaught(ValueError("\udcff"))
-    assert 1 == len(hooks)
+    with monitel.torch.instrument(steps=False), monitel.register_event_handler(fail):
+        uncaught(ValueError("x"))
+    assert ["x"] == [str(error) for error in reached]
     assert "an event handler raised while processing 'exception'" in caplog.text
+    caplog.clear()  # the records have exceptions
 
 
-def test_hook_of_another_library_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After remove(), the hook beneath it reports nothing."""
-    monkeypatch.setattr(sys, "excepthook", lambda *_: None)
-    source = failures.Failures()
-    source.install()
+@pytest.mark.usefixtures("reached")
+def test_hook_of_another_library_stays(events: list[monitel.Event]) -> None:
+    """After ``uninstrument()`` the hook beneath it reports nothing."""
+    running = monitel.torch.instrument()
     ours = sys.excepthook
 
     def theirs(*arguments: Any) -> None:
         ours(*arguments)
 
     sys.excepthook = theirs
-    source.remove()
+    running.uninstrument()
     assert theirs is sys.excepthook
-    with monitel.testing.capture_events() as events:
-        uncaught(ValueError("late"))
+    uncaught(ValueError("late"))
     assert [] == events
 
 
+class Cuda:
+    """A stand-in for a torch with CUDA: its initialization and its allocator."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.waiting: list[Callable[[], None]] = []
+        self.observers: list[Callable[..., None]] = []
+        self.refuses = False
+        patch.setattr("torch.backends.cuda.is_built", lambda: True)
+        patch.setattr("torch.cuda._lazy_call", self.waiting.append)
+        patch.setattr("torch._C._cuda_attach_out_of_memory_observer", self._attach, raising=False)
+
+    def _attach(self, observer: Callable[..., None]) -> None:
+        if self.refuses:
+            raise RuntimeError("cudaMallocAsync does not yet support attachOutOfMemoryObserver")
+        self.observers.append(observer)
+
+    def initialize(self) -> None:
+        """Run the waiting functions as ``torch.cuda.init()`` does."""
+        while self.waiting:
+            self.waiting.pop()()
+
+    def fail_allocation(self, *numbers: int) -> None:
+        """Call the observers as torch/csrc/cuda/Module.cpp does, and raise: device, requested bytes, limit, free."""
+        for observe in self.observers:
+            observe(*numbers)
+        with pytest.raises(torch.OutOfMemoryError):
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+
+
 @pytest.fixture
-def run(tmp_path: Path) -> Callable[..., tuple[int, list[str]]]:
-    """Provide a function that runs a script in a process, and returns its status and the logged events."""
-
-    def run(source: str, *arguments: str) -> tuple[int, list[str]]:
-        prelude = (
-            "import sys\nimport monitel.torch\n"
-            "monitel.register_event_handler(lambda event: print(event.severity.name, event.name, *("
-            "event.data.get(key) for key in sys.argv[1:]), flush=True))\n"
-        )
-        script = tmp_path / "script.py"
-        script.write_text(prelude + source)
-        ended = subprocess.run(
-            [sys.executable, script, *arguments], capture_output=True, text=True, timeout=120, check=False
-        )
-        events = [line for line in ended.stdout.splitlines() if not line.startswith("[Gloo]")]  # torch 2.10 prints that
-        return ended.returncode, events
-
-    return run
+def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
+    """Put the stand-in in place. The observer is attached once in a process, so that is forgotten."""
+    monkeypatch.setattr("monitel.torch.sources.out_of_memory._attached", False)
+    return Cuda(monkeypatch)
 
 
-def test_failing_process_reports_its_exception(run: Any) -> None:
-    """The event is logged before the exit handlers, in which exporters deliver it."""
-    assert (1, ["FATAL exception ZeroDivisionError division by zero"]) == run(
-        "monitel.torch.instrument()\n1 / 0\n", "exception.type", "exception.message"
-    )
+def test_failed_allocation_is_an_event_even_if_it_is_caught(
+    cuda: Cuda, monkeypatch: pytest.MonkeyPatch, clock: Any, events: list[monitel.Event]
+) -> None:
+    """With device, bytes, and the moment and the step of the failure, in the next flush, once."""
+    monkeypatch.setenv("RANK", "3")
+    with monitel.torch.instrument(window_size=float("inf"), stages=False):
+        assert [] == cuda.observers  # attaching one would initialize CUDA
+        cuda.initialize()
+        cuda.fail_allocation(0, GIB, GIB, 0)  # before the first step
+        monitel.set_step(11)
+        happened = monitel.clock.now()
+        cuda.fail_allocation(1, 20 * GIB, 80 * GIB, 2 * GIB)
+        monitel.set_step(12)
+        clock.advance(1)
+        monitel.flush()
+        monitel.flush()
+    first, event = events
+    assert (None, 0) == (first.data.get("training.step"), first.data["memory.free"])
+    assert ("out_of_memory", monitel.Severity.ERROR, happened) == (event.name, event.severity, event.timestamp)
+    assert {
+        "message": f"out of memory on cuda:1: {20 * GIB} bytes requested, {2 * GIB} free, limit {80 * GIB}",
+        "memory.device": "cuda:1",
+        "memory.requested": 20 * GIB,
+        "memory.limit": 80 * GIB,
+        "memory.free": 2 * GIB,
+        "training.rank": 3,
+        "training.step": 11,
+    } == event.data
 
 
-COLLECTIVE = """
-import torch
-import torch.distributed as dist
-dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-monitel.torch.instrument()
-try:
-    dist.all_gather([torch.ones(3)], torch.ones(2))
-except RuntimeError as error:
-    pass
-dist.destroy_process_group()
-"""
+@pytest.mark.usefixtures("only_flushes_poll")
+def test_observer_of_allocations_is_attached_once(cuda: Cuda, events: list[monitel.Event]) -> None:
+    """After ``uninstrument()`` it does nothing. Of more than a thousand failures in a second the oldest are lost."""
+    for _ in range(2):
+        with monitel.torch.instrument():
+            cuda.initialize()
+    assert 1 == len(cuda.observers)
+    cuda.fail_allocation(0, GIB, GIB, 0)
+    with monitel.torch.instrument():
+        for number in range(1200):
+            cuda.observers[0](0, number, GIB, 0)
+    assert (1000, 1199) == (len(events), events[-1].data["memory.requested"])
 
 
-def test_failed_collective_is_reported_even_if_caught(run: Any) -> None:
-    """The event has the operation, the backend and the rank."""
-    keys = ("collective.func_name", "collective.backend", "training.rank")
-    assert (0, ["ERROR collective.failed all_gather gloo 0"]) == run(COLLECTIVE, *keys)
+def test_allocator_without_observers_is_logged(
+    cuda: Cuda, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """cudaMallocAsync, or another torch. CUDA is initialized nevertheless, and other failures are reported."""
+    cuda.refuses = True
+    with monitel.torch.instrument():
+        cuda.initialize()
+    assert ["cannot observe caught out-of-memory errors with this CUDA allocator"] == caplog.messages
+    monkeypatch.setattr("monitel.torch.sources.out_of_memory._attached", False)
+    monkeypatch.delattr("torch.cuda._lazy_call")
+    with monitel.torch.instrument() as running:
+        assert "failures" in running.sources
+    assert "with this torch version: torch.cuda._lazy_call does not exist" in caplog.messages[1]
+    caplog.clear()  # the records have exceptions
 
 
-def test_instrument_does_not_load_the_compiler(run: Any) -> None:
-    """Loading it takes a second, which only a job that compiles should pay."""
-    script = "with monitel.torch.instrument(): pass\nmonitel.emit('torch._dynamo' in sys.modules and 'yes' or 'no')\n"
-    assert (0, ["INFO no"]) == run(script)
+def test_without_cuda_nothing_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """A torch built without CUDA has no allocator to observe."""
+    monkeypatch.setattr("torch.backends.cuda.is_built", lambda: False)
+    with monitel.torch.instrument() as running:
+        assert "failures" in running.sources
+    assert [] == caplog.messages

@@ -1,4 +1,4 @@
-"""Forwarding of torch.monitor's events, and monitel's names in torch.monitor."""
+"""Events and Stats of torch.monitor reach monitel's handlers; what is queued is part of each flush."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 
 import monitel
+import monitel.torch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-torch: Any = pytest.importorskip("torch", reason="instruments torch: torch is not installed")
-
-import monitel.torch  # noqa: E402  after the check for torch
-from monitel.torch.sources import torch_monitor  # noqa: E402
-
-pytestmark = pytest.mark.torch
 
 HOURS = timedelta(hours=100)
+
+
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678901)  # noqa: DTZ001  torch's events are naive
+
+
 OTHERS: dict[str, Any] = {
     **dict.fromkeys(
         ("stages", "steps", "loading", "waits", "compilation", "failures", "tensors", "compiled_adds"), False
@@ -36,25 +36,14 @@ OTHERS: dict[str, Any] = {
 
 
 @pytest.fixture
-def source() -> Iterator[torch_monitor.TorchMonitor]:
-    """Install the source; the test polls it."""
-    source = torch_monitor.TorchMonitor()
-    source.install()
-    yield source
-    source.remove()
+def _monitored(only_flushes_poll: None) -> Iterator[None]:
+    with monitel.torch.instrument(**OTHERS) as running:
+        assert ("monitor",) == running.sources
+        yield
 
 
-def test_events_are_forwarded_in_order(source: torch_monitor.TorchMonitor) -> None:
-    """Name, timestamp and data are those of torch's event."""
-    with monitel.testing.capture_events() as events:
-        for number in range(3):
-            torch.monitor.log_event(torch.monitor.Event("epoch", MOMENT, {"n": number, "loss": 0.5, "what": "x"}))
-        assert [] == events
-        source.poll()
-    assert [monitel.Event("epoch", MOMENT, {"n": n, "loss": 0.5, "what": "x"}) for n in range(3)] == events
-
-
-def test_stat_events_become_windows(source: torch_monitor.TorchMonitor) -> None:
+@pytest.mark.usefixtures("_monitored")
+def test_stat_events_become_windows() -> None:
     """A window has the numbers and the time of torch's event, and the event has torch's data."""
     wanted = [torch.monitor.Aggregation.MEAN, torch.monitor.COUNT, torch.monitor.SUM, torch.monitor.MAX]
     stat = torch.monitor.Stat("torch.loss", [*wanted, torch.monitor.MIN], HOURS, 3)
@@ -62,7 +51,7 @@ def test_stat_events_become_windows(source: torch_monitor.TorchMonitor) -> None:
     with monitel.testing.capture_events() as events:
         for sample in (1.0, 5.0, 3.0):
             stat.add(sample)
-        source.poll()
+        monitel.flush()
     (event,) = events
     window = event.window
     assert window is not None
@@ -77,13 +66,14 @@ def test_stat_events_become_windows(source: torch_monitor.TorchMonitor) -> None:
     assert window.end_ns / 1e9 == pytest.approx(event.timestamp.timestamp(), abs=2e-6)
 
 
-def test_window_starts_where_the_previous_one_ended(source: torch_monitor.TorchMonitor) -> None:
+@pytest.mark.usefixtures("_monitored")
+def test_window_starts_where_the_previous_one_ended() -> None:
     """The windows of a Stat are contiguous."""
     stats = [torch.monitor.Stat("same", [torch.monitor.SUM], HOURS, 1) for _ in range(2)]
     with monitel.testing.capture_events() as events:
         for stat in stats:
             stat.add(1.0)
-        source.poll()
+        monitel.flush()
     first, second = (event.window for event in events)
     assert first is not None
     assert second is not None
@@ -91,6 +81,7 @@ def test_window_starts_where_the_previous_one_ended(source: torch_monitor.TorchM
     assert first.end_ns == second.start_ns or second.start_ns == second.end_ns - 1
 
 
+@pytest.mark.usefixtures("_monitored")
 @pytest.mark.parametrize(
     ("wanted", "expected"),
     [
@@ -103,16 +94,14 @@ def test_window_starts_where_the_previous_one_ended(source: torch_monitor.TorchM
         (["COUNT"], (2, 0.0, 0.0, 0.0)),
     ],
 )
-def test_missing_aggregations_are_filled_in(
-    source: torch_monitor.TorchMonitor, wanted: list[str], expected: Any
-) -> None:
+def test_missing_aggregations_are_filled_in(wanted: list[str], expected: Any) -> None:
     """A missing number is computed from the others, or set to one of them. The event has only torch's numbers."""
     aggregations = [getattr(torch.monitor.Aggregation, name) for name in wanted]
     stat = torch.monitor.Stat("some", aggregations, HOURS, 2)
     with monitel.testing.capture_events() as events:
         stat.add(1.0)
         stat.add(3.0)
-        source.poll()
+        monitel.flush()
     (event,) = events
     window = event.window
     assert window is not None
@@ -121,19 +110,20 @@ def test_missing_aggregations_are_filled_in(
     assert len(wanted) == len(event.data)
 
 
-def test_other_events_with_the_name_of_stat_events_stay_events(source: torch_monitor.TorchMonitor) -> None:
+@pytest.mark.usefixtures("_monitored")
+def test_other_events_with_the_name_of_stat_events_stay_events() -> None:
     """Their data is not that of a Stat."""
     with monitel.testing.capture_events() as events:
         for data in ({"a.mean": 1.0, "b.mean": 2.0}, {"a.median": 1.0}, {}):
             torch.monitor.log_event(torch.monitor.Event("torch.monitor.Stat", MOMENT, data))
-        source.poll()
+        monitel.flush()
     assert [None] * 3 == [event.window for event in events]
     assert [2, 1, 0] == [len(event.data) for event in events]
 
 
-@pytest.mark.usefixtures("unraisable")
-def test_handler_that_raises_loses_no_event(source: torch_monitor.TorchMonitor) -> None:
-    """Every event is logged, then poll() raises the first exception."""
+@pytest.mark.usefixtures("unraisable", "_monitored")
+def test_handler_that_raises_loses_no_event() -> None:
+    """Every event is logged, and the flush does not raise."""
     received = []
 
     def fail(event: monitel.Event) -> None:
@@ -143,32 +133,8 @@ def test_handler_that_raises_loses_no_event(source: torch_monitor.TorchMonitor) 
     with monitel.register_event_handler(fail):
         for number in range(3):
             torch.monitor.log_event(torch.monitor.Event("many", MOMENT, {"n": number}))
-        with pytest.raises(OSError, match="0"):
-            source.poll()
+        monitel.flush()
     assert [0, 1, 2] == received
-
-
-def test_two_threads_forward_each_event_once(source: torch_monitor.TorchMonitor) -> None:
-    """While the handlers of one poll are slow, another poll forwards the rest; nothing is lost or logged twice."""
-    slow, release, numbers = threading.Event(), threading.Event(), []
-
-    def handle(event: Any) -> None:
-        numbers.append(event.data["number"])
-        if event.data["number"] == 0:
-            slow.set()
-            release.wait(20)
-
-    with monitel.register_event_handler(handle):
-        for number in range(50):
-            torch.monitor.log_event(torch.monitor.Event("event", MOMENT, {"number": number}))
-        polling = threading.Thread(target=source.poll)
-        polling.start()
-        assert slow.wait(20)
-        source.poll()
-        assert set(range(50)) == set(numbers)
-        release.set()
-        polling.join(20)
-    assert 50 == len(numbers)
 
 
 def test_instrument_forwards_events_within_seconds() -> None:
@@ -184,20 +150,6 @@ def test_instrument_forwards_events_within_seconds() -> None:
             torch.monitor.log_event(torch.monitor.Event("last", MOMENT, {}))
         torch.monitor.log_event(torch.monitor.Event("later", MOMENT, {}))
     assert ["last"] == [event.name for event in events]
-
-
-def test_queue_overflow_is_logged_once(
-    source: torch_monitor.TorchMonitor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The queue is limited: the oldest events are lost."""
-    monkeypatch.setattr(torch_monitor, "_MAX_QUEUED", 3)
-    with caplog.at_level(logging.WARNING, "monitel.torch"):
-        for _ in range(2):
-            for _ in range(3):
-                torch.monitor.log_event(torch.monitor.Event("many", MOMENT, {}))
-            source.poll()
-    assert ["torch.monitor logged more than 3 events in a second: the oldest were lost"] == caplog.messages
-    assert torch_monitor._queue.maxlen == 100_000
 
 
 SCRIPT = """\
@@ -225,13 +177,8 @@ def run(script: str, tmp_path: Path) -> str:
     return ended.stdout
 
 
-def test_handler_is_unregistered_at_exit(tmp_path: Path) -> None:
-    """A handler that stays registered crashes torch at exit. Queued events are logged first."""
-    assert "before True\n" == run(SCRIPT, tmp_path)
-
-
 def test_forked_child_logs_only_its_events(tmp_path: Path) -> None:
-    """The parent logs the events queued before the fork."""
+    """The parent logs the events queued before the fork, at its exit, where a handler of torch would crash it."""
     assert ["after False", "before True"] == sorted(
         run(
             SCRIPT
@@ -303,8 +250,106 @@ for handle in handles:
 
 def test_code_for_torch_monitor_runs_unchanged(tmp_path: Path) -> None:
     """Its output on monitel differs only in the module of the events, and torch.compile still works."""
-    theirs = run(UNCHANGED, tmp_path)
     compiled = "import torch\nassert torch.compile(torch.sin, backend='eager')(torch.zeros(1)) == 0\n"
     ours = run(f"import monitel.torch\nmonitel.torch.replace()\n{UNCHANGED}{compiled}", tmp_path)
-    assert sorted(theirs.replace("torch._C._monitor", "monitel.event").splitlines()) == sorted(ours.splitlines())
-    assert "epoch" in ours
+    expected = [
+        "loss.sum 4.0",
+        "loss.mean 2.0",
+        "monitel.event torch.monitor.Stat",
+        "monitel.event epoch",
+        "[2.0, 4.0]",
+    ]
+    assert sorted(expected) == sorted(ours.splitlines())
+
+
+def log(name: str = "checkpoint") -> None:
+    """Log an event through torch.monitor."""
+    torch.monitor.log_event(torch.monitor.Event(name, MOMENT, {"bytes": 5}))
+
+
+def add() -> None:
+    """Close a window of a Stat of torch."""
+    torch.monitor.Stat("torch.loss", [torch.monitor.MEAN], timedelta(hours=1), 1).add(0.5)
+
+
+@pytest.mark.usefixtures("_monitored")
+@pytest.mark.parametrize("flush", [monitel.flush, monitel.close_expired_windows])
+def test_flush_logs_events_and_windows_of_torch_monitor(flush: Callable[[], object]) -> None:
+    """Without a flush nothing is logged."""
+    with monitel.testing.capture_events() as events:
+        log()
+        add()
+        assert [] == events
+        flush()
+        assert {"checkpoint", "torch.monitor.Stat"} <= {event.name for event in events}
+        assert ["torch.loss"] == [
+            event.window.name for event in events if event.window and "torch" in event.window.name
+        ]
+        count = len(events)
+        flush()
+        assert count == len(events)
+
+
+@pytest.mark.usefixtures("_monitored")
+def test_event_handler_may_flush() -> None:
+    """A flush within a poll does not poll again, so events stay in order."""
+    names: list[str] = []
+
+    def handle(event: monitel.Event) -> None:
+        if event.window is None:
+            monitel.flush()
+            names.append(event.name)
+
+    with monitel.register_event_handler(handle):
+        for number in range(3):
+            log(f"event {number}")
+        monitel.flush()
+    assert ["event 0", "event 1", "event 2"] == names
+
+
+@pytest.mark.usefixtures("_monitored")
+def test_flush_waits_for_the_events_of_another_thread() -> None:
+    """An event that another thread has taken from the queue is logged when the flush returns."""
+    taken, names = threading.Event(), []
+
+    def handle(event: monitel.Event) -> None:
+        if event.window is None:
+            taken.set()
+            threading.Event().wait(0.02)
+            names.append(event.name)
+
+    with monitel.register_event_handler(handle):
+        log()
+        flushing = threading.Thread(target=monitel.flush)
+        flushing.start()
+        assert taken.wait(20)
+        monitel.flush()
+        assert ["checkpoint"] == names
+        flushing.join(20)
+
+
+@pytest.mark.usefixtures("_monitored")
+def test_flush_does_not_hang_with_an_event_handler_of_another_thread(caplog: pytest.LogCaptureFixture) -> None:
+    """The flush leaves out the events of torch, which is logged once. All Stats are flushed."""
+    hangs, release = threading.Event(), threading.Event()
+
+    def hang(event: monitel.Event) -> None:
+        if event.name == "checkpoint":
+            hangs.set()
+            release.wait(60)
+
+    stat = monitel.Stat("test_flush.loss", [monitel.COUNT], float("inf"))
+    caplog.set_level(logging.WARNING, "monitel.torch")
+    with monitel.register_event_handler(hang):
+        log()
+        flushing = threading.Thread(target=monitel.flush)
+        flushing.start()
+        assert hangs.wait(20)
+        with monitel.testing.capture_events() as events:
+            for _ in range(2):
+                stat.add(1)
+                monitel.flush()
+        release.set()
+        flushing.join(20)
+    assert 2 == sum(event.window is not None and event.window.name == stat.name for event in events)
+    assert 1 == sum("a flush does not include all events of torch" in message for message in caplog.messages)

@@ -185,6 +185,7 @@ def in_foreign_thread(action: Callable[[], object]) -> None:
 
     def run() -> None:
         action()
+        threading._active.pop(threading.get_ident(), None)  # type: ignore[attr-defined]  # Python keeps a dummy
         ended.set()
 
     _thread.start_new_thread(run, ())

@@ -5,54 +5,28 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.support.receiver import Receiver
 
 import monitel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-torch: Any = pytest.importorskip("torch", reason="instruments torch: torch is not installed")
-pytest.importorskip("monitel_otlp", reason="sends to a backend: monitel-otlp is not installed")
+    from tests.support.receiver import Receiver
 
-from opentelemetry.metrics import NoOpMeterProvider  # noqa: E402
-from opentelemetry.sdk._logs import LoggerProvider  # noqa: E402
-from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor  # noqa: E402
-from tensorboard.backend.event_processing.event_accumulator import (  # type: ignore[import-untyped]  # noqa: E402
-    EventAccumulator,
-)
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
 
-import monitel.torch  # noqa: E402
-import monitel_otel  # noqa: E402  after the checks
-import monitel_otlp  # noqa: E402
-import monitel_tensorboard  # noqa: E402
-from monitel.torch import instrumentation  # noqa: E402
-from monitel.torch.poller import Poller  # noqa: E402
-
-pytestmark = pytest.mark.torch
+import monitel.torch
+import monitel_otlp
+import monitel_tensorboard
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678901)  # noqa: DTZ001  torch's events are naive
 OTHERS: dict[str, Any] = {"waits": False, "compilation": False, "stuck_after": None}
 _DEADLINE = 60.0
-
-
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    """A backend that accepts everything."""
-    with Receiver() as receiver:
-        yield receiver
-
-
-@pytest.fixture
-def _polling_thread_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the polling thread wait for an hour: only flushes poll."""
-    monkeypatch.setattr(instrumentation, "Poller", lambda functions: Poller(functions, seconds=3600.0))
 
 
 def log() -> None:
@@ -66,7 +40,7 @@ def received(receiver: Receiver) -> tuple[list[str], list[float]]:
     return [each.name for each in receiver.records()], [each.value for each in receiver.points("torch.loss.mean")]
 
 
-@pytest.mark.usefixtures("_polling_thread_waits")
+@pytest.mark.usefixtures("only_flushes_poll")
 def test_force_flush_of_a_pipeline(receiver: Receiver, tmp_path: Path) -> None:
     """The events are delivered before it returns."""
     options: dict[str, Any] = {"endpoint": receiver.url, "spool_dir": tmp_path, "export_interval": 3600.0}
@@ -76,26 +50,13 @@ def test_force_flush_of_a_pipeline(receiver: Receiver, tmp_path: Path) -> None:
         assert (["checkpoint"], [0.5]) == received(receiver)
 
 
-@pytest.mark.usefixtures("_polling_thread_waits")
+@pytest.mark.usefixtures("only_flushes_poll")
 def test_end_of_a_block_around_instrument(receiver: Receiver, tmp_path: Path) -> None:
     """The instrumentation goes on, and the events before the end are delivered."""
     with monitel_otlp.configure(endpoint=receiver.url, spool_dir=tmp_path, export_interval=3600.0):
         instrumented = monitel.torch.instrument(**OTHERS)
         log()
     assert (["checkpoint"], [0.5]) == received(receiver)
-    instrumented.uninstrument()
-
-
-@pytest.mark.usefixtures("_polling_thread_waits")
-def test_end_of_an_installation_for_own_providers() -> None:
-    """The application's LoggerProvider receives them."""
-    exporter = InMemoryLogRecordExporter()  # type: ignore[no-untyped-call]
-    provider = LoggerProvider()
-    provider.add_log_record_processor(SimpleLogRecordProcessor(exporter))
-    with monitel_otel.install(NoOpMeterProvider(), provider):
-        instrumented = monitel.torch.instrument(**OTHERS)
-        log()
-    assert ["checkpoint"] == [each.log_record.event_name for each in exporter.get_finished_logs()]
     instrumented.uninstrument()
 
 
@@ -106,7 +67,7 @@ def scalars(folder: Path) -> list[str]:
     return [tag for tag in reader.Tags()["scalars"] if not tag.startswith("training.")]
 
 
-@pytest.mark.usefixtures("_polling_thread_waits")
+@pytest.mark.usefixtures("only_flushes_poll")
 def test_flush_of_tensorboard(tmp_path: Path) -> None:
     """The events are written before it returns."""
     with monitel_tensorboard.install(tmp_path) as installed, monitel.torch.instrument(**OTHERS):
@@ -136,8 +97,8 @@ torch.monitor.log_event(torch.monitor.Event("checkpoint", datetime.now(), {"byte
 """
 
 
-def run(folder: Path, *arguments: str) -> float:
-    """Run the script, and return the seconds from its last line to its end."""
+def run(folder: Path, *arguments: str) -> None:
+    """Run the script to its end."""
     (folder / "script.py").write_text(EXIT, encoding="utf-8")
     with subprocess.Popen(
         [sys.executable, "script.py", *arguments],
@@ -148,19 +109,16 @@ def run(folder: Path, *arguments: str) -> float:
     ) as process:
         assert process.stdout is not None
         assert "ready\n" == process.stdout.readline()
-        began = time.monotonic()
         assert 0 == process.wait(60)
-        return time.monotonic() - began
 
 
-@pytest.mark.parametrize("order", ["configure instrument", "instrument configure"])
-def test_exit(receiver: Receiver, tmp_path: Path, order: str) -> None:
-    """Whichever was called first."""
-    run(tmp_path, receiver.url, order)
+def test_exit(receiver: Receiver, tmp_path: Path) -> None:
+    """Even if the pipeline was configured last."""
+    run(tmp_path, receiver.url, "instrument configure")
     assert ["checkpoint"] == received(receiver)[0]
 
 
 def test_exit_with_an_event_handler_that_hangs(receiver: Receiver, tmp_path: Path) -> None:
-    """The process ends as fast as without torch, and the other handlers have received the event."""
-    assert run(tmp_path, receiver.url, "configure instrument", "hang") < 10
+    """The process ends, and the other handlers have received the event."""
+    run(tmp_path, receiver.url, "configure instrument", "hang")
     assert ["checkpoint"] == received(receiver)[0]
