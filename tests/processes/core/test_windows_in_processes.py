@@ -1,0 +1,214 @@
+"""Windows of both twins at the exit and in forked children, without an exporter: samples count once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+RunScript = Any
+
+SAY = """
+main = os.getpid()
+def who():
+    return "parent" if os.getpid() == main else "child"
+monitel.register_event_handler(
+    lambda event: say(who(), {key: int(value) for key, value in event.data.items()}, event.window.discarded)
+)
+"""
+
+
+@pytest.mark.parametrize(("end", "returncode"), [("", 0), ("sys.exit(3)", 3), ("1 / 0", 1)])
+def test_open_windows_are_logged_at_exit(run_script: RunScript, end: str, returncode: int) -> None:
+    """Every live Stat is flushed however the interpreter exits, with the same exit code (torch: SIGSEGV, or no log)."""
+    script = SAY + 'stat = Stat("x", [SUM], 3600.0)\nstat.add(1)\nstat.add(2)\n'
+    ended = run_script(script + end, returncode=returncode)
+    assert ["parent {'x.sum': 3} 0"] == ended.lines
+
+
+def test_handler_that_logs_at_exit(run_script: RunScript) -> None:
+    """A handler may log, register and use Stats at exit."""
+    ended = run_script(
+        """
+late = Stat("late", [SUM], 3600.0, 1)
+
+def handler(event):
+    say(event.name, event.data)
+    if event.window and event.window.name == "x":
+        monitel.emit("seen", {"x": 1})
+        with monitel.register_event_handler(lambda event: say("inner", event.data)):
+            late.add(7)
+
+monitel.register_event_handler(handler)
+stat = Stat("x", [SUM], 3600.0)
+stat.add(3)
+"""
+    )
+    assert [
+        "torch.monitor.Stat {'x.sum': 3.0}",
+        "seen {'x': 1}",
+        "torch.monitor.Stat {'late.sum': 7.0}",
+        "inner {'late.sum': 7.0}",
+    ] == ended.lines
+
+
+def test_child_starts_with_empty_windows(run_script: RunScript) -> None:
+    """In a forked child open windows are empty and handlers remain; samples count once, in the parent."""
+    ended = run_script(
+        SAY
+        + """
+open_ = Stat("open", [COUNT, SUM], 3600.0)
+full = Stat("full", [SUM], 3600.0, 2)
+dropped = Stat("dropped", [SUM], 3600.0)
+dropped.add(1)
+open_.add(1)
+open_.add(2)
+for sample in (1, 2, 3):
+    full.add(sample)
+if os.fork() == 0:
+    del dropped
+    say("child", open_.count, full.discarded)
+    monitel.flush()
+    open_.add(10)
+    for sample in (10, 20, 30, 40):  # its own budget
+        full.add(sample)
+    say("child", open_.count, full.discarded)
+    sys.exit()
+os.wait()
+say("parent", open_.count, full.discarded)
+"""
+    )
+    assert [
+        "parent {'full.sum': 3} 0",
+        "child 0 0",
+        "child {'full.sum': 30} 0",
+        "child 1 2",
+        "child {'open.count': 1, 'open.sum': 10} 0",
+        "parent 2 1",
+        "parent {'open.count': 2, 'open.sum': 3} 0",
+        "parent {'dropped.sum': 1} 0",
+    ] == ended.lines
+
+
+def test_child_of_a_child(run_script: RunScript) -> None:
+    """Each process logs its own samples; ``os._exit()`` logs nothing."""
+    ended = run_script(
+        SAY
+        + """
+stat = Stat("x", [SUM], 3600.0)
+for sample in (1, 2, 3, 4):
+    stat.add(sample)
+    if sample == 4:
+        os._exit(0)
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        break
+"""
+    )
+    assert ["child {'x.sum': 3} 0", "child {'x.sum': 2} 0", "parent {'x.sum': 1} 0"] == ended.lines
+
+
+FORK_MEANWHILE = """
+inside, go_on = threading.Event(), threading.Event()
+
+def pause():
+    if threading.current_thread() is not threading.main_thread():
+        inside.set()
+        go_on.wait(60)
+
+def fork_meanwhile(function, in_child):
+    thread = threading.Thread(target=function)
+    thread.start()
+    assert inside.wait(60)
+    child = os.fork()
+    if child == 0:
+        within(60, in_child)
+        say("child went on")
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0, "the child hung"
+    go_on.set()
+    thread.join(60)
+"""
+
+
+def test_fork_within_an_add(run_script: RunScript) -> None:
+    """A child that is forked while another thread is inside add() has new locks and can add to the same Stat."""
+    ended = run_script(
+        SAY
+        + FORK_MEANWHILE
+        + """
+class Slow(monitel.testing.ManualClock):
+    def time_ns(self):  # called where a window closes
+        pause()
+        return super().time_ns()
+
+with Slow() as clock:
+    stat = Stat("x", [SUM], 60.0)
+stat.add(1)
+clock.advance(60)
+
+def in_child():
+    stat.add(10)
+    clock.advance(60)
+    stat.add(20)
+    monitel.flush()
+
+fork_meanwhile(lambda: stat.add(2), in_child)
+"""
+    )
+    child = ["child {'x.sum': 10} 0", "child {'x.sum': 20} 0", "child went on"]
+    assert [*child, "parent {'x.sum': 1} 0", "parent {'x.sum': 2} 0"] == ended.lines
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_queue_of_multiprocessing_takes_the_last_windows(run_script: RunScript, method: str) -> None:
+    """Items that a child's handler puts on a multiprocessing.Queue at its end still arrive."""
+    ended = run_script(
+        f"""
+import multiprocessing
+
+def work(queue):
+    global stat
+    queue.put("started")
+    monitel.register_event_handler(lambda event: queue.put(event.data))
+    stat = Stat("x", [SUM], 3600.0)
+    stat.add(1)
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context({method!r})
+    queue = context.Queue()
+    child = context.Process(target=work, args=[queue])
+    child.start()
+    say(queue.get(timeout=60), queue.get(timeout=60))
+    child.join()
+"""
+    )
+    assert ["started {'x.sum': 1.0}"] == ended.lines
+
+
+def test_sub_interpreters_are_refused(run_script: RunScript, twin: str) -> None:
+    """Importing the C module in a sub-interpreter is an ImportError, and the main interpreter continues."""
+    if twin == "py":
+        pytest.skip("only the C module has state that interpreters would share")
+    ended = run_script(
+        SAY
+        + """
+try:
+    import _interpreters as interpreters  # 3.13
+except ImportError:
+    import _xxsubinterpreters as interpreters
+
+stat = Stat("x", [SUM], 3600.0)
+other = interpreters.create()
+try:
+    failure = interpreters.run_string(other, "import monitel")
+except interpreters.RunFailedError as error:
+    failure = error
+say(failure.formatted if hasattr(failure, "formatted") else failure)
+interpreters.destroy(other)
+stat.add(4)
+"""
+    )
+    assert "ImportError" in ended.lines[0]
+    assert ["parent {'x.sum': 4} 0"] == ended.lines[-1:]

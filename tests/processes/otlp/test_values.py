@@ -1,0 +1,77 @@
+"""The last values of a run beside its ledger: those that were exported, of rank zero, and never in the way of a job."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from tests.support.checks import EXIT, limit
+
+from monitel_otlp.ledger.reading import read_stored
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.receiver import Receiver
+    from tests.support.scripts import Run
+
+RUN = {"OTEL_RESOURCE_ATTRIBUTES": "training.run.id=run-7"}
+
+
+HANGING = """\
+from monitel_otlp.values import file
+def encode(_): time.sleep(60)
+file.encode = encode
+pipeline = monitel_otlp.configure(spool_dir="spool")
+for step in range(20):
+    begin = time.monotonic()
+    monitel.set_step(step)
+    time.sleep(0.01)
+    print(time.monotonic() - begin)
+print(time.monotonic())
+"""
+
+
+def test_disk_that_hangs_delays_neither_steps_nor_the_exit(train: Run) -> None:
+    """Only the thread of the ledger waits."""
+    ended = train(HANGING, env=RUN)
+    *steps, end = map(float, ended.stdout.split())
+    assert max(steps) < 1
+    assert ended.at - end < limit(EXIT)
+
+
+AGGREGATIONS = """\
+with monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=3600.0, series_limit=3):
+    with monitel.testing.ManualClock() as clock:
+        every = Stat("every", list(monitel.Aggregation), 60.0, unit="s", attributes={"split": "train"})
+        for number in range(5):
+            monitel.Stat("many", [monitel.VALUE], 60.0, attributes={"layer": number}).add(number)
+        for sample in (4.0, 1.0, 3.0, 2.0):
+            every.add(100)
+            clock.advance(60)
+            every.add(sample)
+            every.add(sample + 1)
+            clock.advance(60)
+    monitel.log({"accuracy": 0.5}, split="val")
+    monitel.log({"accuracy": 0.75}, split="val")
+    monitel.config({"a": {"b": [1, {"c": 2}], "d": None}})
+    monitel.config({"a": {"e": True}, "rate": 0.5})
+    monitel.set_step(7)
+    time.sleep(0.01)
+"""
+
+
+def test_values_are_those_that_are_exported(train: Run, receiver: Receiver, tmp_path: Path) -> None:
+    """The last point of each series, as a backend has it, is in the file; internal metrics and overflows are not."""
+    train(AGGREGATIONS, receiver.url, env=RUN)
+    ((*_, values),) = read_stored(tmp_path / "spool")[0]
+    assert values is not None
+    found = {(each.name, each.attributes): each.value for each in values.values}
+    points = [each for each in receiver.all_points() if each.scope == "monitel" and each.kind in {"gauge", "sum"}]
+    sent = {(each.metric, tuple(sorted(each.attributes.items()))): each.value for each in points}
+    assert {key: sent[key] for key in found} == found
+    missing = {name for name, _ in sent.keys() - found.keys()}
+    assert {"many.value"} == {name for name in missing if not name.startswith(("monitel.", "training."))}
+    assert 0.75 == found["accuracy", (("split", "val"),)]
+    assert {"a.b": '[1, {"c": 2}]', "a.d": None, "a.e": True, "rate": 0.5} == values.config
+    assert time.time_ns() - values.time_ns < 60 * 10**9
