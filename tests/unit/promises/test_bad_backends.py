@@ -317,25 +317,22 @@ def test_success_counts_whatever_its_body_is(receiver: Receiver, start: Start) -
         assert (number, number) == (logs(pipeline).delivered, len(receiver.of("logs"))), answer
 
 
-@pytest.mark.parametrize(
-    "content",
-    [b"garbage\r\n\r\n", b"\x15\x03\x01\x00\x02\x02\x46", b"", b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 200 + b"\r\n"],
-    ids=["garbage", "TLS", "nothing", "many headers"],
-)
-def test_what_is_not_http_is_a_failed_attempt(start: Start, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
-    """The request is kept."""
+def test_what_is_not_http_is_a_failed_attempt(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The request is kept, and sent again until an answer is HTTP."""
+    many_headers = b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 200 + b"\r\n"
+    contents = [b"garbage\r\n\r\n", b"HTTP/1.1 abc\r\n\r\n", b"\x15\x03\x01\x00\x02\x02\x46", b"", many_headers]
 
     def behave(peer: Peer, connection: socket.socket) -> None:
         peer.read_request(connection)
-        peer.send(connection, content)
+        sent = len(peer.requests) - 1
+        peer.send(connection, contents[sent] if sent < len(contents) else hostile.OK_HEAD + b"\r\n")
 
     with Peer(behave) as peer:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", f"{peer.url}/v1/logs")
         pipeline = start(endpoint=None)
-        assert not emit(pipeline, "event", seconds=0.0)
-        wait_until(lambda: len(peer.requests) > 1, "a second attempt")
-        assert not pipeline.shutdown()
-    assert (0, 1) == (logs(pipeline).delivered, logs(pipeline).on_disk)
+        assert emit(pipeline, "event")
+        assert (6, 1) == (len(peer.requests), logs(pipeline).delivered)
+        assert 1 == len({request.partition(b"\r\n\r\n")[2] for request in peer.requests})
 
 
 def test_partial_success_is_counted_and_never_sent_again(
@@ -557,6 +554,8 @@ def test_backend_that_comes_back_receives_everything_in_order(start: Start, time
 
 # TLS
 
+CERTIFICATE = "OTEL_EXPORTER_OTLP_CERTIFICATE"
+
 
 class TlsReceiver(Receiver):
     """The HTTP backend with TLS."""
@@ -569,6 +568,22 @@ class TlsReceiver(Receiver):
     def url(self) -> str:
         """Base URL."""
         return f"https://127.0.0.1:{self.port}"
+
+
+def test_signal_may_have_a_separate_authority(
+    authority: Any, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """OTEL_EXPORTER_OTLP_LOGS_CERTIFICATE overrides the general variable, for logs only."""
+    for name, owner in {CERTIFICATE: trustme.CA(), "OTEL_EXPORTER_OTLP_LOGS_CERTIFICATE": authority}.items():
+        owner.cert_pem.write_to_path(str(tmp_path / name))
+        monkeypatch.setenv(name, str(tmp_path / name))
+    with serve("http", authority.issue_cert("127.0.0.1")) as backend:
+        pipeline = start(endpoint=backend.url)
+        assert not emit(pipeline, "event", seconds=0.1)
+        backend.wait_until(backend.record_names)
+        wait_until(lambda: warnings_with(caplog, "metrics", CERTIFICATE), "a warning")
+        pipeline.shutdown()
+        assert (["event"], []) == (backend.record_names(), backend.of("metrics"))
 
 
 @pytest.fixture(scope="module")
@@ -591,8 +606,9 @@ def serve(protocol: str, certificate: Any, clients: Any = None) -> Any:
     return TlsReceiver(context)
 
 
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
-@pytest.mark.parametrize("case", ["trusted", "client", "unknown", "another host", "no client", "no TLS"])
+@pytest.mark.parametrize(
+    "case", ["trusted", "client", "unknown", "another host", "no client", "no TLS", "no file", "not a certificate"]
+)
 def test_only_the_backend_with_the_right_certificate_receives_anything(
     *,
     authority: Any,
@@ -600,35 +616,40 @@ def test_only_the_backend_with_the_right_certificate_receives_anything(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-    protocol: str,
     case: str,
 ) -> None:
     """Otherwise nothing is sent, one warning names the setting, and everything is kept."""
     path = tmp_path / "authority.pem"
     (trustme.CA() if case == "unknown" else authority).cert_pem.write_to_path(str(path))
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", str(path))
+    monkeypatch.setenv(CERTIFICATE, str(path))
     if case == "client":
         client = authority.issue_cert("trainer@example.org")
         client.cert_chain_pems[0].write_to_path(str(tmp_path / "client.pem"))
         client.private_key_pem.write_to_path(str(tmp_path / "client.key"))
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", str(tmp_path / "client.pem"))
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_CLIENT_KEY", str(tmp_path / "client.key"))
+    if case == "no file":
+        path.unlink()
+    elif case == "not a certificate":
+        path.write_text("garbage")
     certificate = authority.issue_cert("elsewhere.example" if case == "another host" else "127.0.0.1")
-    if case == "no TLS":
-        backend: Any = GrpcReceiver() if protocol == "grpc" else Receiver()
-    else:
-        backend = serve(protocol, certificate, authority if "client" in case else None)
-    with backend:
-        arguments = {**to(backend), "endpoint": backend.url.replace("http:", "https:")}
-        pipeline = start(**arguments)
-        if case in {"trusted", "client"}:
-            assert emit(pipeline, "first", "second")
-            assert ["first", "second"] == backend.record_names()
-            return
-        assert not emit(pipeline, "first", "second", seconds=0.1)
-        wait_until(lambda: warnings_with(caplog, "logs", "everything is kept"), "the warning")
-        assert not pipeline.shutdown()
-        assert [] == backend.requests
-    assert 1 == len(warnings_with(caplog, "logs", "everything is kept"))
-    assert case == "no client" or warnings_with(caplog, "logs", "TLS failed")
-    assert 2 == logs(pipeline).on_disk
+    for protocol in ("http", "grpc"):
+        caplog.clear()
+        if case == "no TLS":
+            backend: Any = GrpcReceiver() if protocol == "grpc" else Receiver()
+        else:
+            backend = serve(protocol, certificate, authority if "client" in case else None)
+        with backend:
+            arguments = {**to(backend), "endpoint": backend.url.replace("http:", "https:")}
+            pipeline = start(**arguments)
+            if case in {"trusted", "client"}:
+                assert emit(pipeline, "first", "second")
+                assert ["first", "second"] == backend.record_names()
+                continue
+            assert not emit(pipeline, "first", "second", seconds=0.1)
+            wait_until(lambda: warnings_with(caplog, "logs", "everything is kept"), "the warning")
+            assert not pipeline.shutdown()
+            assert [] == backend.requests
+        assert 1 == len(warnings_with(caplog, "logs", "everything is kept"))
+        assert case == "no client" or warnings_with(caplog, "TLS failed") or warnings_with(caplog, CERTIFICATE)
+        assert 2 == logs(pipeline).on_disk

@@ -1,23 +1,32 @@
-"""Accounts with records that cannot be formatted, unusual timeouts, and instruments that cannot be collected."""
+"""Items that cannot be formatted, encoded or collected, unusual timeouts, and exceptions in a phase of the exit."""
 
 from __future__ import annotations
 
 import logging
 import math
-from functools import partial
+import shlex
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.checks import warnings_with
 from tests.support.inbox import DEADLINE
-from tests.support.producers import emit_items, run_together
+from tests.support.pipelines import reported_drops
+from tests.support.producers import emit_items
 
 import monitel
-import monitel_otlp
+from monitel import COUNT, Stat
+from monitel_otlp.accounting import Account
+from monitel_otlp.engine import exit_phases
+from monitel_otlp.exit_summary import exit_summary
 from monitel_otlp.log_handler import LogHandler
 
 if TYPE_CHECKING:
     from tests.support.pipelines import Start
     from tests.support.receiver import Receiver
+
+    from monitel_otlp.metrics.points import Points
+    from monitel_otlp.metrics.window_row import WindowRow
 
 
 class Unprintable(Exception):  # noqa: N818  not a fault of this package
@@ -39,13 +48,10 @@ class UnprintableMessage:
     [
         ({"msg": "%d", "args": ("x",)}, False),
         ({"msg": UnprintableMessage()}, False),
-        ({"msg": "text", "created": None}, False),
         ({"msg": "text", "exc_info": (Unprintable, Unprintable(), None)}, True),
         ({"msg": "lone \ud800", "pathname": "/\udcff"}, True),
-        ({"msg": "text", "name": None}, True),
-        ({"msg": "text", "exc_info": (None, None, None)}, True),
     ],
-    ids=["arguments", "message", "time", "exception", "surrogate", "no name", "no exception"],
+    ids=["arguments", "message", "exception", "surrogate"],
 )
 def test_log_record_is_delivered_or_counted(
     *,
@@ -66,25 +72,16 @@ def test_log_record_is_delivered_or_counted(
     assert int(arrives) == len(receiver.records())
 
 
-@pytest.mark.parametrize("timeout", [math.inf, 1e12, math.nan, 0, -1, -math.inf])
-def test_shutdown_with_any_timeout_keeps_queued_items(start: Start, timeout: float) -> None:
+def test_shutdown_with_any_timeout_keeps_queued_items(start: Start) -> None:
     """A shutdown writes to disk even if its timeout is zero, negative or not a number."""
-    pipeline = start(endpoint=None)
-    for _ in range(10):
+    for timeout in (math.inf, math.nan, 0, -1):
+        pipeline = start(endpoint=None)
+        for _ in range(10):
+            monitel.emit("event")
+        assert pipeline.force_flush(timeout) in {True, False}
         monitel.emit("event")
-    assert pipeline.force_flush(timeout) in {True, False}
-    monitel.emit("event")
-    assert pipeline.shutdown(timeout), pipeline.account()
-    assert 11 == pipeline.account()["logs"].on_disk
-
-
-def test_shutdown_of_a_disabled_pipeline_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pipeline that never started has ended for every thread."""
-    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
-    pipeline = monitel_otlp.configure()
-    assert pipeline.shutdown(DEADLINE)
-    run_together(partial(pipeline.shutdown, 10 * DEADLINE))
-    assert pipeline.shutdown(DEADLINE)
+        assert pipeline.shutdown(timeout), pipeline.account()
+        assert 11 == pipeline.account()["logs"].on_disk
 
 
 def test_instruments_that_cannot_be_collected_stop_nothing_else(
@@ -104,3 +101,58 @@ def test_instruments_that_cannot_be_collected_stop_nothing_else(
     assert pipeline.shutdown()
     assert handed_over == {signal: each.delivered for signal, each in pipeline.account().items()}
     assert 1 == len([each for each in caplog.records if "cannot be collected" in each.getMessage()])
+
+
+def test_windows_that_cannot_be_encoded_are_counted(
+    receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bug in the encoding of one window loses only that window, and is logged once."""
+
+    def faulty(row: WindowRow, points: Points) -> None:
+        if row.series.name == "bad":
+            raise OverflowError("injected")
+        add(row, points)
+
+    pipeline = start()
+    assert pipeline.engine is not None
+    mapping = pipeline.engine.metric_requests.mapping
+    add = mapping.add
+    monkeypatch.setattr(mapping, "add", faulty)
+    for name in ("bad", "good"):
+        stat = Stat(name, [COUNT], 60.0)
+        stat.add(1)
+        stat.flush()
+        assert not pipeline.force_flush(10)
+    assert [1] == receiver.values("good.count")
+    assert {"metrics": 1} == reported_drops(receiver, pipeline, "encoding")
+    assert 1 == len(warnings_with(caplog, "cannot be encoded"))
+
+
+@pytest.mark.parametrize("phase", ["_prepare_raw", "delivery.finish"])
+def test_exception_in_a_phase_of_the_exit_does_not_skip_the_next(
+    start: Start, monkeypatch: pytest.MonkeyPatch, phase: str
+) -> None:
+    """Requests in memory are written to disk even if an earlier phase raises."""
+    pipeline = start(endpoint="http://127.0.0.1:9")
+    assert pipeline.engine is not None
+    for _ in range(10):
+        monitel.emit("event")
+    assert not pipeline.force_flush(0.3)
+
+    def broken(*_arguments: Any) -> Any:
+        raise RuntimeError("injected")
+
+    owners: dict[str, Any] = {"delivery": pipeline.engine.delivery, "": exit_phases}
+    owner, _, name = phase.rpartition(".")
+    monkeypatch.setattr(owners[owner], name, broken)
+    assert not pipeline.shutdown()
+    assert 10 == pipeline.account()["logs"].on_disk
+
+
+def test_command_is_for_a_shell() -> None:
+    """A folder whose name has a space or a quote is one argument of the command."""
+    folder = PurePosixPath("/data/my runs/it's")
+    accounts = {signal: Account(1, 0, 1, 0, 0, {}) for signal in ("metrics", "logs", "traces")}
+    line = exit_summary(accounts, folder, offline=True, stored=True)
+    command = line.partition("replay with: ")[2]
+    assert ["monitel", "replay", str(folder), "--endpoint", "http://HOST:4318"] == shlex.split(command)

@@ -6,15 +6,17 @@ import random
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import grpc
 import pytest
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # no stubs
+from tests.support.grpc_receiver import GrpcAnswer
 from tests.support.inbox import DEADLINE, Answer, Request, records_of
-from tests.unit.otlp.commands.spooled_run import events_request
-from tests.unit.otlp.transport.test_error_bodies import BEHIND, COLLECTOR, IGNORED, TOO_OLD, status
+from tests.support.producers import make_small
+from tests.support.receiver import MESSAGES
 
 import monitel
-from monitel_otlp.delivery.request_splitting import isolate
-from monitel_otlp.transport.answer import Answer as Attempt
-from monitel_otlp.transport.answer import Verdict
+from monitel_otlp.messages.request import FrozenRequest
+from monitel_otlp.transport.partial_success import count_rejected
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -22,7 +24,29 @@ if TYPE_CHECKING:
     from tests.support.pipelines import Start
     from tests.support.receiver import Receiver
 
-    from monitel_otlp.messages.request import FrozenRequest
+
+TOO_OLD = "entry for stream '{service_name=\"a\"}' has timestamp too old: 2026-10-13T17:50:06Z, oldest acceptable ..."
+TOO_NEW = "entry for stream '{service_name=\"a\"}' has timestamp too new: 2026-11-25T17:50:06Z"
+TOO_LONG = (
+    "max entry size '262144' bytes exceeded for stream '{service_name=\"c\"}' while adding an entry with length "
+    "'300000' bytes"
+)
+TOO_LARGE = "stream '{service_name=\"a\"}' has structured metadata too large: '70055' bytes, limit: '65536' ..."
+TOO_MANY = "stream '{service_name=\"a\"}' has too many structured metadata labels: '302', limit: '256'. Please see ..."
+BEHIND = (
+    "entry with timestamp 2026-10-28 17:50:06.95338661 +0000 UTC ignored, reason: 'entry too far behind, entry "
+    "timestamp is: 2026-10-28T17:50:06Z, oldest acceptable timestamp is: 2026-11-21T17:50:06Z',\n"
+)
+IGNORED = "user 'fake', total ignored: {} out of {} for stream: {{service_name=\"b\"}}"
+COLLECTOR = (
+    "Permanent error: rpc error: code = InvalidArgument desc = error exporting items, request to "
+    "http://127.0.0.1:22291/otlp/v1/logs responded with HTTP Status Code 400, Message={}, Details=[]"
+)
+
+
+def status(message: str) -> bytes:
+    """Return a Status in protobuf: that of Loki has no code."""
+    return bytes(Status(message=message).SerializeToString())
 
 
 class Loki:
@@ -72,12 +96,12 @@ def of(kinds: list[str], *wanted: str) -> set[int]:
 
 def set_aside(folder: str | PathLike[str]) -> set[int]:
     """Return the numbers of the events in ``rejected/``."""
-    requests = [events_request([]).message().FromString(path.read_bytes()) for path in Path(folder).rglob("*.binpb")]
+    requests = [MESSAGES["logs"][0].FromString(path.read_bytes()) for path in Path(folder).rglob("*.binpb")]
     return {record.attributes["number"] for request in requests for record in records_of(request)}
 
 
 @pytest.mark.parametrize("wrapping", ["{}", COLLECTOR], ids=["loki", "collector"])
-@pytest.mark.parametrize("bad", [{3: "old"}, {3: "behind", 40: "behind"}, {3: "old", 4: "behind", 30: "old"}], ids=str)
+@pytest.mark.parametrize("bad", [{3: "behind", 40: "behind"}, {3: "old", 4: "behind", 30: "old"}], ids=str)
 def test_stored_records_are_not_counted_as_dropped(
     receiver: Receiver, start: Start, wrapping: str, bad: dict[int, str]
 ) -> None:
@@ -97,20 +121,21 @@ def test_stored_records_are_not_counted_as_dropped(
     assert loki.requests <= 17
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_account_is_exact_for_any_records(receiver: Receiver, start: Start, seed: int) -> None:
+def test_account_is_exact_for_any_records(receiver: Receiver, start: Start) -> None:
     """The account agrees with the backend, even if there are more bad records than attempts to find them."""
-    rng = random.Random(seed)
-    loki = Loki(rng.choice(["{}", COLLECTOR]))
-    receiver.rule(loki)
-    pipeline = start(export_interval=3600.0)
-    kinds = rng.choices(["good", "old", "behind"], [rng.random(), rng.random(), rng.random()], k=rng.randint(1, 200))
-    emit(kinds)
-    pipeline.force_flush(DEADLINE)
-    account = pipeline.account()["logs"]
-    assert (len(loki.stored), len(loki.refused)) == (account.delivered, sum(account.dropped.values()))
-    assert of(kinds, "good") == loki.stored
-    assert loki.refused <= set_aside(pipeline.spool_dir)
+    for seed in range(3):
+        rng = random.Random(seed)
+        loki = Loki(rng.choice(["{}", COLLECTOR]))
+        receiver.rule(loki)
+        pipeline = start(export_interval=3600.0)
+        shares = [rng.random(), rng.random(), rng.random()]
+        kinds = rng.choices(["good", "old", "behind"], shares, k=rng.randint(1, 200))
+        emit(kinds)
+        pipeline.force_flush(DEADLINE)
+        account = pipeline.account()["logs"]
+        assert (len(loki.stored), len(loki.refused)) == (account.delivered, sum(account.dropped.values()))
+        assert of(kinds, "good") == loki.stored
+        assert loki.refused <= set_aside(pipeline.spool_dir)
 
 
 def test_request_without_a_good_record_is_not_split(receiver: Receiver, start: Start) -> None:
@@ -136,19 +161,56 @@ def test_stored_records_of_an_unconfirmed_request_are_delivered(receiver: Receiv
     assert (1, set(range(22))) == (loki.requests, set_aside(pipeline.spool_dir))
 
 
-def test_parts_are_searched_while_the_backend_reports_stored_records() -> None:
-    """Bad records in both halves are found, one request each with its reason, without the good records beside them."""
-    bad = {"event 1", "event 14"}
-
-    def send(part: FrozenRequest) -> Attempt:
-        names = {record.name for record in records_of(part.message())}
-        if not names & bad:
-            return Attempt(Verdict.DELIVERED)
-        return Attempt(Verdict.REJECTED, " and ".join(sorted(names & bad)), rejected=len(names & bad))
-
-    found = isolate(events_request(range(16)), send, Attempt(Verdict.REJECTED, rejected=2))
-    assert [{"event 1"}, {"event 14"}] == [
-        {each.name for each in records_of(part.message())} for part, _ in found.rejected
+def test_refused_records_are_counted_from_the_text_of_loki() -> None:
+    """The records that are not in the total of the ingester were refused before; a text that does not fit counts 0."""
+    logs, spans = MESSAGES["logs"][0](), MESSAGES["traces"][0]()
+    records = logs.resource_logs.add().scope_logs.add().log_records
+    for _ in range(40):
+        records.add()
+    spans.resource_spans.add().scope_spans.add().spans.add()
+    counted = [
+        (TOO_OLD, 1),
+        (TOO_NEW, 1),
+        (TOO_LONG, 1),
+        (TOO_LARGE, 1),
+        (f"1 errors like: {TOO_LARGE}; 2 errors like: {TOO_MANY}", 3),
+        (f"30 errors like: {TOO_OLD}", 30),
+        (f"1 errors like: {TOO_OLD}; 3 errors like: {TOO_NEW}; 2 errors like: {TOO_LONG}", 6),
+        (f"1 errors like: {TOO_OLD}; 3 errors like: stream has 16 label names; limit 15", 0),
+        (f"41 errors like: {TOO_OLD}", 0),
+        (f"0 errors like: {TOO_OLD}", 0),
+        (3 * BEHIND + IGNORED.format(3, 40), 3),
+        (3 * BEHIND + IGNORED.format(3, 5), 38),
+        (BEHIND + IGNORED.format(5, 3), 0),
+        (BEHIND + IGNORED.format(3, 50), 0),
+        (BEHIND + IGNORED.format("9" * 30, 40), 0),
+        ("out of order sample", 0),
+        ("", 0),
     ]
-    assert ["event 1", "event 14"] == [refusal.reason for _, refusal in found.rejected]
-    assert (14, 0, []) == (found.delivered, found.left_out, found.unsent)
+    for text, rejected in counted:
+        for wrap in ("{}", COLLECTOR):
+            request = FrozenRequest("logs", logs.SerializeToString(), 40, 0)
+            assert rejected == count_rejected(request, wrap.format(text)), text
+            assert 0 == count_rejected(FrozenRequest("traces", spans.SerializeToString(), 1, 0), wrap.format(text))
+
+
+@pytest.mark.parametrize("backend", ["http", "grpc"])
+def test_number_in_an_answer_counts(
+    request: pytest.FixtureRequest, start: Start, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    """The Collector passes the text on, also over gRPC; a text beyond 64 KiB may have left out a number."""
+    make_small(monkeypatch)
+    monkeypatch.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")  # set by the import of gRPC
+    receiver = request.getfixturevalue("receiver" if backend == "http" else "grpc_receiver")
+    text = COLLECTOR.format(BEHIND + IGNORED.format(3, 16))
+    lost = Answer(fault="drop unanswered") if backend == "http" else GrpcAnswer(code=grpc.StatusCode.DEADLINE_EXCEEDED)
+    pipeline = start(endpoint=receiver.url, protocol={"http": "http/protobuf"}.get(backend, backend))
+    refusals = [Answer(400, {}, status(text)), Answer(400, {}, status(text + "x" * 70_000))]
+    if backend == "grpc":
+        refusals = [GrpcAnswer(code=grpc.StatusCode.INVALID_ARGUMENT, details=text)]
+    for number, refusal in enumerate(refusals):
+        receiver.answer("logs", lost, refusal)
+        for _ in range(16):
+            monitel.emit("event")
+        assert not pipeline.force_flush(DEADLINE)
+        assert {"unconfirmed": [3, 19][number]} == dict(pipeline.account()["logs"].dropped)

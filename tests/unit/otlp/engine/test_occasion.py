@@ -10,11 +10,10 @@ from tests.support.inbox import DEADLINE
 
 import monitel
 from monitel import COUNT, MEAN, Stat
-from monitel.wait_counter import add_source, remove_source
 from monitel_otlp.config import settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from tests.support.inbox import Request
     from tests.support.pipelines import Start
@@ -98,20 +97,6 @@ def test_requests_of_a_rank_with_a_window_a_minute(
     assert 50 == job.pipeline.account()["metrics"].delivered
 
 
-def test_all_windows_of_a_minute_go_with_one_set_of_values(
-    rounds: Callable[..., Rounds], receiver: Receiver, clock: ManualClock
-) -> None:
-    """The values of instruments are in one of the requests, even if there are windows for several."""
-    job = rounds()
-    assert 1 == len(job.run())
-    stats = [Stat("idle.loss", [COUNT], 60.0, attributes={"layer": layer}) for layer in range(700)]
-    for stat in stats:
-        stat.add(1.0)
-    assert 1 == sum("monitel.spool.size" in found for found in job.run(12))
-    assert 700 == len(receiver.values("idle.loss.count"))
-    assert [] == job.run(10)
-
-
 def test_first_values_are_sent_soon(rounds: Callable[..., Rounds]) -> None:
     """The first round sends, and so does the first one with a new counter, wait counter or step."""
     job = rounds()
@@ -144,93 +129,6 @@ def test_wait_that_gets_long_is_sent_soon(rounds: Callable[..., Rounds], receive
     assert 0 == receiver.values("idle.stuck.wait.active")[-1]
     assert [65.0] == receiver.values("idle.stuck.wait.max")
     assert [] == job.run(11)
-
-
-def test_wait_of_a_source_that_gets_long_is_sent_soon(rounds: Callable[..., Rounds], receiver: Receiver) -> None:
-    """A source tells no times: a wait of it is long if no wait of the key has ended since the previous round."""
-    reading = monitel.WaitReading(3, 1.0, 0.5, 0)
-
-    def source() -> Mapping[str, monitel.WaitReading]:
-        return {"idle.source": reading}
-
-    add_source(source)
-    try:
-        job = rounds()
-        job.run(2)
-        for count in range(4, 7):
-            reading = monitel.WaitReading(count, 1.0, 0.5, 1)
-            assert [] == job.run()
-        assert 1 == len(job.run())
-        assert 1 == receiver.values("idle.source.wait.active")[-1]
-        assert [] == job.run()
-        reading = monitel.WaitReading(7, 9.0, 8.0, 0)
-        assert 1 == len(job.run())
-        assert 9.0 == receiver.values("idle.source.wait.time")[-1]
-    finally:
-        remove_source(source)
-
-
-def test_loss_is_sent_in_the_next_round(rounds: Callable[..., Rounds], receiver: Receiver) -> None:
-    """A dropped item is reported within five seconds, and further ones as well."""
-    job = rounds()
-    assert job.pipeline.engine is not None
-    job.run()
-    for number in (1, 2):
-        assert [] == job.run(2)
-        job.pipeline.engine.accounting.lose("logs", "queue_full", 1)
-        assert 1 == len(job.run())
-        (*_, point) = receiver.points("monitel.exporter.item.dropped")
-        assert (number, "queue_full") == (point.value, point.attributes["error.type"])
-
-
-def test_flush_and_shutdown_send_the_final_values(rounds: Callable[..., Rounds], receiver: Receiver) -> None:
-    """Neither waits for windows or for the minute."""
-    job = rounds()
-    steps = monitel.counter("idle.final")
-    steps.add()
-    job.run(2)
-    steps.add()
-    assert job.pipeline.force_flush(DEADLINE)
-    assert 2 == receiver.values("idle.final")[-1]
-    steps.add()
-    assert job.pipeline.shutdown()
-    assert 3 == receiver.values("idle.final")[-1]
-
-
-def test_callbacks_of_instruments_are_called_only_to_be_sent(
-    rounds: Callable[..., Rounds], receiver: Receiver, clock: ManualClock
-) -> None:
-    """A callback costs nothing in a round that sends nothing; its value in a request is that of the same round."""
-    from opentelemetry.metrics import Observation
-
-    calls: list[int] = []
-
-    def observe(_options: object) -> list[Observation]:
-        calls.append(len(calls) + 1)
-        return [Observation(calls[-1])]
-
-    job = rounds()
-    assert job.pipeline.meter_provider is not None
-    job.pipeline.meter_provider.get_meter("application").create_observable_gauge("idle.gauge", [observe])
-    stat = Stat("idle.loss", [COUNT], 60.0)
-    stat.add(1.0)
-    job.run()
-    assert [1] == receiver.values("idle.gauge")
-    job.run(10)
-    assert [1] == calls
-    job.run()
-    assert [1, 2] == receiver.values("idle.gauge")
-    assert [1] == receiver.values("idle.loss.count")
-
-
-@pytest.mark.parametrize("chosen", ["argument", "variable"])
-def test_chosen_interval_is_kept(
-    start: Start, receiver: Receiver, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, chosen: str
-) -> None:
-    """Whoever sets the interval gets the values of instruments in each round."""
-    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "3600000")
-    job = Rounds(start(export_interval=3600.0 if chosen == "argument" else None), receiver, clock)
-    assert 6 == len(job.run(6))
 
 
 def test_deltas_add_up(rounds: Callable[..., Rounds], receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:

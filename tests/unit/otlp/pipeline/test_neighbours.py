@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from tests.support.pipelines import Start
     from tests.support.receiver import Receiver
 
-    from monitel.testing import ManualClock
     from monitel_otlp.transport.answer import Answer
 
 
@@ -41,11 +40,6 @@ def test_second_configure_shuts_down_the_first_pipeline(
     assert first.force_flush(60)
     assert first.shutdown()
     assert 1 == capsys.readouterr().err.count("monitel: exported")
-
-
-def test_each_pipeline_has_a_separate_spool(start: Start) -> None:
-    """Two pipelines that start in the same second have different folders."""
-    assert start().spool_dir != start().spool_dir
 
 
 def test_nothing_is_sent_after_shutdown(receiver: Receiver, start: Start) -> None:
@@ -100,27 +94,6 @@ def test_only_items_that_cannot_be_encoded_are_lost(
     assert {"encoding": 1} == pipeline.dropped
     assert (1, [1]) == (len(receiver.records("epoch")), receiver.values("loss.count"))
     assert any(record.levelno >= logging.WARNING for record in caplog.records)
-
-
-def test_handler_that_raises_stops_nothing_else(receiver: Receiver, start: Start, clock: ManualClock) -> None:
-    """A broken handler is called in the pipeline's thread, and everything is still delivered."""
-    pipeline = start(export_interval=0.02)
-    stat = Stat("loss", [COUNT], 60.0)
-    calls = []
-
-    def broken(event: monitel.Event) -> None:
-        calls.append(event)
-        clock.advance(60)
-        stat.add(1)  # adds an expired window in every interval
-        clock.advance(60)
-        raise RuntimeError("broken handler")
-
-    with monitel.register_event_handler(broken):
-        stat.add(1)
-        clock.advance(60)
-        receiver.wait_until(lambda: len(receiver.values("loss.count")) >= 3)
-    assert pipeline.shutdown()
-    assert [1, 2, 3] == receiver.values("loss.count")[:3]
 
 
 def test_requests_of_the_pipeline_are_not_instrumented(

@@ -5,19 +5,15 @@ from __future__ import annotations
 import datetime as dt
 import gc
 import time
-from threading import Event as Signal
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from tests.support.checks import in_time
-from tests.support.inbox import CUMULATIVE, DEADLINE, Answer
+from tests.support.inbox import DEADLINE, Answer
 
 import monitel
 from monitel import COUNT, MEAN, SUM, Severity, Stat
 
 if TYPE_CHECKING:
-    import pytest
-    from tests.support.inbox import Request
     from tests.support.pipelines import Start
     from tests.support.receiver import Receiver
 
@@ -48,16 +44,6 @@ def test_items_arrive_without_a_flush(receiver: Receiver, start: Start, clock: M
     receiver.wait_until(lambda: receiver.values("loss.count") and receiver.records("epoch"))
     assert [1] == receiver.values("loss.count")
     assert pipeline.shutdown()
-
-
-def test_interval_is_read_from_the_environment(
-    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """OTEL_METRIC_EXPORT_INTERVAL is in milliseconds."""
-    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "30")
-    start(export_interval=None)
-    monitel.emit("epoch")
-    receiver.wait_until(lambda: receiver.records("epoch"))
 
 
 def test_flush_does_not_close_open_windows(receiver: Receiver, start: Start, clock: ManualClock) -> None:
@@ -134,48 +120,6 @@ def test_instruments_of_the_application_are_exported(receiver: Receiver, start: 
     assert b"batches" in request.body
 
 
-def test_each_metrics_request_has_a_current_point(receiver: Receiver, start: Start, clock: ManualClock) -> None:
-    """Prometheus orders by resource, so each request has a point of the pipeline with the time of the request."""
-    pipeline = start()
-    stat = Stat("loss", [COUNT], 1.0)
-    for _ in range(1200):
-        stat.add(1)
-        clock.advance(1)
-    before = time.time_ns()
-    assert pipeline.force_flush(DEADLINE)
-    points = receiver.points("monitel.queue.size")
-    stamps = [point.time_ns for point in points]
-    assert len(receiver.of("metrics")) == len(stamps) > 1
-    assert sorted(stamps) == stamps
-    assert before <= stamps[0]
-    assert [("sum", False, CUMULATIVE)] == list({(point.kind, point.monotonic, point.temporality) for point in points})
-
-
-def test_metrics_about_itself_have_one_start(receiver: Receiver, start: Start, clock: ManualClock) -> None:
-    """The start is that of the pipeline, in requests with the values of instruments and in those with windows only."""
-    before = time.time_ns()
-    pipeline = start()
-    after = time.time_ns()
-    stat = Stat("loss", [COUNT], 1.0)
-    for number in range(1200):
-        stat.add(1)
-        clock.advance(1)
-        if number == 10:
-            assert pipeline.force_flush(60)
-    assert pipeline.force_flush(60)
-    pipeline.shutdown()
-    starts: dict[str, set[int]] = {}
-    for point in receiver.all_points():
-        if point.metric.startswith("monitel."):
-            starts.setdefault(f"{point.metric} {point.attributes}", set()).add(point.start_ns)
-            assert before <= point.start_ns <= point.time_ns
-    assert {1} == {len(each) for each in starts.values()}
-    assert max(starts["monitel.queue.size {}"]) <= after
-    assert {"monitel.queue.size {}", "monitel.exporter.item.exported {'signal': 'metrics'}"} < set(starts)
-    metrics = [each.message.resource_metrics[0].scope_metrics[0].metrics for each in receiver.of("metrics")]
-    assert ["loss.count", "monitel.queue.size"] in [[metric.name for metric in each] for each in metrics]
-
-
 def test_pipeline_reports_metrics_about_itself(receiver: Receiver, start: Start, clock: ManualClock) -> None:
     """The metrics report exported and waiting items by signal, in the form of ``otel.sdk.*``."""
     pipeline = start()
@@ -194,32 +138,6 @@ def test_pipeline_reports_metrics_about_itself(receiver: Receiver, start: Start,
     assert ("sum", False, "By") == shapes["monitel.spool.size"]
     assert ("histogram", None, "s") == shapes["monitel.export.duration"]
     assert [] == receiver.points("monitel.exporter.item.dropped")
-
-
-def test_callers_do_not_wait_for_the_backend(receiver: Receiver, start: Start) -> None:
-    """While a request hangs, the application adds samples, emits events and closes windows."""
-    asked, answered = Signal(), Signal()
-
-    def hold(_request: Request) -> None:
-        asked.set()
-        answered.wait(DEADLINE)
-
-    receiver.rule(hold)
-    pipeline = start()
-    flusher = Thread(target=pipeline.force_flush, args=[DEADLINE])
-    flusher.start()
-    assert asked.wait(DEADLINE)
-    with in_time(5):  # a request times out after 10 s
-        for _ in range(100):
-            stat = Stat("loss", [COUNT], 60.0)
-            stat.add(1)
-            stat.flush()
-            monitel.emit("epoch")
-    answered.set()
-    receiver.forget_rules()
-    flusher.join(DEADLINE)
-    assert pipeline.force_flush(DEADLINE)
-    assert (100, 100) == (receiver.values("loss.count")[-1], len(receiver.records("epoch")))
 
 
 def test_flush_delivers_items_recorded_during_another_flush(receiver: Receiver, start: Start) -> None:

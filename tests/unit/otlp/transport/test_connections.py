@@ -1,0 +1,225 @@
+"""Connections over HTTP: several addresses, proxies, TLS, early and interim answers, and when one is kept."""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.support import hostile
+from tests.support.hostile import OK_HEAD, Peer
+
+from monitel_otlp.config.settings import resolve
+from monitel_otlp.messages.request import FrozenRequest
+from monitel_otlp.transport.answer import Answer, Verdict
+from monitel_otlp.transport.http import HttpTransport
+from monitel_otlp.transport.tls import Certificates
+from monitel_otlp.transport.wire import connect
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.support.hostile import Behaviour
+    from tests.support.receiver import Receiver
+
+TIMEOUT = 0.5
+SMALL = FrozenRequest("logs", b"", 1, 0)
+LARGE = FrozenRequest("logs", bytes(64 << 20), 1, 0)  # more than the buffers of two sockets hold
+
+
+def transport(url: str, certificates: Certificates | None = None, **arguments: Any) -> HttpTransport:
+    """Return a transport for logs."""
+    return HttpTransport(resolve(url).endpoints["logs"], certificates or Certificates(), **arguments)
+
+
+def attempt(sender: HttpTransport, request: FrozenRequest = SMALL) -> Answer:
+    """Make one attempt, and close the connection."""
+    answer = sender.send(request, TIMEOUT)
+    sender.close()
+    return answer
+
+
+@pytest.mark.parametrize("flood", [False, True])
+def test_error_status_counts_with_any_body(*, flood: bool) -> None:
+    """The body of an error is read only until the deadline, and to 64 KiB."""
+
+    def behave(peer: Peer, connection: socket.socket) -> None:
+        peer.read_request(connection)
+        peer.send(connection, b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        if flood:
+            peer.flood(connection, b"x" * 60_000)
+        else:
+            peer.drip(connection, iter([b"x"] * 10_000))
+
+    with Peer(behave) as peer:
+        answer = attempt(transport(peer.url))
+    assert Verdict.REJECTED is answer.verdict
+    assert answer.reason.startswith("HTTP 400: 'x")
+    assert len(answer.reason) <= 500
+
+
+def test_deadline_includes_sending() -> None:
+    """A request that was not sent completely was not accepted."""
+    with Peer(hostile.never_reads) as peer:
+        answer = attempt(transport(peer.url), LARGE)
+    assert (Verdict.RETRY, True) == (answer.verdict, answer.answered)
+
+
+def addresses(*ports: int) -> list[Any]:
+    """Return addresses of this machine with these ports, as a resolver returns them."""
+    return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port)) for port in ports]
+
+
+@pytest.fixture
+def full_port() -> Iterator[int]:
+    """A port that does not answer: the queue of its listener is full."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
+        port = listener.getsockname()[1]
+        waiting = []
+        for _ in range(4):
+            waiting.append(socket.socket())
+            waiting[-1].setblocking(False)
+            waiting[-1].connect_ex(("127.0.0.1", port))
+        yield port
+        for each in waiting:
+            each.close()
+
+
+def test_dead_addresses_share_the_timeout(receiver: Receiver, full_port: int) -> None:
+    """If the first two of three addresses do not answer, the third one is reached within the timeout."""
+    found = addresses(full_port, full_port, receiver.port)
+    sender = transport("http://127.0.0.1:4318", lookup=lambda *_arguments: found)
+    assert Verdict.DELIVERED is attempt(sender).verdict
+
+
+def test_refusing_address_is_skipped(receiver: Receiver) -> None:
+    """The next address is tried at once."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        refusing = listener.getsockname()[1]
+    connect(addresses(refusing, receiver.port), time.monotonic() + TIMEOUT).close()
+
+
+@pytest.fixture
+def tls(tmp_path: Path) -> tuple[ssl.SSLContext, Certificates]:
+    """A server's context, and the certificates with which a client trusts it."""
+    trustme = pytest.importorskip("trustme", reason="pip install trustme (cryptography may have no wheel)")
+    authority = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1", "192.0.2.1").configure_cert(context)
+    path = tmp_path / "authority.pem"
+    authority.cert_pem.write_to_path(str(path))
+    return context, Certificates(str(path))
+
+
+@pytest.mark.parametrize("through_a_proxy", [False, True])
+@pytest.mark.parametrize(
+    "behave", [hostile.drips_headers, hostile.continues_forever, hostile.drips_body], ids=lambda each: each.__name__
+)
+def test_encrypted_attempt_ends(
+    tls: tuple[ssl.SSLContext, Certificates],
+    monkeypatch: pytest.MonkeyPatch,
+    behave: Behaviour,
+    *,
+    through_a_proxy: bool,
+) -> None:
+    """TLS may be direct, or in the tunnel of a proxy."""
+    context, certificates = tls
+
+    def encrypted(peer: Peer, connection: socket.socket) -> None:
+        if through_a_proxy:
+            head = peer.read_request(connection)
+            assert head.startswith(b"CONNECT 192.0.2.1:4318 HTTP/1.1\r\nHost: 192.0.2.1:4318\r\n")
+            connection.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        with context.wrap_socket(connection, server_side=True) as inner:
+            behave(peer, inner)
+
+    with Peer(encrypted) as peer:
+        url = peer.url.replace("http", "https")
+        if through_a_proxy:
+            monkeypatch.setenv("HTTPS_PROXY", peer.url)
+            url = "https://192.0.2.1:4318"
+        answer = attempt(transport(url, certificates))
+    assert (Verdict.DELIVERED if behave is hostile.drips_body else Verdict.RETRY) is answer.verdict, answer
+
+
+def test_connection_is_kept_after_a_complete_answer() -> None:
+    """A stale connection is replaced without a failed attempt."""
+
+    def behave(peer: Peer, connection: socket.socket) -> None:
+        for _ in range(2):
+            peer.read_request(connection)
+            peer.send(connection, OK_HEAD + b"Content-Length: 0\r\n\r\n")
+
+    with Peer(behave) as peer:
+        sender = transport(peer.url)
+        for expected in (1, 1, 2, 2, 3):
+            assert Verdict.DELIVERED is sender.send(SMALL, TIMEOUT).verdict
+            assert expected == peer.connections
+            if len(peer.requests) % 2 == 0:
+                wait_until_stale(sender)
+        sender.close()
+
+
+def wait_until_stale(sender: HttpTransport) -> None:
+    """Wait until the kept connection is closed by the peer."""
+    assert sender._wire is not None
+    assert select.select([sender._wire], [], [], 10)[0]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n" + bytes(100_000),
+    ],
+    ids=["close", "HTTP/1.0", "long"],
+)
+def test_connection_is_closed_after_other_answers(answer: bytes) -> None:
+    """A connection that the backend closes, or with an unread part of the answer, is not used again."""
+
+    def behave(peer: Peer, connection: socket.socket) -> None:
+        peer.read_request(connection)
+        peer.send(connection, answer)
+        peer.closing.wait()
+
+    with Peer(behave) as peer:
+        sender = transport(peer.url)
+        for _ in range(2):
+            assert Verdict.DELIVERED is sender.send(SMALL, TIMEOUT).verdict
+        sender.close()
+        assert 2 == peer.connections
+
+
+@pytest.mark.parametrize("interim", [b"100 Continue", b"102 Processing", b"103 Early Hints"])
+def test_interim_response_is_skipped(interim: bytes) -> None:
+    """The final status counts, and the connection is kept."""
+
+    def behave(peer: Peer, connection: socket.socket) -> None:
+        while True:
+            peer.read_request(connection)
+            peer.send(connection, b"HTTP/1.1 %s\r\n\r\n" % interim + OK_HEAD + b"Content-Length: 0\r\n\r\n")
+
+    with Peer(behave) as peer:
+        sender = transport(peer.url)
+        assert [Verdict.DELIVERED] * 2 == [sender.send(SMALL, TIMEOUT).verdict for _ in range(2)]
+        sender.close()
+        assert 1 == peer.connections
+
+
+def test_answer_before_the_request_is_read_counts() -> None:
+    """A backend may refuse a large request after its headers and close the connection."""
+
+    def behave(peer: Peer, connection: socket.socket) -> None:
+        connection.recv(1000)
+        peer.send(connection, b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n")
+        connection.shutdown(socket.SHUT_WR)
+        while connection.recv(1 << 20):
+            pass
+
+    with Peer(behave) as peer:
+        assert Verdict.TOO_LARGE is attempt(transport(peer.url), LARGE).verdict
