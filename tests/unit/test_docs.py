@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support import state
 from tests.support.paths import ROOT
 from tests.unit.doc_pages import FLAGS, PAGES, as_for_readers, page_parameters, run_page
 
@@ -56,41 +57,44 @@ def test_links_lead_somewhere() -> None:
     assert [] == wrong
 
 
-@pytest.mark.parametrize("page", sorted(API.glob("*.md")), ids=lambda page: page.stem)
-def test_api_page_lists_every_public_name(page: Path) -> None:
+@pytest.mark.parametrize("torch", [False, pytest.param(True, marks=pytest.mark.torch)])
+def test_api_pages_list_every_public_name(*, torch: bool) -> None:
     """Each name of a package's ``__all__`` has an entry on its page, or is mentioned there."""
-    if page.stem == "monitel.torch":
-        pytest.importorskip("torch", reason="the package uses torch: torch is not installed")
-    package, text = importlib.import_module(page.stem), page.read_text("utf-8")
-    for name in getattr(package, "__all__", ()):  # of monitel.integrations only the modules have names
-        if not name.startswith("_") and not isinstance(getattr(package, name), ModuleType):
+    missing = []
+    for page in API.glob("*.md"):
+        if (page.stem == "monitel.torch") is not torch:
+            continue
+        if torch:
+            pytest.importorskip("torch", reason="the package uses torch: torch is not installed")
+        package, text = importlib.import_module(page.stem), page.read_text("utf-8")
+        for name in getattr(package, "__all__", ()):  # of monitel.integrations only the modules have names
             entries = f"::: {page.stem}.{name}\n", f"`{page.stem}.{name}`", f"`{name}`"
-            assert any(entry in text for entry in entries), name
+            if not name.startswith("_") and not isinstance(getattr(package, name), ModuleType):
+                missing += [] if any(entry in text for entry in entries) else [f"{page.stem}.{name}"]
+    assert [] == missing
 
 
 def modules() -> dict[str, list[str]]:
-    """Return the modules with examples in docstrings, by folder, or by file in the folder of a package."""
+    """Return the modules with examples in docstrings, by their folder; adapters of frameworks by name."""
     found: dict[str, list[str]] = {}
     for root in _SOURCES:
         for file in sorted(root.rglob("*.py")):
-            if _EXAMPLE.search(file.read_text("utf-8")):
-                parts = file.relative_to(root).with_suffix("").parts
-                found.setdefault(".".join(parts[:2]), []).append(".".join(parts).removesuffix(".__init__"))
+            name = ".".join(file.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+            if _EXAMPLE.search(file.read_text("utf-8")) and name != LASTING:
+                adapter = name.startswith("monitel.integrations.")
+                folder = ".".join(name.split(".")[:2]) if file.parent.parent != root else file.parent.name
+                found.setdefault(name if adapter else folder, []).append(name)
     return found
 
 
-def needed(name: str) -> str | None:
-    """Return the package that a module adapts, if it is not always installed."""
-    if name.startswith("monitel.integrations."):
-        return name.rpartition(".")[2].partition("_")[0].replace("hyperparameters", "transformers")
-    return "torch" if name.startswith("monitel.torch") else None
-
-
-@pytest.mark.parametrize("name", [each for each in modules() if each != LASTING])
-def test_docstring_examples_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The examples in the docstrings of a module, or of all modules of a folder, run."""
-    for module in modules()[name]:
-        if (framework := needed(module)) is not None:
-            pytest.importorskip(framework, reason=f"{module} needs it")
+@pytest.mark.parametrize("group", modules())
+def test_docstring_examples_run(group: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The examples in the docstrings of the modules of a folder run."""
+    adapted = group.rpartition(".")[2].partition("_")[0].replace("hyperparameters", "transformers")
+    if group == "monitel.torch" or group.startswith("monitel.integrations."):
+        pytest.importorskip(adapted, reason=f"{group} needs it")
+    for name in modules()[group]:
+        before = state._State()
         with as_for_readers(monkeypatch):
-            assert 0 == doctest.testmod(importlib.import_module(module), optionflags=FLAGS).failed
+            assert 0 == doctest.testmod(importlib.import_module(name), optionflags=FLAGS).failed, name
+        assert [] == before.left(), name

@@ -97,10 +97,8 @@ WINDOW = "monitel/_window_c.cpython-311-x86_64-linux-gnu.so"
     ("name", "content", "expected"),
     [
         ("tests/test_stat.py", b"", "tests/test_stat.py: does not belong into a distribution"),
-        ("monitel/__pycache__/x.pyc", b"", "monitel/__pycache__/x.pyc: does not belong into a distribution"),
         ("monitel/_window_c.c", b"", "monitel/_window_c.c: C sources belong into the sdist"),
         (WINDOW, b"\0/tmp/build-x/src\0", f"{WINDOW}: contains /tmp/build-x, a folder of the machine that built it"),
-        (WINDOW, b"\0/home/runner\0", f"{WINDOW}: contains /home/runner, a folder of the machine that built it"),
         (WINDOW, b".debug_info", f"{WINDOW}: contains debug information"),
         ("monitel/x.py", f"{ROOT}/".encode(), f"monitel/x.py: contains {ROOT}, a folder of the machine that built it"),
         (f"{INFORMATION}/WHEEL", b"Tag: cp310-cp310-any\n", f"the name has the tag {LINUX}, WHEEL has cp310-cp310-any"),
@@ -112,37 +110,6 @@ def test_fault_in_a_wheel_is_found(tmp_path: Path, name: str, content: bytes, ex
     files = right_wheel(CORE, LINUX) | {name: content}
     path = write_wheel(tmp_path, CORE, LINUX, files)
     assert [f"{path.name}: {expected}"] == faults(path)
-
-
-@pytest.mark.parametrize("name", [f"{INFORMATION}/licenses/LICENSE", "monitel/py.typed", "monitel/clock.py"])
-def test_file_that_a_wheel_lacks_is_found(tmp_path: Path, name: str) -> None:
-    """A licence, a mark of types or a module that is missing is a fault."""
-    files = right_wheel(CORE, LINUX)
-    del files[name]
-    path = write_wheel(tmp_path, CORE, LINUX, files)
-    assert [f"{path.name}: {name}: missing"] == faults(path)
-
-
-def test_missing_and_unexpected_extensions_are_found(tmp_path: Path) -> None:
-    """A build whose compiler failed makes a wheel without extensions; a pure wheel must have none."""
-    without = right_wheel(CORE, LINUX)
-    del without[WINDOW]
-    path = write_wheel(tmp_path, CORE, LINUX, without)
-    assert [f"{path.name}: monitel/_window_c: the compiled extension is missing"] == faults(path)
-    path = write_wheel(tmp_path, CORE, "py3-none-any", right_wheel(CORE, "py3-none-any") | {WINDOW: b""})
-    assert [f"{path.name}: monitel/_window_c: a compiled extension is not expected"] == faults(path)
-
-
-def test_metadata_are_checked(tmp_path: Path) -> None:
-    """Another version, a missing classifier and a missing licence are faults."""
-    changed = metadata(OTEL).replace(VERSION.encode(), b"9.9.9").replace(b"License-File: LICENSE\n", b"")
-    changed = changed.replace(b"Classifier: Programming Language :: Python :: 3.15\n", b"")
-    path = write_sdist(tmp_path, OTEL, right_sdist(OTEL) | {"PKG-INFO": changed})
-    assert [
-        f"{path.name}: metadata: Version is 9.9.9, expected {VERSION}",
-        f"{path.name}: metadata: License-File is None, expected LICENSE",
-        f"{path.name}: metadata: no classifier for Python 3.15",
-    ] == faults(path)
 
 
 def test_faults_of_an_sdist_are_found(tmp_path: Path) -> None:

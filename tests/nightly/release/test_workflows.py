@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import Any, TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.paths import ROOT
@@ -62,7 +62,7 @@ def test_commands_of_workflows_exist(path: Path) -> None:
         ("make tests", ["tests"]),
         ("python -m tools.releases --out dist", ["tools.releases"]),
         ("python tools/versions.py", ["tools/versions.py"]),
-        ("pytest tests/stats tests/statistics", ["tests/statistics"]),
+        ("pytest tests/unit/stats tests/statistics", ["tests/statistics"]),
         ("pip install -e 'exporters/otlp[grpc]' -r tools/release/requirements.txt", []),
     ],
 )
@@ -79,7 +79,7 @@ def test_workflows_have_few_rights(path: Path) -> None:
     assert "concurrency" in workflow
     assert "secrets." not in path.read_text("utf-8")
     for name, job in workflow["jobs"].items():
-        assert job["timeout-minutes"] <= 60, name
+        assert job["timeout-minutes"] <= (240 if name == "nightly" else 60), name
     for step in steps(path):
         if "uses" in step:
             action, _, version = step["uses"].partition("@")

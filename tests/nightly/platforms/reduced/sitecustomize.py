@@ -2,8 +2,7 @@
 
 This is not that platform, but nothing that is loaded from here on can use what the platform lacks. Modules of the
 standard library that look at the platform when they are imported, such as subprocess, are imported first: they keep
-what they have. So are the modules that MONITEL_TEST_IMPORTED names, because they load libraries that were built for
-this platform.
+what they have.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import ctypes
 import errno
 import faulthandler
 import functools
-import importlib
 import importlib.abc
 import io
 import mmap
@@ -212,8 +210,6 @@ def _become_windows() -> None:
 
 platform.uname()  # it is kept: elsewhere Python asks for it in other ways
 sysconfig.get_config_vars()  # the same
-for imported in os.environ.get("MONITEL_TEST_IMPORTED", "").split():
-    importlib.import_module(imported)
 sys.meta_path.insert(0, _Blocked())
 for blocked in BLOCKED:
     sys.modules.pop(blocked, None)
