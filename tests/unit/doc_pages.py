@@ -31,6 +31,7 @@ _INDENTED = re.compile(r"^[ \t]+```python", re.MULTILINE)
 _OUTPUT = re.compile(r"\A\s*^```text\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _USES_TORCH = re.compile(r"^\s*(?:>>> )?import (?:monitel\.)?torch$", re.MULTILINE)
 _STARTS_PROCESSES = re.compile(r"\bsubprocess\b|\bmultiprocessing\b|\bos\.fork\b")
+_TRAINING = {ROOT / "docs/tutorial/first-run.md"}  # 10,000 steps of NumPy
 _GLOBALS: dict[Any, str] = {
     metrics._internal: "_METER_PROVIDER",
     _logs._internal: "_LOGGER_PROVIDER",
@@ -49,12 +50,12 @@ def blocks(page: Path) -> Iterator[tuple[int, str, str | None]]:
 
 
 def starts_processes(page: Path) -> bool:
-    """Return True if a block of the page starts a process."""
-    return any(_STARTS_PROCESSES.search(code) for _, code, _ in blocks(page))
+    """Return True if a block of the page starts a process, or trains for seconds."""
+    return page in _TRAINING or any(_STARTS_PROCESSES.search(code) for _, code, _ in blocks(page))
 
 
 def page_parameters(*, processes: bool) -> list[Any]:
-    """Return the pages with blocks that start processes, or the others, as parameters of a test."""
+    """Return the pages that start processes, or the others, as parameters of a test."""
     return [
         pytest.param(
             page,

@@ -1,4 +1,4 @@
-"""Pages of the documentation whose Python blocks start processes, and an example that lasts until the exit."""
+"""Pages of the documentation that start processes or train for seconds, and an example that lasts until the exit."""
 
 from __future__ import annotations
 
