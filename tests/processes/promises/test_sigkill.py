@@ -241,18 +241,50 @@ def test_next_job_collects_a_killed_one(tmp_path: Path, receiver: Receiver, star
     assert 1 == command("replay", tmp_path / "spool", "--endpoint", receiver.url).status  # nothing is left
 
 
-def test_run_collects_the_job_that_it_has_started(tmp_path: Path, receiver: Receiver) -> None:
-    """``monitel run`` ends by the same signal, has delivered everything by then, and knows how the job has died."""
-    script = "monitel_otlp.configure(spool_dir='spool')\nmonitel.emit('left', number=1)\nos.kill(os.getpid(), 9)\n"
+@pytest.mark.parametrize(
+    ("end", "status", "reason"),
+    [
+        ("os.kill(os.getpid(), 9)", -9, {"reason": "signal", "signal": "SIGKILL"}),
+        ("os._exit(3)", 3, {"reason": "code", "code": 3}),
+    ],
+)
+def test_run_collects_the_job_that_it_has_started(
+    tmp_path: Path, receiver: Receiver, end: str, status: int, reason: dict[str, Any]
+) -> None:
+    """``monitel run`` ends as the job does, has delivered everything by then, and knows how the job has died."""
+    script = f"monitel_otlp.configure(spool_dir='spool')\nmonitel.emit('left', number=1)\n{end}\n"
     options = ["-m", "monitel_otlp", "run", "--endpoint", receiver.url, "--"]
     with started(tmp_path, *options, sys.executable, write_script(tmp_path, script)) as process:
-        assert -signal.SIGKILL == finish(process).status
+        assert status == finish(process).status
     assert [1] == numbers(receiver)
     (died,) = receiver.records("process.died")
-    assert ("signal", "SIGKILL", "parent") == tuple(
-        died.attributes[name] for name in ("process.exit.reason", "process.exit.signal", "process.exit.time.source")
-    )
+    prefix = "process.exit."
+    known = {name.removeprefix(prefix): value for name, value in died.attributes.items() if name.startswith(prefix)}
+    assert {**reason, "time.source": "parent"} == {name: value for name, value in known.items() if name != "time"}
     assert 1 == command("replay", tmp_path / "spool", "--endpoint", receiver.url).status
+
+
+def test_run_alone_collects_the_processes_that_it_has_started(tmp_path: Path, receiver: Receiver) -> None:
+    """While it runs, other collectors leave a dead rank to it, because it observes how the rank has died."""
+    script = """\
+import subprocess
+if len(sys.argv) > 1:
+    monitel_otlp.configure(spool_dir="spool")
+    monitel.emit("left", number=1)
+    os.kill(os.getpid(), 9)
+assert subprocess.run([sys.executable, __file__, "rank"]).returncode == -9
+print("died", flush=True)
+sys.stdin.readline()
+"""
+    options = ["-m", "monitel_otlp", "run", "--endpoint", receiver.url, "--"]
+    with started(tmp_path, *options, sys.executable, write_script(tmp_path, script)) as process:
+        assert process.stdout is not None
+        assert "died\n" == process.stdout.readline()
+        command("replay", "--endpoint", receiver.url)
+        finish(process, "\n")
+    (died,) = receiver.records("process.died")
+    assert "SIGKILL" == died.attributes["process.exit.signal"]
+    assert [1] == numbers(receiver)
 
 
 def test_two_ranks_die_as_ranks(tmp_path: Path, receiver: Receiver) -> None:

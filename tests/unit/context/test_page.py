@@ -101,13 +101,6 @@ def test_existing_files_are_not_touched(path: Path) -> None:
     assert before == sorted(Path("/proc/self/fd").iterdir())
 
 
-CHANGES: dict[str, Callable[[list[Any]], object]] = {
-    "step": lambda _: monitel.set_step(6),
-    "beat": lambda _: context_page.beat(),
-    "reuse": lambda guards: reuse(guards),
-}
-
-
 def begin(guards: list[Any], key: str) -> None:
     """Begin a wait."""
     guards.append(monitel.WaitCounter(key).guard())
@@ -120,6 +113,13 @@ def reuse(guards: list[Any]) -> None:
     begin(guards, "a longer key in its slot")
 
 
+CHANGES: tuple[Callable[[list[Any]], object], ...] = (
+    lambda _: monitel.set_step(6),
+    lambda _: context_page.beat(),
+    reuse,
+)
+
+
 def test_half_of_a_change_is_never_taken_for_a_value(path: Path) -> None:
     """A page of which the first or the last bytes are later than the others; and with any byte changed."""
     guards: list[Any] = []
@@ -127,7 +127,7 @@ def test_half_of_a_change_is_never_taken_for_a_value(path: Path) -> None:
     monitel.set_step(5)
     begin(guards, "first")
     begin(guards, "second")
-    for change in CHANGES.values():
+    for change in CHANGES:
         before = path.read_bytes()
         change(guards)
         after = path.read_bytes()

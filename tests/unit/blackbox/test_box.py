@@ -1,0 +1,195 @@
+"""The black box of a running pipeline: where it is made, what refuses it, and what it does without room."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from shutil import rmtree
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.support.checks import wait_until, warnings_with
+from tests.support.inbox import DEADLINE, Answer
+
+import monitel
+from monitel_otlp.boxes import place
+from monitel_otlp.boxes.place import PlaceError, automatic_roots, choose_root
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.support.pipelines import Start
+    from tests.support.receiver import Receiver
+
+NAME = f"monitel-{os.geteuid()}"
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can change the owner of a file")
+
+
+def boxes(root: Path) -> list[Path]:
+    """Return the boxes in a folder."""
+    return [path for path in root.iterdir() if path.is_dir()] if root.is_dir() else []
+
+
+def test_box_is_there_from_the_first_event_to_the_end(own_boxes: Path, start: Start, receiver: Receiver) -> None:
+    """An idle pipeline has none, so that compile workers leave none; a clean end removes everything."""
+    pipeline = start()
+    assert pipeline.force_flush(DEADLINE)
+    assert [] == boxes(own_boxes)
+    monitel.emit("event")
+    (box,) = boxes(own_boxes)
+    assert box.name.startswith(f"{os.getpid()}-")
+    assert pipeline.shutdown()
+    assert [] == [*own_boxes.iterdir()]
+    assert ["event"] == receiver.record_names()
+
+
+def test_switched_off_box_makes_nothing(own_boxes: Path, start: Start) -> None:
+    """Neither a folder nor a file, and the events of an outage stay in memory as without."""
+    pipeline = start(black_box=False, endpoint="http://127.0.0.1:9")
+    monitel.emit("event")
+    assert not pipeline.force_flush(0.1)
+    account = pipeline.account()["logs"]
+    assert (1, 0, False) == (account.waiting, account.on_disk, own_boxes.exists())
+
+
+def make_link(path: Path) -> None:
+    """Make a link to a folder of this user."""
+    path.with_name("target").mkdir(mode=0o700)
+    path.symlink_to(path.with_name("target"))
+
+
+def make_open_folder(path: Path) -> None:
+    """Make a folder to which others can write."""
+    path.mkdir()
+    path.chmod(0o777)
+
+
+UNSAFE: dict[str, Callable[[Path], object]] = {
+    "link": make_link,
+    "symbolic link": lambda path: path.symlink_to("nothing"),
+    "other users can write to": make_open_folder,
+}
+
+
+@pytest.mark.parametrize("words", UNSAFE)
+def test_unsafe_folder_gets_no_box(
+    own_boxes: Path, start: Start, receiver: Receiver, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One warning has the reason, nothing is written, changed or repaired, and the telemetry arrives."""
+    UNSAFE[words](own_boxes)
+    before = [(own_boxes.lstat().st_mode, own_boxes.lstat().st_mtime_ns)]
+    with caplog.at_level(logging.WARNING, "monitel.otlp"):
+        pipeline = start()
+        monitel.emit("event")
+        assert pipeline.force_flush(DEADLINE)
+        pipeline.shutdown()
+    assert 1 == len(warnings_with(caplog, "black box", words))
+    assert before == [(own_boxes.lstat().st_mode, own_boxes.lstat().st_mtime_ns)]
+    assert ["event"] == receiver.record_names()
+    if own_boxes.is_symlink():
+        own_boxes.unlink()
+
+
+@pytest.mark.parametrize("moved", [False, True], ids=["removed", "moved away"])
+def test_box_that_a_cleaner_takes_away_loses_nothing(
+    own_boxes: Path, start: Start, receiver: Receiver, moved: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One warning, and the pipeline goes on; nothing arrives twice."""
+    pipeline = start()
+    monitel.emit("before")
+    (box,) = boxes(own_boxes)
+    if moved:
+        box.rename(own_boxes / "elsewhere")
+    else:
+        rmtree(box)
+    with caplog.at_level(logging.WARNING, "monitel.otlp"):
+        monitel.emit("after")
+        wait_until(lambda: warnings_with(caplog, "black box"), "a warning")
+    assert pipeline.force_flush(DEADLINE)
+    assert ["after", "before"] == sorted(receiver.record_names())
+    assert 1 == len(warnings_with(caplog, "black box"))
+
+
+def test_outage_without_room_fills_the_spool_and_not_the_box(
+    own_boxes: Path, start: Start, receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Large events go to disk, the box stays below its size and keeps the open windows, and all arrives once."""
+    away = [True]
+    receiver.rule(lambda _: Answer(503) if away else None)
+    pipeline = start(export_interval=0.05, black_box_size=128 << 10)
+    loss = monitel.Stat("loss", [monitel.COUNT], 3600.0)
+    sent = 0
+
+    def emit_more() -> bool:
+        nonlocal sent
+        for _ in range(10):
+            monitel.emit("event", number=sent, text="x" * 5000)
+            sent += 1
+        loss.add(1)
+        pipeline.force_flush(0.05)
+        assert sum(path.stat().st_size for path in own_boxes.rglob("*") if path.is_file()) <= 128 << 10
+        return pipeline.account()["logs"].on_disk > 100
+
+    wait_until(emit_more, "requests in the spool")
+    assert 1 == len(boxes(own_boxes))
+    away.clear()
+    loss.flush()
+    receiver.wait_until(lambda: len(receiver.records("event")) == sent)
+    assert pipeline.force_flush(DEADLINE)
+    assert [*range(sent)] == sorted(record.attributes["number"] for record in receiver.records("event"))
+    assert sent / 10 == receiver.values("loss.count")[-1]
+    assert [] == warnings_with(caplog, "black box")
+
+
+@pytest.fixture
+def candidates(own_boxes: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, Path]]:
+    """The two folders that are considered without a given one, which do not exist, both in memory."""
+    shared, runtime = own_boxes / "shm", own_boxes / "runtime"
+    for folder in (own_boxes, shared, runtime):
+        folder.mkdir(mode=0o700)
+    shared.chmod(0o1777)
+    monkeypatch.setattr(place, "_SHARED_MEMORY", shared)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    yield shared / NAME, runtime / NAME
+    for folder in (shared / NAME, runtime / NAME):
+        if folder.exists() and not folder.is_symlink():
+            os.chown(folder, os.geteuid(), -1)
+
+
+def choose(given: Path | None = None) -> Path:
+    """Return the folder that is chosen."""
+    root = choose_root(given)
+    root.folder.close()
+    return root.path
+
+
+@needs_root
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs a file system in memory")
+def test_default_folder_is_that_of_the_user_alone(candidates: tuple[Path, Path]) -> None:
+    """Shared memory first; the runtime folder if something unsafe is in its place, about which nothing is repaired."""
+    shared, runtime = candidates
+    assert [shared, runtime] == automatic_roots()
+    assert shared == choose()
+    assert 0o700 == shared.stat().st_mode & 0o7777
+    shared.chmod(0o750)
+    assert (runtime, 0o750) == (choose(), shared.stat().st_mode & 0o7777)
+    shared.chmod(0o700)
+    os.chown(shared, 12345, 12345)
+    assert runtime == choose()
+    shared.rmdir()
+    make_link(shared)
+    assert runtime == choose()
+    assert [] == [*shared.with_name("target").iterdir()]
+    shared.unlink()
+    shared.parent.chmod(0o777)  # others could replace it
+    assert runtime == choose()
+
+
+@pytest.mark.parametrize("kind", ["nfs4", "cifs", "fuse.sshfs", "lustre"])
+def test_network_is_refused(own_boxes: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """A write to it could hang, and with it the thread that emits an event; the message has advice."""
+    monkeypatch.setattr(place, "file_system_of", lambda _path, _descriptor: kind)
+    with pytest.raises(PlaceError, match=rf"is on a file system of the type {kind}: give a folder in memory"):
+        choose(own_boxes)
+    assert [] == [*own_boxes.iterdir()]
