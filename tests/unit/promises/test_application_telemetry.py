@@ -139,21 +139,3 @@ def test_providers_of_the_pipeline_are_the_global_ones(receiver: Receiver, start
     assert pipeline.meter_provider is metrics.get_meter_provider()
     assert pipeline.tracer_provider is trace.get_tracer_provider()
     assert pipeline.logger_provider is _logs.get_logger_provider()
-
-
-def test_callback_that_fails_stops_only_its_instrument(
-    receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Other instruments, and monitel's items, arrive in the same round."""
-
-    def fail(_options: object) -> list[Observation]:
-        raise RuntimeError("broken")
-
-    pipeline = start()
-    meter = pipeline.meter_provider.get_meter("mine")
-    meter.create_observable_gauge("broken", [fail])
-    meter.create_gauge("whole").set(3)
-    monitel.log({"x": 0.5})
-    assert pipeline.force_flush(DEADLINE)
-    assert ([], {3}, [0.5]) == (receiver.points("broken"), {*receiver.values("whole")}, receiver.values("x"))
-    assert 1 <= len([record for record in caplog.records if "broken" in record.getMessage()])

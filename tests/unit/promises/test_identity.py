@@ -125,8 +125,11 @@ def test_arguments_override_variables_and_these_what_is_detected(
     found = resource_of(receiver, start())
     expected = {"service.name": "variable", "host.name": "named", "team": "variable", "training.rank": 3}
     assert expected.items() <= found.items()
+    for name, value in (("SLURM_JOB_ID", "slurm"), ("RAY_JOB_ID", "ray")):  # of a job with two launchers
+        monkeypatch.setenv(name, value)
     found = resource_of(receiver, start(service_name="mine", resource_attributes={"team": "argument"}))
-    assert {"service.name": "mine", "team": "argument", "region": "here"}.items() <= found.items()
+    expected = {"service.name": "mine", "team": "argument", "region": "here", "training.run.id": "slurm"}
+    assert expected.items() <= found.items()
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "training.run.id=run-7,training.rank=5")
     assert {"training.run.id": "run-7", "training.rank": "5"}.items() <= resource_of(receiver, start()).items()
 
@@ -160,10 +163,11 @@ def test_launchers_variables_become_attributes_of_rank_and_run(
     ("variables", "rank"),
     [
         ({"LOCAL_RANK": "1", "WORLD_SIZE": "4", "NODE_RANK": "0"}, 1),
-        ({"LOCAL_RANK": "1", "WORLD_SIZE": "8", "NODE_RANK": "1", "LOCAL_WORLD_SIZE": "4"}, 5),
+        ({"LOCAL_RANK": "2", "WORLD_SIZE": "8", "NODE_RANK": "1", "LOCAL_WORLD_SIZE": "4"}, 6),
         ({"LOCAL_RANK": "1", "WORLD_SIZE": "8", "NODE_RANK": "1"}, None),
         ({"RANK": "three", "WORLD_SIZE": "4"}, None),
-        ({"SLURM_PROCID": "3", "SLURM_LOCALID": "0", "RANK": "5"}, 5),
+        ({"OMPI_COMM_WORLD_RANK": "2", "SLURM_PROCID": "3", "RANK": "5"}, 5),
+        ({"LOCAL_RANK": "1", "WORLD_SIZE": "4", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "2"}, None),
     ],
 )
 def test_rank_is_known_or_absent(
@@ -203,5 +207,9 @@ def test_rank_is_on_every_point(
     assert [{"layer": 0, "training.rank": 3}, {"otel.metric.overflow": True, "training.rank": 3}] == [
         point.attributes for point in receiver.points("x.count")
     ]
+    assert start(
+        resource_attributes={"service.instance.id": "7"}
+    ).shutdown()  # by default the resource tells ranks apart
+    assert [{}] == [point.attributes for point in receiver.points("training.step")][-1:]
     if reason != "argument":
         assert {THEIRS} == {each.schema_url for _, each in resources(receiver)}

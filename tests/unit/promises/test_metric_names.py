@@ -11,7 +11,7 @@ from tests.support.inbox import DEADLINE
 from tests.unit.promises.reference_tables import code, table
 
 import monitel
-from monitel import COUNT, HISTOGRAM, MAX, MEAN, Stat
+from monitel import COUNT, MAX, MEAN, Stat
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,48 +38,32 @@ def wait(key: str, times: int) -> None:
 
 
 class Kind(NamedTuple):
-    """A kind of source, with a metric ``x.wait.count``.
+    """A kind of source with a metric ``x.wait.count``: its words in a warning, how it is recorded, and its name.
 
     Attributes:
-        source: The source as in a warning.
-        record: Records it.
-        moved: Name of the source if it comes second.
-        value: Value of the metric.
+        value: Value of the metric, each time that it is recorded.
         shape: Kind of the metric, and whether it is monotonic.
     """
 
     source: str
     record: Callable[[], object]
-    moved: str
+    name: str
     value: float
     shape: tuple[str, bool | None]
 
 
 #: The names of the later source instead of ``x``, by the words of the reference.
 MOVED = {row[0]: code(row[1])[0] for row in table("metrics-and-events.md", "the later source")}
+COUNT_OF_X = "x.wait.count"
 KINDS = {
-    "a Stat": Kind(
-        "Stat 'x.wait'",
-        lambda: close_window("x.wait", 1, 2, 3),
-        MOVED["a Stat"].replace("x", "x.wait"),
-        3,
-        ("sum", True),
-    ),
+    "a Stat": Kind("Stat 'x.wait'", lambda: close_window("x.wait", 1, 2, 3), "x.wait", 3, ("sum", True)),
     "a logged number": Kind(
-        "logged number 'x.wait.count'",
-        lambda: monitel.log({"x.wait.count": 0.5}),
-        MOVED["a logged number"].replace("x", "x.wait.count"),
-        0.5,
-        ("gauge", None),
+        "logged number 'x.wait.count'", lambda: monitel.log({COUNT_OF_X: 0.5}), COUNT_OF_X, 0.5, ("gauge", None)
     ),
     "a counter": Kind(
-        "counter 'x.wait.count'",
-        lambda: monitel.counter("x.wait.count").add(49),
-        MOVED["a counter"].replace("x", "x.wait.count"),
-        49,
-        ("sum", True),
+        "counter 'x.wait.count'", lambda: monitel.counter(COUNT_OF_X).add(49), COUNT_OF_X, 49, ("sum", True)
     ),
-    "a wait counter": Kind("wait counter 'x'", lambda: wait("x", 5), MOVED["a wait counter"], 5, ("sum", True)),
+    "a wait counter": Kind("wait counter 'x'", lambda: wait("x", 5), "x", 5, ("sum", True)),
 }
 
 
@@ -89,17 +73,18 @@ def test_two_kinds_of_one_name_are_sent_apart(
 ) -> None:
     """The first one keeps the name, the later one has the documented other, and each metric has only its values."""
     one, two = KINDS[first], KINDS[second]
+    moved = MOVED[second].replace("x", two.name)
     pipeline = start()
     for kind in (one, two, one, two):
         kind.record()
         assert pipeline.force_flush(DEADLINE)
     suffix = {"a Stat": ".count", "a wait counter": ".wait.count"}.get(second, "")
-    for kind, metric in ((one, "x.wait.count"), (two, two.moved + suffix)):
+    for kind, metric in ((one, "x.wait.count"), (two, moved + suffix)):
         points = receiver.points(metric)
         assert {kind.shape} == {(point.kind, point.monotonic) for point in points}
         assert (1 if kind.shape[0] == "gauge" else 2) * kind.value == points[-1].value
         assert {0} == {point.value % kind.value for point in points}
-    expected = f"{one.source} and {two.source} {SAME} 'x.wait.count': {two.source} is sent as {two.moved!r}."
+    expected = f"{one.source} and {two.source} {SAME} 'x.wait.count': {two.source} is sent as {moved!r}."
     assert [f"{expected} Rename one of them."] == warnings_with(caplog, SAME)
 
 
@@ -150,30 +135,19 @@ def test_metrics_of_a_stat_move_together(receiver: Receiver, start: Start, caplo
     """A single one collides; all have the new name, including those of a later Stat of the name."""
     pipeline = start()
     monitel.counter("loss.count").add(7)
+    monitel.log({"loss": 0.25, "loss.p50": 0.5})  # the Stat has no such metrics
     close_window("loss", 1.0, 4.0)
     assert pipeline.force_flush(DEADLINE)
     close_window("loss", 2.5, aggregations=[MEAN])
     assert pipeline.force_flush(DEADLINE)
-    assert {7} == {*receiver.values("loss.count")}
+    assert ({7}, [0.25], [0.5]) == (
+        {*receiver.values("loss.count")},
+        *map(receiver.values, ("loss", "loss.p50")),
+    )
     assert ([2], [4.0], [2.5]) == tuple(receiver.values(f"loss.stat.{name}") for name in ("count", "max", "mean"))
     assert ([], []) == (receiver.points("loss.max"), receiver.points("loss.mean"))
     assert {"Stat 'loss'"} == {point.description for point in receiver.points("loss.stat.max")}
     assert 1 == len(warnings_with(caplog, SAME))
-
-
-def test_only_requested_aggregations_take_names(
-    receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A number keeps the name of an aggregation that a Stat does not have, even if the Stat gets it later."""
-    pipeline = start()
-    close_window("loss", 1.0, 4.0)
-    monitel.log({"loss": 0.25, "loss.p50": 0.5, "loss.mean": 0.75})
-    assert pipeline.force_flush(DEADLINE)
-    assert [] == warnings_with(caplog, SAME)
-    close_window("loss", 3.0, aggregations=[COUNT, HISTOGRAM])
-    assert pipeline.force_flush(DEADLINE)
-    names = ("loss", "loss.p50", "loss.mean", "loss.count", "loss.stat.count", "loss.stat.p50")
-    assert [[0.25], [0.5], [0.75], [2], [1], [3.0]] == [receiver.values(name) for name in names]
 
 
 def test_names_of_monitel_are_taken(receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections import Counter
 from hashlib import blake2b
@@ -337,17 +336,3 @@ def test_budget_that_is_too_large_is_one_warning_of_rank_zero(
     (message,) = warnings_with(caplog, "max_bytes_per_trace", "of 64 ranks")
     budget = {ranks: budget for ranks, budget, _ in BUDGETS}[64]
     assert f"omit span_budget=310, which is then {budget}" in message
-
-
-def test_records_of_logging_are_part_of_a_step_trace(
-    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They have the ids of the range in the trace of its step."""
-    set_job(monkeypatch)
-    pipeline = start(step_traces=True, logging_level="WARNING")
-    monitel.set_step(3)
-    with record_function("forward"):
-        logging.getLogger("train").warning("slow")
-    assert pipeline.shutdown()
-    span, (record,) = receiver.span("forward"), receiver.records()
-    assert (digest(16, b"run-7", b"1", b"3"), span.span_id) == (record.trace_id, record.span_id)

@@ -58,16 +58,6 @@ def test_stderr_is_the_same_with_and_without_a_logging_level(train: Run, receive
     assert [f"error: 40 of {name}" for name in names] == exported
 
 
-@pytest.mark.parametrize(("setup", "count"), [("basic", 8), ("null", 4)])
-def test_handler_that_is_added_later_prints_nothing_twice(
-    train: Run, receiver: Receiver, setup: str, count: int
-) -> None:
-    """``basicConfig()`` does nothing then, as documented: the last resort still prints the warnings."""
-    ended = train(f'{LOG}pipeline = configure("INFO")\n{SETUPS[setup]}\nlog("later")\n', receiver.url)
-    lines = printed(ended, "later")
-    assert count == len(lines) == len({*lines})
-
-
 FORK = """\
 import logging
 pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=3600.0, logging_level="INFO")

@@ -128,6 +128,7 @@ def test_cpu_time_and_memory_of_the_host_are_those_of_the_system(receiver: Recei
     for mode in modes:
         if mode != "interrupt":
             assert getattr(before, mode) <= found[mode,].value <= getattr(after, mode)
+    assert {code(row[2])[0]} == {key for point in found.values() for key in point.attributes}
     memory, truth = latest(receiver, pipeline, "system.memory.usage"), psutil.virtual_memory()
     for state in ("used", "free", "cached"):
         assert abs(memory[state,].value - getattr(truth, state)) < truth.total / 10
