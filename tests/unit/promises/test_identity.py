@@ -122,7 +122,10 @@ def test_arguments_override_variables_and_these_what_is_detected(
     monkeypatch.setenv("OTEL_SERVICE_NAME", "variable")
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "host.name=named,team=variable,region=here")
     monkeypatch.setenv("RANK", "3")
-    found = resource_of(receiver, start())
+    pipeline = start()
+    monitel.log({"x": 0.5})
+    found = resource_of(receiver, pipeline)
+    assert [{}] == [point.attributes for point in receiver.points("x")]  # the resource tells ranks apart
     expected = {"service.name": "variable", "host.name": "named", "team": "variable", "training.rank": 3}
     assert expected.items() <= found.items()
     for name, value in (("SLURM_JOB_ID", "slurm"), ("RAY_JOB_ID", "ray")):  # of a job with two launchers
@@ -207,9 +210,5 @@ def test_rank_is_on_every_point(
     assert [{"layer": 0, "training.rank": 3}, {"otel.metric.overflow": True, "training.rank": 3}] == [
         point.attributes for point in receiver.points("x.count")
     ]
-    assert start(
-        resource_attributes={"service.instance.id": "7"}
-    ).shutdown()  # by default the resource tells ranks apart
-    assert [{}] == [point.attributes for point in receiver.points("training.step")][-1:]
     if reason != "argument":
         assert {THEIRS} == {each.schema_url for _, each in resources(receiver)}
