@@ -1,32 +1,33 @@
-"""Ranges of training steps, their stages and their batches: times, parents, and the stack after errors."""
+"""Training steps, their stages and their batches as ranges: times, parents, profiles, and spans."""
 
 from __future__ import annotations
 
 import threading
 from contextlib import suppress
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
+from tests.torch.slow_training import Batches, Net, Optimizer, train
+from tests.unit.profiler.traces import exported, lines
 
 import monitel
-from monitel.profiler import ranges, record_function
+import monitel.torch
+from monitel.profiler import profile, ranges, record_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.support.receiver import Receiver
 
     from monitel.profiler.ranges import Range
     from monitel.testing import ManualClock
 
-torch: Any = pytest.importorskip("torch", reason="instruments torch: torch is not installed")
-
-from tests.torch.sources.slow_training import Batches, Net, Optimizer, train  # noqa: E402  after the check for torch
-
-import monitel.torch  # noqa: E402
-
-pytestmark = pytest.mark.torch
 
 SECOND = 1_000_000_000
+
+
 #: A range in seconds since the start of the clock: name, start, end, name of the parent.
 Row = tuple[str, float, float, "str | None"]
 
@@ -127,27 +128,6 @@ def test_ranges_are_inside_the_range_of_the_user(recorded: Any, clock: ManualClo
     assert by_time(expected) == by_time(recorded(run))
 
 
-def test_step_overlaps_iterations_of_the_user(recorded: Any, clock: ManualClock) -> None:
-    """A range that begins in one step and ends in the next is neither parent nor child of a step."""
-    optimizer = Optimizer(clock, Net(clock).parameters())
-
-    def run() -> None:
-        for _ in range(3):
-            with record_function("iteration"):
-                clock.advance(1)
-                optimizer.step()
-                clock.advance(1)
-
-    expected: list[Row] = [
-        ("iteration", 0.0, 10.0, None),
-        ("training.step", 9.0, 19.0, None),
-        ("iteration", 10.0, 20.0, None),
-        ("training.step", 19.0, 29.0, None),
-        ("iteration", 20.0, 30.0, None),
-    ]
-    assert by_time(expected) == by_time(recorded(run))
-
-
 @pytest.mark.parametrize("calls", [1, 2])
 def test_range_of_an_optimizer_with_a_closure_follows_the_closure(
     recorded: Any, clock: ManualClock, calls: int
@@ -173,24 +153,6 @@ def test_range_of_an_optimizer_with_a_closure_follows_the_closure(
             expected.append(("training.optimizer", begin + 7, begin + 10, None))
     expected.append(("training.step", 10.0 * calls, 20.0 * calls, None))
     assert by_time(expected) == by_time(recorded(run))
-
-
-def test_lbfgs_has_disjoint_ranges(recorded: Any, clock: ManualClock) -> None:
-    """An optimizer of torch calls its closure several times."""
-    model = Net(clock)
-    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
-
-    def closure() -> Any:
-        optimizer.zero_grad()
-        loss = model(torch.ones(1)) ** 2
-        loss.backward()
-        return loss
-
-    found = recorded(lambda: optimizer.step(closure))
-    names = [name for name, _, _, _ in found]
-    assert names.count("training.forward") == names.count("training.backward") - 1 > 0
-    assert 1 == names.count("training.optimizer")
-    assert all(end <= start for (_, _, end, _), (_, start, _, _) in pairwise(found))
 
 
 def test_optimizer_within_backward_has_no_range(recorded: Any, clock: ManualClock) -> None:
@@ -313,3 +275,114 @@ def test_listener_of_the_second_half_receives_only_its_ranges(clock: ManualClock
     assert [("training.optimizer", 8.0), ("training.forward", 2.0), ("training.backward", 4.0)] == [
         (each.name, (each.monotonic_end_ns - each.monotonic_start_ns) / SECOND) for each in found
     ]
+
+
+def test_profile_shows_steps_on_a_separate_line(clock: ManualClock, tmp_path: Path) -> None:
+    """Parents, self times and the lines of the trace file are consistent, though steps overlap iterations."""
+    model = Net(clock)
+    optimizer = Optimizer(clock, model.parameters())
+    with monitel.torch.instrument(), profile() as prof:
+        for x in monitel.torch.batches([torch.ones(1)] * 3):
+            with record_function("iteration"):
+                model(x).backward()
+                optimizer.step()
+                clock.advance(1)
+    events = [(event.name, event.cpu_parent and event.cpu_parent.name) for event in prof.events()]
+    assert 3 == events.count(("training.optimizer", "iteration"))
+    assert 2 == events.count(("training.step", None))
+    averages = {each.key: (each.count, each.cpu_time_total, each.self_cpu_time_total) for each in prof.key_averages()}
+    assert {
+        "iteration": (3, 45e6, 5e6),
+        "training.data": (4, 0.0, 0.0),
+        "training.forward": (2, 4e6, 4e6),  # the first one is not known
+        "training.backward": (3, 12e6, 12e6),
+        "training.optimizer": (3, 24e6, 24e6),
+        "training.step": (2, 30e6, 30e6),
+    } == averages
+    assert {"MainThread": 15, "steps (MainThread)": 2} == {
+        name: len(found) for name, found in lines(exported(prof, tmp_path)).items()
+    }
+
+
+def test_profile_omits_the_step_in_which_it_starts(clock: ManualClock, tmp_path: Path) -> None:
+    """Its range began before the recording, so its time in the trace would be negative."""
+    optimizer = Optimizer(clock, Net(clock).parameters())
+    with monitel.torch.instrument():
+        optimizer.step()
+        clock.advance(5)
+        with profile() as prof:
+            optimizer.step()
+            optimizer.step()
+    assert [("training.step", 8e6, 16e6)] == [(event.name, *event.time_range) for event in prof.events()]
+    assert {"steps (MainThread)": ["training.step"]} == lines(exported(prof, tmp_path))
+
+
+STAGES = ("training.data", "training.forward", "training.backward", "training.optimizer")
+
+
+OPTIONS: dict[str, Any] = {"waits": False, "compilation": False}
+
+
+class Samples(torch.utils.data.Dataset[Any]):  # type: ignore[misc]
+    """Three samples; each takes 3 s."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, _index: int) -> Any:
+        self.clock.advance(3)
+        return torch.ones(2)
+
+
+def each_step(clock: ManualClock) -> Any:
+    """Train three steps: 3 s for the batch, 5 s forward, 7 s backward, 11 s in the optimizer. Yield before each."""
+    model = torch.nn.Linear(2, 1)
+    model.register_forward_hook(lambda *_: clock.advance(5))
+    model.weight.register_hook(lambda _gradient: clock.advance(7))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer.register_step_pre_hook(lambda *_: clock.advance(11))
+    with monitel.torch.instrument(**OPTIONS):
+        for x in torch.utils.data.DataLoader(Samples(clock)):
+            model(x).sum().backward()
+            optimizer.step()
+            yield
+
+
+def export(receiver: Receiver, folder: Path, action: Any, **options: Any) -> list[Any]:
+    """Run an action with a pipeline, and return the received spans."""
+    import monitel_otlp
+
+    with monitel_otlp.configure(
+        endpoint=receiver.url, spool_dir=folder, export_interval=3600.0, **{"spans": True, **options}
+    ):
+        action()
+    return receiver.spans()
+
+
+def test_spans_are_children_of_the_range_around_the_loop(
+    receiver: Receiver, tmp_path: Path, clock: ManualClock
+) -> None:
+    """All of them, and they have the trace of the loop."""
+
+    def run() -> None:
+        with record_function("epoch"):
+            list(each_step(clock))
+
+    spans = export(receiver, tmp_path, run)
+    (epoch,) = [each for each in spans if each.name == "epoch"]
+    assert 15 == len(spans)
+    assert {(epoch.trace_id, epoch.span_id)} == {(each.trace_id, each.parent_id) for each in spans if each is not epoch}
+
+
+def test_trace_of_a_step_has_its_stages(receiver: Receiver, tmp_path: Path, clock: ManualClock) -> None:
+    """With ``step_traces=True`` the span of the rank lasts as long as the step, and has the stages as children."""
+    spans = export(receiver, tmp_path, lambda: list(each_step(clock)), step_traces=True)
+    by_step = {step: [each for each in spans if each.attributes.get("training.step") == step] for step in (1, 2)}
+    for found in by_step.values():
+        (rank,) = [each for each in found if each.name == "training.rank"]
+        assert 1 == len({each.trace_id for each in found})
+        assert {*STAGES, "training.step"} == {each.name for each in found if each.parent_id == rank.span_id}
+        assert 26 * SECOND == rank.end_ns - rank.start_ns

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from monitel.profiler import record_function
 
 if TYPE_CHECKING:
     from monitel.testing import ManualClock
 
-torch: Any = pytest.importorskip("torch", reason="instruments torch: torch is not installed")
+import torch
 
 
 class Slow(torch.autograd.Function):  # type: ignore[misc]

@@ -1,0 +1,209 @@
+"""What the training thread does, as activities: waiting for data, and setting up process groups."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial, partialmethod
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed import init_process_group  # imported before instrument()
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+import monitel
+import monitel.torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.usefixtures("instrumented")
+_DEADLINE = 60
+
+
+def activity() -> str:
+    """Return the activity of this process now."""
+    book = monitel.ledger()
+    assert book is not None
+    return book.current
+
+
+class Items(Dataset[str]):  # type: ignore[misc]
+    """Three items, each of which is the activity of the process; the fourth fails."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> str:
+        if index > 2:
+            raise ValueError(f"no such item in {activity()}")
+        return activity()
+
+
+class Stream(IterableDataset[str]):  # type: ignore[misc]
+    """Activities of the process when it is opened, and at its only item."""
+
+    def __iter__(self) -> Iterator[str]:
+        opened = activity()
+        return (opened + " " + activity() for _ in range(1))
+
+
+def test_waiting_for_a_batch_is_data() -> None:
+    """Also before the first step, when a loader is opened, and by ``batches()``; the loop itself is a step."""
+    found = []
+    for (item,) in DataLoader(Items()):
+        found += [item, activity()]
+    assert ["data", "startup"] * 3 == found
+    monitel.set_step(1)
+    assert [("data", "step")] * 3 == [(item, activity()) for (item,) in DataLoader(Items())]
+    assert [["data data"]] == list(DataLoader(Stream()))
+    made = (activity() for _ in range(2))
+    assert [("data", "step")] * 2 == [(item, activity()) for item in monitel.torch.batches(made)]
+
+
+def test_evaluation_and_checkpoints_include_their_data() -> None:
+    """In any other activity the innermost one counts: a wait for a batch there is ``data``."""
+    monitel.set_step(1)
+    for name in ("evaluation", "checkpoint.save", "checkpoint.load", "rollout"):
+        with monitel.activity(name):
+            assert [["data" if name == "rollout" else name]] * 3 == list(DataLoader(Items()))
+
+
+def test_data_ends_with_an_exception() -> None:
+    """The exception of the dataset reaches the loop unchanged."""
+    monitel.set_step(1)
+    with pytest.raises(ValueError, match="no such item in data"):
+        next(iter(DataLoader(Items(), sampler=[3])))
+    assert "step" == activity()
+
+
+def test_other_threads_do_not_count() -> None:
+    """A prefetching thread loads, or sets up a group, while the training thread computes."""
+    monitel.set_step(1)
+    found: list[Any] = []
+
+    def other() -> None:
+        found.extend(DataLoader(Items()))
+        init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join(_DEADLINE)
+    dist.destroy_process_group()
+    assert [["step"]] * 3 == found
+
+
+class Files(Dataset[int]):  # type: ignore[misc]
+    """Reads a file with torch.load, and returns the number of events that this process has seen."""
+
+    def __init__(self, path: Path, events: list[monitel.Event]) -> None:
+        self._path = path
+        self._events = events
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, _index: int) -> int:
+        assert 5 == torch.load(self._path)
+        return len(self._events)
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+@pytest.mark.parametrize("workers", [0, 1])
+def test_dataset_that_loads_files_is_data(tmp_path: Path, workers: int, events: list[monitel.Event]) -> None:
+    """In the process itself and in a forked worker: these files are not checkpoints, and have no events."""
+    torch.save(5, tmp_path / "item.pt")
+    events.clear()
+    context = "fork" if workers else None
+    loader = DataLoader(Files(tmp_path / "item.pt", events), num_workers=workers, multiprocessing_context=context)
+    assert [0, 0] == [int(each) for each in loader]
+    assert [] == events
+    book = monitel.ledger()
+    assert book is not None
+    assert "checkpoint.load" not in book.activities
+    assert book.activities["data"] > 0
+
+
+@pytest.fixture
+def rendezvous() -> Iterator[list[str]]:
+    """Provide ``observed://``, which notes the activity, and fails if the test appends ``fail``."""
+    found: list[str] = []
+
+    def find(*_args: Any, **_kwargs: Any) -> Iterator[Any]:
+        fails = found == ["fail"]
+        found.append(activity())
+        if fails:
+            raise TimeoutError("rank 1 is missing")
+        yield dist.HashStore(), 0, 1
+
+    dist.register_rendezvous_handler("observed", find)
+    yield found
+    del dist.rendezvous.__globals__["_rendezvous_handlers"]["observed"]
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def test_set_up_of_groups_is_init(rendezvous: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The set-up does not end startup. Groups that are made during training, and meshes, are ``init`` too."""
+    init_process_group("gloo", init_method="observed://")
+    assert (["init"], "startup") == (rendezvous, activity())
+    monitel.set_step(1)
+    module: Any = dist.distributed_c10d
+    create = module._new_process_group_helper
+    monkeypatch.setattr(
+        module, "_new_process_group_helper", lambda *a, **k: (rendezvous.append(activity()), create(*a, **k))[1]
+    )
+    dist.new_group([0])
+    dist.new_subgroups(1)
+    monkeypatch.setattr(dist.device_mesh, "DeviceMesh", lambda **_: rendezvous.append(activity()))
+    dist.init_device_mesh("cpu", (1,))
+    assert (["init"] * 4, "step") == (rendezvous, activity())
+
+
+def test_failed_set_up_is_init(rendezvous: list[str]) -> None:
+    """The exception is that of torch, and the activity ends."""
+    rendezvous.append("fail")
+    with pytest.raises(TimeoutError, match="rank 1 is missing"):
+        dist.init_process_group("gloo", init_method="observed://")
+    assert (["fail", "init"], "startup") == (rendezvous, activity())
+
+
+@pytest.mark.usefixtures("rendezvous", "fresh_compiler")
+def test_collectives_are_not_init() -> None:
+    """Their time belongs to the current activity. In compiled code they do not break the graph."""
+    init_process_group("gloo", init_method="observed://")
+    with monitel.activity("other"):
+        dist.barrier()
+        book = monitel.ledger()
+    assert book is not None
+    before = book.activities["init"]
+
+    @torch.compile(backend="eager", fullgraph=True)
+    def total(x: Any) -> Any:
+        y = x * 2
+        dist.all_reduce(y)
+        return y
+
+    assert 2.0 == total(torch.ones(1)).item()
+    book = monitel.ledger()
+    assert book is not None
+    assert before == book.activities["init"]
+
+
+def test_wrappers_of_somebody_else_stay(monkeypatch: pytest.MonkeyPatch, rendezvous: list[str]) -> None:
+    """After uninstrument() they pass calls on, and nothing is counted."""
+    logger, loader = dist.c10d_logger, DataLoader.__iter__
+    monkeypatch.setattr(logger, "_WaitCounter", partial(logger._WaitCounter))
+    monkeypatch.setattr(DataLoader, "__iter__", partialmethod(loader))
+    wrapped = logger._WaitCounter
+    monitel.set_step(1)
+    monitel.torch.instrument(window_size=float("inf")).uninstrument()
+    assert wrapped is logger._WaitCounter
+    init_process_group("gloo", init_method="observed://")
+    assert [["step"]] * 3 == list(DataLoader(Items()))
+    assert ["step"] == rendezvous
+    monkeypatch.undo()
+    logger._WaitCounter = torch.monitor._WaitCounter
+    assert not hasattr(dist.init_device_mesh, "__wrapped__")

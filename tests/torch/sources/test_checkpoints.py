@@ -1,0 +1,304 @@
+"""Checkpoints by torch.save, torch.load and torch.distributed.checkpoint: an activity and one event each."""
+
+from __future__ import annotations
+
+import gzip
+import inspect
+import io
+import pickle
+import tempfile
+import threading
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+
+import monitel
+import monitel.torch
+from monitel.checkpoints import SAVE, Checkpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = [
+    pytest.mark.usefixtures("instrumented"),
+    pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),  # of the deprecated functions
+]
+_DEADLINE = 60
+
+
+def activity() -> str:
+    """Return the activity of this process now."""
+    book = monitel.ledger()
+    assert book is not None
+    return book.current
+
+
+class Observed:
+    """An object, or a state, whose saving and loading note the activity, and may raise."""
+
+    found: list[str]
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        Observed.found, self._error = [], error
+
+    def __reduce__(self) -> Any:
+        self.state_dict()
+        return (self.loaded, ())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state."""
+        self.found.append(activity())
+        if self._error is not None:
+            raise self._error
+        return {"weight": torch.ones(1000)}
+
+    def load_state_dict(self, _state: dict[str, Any]) -> None:
+        """Take the state."""
+        self.found.append(activity())
+
+    @staticmethod
+    def loaded() -> str:
+        """Note the activity, and take the place of the object."""
+        Observed.found.append(activity())
+        return "loaded"
+
+
+def size_of(path: Path) -> int:
+    """Return the bytes of a file, or of all files in a folder."""
+    return sum(each.stat().st_size for each in (path.iterdir() if path.is_dir() else [path]))
+
+
+def in_thread(action: Callable[[], object]) -> None:
+    """Run an action in a thread, and wait for its end."""
+    thread = threading.Thread(target=action)
+    thread.start()
+    thread.join(_DEADLINE)
+    assert not thread.is_alive()
+
+
+def save_and_load(path: Path) -> None:
+    """Save and load a file."""
+    torch.save([Observed()], path)
+    assert ["loaded"] == torch.load(path, weights_only=False)
+
+
+def save_and_load_folder(path: Path) -> None:
+    """Save and load a folder of several files."""
+    state = {"model": Observed()}
+    assert isinstance(dcp.save(state, checkpoint_id=path), dcp.Metadata)
+    dcp.load(state, checkpoint_id=str(path))
+
+
+@pytest.mark.parametrize("both", [save_and_load, save_and_load_folder])
+def test_saving_and_loading_are_activities_with_events(
+    both: Callable[[Path], None], events: list[monitel.Event], tmp_path: Path
+) -> None:
+    """The events have path, size, duration and the step. The activity ends with the call."""
+    monitel.set_step(1200)
+    path = tmp_path / "last.pt"
+    both(path)
+    assert "checkpoint.save" == Observed.found[0]
+    assert "checkpoint.load" == Observed.found[-1]
+    assert "step" == activity()
+    assert ["checkpoint.saved", "checkpoint.loaded"] == [event.name for event in events]
+    for event in events:
+        assert (1200, monitel.Severity.INFO) == (event.step, event.severity)
+        assert (str(path), size_of(path)) == (event.data["checkpoint.path"], event.data["checkpoint.size"])
+        assert 0 < float(event.data["checkpoint.duration"]) < _DEADLINE
+        assert 3 == len(event.data)
+
+
+def test_loading_does_not_end_startup(events: list[monitel.Event], tmp_path: Path) -> None:
+    """A run that resumes loads before its first step. The event has no step then."""
+    (tmp_path / "x.pt").write_bytes(b"")
+    with pytest.raises(EOFError):
+        torch.load(tmp_path / "x.pt")
+    assert ("startup", []) == (activity(), events)  # a failed load is no event: programs try which checkpoint is there
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_every_form_of_a_file_has_an_event(events: list[monitel.Event], tmp_path: Path, zipped: bool) -> None:
+    """A path as str or PathLike, an open file, and a temporary file with a name; not a buffer or compressed file."""
+    how = {"_use_new_zipfile_serialization": zipped}
+    torch.save(1, str(tmp_path / "1.pt"), **how)
+    torch.save(obj=2, f=tmp_path / "2.pt", **how)
+    with (tmp_path / "3.pt").open("wb") as file:
+        torch.save(3, file, **how)
+    with tempfile.NamedTemporaryFile(dir=tmp_path, suffix=".pt") as file:
+        torch.save(5, file, **how)
+        paths = [*(str(tmp_path / f"{number}.pt") for number in (1, 2, 3)), file.name]
+        assert paths == [each.data["checkpoint.path"] for each in events]
+        assert [Path(path).stat().st_size for path in paths] == [each.data["checkpoint.size"] for each in events]
+    events.clear()
+    torch.save(Observed(), io.BytesIO())
+    assert ["checkpoint.save"] == Observed.found
+    with gzip.open(tmp_path / "x.pt.gz", "wb") as compressed, tempfile.TemporaryFile() as unnamed:
+        torch.save(4, compressed)
+        torch.save(4, unnamed)
+    assert [] == events
+
+
+@pytest.mark.parametrize(
+    ("error", "failed"), [(ValueError("no \udc80 state, token=hf_abcdefghijkl"), True), (KeyboardInterrupt(), False)]
+)
+def test_failed_save_is_an_error(
+    error: BaseException, failed: bool, events: list[monitel.Event], tmp_path: Path
+) -> None:
+    """The exception is the same object, and the activity ends. An interrupt is not a failure. Secrets are masked."""
+    monitel.set_step(7)
+    with pytest.raises(type(error)) as raised:
+        torch.save(Observed(error), tmp_path / "x.pt")
+    assert error is raised.value
+    assert "step" == activity()
+    found = [(each.name, each.severity, each.step, each.data["exception.type"]) for each in events]
+    assert [("checkpoint.failed", monitel.Severity.ERROR, 7, "ValueError")] * failed == found
+    for event in events:
+        assert "abcdefghijkl" not in str(event.data["exception.message"])
+        str(event.data["exception.message"]).encode()
+    raised.value.__traceback__ = None
+
+
+def test_event_handler_that_raises_does_not_reach_the_loop(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The failure is logged once."""
+    monkeypatch.setattr("monitel.checkpoints._warned", False)
+
+    def fail(_event: monitel.Event) -> None:
+        raise OSError("no route")
+
+    with monitel.register_event_handler(fail):
+        for _ in range(2):
+            torch.save(5, tmp_path / "x.pt")
+    assert 5 == torch.load(tmp_path / "x.pt")
+    assert 1 == len(caplog.records)
+    caplog.clear()  # the records have exceptions
+
+
+def test_checkpoint_of_several_files_is_one_event(events: list[monitel.Event], tmp_path: Path) -> None:
+    """That of a trainer. Files of data and of the compiler are not checkpoints."""
+    monitel.set_step(1)
+    with Checkpoint(SAVE, tmp_path):
+        torch.save(Observed(), tmp_path / "model.pt")
+        torch.save(4, tmp_path / "optimizer.pt")
+    assert ["checkpoint.save"] == Observed.found
+    assert [(str(tmp_path), size_of(tmp_path))] == [
+        (event.data["checkpoint.path"], event.data["checkpoint.size"]) for event in events
+    ]
+    for name in ("data", "compile"):
+        with monitel.activity(name):
+            torch.save(Observed(), tmp_path / "cache.pt")
+            torch.load(tmp_path / "cache.pt", weights_only=False)
+        assert [name, name] == Observed.found
+    assert 1 == len(events)
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_save_in_another_thread_does_not_block(folder: bool, events: list[monitel.Event], tmp_path: Path) -> None:
+    """Such a save has an event. A load in another thread has none, because it reads data."""
+    monitel.set_step(1)
+    path = tmp_path / "x"
+    if folder:
+        in_thread(lambda: dcp.save({"model": Observed()}, checkpoint_id=path))
+    else:
+        in_thread(lambda: torch.save(Observed(), path))
+        in_thread(lambda: torch.load(path, weights_only=False))
+    assert {"step"} == {*Observed.found}
+    (event,) = events
+    assert ("checkpoint.saved", str(path), 0.0) == (
+        *(event.name, event.data["checkpoint.path"], event.data["checkpoint.blocked"]),
+    )
+
+
+class SlowWriter(dcp.FileSystemWriter):  # type: ignore[misc]
+    """Writes once it is allowed to."""
+
+    def __init__(self, path: Path, error: BaseException | None = None) -> None:
+        super().__init__(path)
+        self.writes, self.allowed = threading.Event(), threading.Event()
+        self._error = error
+
+    def write_data(self, *args: Any) -> Any:
+        """Write."""
+        self.writes.set()
+        assert self.allowed.wait(_DEADLINE)
+        if self._error is not None:
+            raise self._error
+        return super().write_data(*args)
+
+
+def wait_for(events: list[monitel.Event]) -> monitel.Event:
+    """Wait for an event: a future wakes waiting threads before it runs its callbacks."""
+    pause = threading.Event()
+    for _ in range(_DEADLINE * 100):
+        if events:
+            break
+        pause.wait(0.01)
+    (event,) = events
+    return event
+
+
+@pytest.mark.parametrize("of_trainer", [False, True])
+def test_asynchronous_save_counts_what_blocks(of_trainer: bool, events: list[monitel.Event], tmp_path: Path) -> None:
+    """The event comes at the end, with the step at the begin, the whole duration, and the time that training lost."""
+    monitel.set_step(7)
+    path = tmp_path / "a"
+    writer = SlowWriter(path)
+    if of_trainer:
+        with Checkpoint(SAVE, path):
+            future = dcp.async_save({"model": Observed()}, storage_writer=writer)
+    else:
+        future = dcp.async_save({"model": Observed()}, storage_writer=writer)
+    assert writer.writes.wait(_DEADLINE)
+    monitel.set_step(8)
+    assert (["checkpoint.save"], "step", []) == (Observed.found, activity(), events)
+    writer.allowed.set()
+    assert isinstance(future.result(_DEADLINE), dcp.Metadata)
+    event = wait_for(events)
+    assert ("checkpoint.saved", 7, str(path)) == (event.name, event.step, event.data["checkpoint.path"])
+    assert 0 < float(event.data["checkpoint.blocked"]) < float(event.data["checkpoint.duration"]) < _DEADLINE
+    assert size_of(path) == event.data["checkpoint.size"]
+
+
+def test_failed_asynchronous_save_is_an_error(events: list[monitel.Event], tmp_path: Path) -> None:
+    """The future has the exception, as without monitel."""
+    writer = SlowWriter(tmp_path / "a", OSError("No space left on device"))
+    future = dcp.async_save({"weight": torch.ones(10)}, storage_writer=writer)
+    writer.allowed.set()
+    with pytest.raises(dcp.CheckpointException):
+        future.result(_DEADLINE)
+    event = wait_for(events)
+    assert ("checkpoint.failed", monitel.Severity.ERROR) == (event.name, event.severity)
+    assert "torch.distributed.checkpoint.api.CheckpointException" == event.data["exception.type"]
+    assert "No space left on device" in str(event.data["exception.message"])
+
+
+def test_deprecated_functions_and_writers_have_a_path(events: list[monitel.Event], tmp_path: Path) -> None:
+    """A writer of several threads, too."""
+    state = {"weight": torch.ones(10)}
+    dcp.save(state, storage_writer=dcp.FileSystemWriter(tmp_path / "a", single_file_per_rank=False, thread_count=2))
+    dcp.save_state_dict(state, dcp.FileSystemWriter(tmp_path / "b"), no_dist=True)
+    dcp.load_state_dict(state, storage_reader=dcp.FileSystemReader(tmp_path / "b"), no_dist=True)
+    names = [(each.name, Path(str(each.data["checkpoint.path"])).name) for each in events]
+    assert [("checkpoint.saved", "a"), ("checkpoint.saved", "b"), ("checkpoint.loaded", "b")] == names
+
+
+def test_functions_look_like_those_of_torch(monkeypatch: pytest.MonkeyPatch, events: list[monitel.Event]) -> None:
+    """A wrapper that somebody else has put around them stays after uninstrument(), and passes calls on."""
+    assert ["obj", "f"] == list(inspect.signature(torch.save).parameters)[:2]
+    assert "Loads an object" in torch.load.__doc__
+    assert torch.save is pickle.loads(pickle.dumps(torch.save))
+    original, ours = torch.save.__wrapped__, torch.save
+    monkeypatch.setattr(torch, "save", partial(ours))
+    theirs = torch.save
+    monitel.torch.instrument(window_size=float("inf")).uninstrument()
+    assert (theirs, original) == (torch.save, torch.serialization.save)
+    torch.save(5, io.BytesIO())
+    monkeypatch.undo()
+    torch.save = original
+    assert [] == events

@@ -1,0 +1,289 @@
+"""torch's wait counters among monitel's, and waits that exceed a time limit: an event, and the activity ``stuck``."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import threading
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+import monitel
+import monitel.torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.support.scripts import Run
+
+    from monitel.testing import ManualClock
+
+LIMIT = 300.0
+_DEADLINE = 60
+
+
+def wait(key: str, times: int = 1) -> None:
+    """Wait as torch's code does."""
+    for _ in range(times):
+        with torch.monitor._WaitCounter(key).guard():
+            pass
+
+
+def test_wait_counters_of_torch_are_read() -> None:
+    """Those from before instrument(), too. After uninstrument() the readings are kept, with no wait in flight."""
+    key = "pytorch.wait_counter.test.read"
+    wait(key, 2)
+    with monitel.torch.instrument() as running:
+        wait(key)
+        with torch.monitor._WaitCounter(key).guard():
+            assert (3, 1) == (monitel.wait_counters()[key].count, monitel.wait_counters()[key].active)
+            running.uninstrument()
+    wait(key)
+    assert (3, 0) == (monitel.wait_counters()[key].count, monitel.wait_counters()[key].active)
+    with monitel.torch.instrument():
+        assert 5 == monitel.wait_counters()[key].count
+
+
+@pytest.mark.usefixtures("instrumented")
+def test_durations_are_in_seconds() -> None:
+    """Torch counts microseconds: a wait on a store that takes 50 ms is 0.05."""
+    store = torch.distributed.TCPStore("127.0.0.1", 0, 1, is_master=True)
+    key = "pytorch.wait_counter.TCPStore__wait"
+    before = monitel.wait_counters().get(key, monitel.WaitReading(0, 0.0, 0.0, 0))
+    with pytest.raises(torch.distributed.DistStoreError):
+        store.wait(["never"], timedelta(milliseconds=50))
+    after = monitel.wait_counters()[key]
+    assert 1 == after.count - before.count
+    assert 0.04 < after.total - before.total < 30
+    assert after.max >= 0.04
+
+
+@pytest.mark.usefixtures("only_flushes_poll")
+def test_another_format_is_logged_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Torch's counters are left out then, and while the interpreter shuts down."""
+    wait("pytorch.wait_counter.test.form")
+    with monitel.torch.instrument() as running, caplog.at_level(logging.WARNING, "monitel.torch"):
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "is_finalizing", lambda: True)
+            assert "pytorch.wait_counter.test.form" not in monitel.wait_counters()
+        with monkeypatch.context() as patch:
+            patch.setattr(json, "loads", lambda _text: {"pytorch.wait_counter.test.form": {"calls": 1}})
+            for _ in range(3):
+                assert "pytorch.wait_counter.test.form" not in monitel.wait_counters()
+        assert "waits" in running.sources
+    assert ["torch's wait counters cannot be read any more and are left out"] == caplog.messages
+    caplog.clear()  # the records have exceptions
+
+
+def activity() -> str:
+    """Return the activity of the training thread."""
+    book = monitel.ledger()
+    assert book is not None
+    return book.current
+
+
+class Watch:
+    """A training thread that waits, and this thread, which polls while the time of a manual clock passes."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+        self._waits, self._end, self._left, self._done = (threading.Event() for _ in range(4))
+        self._thread: threading.Thread | None = None
+
+    def train(self, guard: Callable[[], Any], within: str | None = None) -> None:
+        """Start the training thread, which makes a step, enters an activity, and waits."""
+
+        def run() -> None:
+            monitel.set_step(1)
+            with activity_of(within):
+                with guard():
+                    self._waits.set()
+                    assert self._end.wait(_DEADLINE)
+                self._left.set()
+                assert self._done.wait(_DEADLINE)
+
+        self._thread = threading.Thread(target=run, daemon=True)
+        self._thread.start()
+        assert self._waits.wait(_DEADLINE)
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass, with a flush before, each minute, and at the end."""
+        monitel.flush()
+        while seconds > 0:
+            self._clock.advance(min(seconds, 60))
+            seconds -= 60
+            monitel.flush()
+
+    def end_wait(self) -> None:
+        """Let the training thread end its wait."""
+        self._end.set()
+        assert self._left.wait(_DEADLINE)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._end.set()
+        self._done.set()
+        if self._thread is not None:
+            self._thread.join(_DEADLINE)
+
+
+@contextmanager
+def activity_of(name: str | None) -> Iterator[None]:
+    """Enter an activity, if there is one."""
+    if name is None:
+        yield
+        return
+    with monitel.activity(name):
+        yield
+
+
+def own() -> Any:
+    """Return a guard of monitel's."""
+    return monitel.WaitCounter("barrier").guard()
+
+
+def torchs() -> Any:
+    """Return a guard of torch's."""
+    return torch.monitor._WaitCounter("pytorch.wait_counter.test.stuck").guard()
+
+
+@pytest.fixture
+def watch(clock: ManualClock, only_flushes_poll: None) -> Iterator[Watch]:
+    """Instrument, and provide a training thread."""
+    with monitel.torch.instrument(stuck_after=LIMIT, stages=False, steps=False, window_size=float("inf")):
+        watch = Watch(clock)
+        yield watch
+        watch.close()
+
+
+def becomes(name: str) -> bool:
+    """Wait until the training thread is in an activity."""
+    pause = threading.Event()
+    for _ in range(_DEADLINE * 100):
+        if activity() == name:
+            return True
+        pause.wait(0.01)
+    return False
+
+
+@pytest.mark.parametrize("guard", [own, torchs])
+def test_wait_over_the_limit_is_stuck(watch: Watch, guard: Callable[[], Any]) -> None:
+    """From the limit until the wait ends, without a poll."""
+    watch.train(guard)
+    watch.pass_time(LIMIT - 1)
+    assert "step" == activity()
+    watch.pass_time(1)
+    assert "stuck" == activity()
+    watch.end_wait()
+    assert becomes("step")
+
+
+@pytest.mark.parametrize(("name", "stuck"), [("checkpoint.save", False), ("data", False), ("init", True)])
+def test_waits_of_other_activities_belong_to_them(watch: Watch, name: str, stuck: bool) -> None:
+    """A collective during a checkpoint is part of the checkpoint; a rank that never starts makes ``init`` stuck."""
+    watch.train(own, name)
+    watch.pass_time(LIMIT * 3)
+    assert ("stuck" if stuck else name) == activity()
+
+
+def test_training_that_goes_on_is_not_stuck(watch: Watch) -> None:
+    """A step begins the time limit again, and ends ``stuck`` even if the wait goes on, as a callback may train."""
+    watch.train(own)
+    for step in range(2, 8):
+        watch.pass_time(LIMIT / 2)
+        assert "step" == activity()
+        monitel.set_step(step)
+    watch.pass_time(LIMIT)
+    assert "stuck" == activity()
+    monitel.set_step(100)
+    assert becomes("step")
+
+
+def test_wait_of_another_thread_is_an_event_and_not_stuck(watch: Watch, events: list[monitel.Event]) -> None:
+    """The training thread works meanwhile: it executes other instructions from poll to poll."""
+    waits, end = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with own():
+            waits.set()
+            assert end.wait(_DEADLINE)
+
+    monitel.set_step(1)
+    thread = threading.Thread(target=other)
+    thread.start()
+    assert waits.wait(_DEADLINE)
+    for _ in range(3):
+        watch.pass_time(LIMIT)
+        assert "step" == activity()
+    end.set()
+    thread.join(_DEADLINE)
+    assert ["barrier"] == [event.data["wait.key"] for event in events if event.name == "wait.stuck"]
+
+
+def test_uninstrument_ends_stuck(watch: Watch) -> None:
+    """It leaves no activity behind."""
+    watch.train(own)
+    watch.pass_time(LIMIT)
+    assert "stuck" == activity()
+    monitel.torch.instrument(stuck_after=LIMIT, stages=False, steps=False, window_size=float("inf")).uninstrument()
+    assert becomes("step")
+
+
+def test_event_handler_that_hangs_does_not_keep_stuck(watch: Watch) -> None:
+    """The event of the wait is logged after ``stuck`` has begun, and the flush hangs."""
+    released = threading.Event()
+    with monitel.register_event_handler(lambda _event: released.wait(_DEADLINE)):
+        watch.train(own)
+        flushing = threading.Thread(target=watch.pass_time, args=[LIMIT], daemon=True)
+        flushing.start()
+        assert becomes("stuck")
+        watch.end_wait()
+        assert becomes("step")
+        assert flushing.is_alive()
+        released.set()
+        flushing.join(_DEADLINE)
+
+
+def test_states_of_the_worker_pool_are_not_waits(watch: Watch, events: list[monitel.Event]) -> None:
+    """The compiler's worker pool counts how long it exists, and how long it is idle."""
+    pool = "pytorch.wait_counter.subproc_pool"
+    with (
+        monitel.WaitCounter(f"{pool}.running").guard(),
+        monitel.WaitCounter(f"{pool}.quiesced").guard(),
+        monitel.WaitCounter(f"{pool}.job").guard(),
+    ):
+        watch.pass_time(LIMIT)
+    assert [f"{pool}.job"] == [event.data["wait.key"] for event in events if event.name == "wait.stuck"]
+
+
+HANG = """\
+import os
+import monitel.torch
+import torch.distributed as dist
+
+def report(event):
+    if event.name == "wait.stuck" and event.data["wait.key"].endswith("init_process_group"):
+        print(event.severity.name, event.data["message"].rsplit(" for ")[0], event.data["training.rank"])
+        print("in <module>" in event.data["code.stacktrace"], monitel.ledger().current, flush=True)
+        os._exit(0)
+
+monitel.register_event_handler(report)
+monitel.torch.instrument(stuck_after=1.5)
+dist.init_process_group("gloo")
+"""
+
+
+def test_hanging_process_reports_its_wait(run: Run) -> None:
+    """Rank 0 waits for rank 1, which never starts. The polling thread reports it while the main thread hangs."""
+    environment = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    ended = run("-W", "ignore", "-c", HANG, env={**os.environ, **environment})
+    assert [
+        "WARN stuck in pytorch.wait_counter.c10d.init_process_group 0",
+        "True stuck",
+    ] == ended.stdout.splitlines()
