@@ -139,3 +139,20 @@ def test_providers_of_the_pipeline_are_the_global_ones(receiver: Receiver, start
     assert pipeline.meter_provider is metrics.get_meter_provider()
     assert pipeline.tracer_provider is trace.get_tracer_provider()
     assert pipeline.logger_provider is _logs.get_logger_provider()
+
+
+def test_metric_that_cannot_be_encoded_is_left_out(
+    receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A counter that needs more than 64 bits, for example: one warning, and everything else arrives."""
+    pipeline = start()
+    meter = pipeline.meter_provider.get_meter("mine")
+    for number in range(3):
+        meter.create_counter(f"counter{number}").add(2**70 if number == 1 else number)
+    monitel.log({"x": 0.5})
+    assert pipeline.force_flush(DEADLINE)
+    assert ({"counter0", "counter2"}, [0.5]) == (
+        {point.metric for point in receiver.all_points() if point.scope == "mine"},
+        receiver.values("x"),
+    )
+    assert 1 == len([each for each in caplog.messages if "metric 'counter1' cannot be encoded" in each])
