@@ -238,6 +238,8 @@ def test_counter_has_a_total_and_a_start(clock: Any) -> None:
         wrong: dict[str, Any] = {key: "By"}
         with pytest.raises(ValueError, match=rf"was created with {key}=.*, got {key}='By'"):
             installed.counter("samples", **wrong)
+        with pytest.raises(ValueError, match="was created with"):
+            installed.counter("samples", attributes={"split": "train", "a": 1}, **wrong)
     assert [samples.reading(), other.reading()] == installed.counters()
     arguments: list[dict[str, Any]] = [{"name": ""}, {"name": 3}, {"unit": 3}, {"attributes": {"a": None}}]
     for each in arguments:

@@ -146,15 +146,44 @@ def test_interruption_after_any_call_loses_nothing(
         if depth[0] % 3 == 0:
             stat.flush()
 
-    with after_each_call(monitel, interruption) as interruptions:
-        for number in range(30):
+    interrupted = 0
+    for number in range(30):
+        with after_each_call(monitel, interruption) as interruptions:
             add()
             if number % 5 == 4:
                 clock.advance(60)
             if number % 7 == 6:
                 monitel.flush()
-    assert len(interruptions) > 30
+        interrupted += len(interruptions)
+        if windows := [event.window for event in events]:
+            latest = max(windows, key=lambda window: int(window.end_ns))  # it may be logged before an earlier one
+            got = {aggregation.name: value for aggregation, value in stat.get().items()}
+            assert (latest.count, latest.sum) == (got["COUNT"], got["SUM"])
+    assert interrupted > 30
     check(stat, events, added[0], float(added[0]))
+
+
+def test_thread_adds_while_another_is_at_any_call(
+    make_stat: MakeStat, monitel: ModuleType, clock: Any, events: list[Any]
+) -> None:
+    """As above, by another thread, which waits where there is a lock: a lock that is missing loses a sample."""
+    stat, threads = make_stat(), []
+
+    def interruption() -> None:
+        threads.append(threading.Thread(target=stat.add, args=(1.0,)))
+        threads[-1].start()
+        threads[-1].join(0.001)
+
+    with after_each_call(monitel, interruption):
+        for number in range(8):
+            stat.add(1.0)
+            if number % 3 == 2:
+                clock.advance(60)
+            if number % 4 == 3:
+                stat.flush()
+    for thread in threads:
+        thread.join(DEADLINE)
+    check(stat, events, 8 + len(threads), 8.0 + len(threads))
 
 
 def test_signal_handler_emits_within_emit(events: list[Any]) -> None:
