@@ -1,14 +1,15 @@
-"""A trace of a million ranges."""
+"""Large traces: of a million ranges, and in bounded memory."""
 
 from __future__ import annotations
 
 import io
 import re
 import sys
+import tracemalloc
 from typing import TYPE_CHECKING
 
 from monitel.profiler import profile, record_function
-from monitel.profiler.trace import progress
+from monitel.profiler.trace import chrome_trace, progress, recording
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,3 +44,22 @@ def test_a_million_ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     shown = terminal.getvalue().split("\r")
     assert re.fullmatch(rf"writing {path}: [0-9,]+ of 1,000,000 \([0-9]+%\)", shown[1])
     assert f"writing {path}: 1,000,000 of 1,000,000 (100%)\n" == shown[-1]
+
+
+def test_memory_of_an_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writing six times as many ranges does not take more memory."""
+    monkeypatch.setattr(recording, "_MAX_DISORDER", 1000)
+    cycle, peaks = recording.Recording("id"), []
+    cycle.start()
+    for number in range(30_000):
+        with record_function(f"{number}"):
+            pass
+    cycle.stop()
+    everything = cycle._began
+    for part in (5_000, 30_000):
+        cycle._began = everything[:part]
+        tracemalloc.start()
+        chrome_trace.write_chrome_trace(cycle, tmp_path / "trace.json")
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.5 * peaks[0] < 2 * 2**20

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 import monitel
 import monitel_otel
-from monitel import MEAN, SUM, Stat, wait_counter
+from monitel import SUM, Stat, wait_counter
 from monitel.aggregation import TORCHS
 
 if TYPE_CHECKING:
@@ -36,36 +35,6 @@ def close_windows(stat: Stat, clock: ManualClock, *windows: list[float]) -> None
             stat.add(sample)
         clock.advance(60)
     stat.flush()
-
-
-def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Return all messages of warnings."""
-    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-
-
-@pytest.mark.usefixtures("installed")
-def test_lost_window_of_a_new_stat_is_logged(
-    backend: Backend, clock: ManualClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Two Stats with the same name and attributes write one gauge, which keeps the later window."""
-    backend.collect()
-    backend.collect()
-    stats = [Stat("val.loss", [MEAN], 60.0) for _ in range(2)]
-    for stat in stats:
-        close_windows(stat, clock, [1.0])
-    assert 1 == len(warnings(caplog))
-
-
-@pytest.mark.usefixtures("installed")
-def test_stats_with_other_attributes_lose_no_windows(
-    backend: Backend, clock: ManualClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    """One window per Stat between two collections, of many short-lived Stats, gives no warning."""
-    backend.collect()
-    backend.collect()
-    for number in range(200):
-        close_windows(Stat("loss", [MEAN], 60.0, attributes={"number": number}), clock, [1.0])
-    assert [] == warnings(caplog)
 
 
 def in_thread(function: Any) -> None:
@@ -124,16 +93,6 @@ def test_new_counter_is_observed_after_the_next_event(backend: Backend, kind: st
     assert [(3, {})] == points(backend, "samples")
 
 
-def test_second_installation_continues(backend: Backend) -> None:
-    """A notebook's cell may run again; an amount counts once."""
-    samples = monitel.counter("samples")
-    for amount in (32, 28):
-        samples.add(amount)
-        monitel_otel.install(backend.meter_provider, backend.logger_provider)
-    assert [(60, {})] == points(backend, "samples")
-    monitel_otel.install(backend.meter_provider, backend.logger_provider).uninstall()
-
-
 def collected(reader: InMemoryMetricReader, key: str) -> dict[str, float]:
     """Collect, and return value and unit of one key's metrics by the last part of their names."""
     data: Any = reader.get_metrics_data()
@@ -189,12 +148,3 @@ def test_collection_reads_the_sources_once_per_instrument() -> None:
     keys.clear()
     assert reader.get_metrics_data() is None
     wait_counter.remove_source(source)
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-@pytest.mark.usefixtures("installed")
-def test_value_that_is_not_finite_is_counted(backend: Backend, value: float) -> None:
-    """As for Stats. The record has it."""
-    monitel.log({"loss": value})
-    assert (1, None) == (backend.values()["monitel.stat.nonfinite"], backend.values().get("loss"))
-    assert [repr({"loss": value})] == [repr(record.body) for record in backend.records()]

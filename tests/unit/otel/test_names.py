@@ -5,19 +5,14 @@ from __future__ import annotations
 import re
 import sys
 from threading import Barrier, Thread
-from typing import TYPE_CHECKING, Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import monitel
-import monitel_otel.names
 from monitel import COUNT, MEAN, SUM
 from monitel.readings import counter_names, unit_of_counter
 from monitel_otel import NAMES, MetricNames
-
-if TYPE_CHECKING:
-    import pytest
 
 WAITS = {
     ".wait.time": ("s", True),
@@ -76,36 +71,6 @@ def test_no_two_sources_have_one_name_in_prometheus(found: list[tuple[str, str, 
             metric = base + suffix
             for key in {stored(metric, "", monotonic=False), stored(metric, metric_unit, monotonic=monotonic)}:
                 assert source == owners.setdefault(key, source), key
-
-
-def test_names_that_differ_by_the_unit_in_prometheus_are_kept_apart(caplog: pytest.LogCaptureFixture) -> None:
-    """Prometheus stores a counter ``io`` of bytes and a counter ``io.bytes`` as ``io_bytes_total``."""
-    monitel.counter("io", unit="By")
-    monitel.counter("io.bytes", unit="By")
-    found = [NAMES.of_counter("io"), NAMES.of_counter("io.bytes"), NAMES.of_stat("loading", (MEAN,), "s")]
-    found += [
-        NAMES.of_number("loading.mean.seconds"),
-        NAMES.of_wait_counter("x"),
-        NAMES.of_number("x.wait.max.seconds"),
-    ]
-    assert ["io", "io.bytes_2", "loading", "loading.mean.seconds.number", "x", "x.wait.max.seconds.number"] == found
-    assert "have the same metric name 'io_bytes_total' in Prometheus" in caplog.messages[0]
-    assert 3 == len(caplog.messages)
-
-
-def test_each_of_many_names_of_one_form_takes_few_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Names without a letter of ASCII become equal, and a training loop may use thousands of them."""
-    attempts: list[str] = []
-    keys = monitel_otel.names._keys
-
-    def counted(name: str, metrics: Any) -> list[str]:
-        attempts.append(name)
-        return keys(name, metrics)
-
-    monkeypatch.setattr(monitel_otel.names, "_keys", counted)
-    found = [NAMES.of_number(chr(0x5000 + number)) for number in range(1000)]
-    assert ["stat__", *(f"stat___{number}" for number in range(2, 1001))] == found
-    assert len(attempts) < 10 * len(found)
 
 
 def test_threads_get_the_same_names() -> None:

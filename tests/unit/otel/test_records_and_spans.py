@@ -61,15 +61,6 @@ def test_years_outside_the_protocol_are_limited(backend: Backend, moment: dt.dat
     assert [expected] == [record.timestamp for record in backend.records()]
 
 
-@pytest.mark.usefixtures("installed")
-def test_event_with_the_name_of_a_window_is_a_record(backend: Backend) -> None:
-    """As of torch.monitor's Stats, whose windows have no window object."""
-    monitel.log_event(Event(monitel.STAT_EVENT, EPOCH, {"theirs.mean": 1.0, "training.step": 3}))
-    assert [(monitel.STAT_EVENT, {"theirs.mean": 1.0, "training.step": 3})] == [
-        (record.event_name, dict(record.attributes)) for record in backend.records()
-    ]
-
-
 def test_a_name_that_utf_8_cannot_encode_is_escaped(backend: Backend) -> None:
     """In a span and in a fold: such a text would make an exporter lose all spans of its batch."""
     with monitel_otel.install(backend.meter_provider, backend.logger_provider, backend.tracer_provider, span_budget=1):
@@ -115,12 +106,3 @@ def test_only_the_last_exporter_ends_the_run(backend: Backend, monkeypatch: pyte
     for _ in range(2):
         second.uninstall()
     assert ["run.ended"] == [record.event_name for record in other.records()]
-
-
-def test_variable_switches_run_events_off(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Values are as usual for variables."""
-    for value in ("0", "false", "No", " off "):
-        monkeypatch.setenv("MONITEL_RUN_EVENTS", value)
-        with monitel_otel.install(backend.meter_provider, backend.logger_provider):
-            pass
-    assert [] == backend.records()

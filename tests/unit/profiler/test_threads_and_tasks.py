@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
-import gc
-import sys
 import threading
 from collections import Counter
 from functools import partial
-from itertools import pairwise
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from monitel.testing import ManualClock
-
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from monitel.profiler import record_function
 
     RunThreads = Any
@@ -38,24 +30,6 @@ def names(received: list[Any], what: str = "began") -> list[str]:
 def parents(received: list[Any]) -> list[tuple[str, str | None]]:
     """Return each range's name and its parent's name."""
     return [(each.name, each.parent and each.parent.name) for kind, each in received if kind == "began"]
-
-
-def test_object_shared_by_threads(received: list[Any], record: type[record_function], run_threads: RunThreads) -> None:
-    """Threads that use one object at the same time have separate ranges, each ended by its thread."""
-    label, both = record("a"), threading.Barrier(2)
-
-    def use() -> None:
-        with label:
-            both.wait(30)
-            with record("inner"):
-                both.wait(30)
-
-    run_threads(use, use)
-    began = [each for kind, each in received if kind == "began"]
-    assert 4 == len({id(each) for each in began}) == len([each for kind, each in received if kind == "ended"])
-    inner = [each for each in began if each.name == "inner"]
-    assert [each.track for each in inner] == [each.parent.track for each in inner]
-    assert inner[0].track is not inner[1].track
 
 
 def test_thread_started_without_threading(received: list[Any], record: type[record_function]) -> None:
@@ -110,38 +84,6 @@ def test_parent_is_known_to_the_listener(ranges: Any, record: type[record_functi
     assert sorted(expected * 2) == sorted(paths)
 
 
-def test_interleaved_tasks(received: list[Any], record: type[record_function]) -> None:
-    """Interleaved tasks have separate tracks and parents."""
-
-    async def job(number: int) -> None:
-        with record(f"job {number}"):
-            for step in range(3):
-                with record(f"step {number}.{step}"):
-                    await asyncio.sleep(0)
-                    with record(f"part {number}.{step}"):
-                        await asyncio.sleep(0)
-
-    async def main() -> None:
-        with record("main"):
-            jobs = [asyncio.create_task(job(number), name=f"job-{number}") for number in range(3)]
-            await asyncio.gather(*jobs)
-
-    asyncio.run(main())
-    found = parents(received)
-    assert ("main", None) == found[0]
-    order = [name for name, _ in found if name.startswith("part")]
-    assert ["part 0.0", "part 1.0", "part 2.0"] == order[:3]  # the tasks are interleaved
-    for name, parent in found[1:]:
-        kind, _, number = name.partition(" ")
-        expected = {"job": "main", "step": f"job {number[0]}", "part": f"step {number}"}[kind]
-        assert expected == parent
-    tracks = {each.name: each.track for kind, each in received}
-    assert "job-1 (MainThread)" == str(tracks["job 1"]) == str(tracks["part 1.2"])
-    assert tracks["job 1"] is tracks["part 1.2"] is not tracks["job 2"]
-    gc.collect()
-    assert {} == sys.modules[type(tracks["main"]).__module__]._of_tasks
-
-
 def test_task_outlives_its_parent_range(received: list[Any], record: type[record_function], ranges: Any) -> None:
     """The range in which a task was created is the parent of the task's ranges only until it ends."""
 
@@ -160,35 +102,6 @@ def test_task_outlives_its_parent_range(received: list[Any], record: type[record
 
     asyncio.run(main())
     assert [("making", None), ("after", None)] == parents(received)
-
-
-def test_overlapping_ranges_of_one_context(received: list[Any], record: type[record_function], ranges: Any) -> None:
-    """After ranges that end out of order, as in suspended generators, later ranges have correct parents."""
-
-    def generate() -> Iterator[int]:
-        with record("generator"):
-            yield 1
-            yield 2
-
-    generator = generate()
-    next(generator)
-    with record("consumer"):
-        assert [2] == list(generator)  # ends "generator" within "consumer"
-        with record("inner"):
-            assert "inner" == ranges.current_range().name
-    with record("next"):
-        pass
-    assert [("generator", None), ("consumer", "generator"), ("inner", "consumer"), ("next", None)] == parents(received)
-
-
-def test_exit_in_another_context(received: list[Any], record: type[record_function], ranges: Any) -> None:
-    """A range that is entered in one context and left in another ends, and is not a parent afterwards."""
-    context = contextvars.copy_context()
-    label = context.run(record("a").__enter__)
-    label.__exit__(None, None, None)
-    assert ["a"] == names(received, "ended")
-    context.run(record("b").__enter__).__exit__(None, None, None)
-    assert [("a", None), ("b", None)] == parents(received)
 
 
 def test_exit_of_one_thread_ends_no_range_of_another(
@@ -218,26 +131,6 @@ def test_exit_of_one_thread_ends_no_range_of_another(
     run_threads(before, after)
     assert [True, True] == running
     assert 1 == len(received)
-
-
-def test_unrecorded_block_of_one_thread_within_the_range_of_another(
-    ranges: Any, record: type[record_function], run_threads: Any
-) -> None:
-    """A range ends although another thread enters and leaves its object after the listener was closed."""
-    label = record("a")
-    received: list[Any] = []
-
-    def unrecorded() -> None:
-        with label:
-            pass
-
-    listening = ranges.listen(ended=received.append)
-    with label:
-        listening.close()
-        run_threads(unrecorded, partial(contextvars.copy_context().run, unrecorded))
-        assert [] == received
-    assert 1 == len(received)
-    assert ranges.current_range() is None
 
 
 def test_tasks_that_share_an_object(ranges: Any, record: type[record_function]) -> None:
@@ -316,68 +209,6 @@ def test_threads_share_an_object_while_listeners_come_and_go(
     position = {id(each): number for number, each in enumerate(ended)}
     assert all(position[id(each)] < position[id(each.parent)] for each in ended if id(each.parent) in position)
     assert all(each.parent is None or each.parent.track is each.track for each in ended)
-
-
-def test_every_range_once_while_listeners_and_clocks_change(
-    ranges: Any, record: type[record_function], run_threads: Any
-) -> None:
-    """A listener that stays gets each range of each thread once, in order, within its parent."""
-    began: list[Any] = []
-    ended: list[Any] = []
-    running = [object()] * THREADS  # list.pop() is atomic on every build
-
-    def work(thread: int) -> None:
-        for number in range(RANGES):
-            with record(f"{thread} outer {number}"), record(f"{thread} inner {number}"):
-                pass
-        running.pop()
-
-    def listen() -> None:
-        while running:
-            with ranges.listen(began=lambda _: None, ended=lambda _: None):
-                pass
-
-    with ranges.listen(began=began.append, ended=ended.append):
-        run_threads(*(partial(work, thread) for thread in range(THREADS)), listen)
-    expected = Counter(
-        f"{thread} {kind} {number}"
-        for thread in range(THREADS)
-        for number in range(RANGES)
-        for kind in ("outer", "inner")
-    )
-    assert expected == Counter(each.name for each in began) == Counter(each.name for each in ended)
-    for thread in range(THREADS):
-        mine = [each for each in began if each.name.startswith(f"{thread} ")]
-        assert all(a.monotonic_start_ns <= b.monotonic_start_ns for a, b in pairwise(mine))
-        assert all((each.parent is None) == ("outer" in each.name) for each in mine)
-        assert all(each.parent.name == each.name.replace("inner", "outer") for each in mine if each.parent is not None)
-
-
-def test_clock_and_listeners_are_replaced_while_they_are_in_use(
-    ranges: Any, record: type[record_function], run_threads: Any
-) -> None:
-    """The recorder keeps a clock and listeners alive while it calls them."""
-    running = [object()] * 2
-    recorder = ranges._ranges
-    received: list[Any] = []
-
-    def work() -> None:
-        for _ in range(RANGES):
-            with record("range"):
-                pass
-        running.pop()
-
-    def replace() -> None:
-        while running:
-            recorder.set_clock(ManualClock(), 0)
-            recorder.set_listeners((lambda _: None, lambda _: None), (received.append,))
-
-    try:
-        run_threads(work, work, replace)
-    finally:
-        recorder.set_listeners((), ())
-        recorder.set_clock(None, 0)
-    assert {"range"} >= {each.name for each in received}
 
 
 def test_of_several_threads_one_ends_a_range(

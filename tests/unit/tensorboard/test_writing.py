@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import shutil
-import signal
 import threading
 from dataclasses import replace
 from itertools import pairwise
@@ -106,16 +105,6 @@ def test_failing_disk_does_not_affect_the_loop(tmp_path: Path, disk: Disk, caplo
     assert f"50 points for {tmp_path} were dropped, 50 of them by close()" in caplog.text
 
 
-def test_half_full_queue_wakes_the_thread(tmp_path: Path) -> None:
-    """Many points in a short time are written before the interval ends, not dropped."""
-    with SummaryWriter(tmp_path, max_queue=10, flush_secs=3600) as writer:
-        assert writer.flush(60)
-        for step in range(5):
-            writer.add_scalar("loss", step, step)
-        wait_until(lambda: read(tmp_path).get("loss") == [(step, step) for step in range(5)])
-        assert 0 == writer.dropped
-
-
 def test_deleted_folder_is_created_again(tmp_path: Path) -> None:
     """Points that are added after the folder was deleted are in a new, readable file."""
     with SummaryWriter(tmp_path / "run") as writer:
@@ -126,16 +115,6 @@ def test_deleted_folder_is_created_again(tmp_path: Path) -> None:
     assert {"loss": [(2, 2)]} == read(tmp_path / "run")
     (path,) = (tmp_path / "run").iterdir()
     assert "brain.Event:2" == next(LegacyEventFileLoader(str(path)).Load()).file_version
-
-
-def test_relative_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A change of the working directory does not move the folder."""
-    with SummaryWriter("run") as writer:
-        (tmp_path / "elsewhere").mkdir()
-        monkeypatch.chdir("elsewhere")
-        writer.add_scalar("loss", 2, 2)
-    assert {"loss": [(2, 2)]} == read(tmp_path / "run")
-    monkeypatch.chdir(tmp_path)
 
 
 def test_incomplete_record_that_cannot_be_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,34 +139,6 @@ def test_close_writes_if_no_thread_can_start(tmp_path: Path, monkeypatch: pytest
             writer.add_scalar("loss", step, step)
         assert writer.close()
     assert {"loss": [(step, step) for step in range(100)]} == read(tmp_path)
-
-
-def test_signal_handler_may_add_a_point(tmp_path: Path) -> None:
-    """The lock is re-entrant: a signal handler that runs while it is held does not hang."""
-    with SummaryWriter(tmp_path) as writer:
-        before = signal.signal(signal.SIGUSR1, lambda *_: writer.add_scalar("signal", 1))
-        try:
-            with writer._changed:
-                signal.raise_signal(signal.SIGUSR1)
-        finally:
-            signal.signal(signal.SIGUSR1, before)
-    assert {"signal": [(0, 1)]} == read(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((1, 0.5), "tag must be a str such as 'loss/train', got int: 1"),
-        (("loss", 10**400), "value must be a real number that fits in a float, got int: 1000"),
-        (("loss", 1, 1.5), "global_step must be an int or None, got float: 1.5"),
-        (("loss", 1, 2**63), "global_step must fit in 64 bits, got 9223372036854775808"),
-    ],
-)
-def test_wrong_point_is_refused_where_it_is_added(tmp_path: Path, arguments: tuple[Any, ...], message: str) -> None:
-    """The error names the wrong and the allowed values."""
-    with SummaryWriter(tmp_path) as writer, pytest.raises((TypeError, ValueError)) as raised:
-        writer.add_scalar(*arguments)
-    assert str(raised.value).startswith(message)
 
 
 @pytest.mark.parametrize(

@@ -47,19 +47,6 @@ def test_file_system_that_hangs_is_not_touched_again(hanging: Event) -> None:
     assert 7 == disks.read(ROOT.parent, lambda: 7)
 
 
-def test_hanging_in_the_middle(hanging: Event) -> None:
-    """The items before stay."""
-
-    def items() -> Iterator[int]:
-        yield 1
-        hanging.wait()
-
-    each = Disks(0.2).each(ROOT, items)
-    assert 1 == next(each)
-    with pytest.raises(HangingError):
-        next(each)
-
-
 def test_ledgers_that_hang_are_left_out_and_named(
     hanging: Event, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,15 +94,6 @@ def test_death_of_an_earlier_attempt_with_the_same_id_is_not_the_outcome(now_ns:
     run = assemble("run-a", "", restarted(now_ns), [first])
     assert ("running", 50, 30) == (run.outcome, run.steps, run.last_step)
     assert 400 == run.numbers["samples", ()].value
-
-
-def test_last_attempt_completes_the_stored_values(now_ns: int) -> None:
-    """The later of two processes with one id has the last steps and totals, and its death is the outcome."""
-    first = process(now_ns - 70 * SECOND, 39, 320, death="killed by SIGKILL")
-    second = process(now_ns, 33, 96, death="killed by SIGTERM")
-    run = assemble("run-a", "", restarted(now_ns), [second, first])
-    assert ("killed by SIGTERM", 53, 33) == (run.outcome, run.steps, run.last_step)
-    assert 416 == run.numbers["samples", ()].value
 
 
 def test_other_rank_with_the_same_id_is_not_the_attempt(now_ns: int) -> None:

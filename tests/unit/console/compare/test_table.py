@@ -14,7 +14,6 @@ from monitel_otlp.compare.internal_metrics import internal_metrics
 from monitel_otlp.compare.run import Number
 from monitel_otlp.compare.table import comparison_lines
 from monitel_otlp.compare.text import difference, number, points
-from monitel_otlp.ledger import screen
 from monitel_otlp.ledger.screen import Screen, columns_of
 
 
@@ -92,13 +91,6 @@ def test_comparison_fits_the_screen(width: int, runs: int) -> None:
     assert len(lines) > 20
 
 
-def test_narrow_screen_has_blocks_in_place_of_columns() -> None:
-    """The runs are numbered, and each has a line."""
-    lines = comparison_lines([made_run(), OTHER], Screen(30))
-    assert ["1  run-7", "2  run-8", "outcome", "  1  completed", "  2  died"] == lines[:5]
-    assert ["steps", "  1  1,000", "  2  600 (-40 %)"] == lines[lines.index("steps") : lines.index("last step")]
-
-
 def test_first_thirty_values_are_shown() -> None:
     """The option --all shows all values; those of monitel's own sources are at the end."""
     names = ["training.stage.duration.mean", *(f"layer.{each:02}" for each in range(40))]
@@ -111,13 +103,6 @@ def test_first_thirty_values_are_shown() -> None:
     assert "training.stage.duration.mean" == values[values.index("") - 1].split()[0]
 
 
-def test_run_without_configuration_is_not_compared_in_it() -> None:
-    """A run whose configuration is not known is named, and no setting counts as different."""
-    lines = comparison_lines([made_run(), made_run("run-8", config={}), made_run("run-9")], Screen())
-    assert "configuration that differs" not in lines
-    assert {"no configuration found for run-8", "the configuration is the same"} <= set(lines)
-
-
 def test_settings_that_were_left_out_are_not_called_the_same() -> None:
     """If a run has not stored everything, only its stored settings are known to be the same."""
     lines = comparison_lines([made_run(), made_run("run-8", left_out=2)], Screen())
@@ -126,22 +111,6 @@ def test_settings_that_were_left_out_are_not_called_the_same() -> None:
     assert any(line.startswith("run-8: 2 values, settings and attributes were not stored") for line in lines)
     runs = json.loads(comparison_as_json([made_run(), made_run("run-8", left_out=2)], [], START))["runs"]
     assert [0, 2] == [each["left_out"] for each in runs]
-
-
-@pytest.mark.parametrize("width", [30, 100])
-def test_long_texts_take_time_in_proportion_to_their_length(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The columns of each character are looked up a few times, in columns and in blocks."""
-    looked_up = 0
-
-    def columns_of_character(character: str) -> int:
-        nonlocal looked_up
-        looked_up += 1
-        return 1
-
-    monkeypatch.setattr(screen, "_columns_of_character", columns_of_character)
-    text = 5000 * "é"
-    comparison_lines([made_run(config={"prompt": text}), made_run(config={"prompt": "short"})], Screen(width))
-    assert len(text) <= looked_up <= 20 * len(text)
 
 
 def test_differences_have_a_meaning_or_are_empty() -> None:

@@ -13,12 +13,11 @@ import pytest
 from tests.support.spools import names
 
 from monitel_otlp.ledger import run_folder
-from monitel_otlp.ledger.history import MARKS, Attempt, Earlier, History, fold, run_time
+from monitel_otlp.ledger.history import MARKS, Attempt, Earlier, History, run_time
 from monitel_otlp.ledger.reading import read_runs
 from monitel_otlp.ledger.run_folder import FILE, LEDGERS, open_run
 from monitel_otlp.ledger.run_identity import identify
-from monitel_otlp.ledger.stored import LIMIT_BYTES, StoredError, decode, encode
-from monitel_otlp.spool.discovery import find_spools
+from monitel_otlp.ledger.stored import LIMIT_BYTES, decode, encode
 from monitel_otlp.spool.folder import SpoolError
 
 if TYPE_CHECKING:
@@ -68,18 +67,6 @@ def test_torchrun_without_an_id_joins_only_its_restarts(monkeypatch: pytest.Monk
     assert identify(attributes).folder([]) not in {first, second}
 
 
-def test_folder_of_torchruns_logs_identifies_the_agent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The folder of torchrun's logs identifies its agent, even if a shell is between the agent and the worker."""
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
-    names: list[str] = []
-    for agent, attempt in [("a", 0), ("a", 1), ("b", 0), ("a", 0)]:
-        monkeypatch.setenv(
-            "TORCHELASTIC_ERROR_FILE", f"/tmp/torchelastic_x/none_{agent}/attempt_{attempt}/0/error.json"
-        )
-        names.append(identify({"training.run.id": "none"}).folder(names))
-    assert names[0] == names[1] == names[3] != names[2]
-
-
 def history(run: str = "run-7", step: int = 9, last: int = 10) -> History:
     """Return a history with one attempt."""
     return History(run, Earlier(), Attempt("name", {"step": step}, last))
@@ -126,14 +113,6 @@ def test_root_may_be_a_symbolic_link_and_the_folders_may_not(tmp_path: Path) -> 
     assert {FILE, "lock"} == set(names(victim))
 
 
-def test_folder_that_others_can_write_to_is_refused(tmp_path: Path) -> None:
-    """Another user who can write to the folder of all runs could replace a run by anything."""
-    path = write(tmp_path, history())
-    path.parent.parent.chmod(0o777)
-    with pytest.raises(SpoolError, match="other users can write"):
-        open_run(tmp_path, IDENTITY)
-
-
 def test_two_processes_never_write_one_file(tmp_path: Path) -> None:
     """While a process has the folder, another one does not get it; reading needs no lock."""
     first = open_run(tmp_path, IDENTITY)
@@ -176,17 +155,6 @@ def test_unusable_file_is_kept_aside_and_logged(kind: str, tmp_path: Path, caplo
     assert "precious" == victim.read_text(encoding="utf-8")
 
 
-def test_leftover_of_a_killed_write_is_replaced(tmp_path: Path) -> None:
-    """A temporary file or a link in its place is removed, not followed."""
-    victim = tmp_path / "victim"
-    victim.write_text("precious", encoding="utf-8")
-    path = write(tmp_path, history())
-    (path.parent / "ledger.json.new").symlink_to(victim)
-    write(tmp_path, history(step=8))
-    assert "precious" == victim.read_text(encoding="utf-8")
-    assert 8 == json.loads(path.read_bytes())["attempt"]["activities"]["step"]
-
-
 def test_failed_write_keeps_the_previous_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A full disk leaves the previous file complete, and the next write succeeds."""
     opened = open_run(tmp_path, IDENTITY)
@@ -219,13 +187,6 @@ def test_oldest_runs_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert notes.is_dir()
 
 
-def test_search_for_spools_does_not_see_ledgers(tmp_path: Path) -> None:
-    """Nor does the delivery of earlier spools, which looks for names with a hyphen."""
-    write(tmp_path, history())
-    found = find_spools(tmp_path)
-    assert ([], [], [], []) == (found.folders, found.refused, found.problems, [*tmp_path.glob("*-*")])
-
-
 HISTORY = History(
     "run \udc80/\n'",
     Earlier(2, {"startup": 3, "step": 5, "lost": 4, "eigene Größe": 1}, ((0, 0), (7, 5))),
@@ -241,35 +202,3 @@ def test_largest_history_comes_back_and_fits() -> None:
     history = History("x" * 1000, Earlier(1, activities, line), Attempt("", activities, 1, marks=line))
     assert len(encode(history)) < LIMIT_BYTES
     assert run_time(history).elapsed_ns == run_time(decode(encode(history))).elapsed_ns
-
-
-def test_names_of_many_attempts_are_limited() -> None:
-    """Attempts that all have new names, such as the number of an epoch, do not make the file unusable."""
-    earlier = Earlier(1, {"step": 1}, ((0, 0), (1, 1)))
-    for attempt in range(20):
-        own = {"startup": 1, "step": 1, **{f"epoch {attempt}.{number}": 5 + number for number in range(53)}}
-        history = decode(encode(History("run", earlier, Attempt(str(attempt), own, 10**9, down_ns=1))))
-        assert sum(history.earlier.activities.values()) == sum(earlier.activities.values())
-        assert fold(history).activities["step"] == 2 + attempt
-        earlier = fold(history)
-    assert earlier.activities["other"] > 0
-    assert 20 == earlier.activities["down"]
-    assert "epoch 19.52" in earlier.activities
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"\0" * 100, "is not JSON"),
-        (b"[" * 100_000, "is not JSON"),
-        (b"{}", "is not a ledger"),
-        (b" " * (LIMIT_BYTES + 1), "has more than 1048576 bytes"),
-        (encode(HISTORY).replace(b'"version":1', b'"version":2'), "has version 2, which a newer monitel has written"),
-        (encode(HISTORY).replace(b'"step":6', b'"step":-6'), "is not a ledger"),
-    ],
-)  # fmt: skip
-def test_other_content_is_refused(content: bytes, message: str) -> None:
-    """The error names the problem."""
-    with pytest.raises(StoredError) as caught:
-        decode(content)
-    assert message == str(caught.value)

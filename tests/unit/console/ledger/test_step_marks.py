@@ -53,15 +53,6 @@ def test_very_many_steps_are_thinned_out(spend: Callable[[int], None]) -> None:
     assert [10 * step for step in range(0, 100_000, 777)] == [at(line, step) for step in range(0, 100_000, 777)]
 
 
-def test_step_that_falls_replaces_later_marks(spend: Callable[[int], None]) -> None:
-    """A process that goes back has the time of its last pass through each step."""
-    marks = StepMarks()
-    for step in (5, 6, 7, 6, 7):
-        marks.record(step)
-        spend(10)
-    assert ((5, 0), (6, 30), (7, 40)) == marks.snapshot()
-
-
 def test_only_the_users_step_begins_an_attempt(spend: Callable[[int], None]) -> None:
     """Steps that a source has counted are forgotten when the user sets the step at which the run resumes."""
     begun: list[int | None] = []
