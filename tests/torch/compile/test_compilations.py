@@ -102,15 +102,6 @@ def test_failed_compilation_is_an_error(events: list[monitel.Event]) -> None:
     assert "no such backend" in str(ended.data["compile.failure.reason"])
 
 
-def test_reset_of_the_compiler_changes_nothing(events: list[monitel.Event]) -> None:
-    """It clears the compiler's callbacks, which the next poll registers again, once."""
-    torch.compiler.reset()
-    for _ in range(2):
-        monitel.flush()
-    torch.compile(plain, backend="eager")(torch.ones(2))
-    assert ["torch.compile.started", "torch.compile"] == [event.name for event in compilations(events)]
-
-
 def test_compilation_within_another_has_the_step_of_the_outer_one(events: list[monitel.Event]) -> None:
     """The compiler reports the start of the outer one alone. Before the first step there is no step."""
 

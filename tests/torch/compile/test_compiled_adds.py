@@ -23,16 +23,6 @@ from monitel.torch.scalars import compiled_adds
 STAT = monitel.Stat("test_compiled_adds", [monitel.SUM, monitel.COUNT], float("inf"))
 SECONDS = monitel.Stat("test_compiled_adds.seconds", [monitel.COUNT], float("inf"))
 WAITS = monitel.WaitCounter("test_compiled_adds.waits")
-ADD = STAT.add
-
-
-class Special(monitel.Stat):
-    """A subclass that inherits add()."""
-
-    __slots__ = ()
-
-
-SPECIAL = Special("test_compiled_adds.special", [monitel.COUNT], float("inf"))
 
 
 @pytest.fixture(autouse=True)
@@ -85,11 +75,6 @@ def nothing(*_value: Any, v: Any = None) -> None:
     """Stand in for add()."""
 
 
-def add_to_stat(value: Any) -> None:
-    """Add through a global function."""
-    STAT.add(v=value)
-
-
 def captured(step: Step, *, calls: int = 2, fullgraph: bool = True, **options: Any) -> tuple[list[list[str]], Any]:
     """Return the operations of each graph that torch.compile captures, and the results of the calls."""
     graphs: list[list[str]] = []
@@ -131,53 +116,6 @@ def test_graph_is_the_same_and_each_call_adds(step: Callable[..., Any], expected
     for number in (1.0, 2.0):
         step(torch.full((3,), number), STAT.add)
     assert expected == added()
-
-
-@pytest.mark.usefixtures("instrumented")
-def test_add_is_found_however_it_is_reached() -> None:
-    """As a method of a global, of an item of a module's dict, and of a subclass; and as a bound method."""
-
-    class Model(torch.nn.Module):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.stats = {"loss": STAT}
-
-        def forward(self, x: Any) -> Any:
-            self.stats["loss"].add(x.sum())
-            return x.sin()
-
-    model = torch.nn.Sequential(Model(), Model())
-
-    def step(x: Any) -> Any:
-        STAT.add(1)
-        ADD(2.0)
-        add_to_stat(x.max())
-        SPECIAL.add(x.sum())
-        return model(x)
-
-    graphs, _ = captured(step, calls=1)
-    assert [["max", "sum", "sum", "sin", "sum", "sin"]] == graphs
-    assert 1 + 1 + 1 + 2 == STAT.count
-    assert 1 == SPECIAL.count
-
-
-@pytest.mark.usefixtures("instrumented")
-def test_each_part_of_a_broken_graph_adds_its_samples() -> None:
-    """This holds even if the graph breaks within the argument of add()."""
-
-    def broken(x: Any) -> Any:
-        STAT.add(x.mean())
-        torch._dynamo.graph_break()
-        return x.max()
-
-    def step(x: Any) -> Any:
-        STAT.add(x.sum())
-        torch._dynamo.graph_break()
-        STAT.add(broken(x))
-        return x.sin()
-
-    captured(step, calls=1, fullgraph=False)
-    assert (3, 3.0 + 1.0 + 1.0) == added()
 
 
 @pytest.mark.usefixtures("instrumented")
@@ -224,19 +162,6 @@ def test_handlers_are_not_compiled(caplog: pytest.LogCaptureFixture) -> None:
         compiled(torch.ones(3))
     assert [3.0] == received
     assert [] == [record for record in caplog.records if "torch._dynamo" in record.name]
-
-
-@pytest.mark.usefixtures("instrumented")
-def test_invalid_sample_raises_when_it_is_added() -> None:
-    """The error is the one raised without the compiler."""
-
-    def step(x: Any) -> Any:
-        STAT.add(x)
-        return x.sin()
-
-    with pytest.raises(TypeError, match="add"):
-        torch.compile(step, backend="eager", fullgraph=True)(torch.ones(3))
-    assert 0 == STAT.count
 
 
 @pytest.mark.usefixtures("instrumented")

@@ -170,21 +170,6 @@ def test_compiled_step_with_gradient_scaling() -> None:
     assert [1.0, 0.5, 0.5, -0.5] == found == train(lambda step: step)
 
 
-def scripted_step(weight: torch.Tensor) -> None:
-    """Compute a loss and its gradient."""
-    torch.autograd.backward([(2.0 * weight).sum()])
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.usefixtures("instrumented")
-def test_torchscript_compiles_backward() -> None:
-    """TorchScript knows ``torch.autograd.backward`` by identity."""
-    weight = torch.ones(3, requires_grad=True)
-    torch.jit.script(scripted_step)(weight)
-    assert weight.grad is not None
-    assert [2.0] * 3 == weight.grad.tolist()
-
-
 STAT = monitel.Stat("test_graphs.seconds", [monitel.COUNT], float("inf"))
 WAITS = monitel.WaitCounter("test_graphs.waits")
 BEGAN: list[ranges.Range] = []
@@ -244,23 +229,6 @@ def test_guards_timers_and_ranges_do_nothing_in_compiled_code(
         assert plain(torch.ones(3)).tolist() == step(torch.ones(3)).tolist()
         assert (found[0] + once[0], found[1] + 1 + once[1], found[2] + once[2]) == recorded()
     assert [3] == [len(ops) for ops in graphs[0]]
-
-
-def test_listeners_do_not_recompile() -> None:
-    """Adding or removing a listener of ranges does not recompile compiled code."""
-    graphs: list[Any] = []
-
-    def backend(module: Any, _inputs: Any) -> Any:
-        graphs.append(module)
-        return module.forward
-
-    compiled = torch.compile(ranged, backend=backend, fullgraph=True)
-    for listener in (None, BEGAN.append, None):
-        with ranges.listen(began=listener):
-            ranged(torch.ones(3))  # not compiled, so that the labels have been used
-            compiled(torch.ones(3))
-        compiled(torch.ones(3))
-    assert 1 == len(graphs)
 
 
 @pytest.fixture

@@ -226,22 +226,6 @@ def test_tables(arguments: dict[str, Any], averaged: bool) -> None:
     assert table(theirs) == table(ours)
 
 
-def test_averages() -> None:
-    """Averages have equal keys and counts, and consistent times and totals."""
-
-    def seen(module: Any) -> Any:
-        averages = nested(module).key_averages()
-        total = averages.total_average()
-        whole = sum(each.self_cpu_time_total for each in averages)
-        return (
-            [(each.key, each.count, each.cpu_time == each.cpu_time_total / each.count) for each in averages],
-            (total.key, total.count, total.self_cpu_time_total == pytest.approx(whole)),
-            averages.self_cpu_time_total == pytest.approx(whole),
-        )
-
-    assert seen(theirs) == seen(ours)
-
-
 def test_event_attributes() -> None:
     """The attributes that every range has in torch are equal."""
 
@@ -268,12 +252,3 @@ def test_traces(tmp_path: Path) -> None:
         slices.append([{key: type(value) for key, value in event.items()} | {"is": event["name"]} for event in labels])
     assert kinds[0] == kinds[1]
     assert slices[0] == slices[1]
-
-
-def test_trace_ids() -> None:
-    """Trace ids have an equal form, and can come from a callback."""
-    for module in (theirs, ours):
-        with module.profile() as prof:
-            assert re.fullmatch("[0-9A-F]{32}", prof.get_trace_id())
-        with module.profile(custom_trace_id_callback=lambda: "mine") as prof:
-            assert "mine" == prof.get_trace_id()

@@ -209,17 +209,3 @@ def test_event_handler_that_raises_is_logged_once(
     assert 1 == len([each for each in caplog.messages if "raised in the thread that fetches tensors" in each])
     caplog.clear()  # the records have exceptions
     unraisable.clear()
-
-
-def test_another_hook_for_samples_stays() -> None:
-    """One that was set after ``instrument()``, which after its end only passes values on."""
-    from monitel import _window
-    from monitel.value import to_float
-
-    def theirs(_stat: object, _value: object) -> float:
-        return 7.0
-
-    ours = _window.set_value_hook(theirs)
-    monitel.torch.instrument(window_size=math.inf).uninstrument()
-    assert theirs is _window.set_value_hook(to_float)
-    assert 1.0 == ours(None, torch.ones(1))

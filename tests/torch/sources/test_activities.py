@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from functools import partial, partialmethod
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -190,20 +189,3 @@ def test_collectives_are_not_init() -> None:
     book = monitel.ledger()
     assert book is not None
     assert before == book.activities["init"]
-
-
-def test_wrappers_of_somebody_else_stay(monkeypatch: pytest.MonkeyPatch, rendezvous: list[str]) -> None:
-    """After uninstrument() they pass calls on, and nothing is counted."""
-    logger, loader = dist.c10d_logger, DataLoader.__iter__
-    monkeypatch.setattr(logger, "_WaitCounter", partial(logger._WaitCounter))
-    monkeypatch.setattr(DataLoader, "__iter__", partialmethod(loader))
-    wrapped = logger._WaitCounter
-    monitel.set_step(1)
-    monitel.torch.instrument(window_size=float("inf")).uninstrument()
-    assert wrapped is logger._WaitCounter
-    init_process_group("gloo", init_method="observed://")
-    assert [["step"]] * 3 == list(DataLoader(Items()))
-    assert ["step"] == rendezvous
-    monkeypatch.undo()
-    logger._WaitCounter = torch.monitor._WaitCounter
-    assert not hasattr(dist.init_device_mesh, "__wrapped__")

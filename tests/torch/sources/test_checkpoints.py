@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import gzip
-import inspect
 import io
-import pickle
 import tempfile
 import threading
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -111,14 +108,6 @@ def test_saving_and_loading_are_activities_with_events(
         assert (str(path), size_of(path)) == (event.data["checkpoint.path"], event.data["checkpoint.size"])
         assert 0 < float(event.data["checkpoint.duration"]) < _DEADLINE
         assert 3 == len(event.data)
-
-
-def test_loading_does_not_end_startup(events: list[monitel.Event], tmp_path: Path) -> None:
-    """A run that resumes loads before its first step. The event has no step then."""
-    (tmp_path / "x.pt").write_bytes(b"")
-    with pytest.raises(EOFError):
-        torch.load(tmp_path / "x.pt")
-    assert ("startup", []) == (activity(), events)  # a failed load is no event: programs try which checkpoint is there
 
 
 @pytest.mark.parametrize("zipped", [True, False])
@@ -276,29 +265,3 @@ def test_failed_asynchronous_save_is_an_error(events: list[monitel.Event], tmp_p
     assert ("checkpoint.failed", monitel.Severity.ERROR) == (event.name, event.severity)
     assert "torch.distributed.checkpoint.api.CheckpointException" == event.data["exception.type"]
     assert "No space left on device" in str(event.data["exception.message"])
-
-
-def test_deprecated_functions_and_writers_have_a_path(events: list[monitel.Event], tmp_path: Path) -> None:
-    """A writer of several threads, too."""
-    state = {"weight": torch.ones(10)}
-    dcp.save(state, storage_writer=dcp.FileSystemWriter(tmp_path / "a", single_file_per_rank=False, thread_count=2))
-    dcp.save_state_dict(state, dcp.FileSystemWriter(tmp_path / "b"), no_dist=True)
-    dcp.load_state_dict(state, storage_reader=dcp.FileSystemReader(tmp_path / "b"), no_dist=True)
-    names = [(each.name, Path(str(each.data["checkpoint.path"])).name) for each in events]
-    assert [("checkpoint.saved", "a"), ("checkpoint.saved", "b"), ("checkpoint.loaded", "b")] == names
-
-
-def test_functions_look_like_those_of_torch(monkeypatch: pytest.MonkeyPatch, events: list[monitel.Event]) -> None:
-    """A wrapper that somebody else has put around them stays after uninstrument(), and passes calls on."""
-    assert ["obj", "f"] == list(inspect.signature(torch.save).parameters)[:2]
-    assert "Loads an object" in torch.load.__doc__
-    assert torch.save is pickle.loads(pickle.dumps(torch.save))
-    original, ours = torch.save.__wrapped__, torch.save
-    monkeypatch.setattr(torch, "save", partial(ours))
-    theirs = torch.save
-    monitel.torch.instrument(window_size=float("inf")).uninstrument()
-    assert (theirs, original) == (torch.save, torch.serialization.save)
-    torch.save(5, io.BytesIO())
-    monkeypatch.undo()
-    torch.save = original
-    assert [] == events

@@ -156,27 +156,3 @@ def test_observer_of_allocations_is_attached_once(cuda: Cuda, events: list[monit
         for number in range(1200):
             cuda.observers[0](0, number, GIB, 0)
     assert (1000, 1199) == (len(events), events[-1].data["memory.requested"])
-
-
-def test_allocator_without_observers_is_logged(
-    cuda: Cuda, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """cudaMallocAsync, or another torch. CUDA is initialized nevertheless, and other failures are reported."""
-    cuda.refuses = True
-    with monitel.torch.instrument():
-        cuda.initialize()
-    assert ["cannot observe caught out-of-memory errors with this CUDA allocator"] == caplog.messages
-    monkeypatch.setattr("monitel.torch.sources.out_of_memory._attached", False)
-    monkeypatch.delattr("torch.cuda._lazy_call")
-    with monitel.torch.instrument() as running:
-        assert "failures" in running.sources
-    assert "with this torch version: torch.cuda._lazy_call does not exist" in caplog.messages[1]
-    caplog.clear()  # the records have exceptions
-
-
-def test_without_cuda_nothing_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """A torch built without CUDA has no allocator to observe."""
-    monkeypatch.setattr("torch.backends.cuda.is_built", lambda: False)
-    with monitel.torch.instrument() as running:
-        assert "failures" in running.sources
-    assert [] == caplog.messages

@@ -50,16 +50,6 @@ def test_force_flush_of_a_pipeline(receiver: Receiver, tmp_path: Path) -> None:
         assert (["checkpoint"], [0.5]) == received(receiver)
 
 
-@pytest.mark.usefixtures("only_flushes_poll")
-def test_end_of_a_block_around_instrument(receiver: Receiver, tmp_path: Path) -> None:
-    """The instrumentation goes on, and the events before the end are delivered."""
-    with monitel_otlp.configure(endpoint=receiver.url, spool_dir=tmp_path, export_interval=3600.0):
-        instrumented = monitel.torch.instrument(**OTHERS)
-        log()
-    assert (["checkpoint"], [0.5]) == received(receiver)
-    instrumented.uninstrument()
-
-
 def scalars(folder: Path) -> list[str]:
     """Return the tags that TensorBoard reads."""
     reader = EventAccumulator(str(folder))
@@ -115,10 +105,4 @@ def run(folder: Path, *arguments: str) -> None:
 def test_exit(receiver: Receiver, tmp_path: Path) -> None:
     """Even if the pipeline was configured last."""
     run(tmp_path, receiver.url, "instrument configure")
-    assert ["checkpoint"] == received(receiver)[0]
-
-
-def test_exit_with_an_event_handler_that_hangs(receiver: Receiver, tmp_path: Path) -> None:
-    """The process ends, and the other handlers have received the event."""
-    run(tmp_path, receiver.url, "configure instrument", "hang")
     assert ["checkpoint"] == received(receiver)[0]

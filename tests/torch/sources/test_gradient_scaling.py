@@ -114,19 +114,6 @@ def test_skipped_steps_are_counted_separately(
     assert trained.applied == (len(GRADIENTS) if scaler_type is Clearing and kind == "adam" else 4)
 
 
-def test_durations_are_those_of_all_attempts(windows: Any, clock: Any) -> None:
-    """A skipped step has a duration, as the work for it was done."""
-    trained, scaler = Trained(), torch.amp.GradScaler("cpu")
-    end = windows()
-    for gradient in GRADIENTS:
-        clock.advance(2)
-        trained.backward(scaler, gradient)
-        scaler.step(trained.optimizer)
-        scaler.update()
-    duration = end()["training.step.duration"]
-    assert (7, 14.0) == (duration.count, duration.sum)
-
-
 def test_class_defined_later_is_observed(windows: Any, totals: Any) -> None:
     """The class is a subclass of a subclass, and its step() calls neither."""
     end = windows()
@@ -165,67 +152,6 @@ def test_step_of_two_optimizers_is_skipped_if_both_skip(kinds: tuple[str, str], 
     end()
     assert (applied, len(gradients) - applied) == counted(totals)
     assert 4 == applied
-
-
-def test_disabled_scaler_passes_steps_on(windows: Any, totals: Any) -> None:
-    """Each step is counted once, also for a class of optimizer that torch's hooks do not see."""
-
-    class Silent:
-        """Has a step() without hooks."""
-
-        def step(self) -> None:
-            """Do nothing."""
-
-    trained, scaler = Trained(), torch.amp.GradScaler("cpu", enabled=False)
-    end = windows()
-    for gradient in (1.0, 2.0, 3.0):
-        trained.backward(scaler, gradient)
-        trained.step(scaler.step)
-        scaler.step(Silent())
-        scaler.update()
-    end()
-    assert (3, 0) == counted(totals) == (trained.applied, 0)
-
-
-def test_wrapper_of_an_optimizer_is_one_optimizer(windows: Any, totals: Any) -> None:
-    """The scaler gets a wrapper, whose step() calls the one that torch's hooks see."""
-
-    class Wrapper(torch.optim.Optimizer):  # type: ignore[misc]
-        """Has the parameters of another optimizer."""
-
-        def __init__(self, optimizer: Any) -> None:
-            self.optimizer = optimizer
-
-        @property
-        def param_groups(self) -> Any:
-            return self.optimizer.param_groups
-
-        def step(self, closure: Any = None) -> Any:
-            return self.optimizer.step(closure)
-
-    trained, scaler = Trained(), torch.amp.GradScaler("cpu")
-    wrapper = Wrapper(trained.optimizer)
-    end = windows()
-    for gradient in GRADIENTS:
-        trained.backward(scaler, gradient)
-        trained.step(lambda _: scaler.step(wrapper))
-        scaler.update()
-    end()
-    assert (trained.applied, 4) == counted(totals) == (4, 4)
-
-
-def test_step_that_raises_is_not_counted(windows: Any, totals: Any) -> None:
-    """The next step through the scaler is counted as usual."""
-    trained, scaler = Trained(), torch.amp.GradScaler("cpu")
-    end = windows()
-    with pytest.raises(AssertionError, match="scale is None"):
-        scaler.step(trained.optimizer)
-    trained.backward(scaler, 1.0)
-    scaler.step(trained.optimizer)
-    with pytest.raises(RuntimeError, match="already been called"):
-        scaler.step(trained.optimizer)
-    end()
-    assert (1, 0) == counted(totals)
 
 
 def test_remove_restores_the_methods(windows: Any) -> None:

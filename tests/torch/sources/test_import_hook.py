@@ -79,21 +79,6 @@ def test_failed_callback_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     assert f"the callback after the import of {LATE} failed" in caplog.text
 
 
-def test_finding_the_module_does_not_run_the_callback(hook: AfterImport, module: Path, calls: list[object]) -> None:
-    """find_spec() returns the module's spec each time, and the later import runs the callback."""
-    for _ in range(3):
-        spec = find_spec(LATE)
-        assert spec is not None
-        assert spec.loader is not None
-        assert str(module) == spec.origin
-        assert "ran = True\n" == spec.loader.get_source(LATE)  # type: ignore[attr-defined]  # a file's loader has it
-    assert [] == calls
-    assert hook in sys.meta_path
-    importlib.import_module(LATE)
-    assert [True] == calls
-    assert hook not in sys.meta_path
-
-
 @pytest.mark.usefixtures("hook")
 def test_original_loader_is_restored(module: Path) -> None:
     """Once the module is loaded, it holds no reference to the hook."""
@@ -102,29 +87,6 @@ def test_original_loader_is_restored(module: Path) -> None:
     assert late.__spec__.loader is late.__loader__
     assert SourceFileLoader is type(late.__loader__)
     assert module.read_text() == inspect.getsource(late)
-
-
-def test_callback_waits_for_a_successful_import(hook: AfterImport, module: Path, calls: list[object]) -> None:
-    """After a failed import, the next one may succeed."""
-    module.write_text("ran = False\nraise ValueError('no such file')\n")
-    for _ in range(2):
-        with pytest.raises(ValueError, match="no such file"):
-            importlib.import_module(LATE)
-        assert [] == calls
-        assert hook in sys.meta_path
-    module.write_text("ran = 'again'\n")
-    importlib.import_module(LATE)
-    assert ["again"] == calls
-    assert hook not in sys.meta_path
-
-
-@pytest.mark.usefixtures("hook")
-def test_reload_does_not_run_the_callback_again(module: Path, calls: list[object]) -> None:
-    """Reloading only executes the module again."""
-    late = importlib.import_module(LATE)
-    module.write_text("ran = 'reloaded'\n")
-    assert "reloaded" == importlib.reload(late).ran
-    assert [True] == calls
 
 
 def test_concurrent_imports_run_the_callback_once(hook: AfterImport, module: Path, calls: list[object]) -> None:

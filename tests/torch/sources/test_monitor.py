@@ -67,21 +67,6 @@ def test_stat_events_become_windows() -> None:
 
 
 @pytest.mark.usefixtures("_monitored")
-def test_window_starts_where_the_previous_one_ended() -> None:
-    """The windows of a Stat are contiguous."""
-    stats = [torch.monitor.Stat("same", [torch.monitor.SUM], HOURS, 1) for _ in range(2)]
-    with monitel.testing.capture_events() as events:
-        for stat in stats:
-            stat.add(1.0)
-        monitel.flush()
-    first, second = (event.window for event in events)
-    assert first is not None
-    assert second is not None
-    assert first.start_ns < first.end_ns <= second.end_ns
-    assert first.end_ns == second.start_ns or second.start_ns == second.end_ns - 1
-
-
-@pytest.mark.usefixtures("_monitored")
 @pytest.mark.parametrize(
     ("wanted", "expected"),
     [
@@ -108,17 +93,6 @@ def test_missing_aggregations_are_filled_in(wanted: list[str], expected: Any) ->
     assert expected == (window.count, window.sum, window.min, window.max)
     assert sorted(wanted) == sorted(each.name for each in window.definition.aggregations)
     assert len(wanted) == len(event.data)
-
-
-@pytest.mark.usefixtures("_monitored")
-def test_other_events_with_the_name_of_stat_events_stay_events() -> None:
-    """Their data is not that of a Stat."""
-    with monitel.testing.capture_events() as events:
-        for data in ({"a.mean": 1.0, "b.mean": 2.0}, {"a.median": 1.0}, {}):
-            torch.monitor.log_event(torch.monitor.Event("torch.monitor.Stat", MOMENT, data))
-        monitel.flush()
-    assert [None] * 3 == [event.window for event in events]
-    assert [2, 1, 0] == [len(event.data) for event in events]
 
 
 @pytest.mark.usefixtures("unraisable", "_monitored")
@@ -222,46 +196,6 @@ def test_replace_puts_monitel_into_torch_monitor() -> None:
     assert theirs == vars(torch.monitor)
 
 
-UNCHANGED = """\
-from datetime import datetime, timedelta
-from torch.monitor import (
-    Aggregation, Event, Stat, TensorboardEventHandler, _WaitCounter, log_event, register_event_handler,
-    unregister_event_handler,
-)
-
-class Writer:
-    def add_scalar(self, key, value, walltime):
-        print(key, value)
-
-handles = [
-    register_event_handler(TensorboardEventHandler(Writer())),
-    register_event_handler(lambda event: print(type(event).__module__, event.name)),
-]
-stat = Stat("loss", (Aggregation.SUM, Aggregation.MEAN), timedelta(seconds=3600), 2)
-stat.add(1.0)
-stat.add(3)
-with _WaitCounter("waiting").guard():
-    log_event(Event(name="epoch", timestamp=datetime.now(), data={"n": 1}))
-print(sorted(value for value in stat.get().values()))
-for handle in handles:
-    unregister_event_handler(handle)
-"""
-
-
-def test_code_for_torch_monitor_runs_unchanged(tmp_path: Path) -> None:
-    """Its output on monitel differs only in the module of the events, and torch.compile still works."""
-    compiled = "import torch\nassert torch.compile(torch.sin, backend='eager')(torch.zeros(1)) == 0\n"
-    ours = run(f"import monitel.torch\nmonitel.torch.replace()\n{UNCHANGED}{compiled}", tmp_path)
-    expected = [
-        "loss.sum 4.0",
-        "loss.mean 2.0",
-        "monitel.event torch.monitor.Stat",
-        "monitel.event epoch",
-        "[2.0, 4.0]",
-    ]
-    assert sorted(expected) == sorted(ours.splitlines())
-
-
 def log(name: str = "checkpoint") -> None:
     """Log an event through torch.monitor."""
     torch.monitor.log_event(torch.monitor.Event(name, MOMENT, {"bytes": 5}))
@@ -305,27 +239,6 @@ def test_event_handler_may_flush() -> None:
             log(f"event {number}")
         monitel.flush()
     assert ["event 0", "event 1", "event 2"] == names
-
-
-@pytest.mark.usefixtures("_monitored")
-def test_flush_waits_for_the_events_of_another_thread() -> None:
-    """An event that another thread has taken from the queue is logged when the flush returns."""
-    taken, names = threading.Event(), []
-
-    def handle(event: monitel.Event) -> None:
-        if event.window is None:
-            taken.set()
-            threading.Event().wait(0.02)
-            names.append(event.name)
-
-    with monitel.register_event_handler(handle):
-        log()
-        flushing = threading.Thread(target=monitel.flush)
-        flushing.start()
-        assert taken.wait(20)
-        monitel.flush()
-        assert ["checkpoint"] == names
-        flushing.join(20)
 
 
 @pytest.mark.usefixtures("_monitored")

@@ -12,7 +12,6 @@ import pytest
 from tests.support.receiver import Receiver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 pytestmark = []
@@ -126,23 +125,3 @@ def test_uninstrument_ends_the_events(shell: Shell) -> None:
     )
     assert "same callbacks: True" in output
     assert [("exception", ERROR, "observed")] == shell.events()
-
-
-def test_ipython_is_not_imported(run_python: Callable[[str], str]) -> None:
-    """A program without a notebook does not load it, nor does a program that has imported it without a shell."""
-    script = "import sys, monitel.torch\nmonitel.torch.instrument()\nprint('IPython' in sys.modules)\n"
-    assert "False\n" == run_python(script)
-    assert "True\n" == run_python(f"import IPython\n{script}")
-
-
-@pytest.fixture
-def run_python(tmp_path: Path) -> Callable[[str], str]:
-    """Provide a function that runs a script in a process, and returns its output."""
-
-    def run(script: str) -> str:
-        path = tmp_path / "script.py"
-        path.write_text(script, encoding="utf-8")
-        ended = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=120, check=True)
-        return ended.stdout
-
-    return run

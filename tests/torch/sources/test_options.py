@@ -126,20 +126,3 @@ def test_argument_decides_a_contradiction(monkeypatch: pytest.MonkeyPatch, caplo
     assert {"samples_per_step": 32} == used(samples_per_step=32)
     expected = "MONITEL_STEPS: samples_per_step requires steps, which is False, got 'false'; using True"
     assert [expected] == [record.getMessage() for record in caplog.records]
-
-
-def test_variable_makes_an_argument_valid(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The operations of a step as an argument require the peak of the device, which may come from the variable."""
-    with pytest.raises(ValueError, match="flops_per_step and peak_flops must be given together"):
-        monitel.torch.instrument(flops_per_step=1e12)
-    monkeypatch.setenv("MONITEL_PEAK_FLOPS", "1e15")
-    assert {"flops_per_step": 1e12, "peak_flops": 1e15} == used(flops_per_step=1e12)
-
-
-def test_changed_variable_is_another_set_of_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second call returns the running instrumentation only if the variables are the same."""
-    first = monitel.torch.instrument()
-    assert first is monitel.torch.instrument()
-    monkeypatch.setenv("MONITEL_LOADING", "off")
-    second = monitel.torch.instrument()
-    assert (first.sources, "loading" in second.sources) == ((), False)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from tests.torch.slow_training import Batches, Net, Optimizer, train
+from tests.torch.slow_training import Net, Optimizer, train
 from tests.unit.profiler.traces import exported, lines
 
 import monitel
@@ -16,7 +15,7 @@ import monitel.torch
 from monitel.profiler import profile, ranges, record_function
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from tests.support.receiver import Receiver
@@ -77,22 +76,6 @@ def test_stages_batches_and_steps_are_ranges(recorded: Any, clock: ManualClock) 
         ]
     expected.append(("training.data", 90.0, 90.0, None))  # this call of next() ends the epoch
     assert by_time(expected) == by_time(found)
-
-
-def test_ranges_and_stats_have_the_same_durations(recorded: Any, clock: ManualClock) -> None:
-    """The cycles begin at the end of the first backward, and end with that of the last one."""
-    model = Net(clock)
-    with monitel.testing.capture_events() as events:
-        found = recorded(lambda: train(clock, model, Optimizer(clock, model.parameters())))
-    windows = [event.window for event in events if event.window]
-    means = {each.attributes["training.stage"]: each.mean for each in windows if "training.stage" in each.attributes}
-    assert {"optimizer": 8.0, "other": 0.0, "data": 16.0, "forward": 2.0, "backward": 4.0} == means
-    for stage in ("optimizer", "data", "forward", "backward"):
-        assert {means[stage]} == {
-            end - start for name, start, end, _ in found if name == f"training.{stage}" and 22.0 <= start < 90.0
-        }
-    (step,) = [each for each in windows if each.name == "training.step.duration"]
-    assert step.sum == sum(end - start for name, start, end, _ in found if name == "training.step") == 60.0
 
 
 def test_ranges_are_inside_the_range_of_the_user(recorded: Any, clock: ManualClock) -> None:
@@ -203,59 +186,6 @@ def test_exceptions_leave_no_range_open(recorded: Any, clock: ManualClock) -> No
     assert by_time(expected) == by_time(recorded(run))
 
 
-def test_generator_of_batches_is_not_around_the_step(recorded: Any, clock: ManualClock) -> None:
-    """A generator that yields batches ends their range before its consumer runs."""
-    model = Net(clock)
-    optimizer = Optimizer(clock, model.parameters())
-
-    def batches() -> Iterator[Any]:
-        yield from torch.utils.data.DataLoader(Batches(clock))
-
-    def run() -> None:
-        for number, _batch in enumerate(batches()):
-            model(torch.ones(1)).backward()
-            optimizer.step()
-            if number:
-                break
-
-    expected: list[Row] = [
-        ("training.data", 0.0, 16.0, None),
-        ("read", 0.0, 16.0, "training.data"),
-        ("training.backward", 18.0, 22.0, None),
-        ("training.optimizer", 22.0, 30.0, None),
-        ("training.step", 30.0, 60.0, None),
-        ("training.data", 30.0, 46.0, None),
-        ("read", 30.0, 46.0, "training.data"),
-        ("training.forward", 46.0, 48.0, None),
-        ("training.backward", 48.0, 52.0, None),
-        ("training.optimizer", 52.0, 60.0, None),
-    ]
-    assert by_time(expected) == by_time(recorded(run))
-
-
-def test_threads_have_separate_ranges(recorded: Any, clock: ManualClock) -> None:
-    """A range of another thread is not a parent."""
-    model = Net(clock)
-    optimizer = Optimizer(clock, model.parameters())
-
-    def work() -> None:
-        model(torch.ones(1)).backward()
-        optimizer.step()
-
-    def run() -> None:
-        with record_function("main"):
-            thread = threading.Thread(target=work)
-            thread.start()
-            thread.join(30)
-
-    expected: list[Row] = [
-        ("main", 0.0, 14.0, None),
-        ("training.backward", 2.0, 6.0, None),
-        ("training.optimizer", 6.0, 14.0, None),
-    ]
-    assert by_time(expected) == by_time(recorded(run))
-
-
 def test_listener_of_the_second_half_receives_only_its_ranges(clock: ManualClock) -> None:
     """Nothing is recorded while nobody listens, and a range that has begun ends."""
     model = Net(clock)
@@ -304,19 +234,6 @@ def test_profile_shows_steps_on_a_separate_line(clock: ManualClock, tmp_path: Pa
     }
 
 
-def test_profile_omits_the_step_in_which_it_starts(clock: ManualClock, tmp_path: Path) -> None:
-    """Its range began before the recording, so its time in the trace would be negative."""
-    optimizer = Optimizer(clock, Net(clock).parameters())
-    with monitel.torch.instrument():
-        optimizer.step()
-        clock.advance(5)
-        with profile() as prof:
-            optimizer.step()
-            optimizer.step()
-    assert [("training.step", 8e6, 16e6)] == [(event.name, *event.time_range) for event in prof.events()]
-    assert {"steps (MainThread)": ["training.step"]} == lines(exported(prof, tmp_path))
-
-
 STAGES = ("training.data", "training.forward", "training.backward", "training.optimizer")
 
 
@@ -360,21 +277,6 @@ def export(receiver: Receiver, folder: Path, action: Any, **options: Any) -> lis
     ):
         action()
     return receiver.spans()
-
-
-def test_spans_are_children_of_the_range_around_the_loop(
-    receiver: Receiver, tmp_path: Path, clock: ManualClock
-) -> None:
-    """All of them, and they have the trace of the loop."""
-
-    def run() -> None:
-        with record_function("epoch"):
-            list(each_step(clock))
-
-    spans = export(receiver, tmp_path, run)
-    (epoch,) = [each for each in spans if each.name == "epoch"]
-    assert 15 == len(spans)
-    assert {(epoch.trace_id, epoch.span_id)} == {(each.trace_id, each.parent_id) for each in spans if each is not epoch}
 
 
 def test_trace_of_a_step_has_its_stages(receiver: Receiver, tmp_path: Path, clock: ManualClock) -> None:

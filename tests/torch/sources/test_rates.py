@@ -107,27 +107,6 @@ def test_pause_is_zero_and_its_time_counts(start: Start, clock: ManualClock, eve
     assert [8.0, 0.0, 0.0, 8 / 9] == logged(events)
 
 
-def test_nothing_is_logged_before_two_steps(start: Start, clock: ManualClock, events: list[monitel.Event]) -> None:
-    """The first step ends an interval of unknown length, so it begins the first rate."""
-    loop = start(window_size=10.0, samples_per_step=8)
-    clock.advance(100.0)
-    loop.poll()
-    loop.step(1.0)
-    loop.end()
-    assert [] == logged(events)
-
-
-def test_end_has_the_rate_up_to_the_last_step(start: Start, clock: ManualClock, events: list[monitel.Event]) -> None:
-    """Time after the last step, as for a checkpoint, is not part of it. Without a further step nothing is logged."""
-    loop = start(window_size=10.0, samples_per_step=6)
-    for _ in range(3):
-        loop.step(3.0)
-    clock.advance(500.0)
-    loop.end()
-    monitel.flush()
-    assert [2.0] == logged(events)
-
-
 def test_flush_logs_the_rates_so_far(start: Start, clock: ManualClock, events: list[monitel.Event]) -> None:
     """Like the window of a Stat, the interval ends early. A window that ends by itself does not log twice."""
     loop = start(window_size=10.0)
@@ -218,12 +197,3 @@ def test_rate_follows_the_counter_of_the_user(start: Start, clock: ManualClock, 
     loop.end()
     assert [(3 + 5 + 9) / 4] == logged(events)
     assert [1700 / 4] == logged(events, "training.tokens.rate")
-
-
-def test_no_gauge_without_a_counter(start: Start, events: list[monitel.Event]) -> None:
-    """A job that counts neither samples nor tokens logs nothing."""
-    loop = start()
-    for _ in range(3):
-        loop.step(1.0)
-    loop.end()
-    assert [] == [event for event in events if isinstance(event, monitel.LoggedNumbers)]

@@ -27,13 +27,6 @@ def optimizer(kind: Any = torch.optim.SGD) -> Any:
     return kind([parameter], lr=0.1)
 
 
-def test_counters_start_at_zero(windows: Any, totals: Any) -> None:
-    """The counters exist before the first step. A Stat without samples has no window, samples and tokens no counter."""
-    end = windows()
-    assert {"steps": 0, "steps.skipped": 0} == totals()
-    assert {} == end()
-
-
 def test_optimizer_created_later_is_counted(windows: Any, totals: Any) -> None:
     """This holds for every class, including subclasses defined by the user."""
 
@@ -77,18 +70,6 @@ def test_optimizers_that_take_turns_make_one_step(windows: Any, totals: Any, clo
     assert (3, [11.0, 11.0]) == (totals()["steps"], [duration.min, duration.max])
 
 
-def test_most_frequent_optimizer_determines_the_count(windows: Any, totals: Any) -> None:
-    """Five critic steps for each generator step make five."""
-    generator, critic = optimizer(), optimizer()
-    end = windows()
-    for _ in range(2):
-        for _ in range(5):
-            critic.step()
-        generator.step()
-    end()
-    assert 10 == totals()["steps"]
-
-
 def test_one_optimizer_per_parameter_makes_one_step(windows: Any, totals: Any) -> None:
     """Optimizers that run within backward are created that way."""
     each = [optimizer() for _ in range(20)]
@@ -114,18 +95,6 @@ def test_time_between_runs_is_not_a_duration(windows: Any, totals: Any, clock: M
     assert (12, 9, 9.0) == (totals()["steps"], duration.count, duration.sum)
 
 
-def test_optimizer_that_joins_later_adds_one_step(windows: Any, totals: Any) -> None:
-    """A generator whose critic was trained alone before adds its first step, and no others."""
-    generator, critic = optimizer(), optimizer()
-    end = windows()
-    for turn in range(10):
-        critic.step()
-        if turn >= 5:
-            generator.step()
-    end()
-    assert 11 == totals()["steps"]
-
-
 def test_steps_increment_the_step_of_the_process(windows: Any) -> None:
     """Counting continues from the step that a resumed run, or the loop itself, has set."""
     monitel.set_step(1000)
@@ -136,36 +105,6 @@ def test_steps_increment_the_step_of_the_process(windows: Any) -> None:
     one.step()
     assert 8 == monitel.get_step()
     end()
-
-
-class Slow(torch.utils.data.Dataset):  # type: ignore[misc]
-    """Four numbers, each of which takes three seconds of the test's clock."""
-
-    def __init__(self, clock: ManualClock) -> None:
-        self.clock = clock
-
-    def __len__(self) -> int:
-        return 4
-
-    def __getitem__(self, index: int) -> int:
-        self.clock.advance(3)
-        return index
-
-
-def test_iterator_in_progress_is_measured(windows: Any, clock: ManualClock) -> None:
-    """Instrumenting and uninstrumenting within an epoch does not affect the loop."""
-    batches = iter(torch.utils.data.DataLoader(Slow(clock)))
-    weight = torch.nn.Parameter(torch.ones(1))
-    one = torch.optim.SGD([weight], lr=0.1)
-    seen = [next(batches).item()]
-    end = windows()
-    for _ in range(2):
-        seen.append(next(batches).item())
-        weight.sum().backward()
-        one.step()
-    data = end()["data"]
-    seen += [batch.item() for batch in batches]
-    assert ([0, 1, 2, 3], 1, 3.0) == (seen, data.count, data.mean)
 
 
 _DEADLINE = 60
@@ -210,16 +149,6 @@ def test_two_optimizers_in_two_threads_count_all_steps(windows: Any, totals: Any
         thread.join(_DEADLINE)
     duration = end()["training.step.duration"]
     assert (20, 20, 18) == (totals()["steps"], monitel.get_step(), duration.count)
-
-
-def test_step_within_a_step_of_another_thread_is_counted(windows: Any, totals: Any) -> None:
-    """A step within the duration of another one does not suppress it."""
-    one, other = optimizer(), optimizer()
-    end = windows()
-    one.step()
-    one.step(lambda: in_thread(other.step))
-    end()
-    assert 3 == totals()["steps"]
 
 
 def test_duration_continues_in_the_next_thread(windows: Any, totals: Any, clock: Any) -> None:

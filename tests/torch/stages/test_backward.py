@@ -58,32 +58,6 @@ def test_backward_within_backward_is_part_of_it(work: Work, cycles: Run) -> None
     assert [{**STEP, "backward": 0.75}] * 2 == found
 
 
-def test_optimizer_within_a_backward_within_backward(work: Work, cycles: Run) -> None:
-    """The cycle ends with the outer backward."""
-    optimizer = work.optimizer()
-
-    def inner() -> None:
-        with torch.enable_grad():
-            work.forward(torch.ones(1, requires_grad=True), 0.25, optimizer.step).backward()
-
-    def train() -> None:
-        for _ in work.loader(3):
-            work.forward(backward=inner).backward()
-            work.takes(32)
-
-    assert [{"other": 32, "data": 1, "forward": 2, "backward": 8.25}] * 2 == cycles(train)
-
-
-def test_two_losses_one_after_the_other(work: Work, cycles: Run) -> None:
-    """The time between two backwards without a batch is ``forward``."""
-
-    def backward() -> None:
-        work.forward().backward()
-        work.forward(seconds=0.5, backward=0.25).backward()
-
-    assert [{**STEP, "forward": 2.5, "backward": 4.25}] * 2 == trained(work, cycles, backward)
-
-
 class Wrapped(torch.Tensor):  # type: ignore[misc]
     """A subclass, whose functions go through ``__torch_function__``."""
 
@@ -139,13 +113,6 @@ def test_roots_of_all_kinds(root: str, work: Work, cycles: Run) -> None:
     assert 3 == ended.count("training.backward")
 
 
-def test_batch_that_is_asked_within_backward_is_backward(work: Work, cycles: Run) -> None:
-    """The boundaries of a stage are outside of backward."""
-    replay = iter(work.loader(seconds=16))
-    found = trained(work, cycles, lambda: work.forward(backward=lambda: next(replay)).backward())
-    assert [{**STEP, "backward": 16}] * 2 == found
-
-
 def test_backward_while_a_batch_is_made(work: Work, cycles: Run) -> None:
     """Batches that are trained themselves, such as adversarial ones: the stages still add up to the cycle."""
     optimizer = work.optimizer()
@@ -177,24 +144,6 @@ def test_backward_leaves_no_hooks_and_no_references(work: Work, cycles: Run) -> 
 
     assert [STEP] * 9 == trained(work, cycles, backward, 10)
     assert [0] * 10 == [len(each) for each in kept]
-
-
-def test_backward_of_a_graph_that_was_freed(work: Work, cycles: Run) -> None:
-    """The error is torch's, and costs no time."""
-    optimizer = work.optimizer()
-
-    def train() -> None:
-        for _ in work.loader(3):
-            loss = work.forward()
-            loss.backward()
-            with pytest.raises(RuntimeError, match="backward through the graph a second time"):
-                loss.backward()
-            optimizer.step()
-            work.takes(32)
-
-    with ranges.listen(ended=lambda _: None):
-        assert [STEP] * 2 == cycles(train)
-        assert ranges.current_range() is None
 
 
 @pytest.mark.parametrize(

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 from collections.abc import Iterable, Iterator, Sized
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from tests.torch.known_work import STEP, step
 
 import monitel.torch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from tests.torch.known_work import Cycles, Work
 
 
 @pytest.fixture(params=[False, True], autouse=True, ids=["alone", "instrumented"])
@@ -37,23 +32,6 @@ class Indexed:
         if index == 3:
             raise IndexError
         return index
-
-
-class Restarting:
-    """An iterator that each ``iter()`` starts again, as loaders of other libraries are."""
-
-    def __init__(self) -> None:
-        self._left = 0
-
-    def __iter__(self) -> Restarting:
-        self._left = 3
-        return self
-
-    def __next__(self) -> int:
-        if not self._left:
-            raise StopIteration
-        self._left -= 1
-        return self._left
 
 
 @pytest.mark.parametrize("make", [list, tuple, dict.fromkeys, lambda items: Indexed(), lambda items: range(3)])
@@ -81,12 +59,6 @@ def test_iterator_stays_an_iterator(make: Callable[[Any], Any]) -> None:
     assert "end" == next(batches, "end")
 
 
-def test_iterator_that_starts_again() -> None:
-    """``for`` calls its ``__iter__`` each time."""
-    batches = monitel.torch.batches(Restarting())
-    assert [2, 1, 0] == list(batches) == list(batches)
-
-
 @pytest.mark.parametrize("wrong", [None, 5, object(), type("Blocked", (), {"__iter__": None})(), lambda: [1]])
 def test_object_that_is_not_iterable_is_refused(wrong: Any) -> None:
     """The error names the type, at once."""
@@ -106,30 +78,6 @@ def test_length_is_that_of_the_original() -> None:
     assert isinstance(monitel.torch.batches([]), (Iterable, Sized))
 
 
-def test_copies_and_pickles() -> None:
-    """As far as the original can be copied."""
-    batches = monitel.torch.batches([1, 2])
-    assert [1, 2] == list(copy.deepcopy(batches)) == list(pickle.loads(pickle.dumps(batches)))
-
-
-def test_generator_is_closed_with_its_batches() -> None:
-    """When the last reference goes, as without the function."""
-    closed = []
-
-    def generated() -> Iterator[int]:
-        try:
-            yield from range(10)
-        finally:
-            closed.append(True)
-
-    batches = monitel.torch.batches(generated())
-    for _ in batches:
-        break
-    assert [] == closed
-    del batches
-    assert [True] == closed
-
-
 @pytest.mark.parametrize("error", [ValueError, StopIteration, RuntimeError, KeyboardInterrupt])
 def test_exceptions_are_passed_on(error: type[BaseException]) -> None:
     """The object itself, with its traceback."""
@@ -147,20 +95,3 @@ def test_exceptions_are_passed_on(error: type[BaseException]) -> None:
     with pytest.raises(error) as caught:
         next(iter(monitel.torch.batches(Failing())))
     assert raised is caught.value
-
-
-def test_wrapped_twice(work: Work, instrumented: bool) -> None:
-    """A wrapper around a wrapper, around a DataLoader: one request."""
-    if instrumented:
-        return
-    optimizer = work.optimizer()
-    batches = monitel.torch.batches(monitel.torch.batches(work.loader(3)))
-    assert 3 == len(batches)
-
-    with monitel.testing.capture_events() as events, monitel.torch.instrument(window_size=0.001):
-        for _ in batches:
-            step(work, optimizer)
-    from tests.torch.known_work import logged_cycles
-
-    found: Cycles = logged_cycles(events)
-    assert [STEP] * 2 == found

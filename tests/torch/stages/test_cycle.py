@@ -281,22 +281,6 @@ def test_stages_add_up_after_any_order_of_calls(twin: Any, calls: list[Any]) -> 
     assert all(ns >= 0 for stages in loop.cycles for ns in stages)
 
 
-@twins
-def test_memory_of_a_long_evaluation_is_constant(twin: Any) -> None:
-    """Requests without a backward are sums."""
-    loop = Loop(twin)
-    loop.run([("backward", [], False), ("optimizer", [], False)])
-    kept = [Iterator() for _ in range(100)]
-    for each in kept * 10:
-        loop.iterators[0] = each
-        loop.run([("batch", 0, 1, True, [("work", 3)]), ("work", 2)])
-    assert 16 >= loop.cycle.remembered
-    loop.iterators[0] = Iterator()
-    loop.run([("batch", 0, 1, True, [("work", 5)]), ("backward", [], False), ("optimizer", [], False)])
-    # The last one was asked once, so were 15 others that are remembered: iterators of one pass, as far as is known.
-    assert [0, 1000 * 5 - 15 * 3, 5 + 15 * 3, 0, 0, 0] == loop.cycles[-1]
-
-
 class Loader:
     """An iterator, which is only asked."""
 

@@ -171,29 +171,6 @@ def test_cycles_of_all_kinds() -> None:
     assert {**KNOWN, "optimizer": 53.0} == job.end()
 
 
-def test_without_batches_all_before_backward_is_forward() -> None:
-    """No boundary tells where making batches ends."""
-    job = Job()
-    for _ in range(3):
-        job.forward_and_backward()
-        job.optimize()
-    assert {**KNOWN, "other": 0.0, "data": 0.0, "forward": 2.0 + 4.0} == job.end()
-
-
-def test_closure_is_cut_at_its_backward() -> None:
-    """The optimizer's own work after the closure begins the next cycle."""
-    job = Job()
-
-    def closure() -> None:
-        job.backward()
-        later.work(KNOWN["optimizer"])
-
-    for _ in range(4):
-        job.optimizer.step(closure)
-        later.work(KNOWN["other"])
-    assert KNOWN == job.end()
-
-
 def test_events_may_be_on_several_streams() -> None:
     """Times are those of the device. Batches of a stream that is ahead take none, and no stage is negative."""
     job, side = Job(), later.Stream()  # type: ignore[attr-defined]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import sys
-import threading
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -33,26 +31,6 @@ _HOOKS = "monitel.torch.stages", "monitel.torch.boundaries"
 
 
 _LOGGING = {"_log", "_owns", "<lambda>", "several_ranks"}
-
-
-def test_loader_that_cannot_be_opened(work: Work, cycles: Run) -> None:
-    """The failed attempt is ``other``."""
-    optimizer = work.optimizer()
-
-    class Closed(torch.utils.data.IterableDataset):  # type: ignore[misc]
-        """Fails after 16 s."""
-
-        def __iter__(self) -> Any:
-            work.takes(16)
-            raise OSError("no file")
-
-    def train() -> None:
-        for _ in work.loader(3):
-            step(work, optimizer)
-            with suppress(OSError):
-                iter(torch.utils.data.DataLoader(Closed(), batch_size=None))
-
-    assert [{**STEP, "other": 32 + 16}] * 2 == cycles(train)
 
 
 def _interrupting(at: int) -> Callable[[Any, str, Any], None]:
@@ -163,49 +141,11 @@ def test_uninstrument_within_a_stage(name: str, again: bool, work: Work) -> None
     )
 
 
-_DEADLINE = 60
-
-
-def in_thread(action: Callable[[], object]) -> None:
-    """Run an action in a thread, and wait for its end."""
-    thread = threading.Thread(target=action)
-    thread.start()
-    thread.join(_DEADLINE)
-    assert not thread.is_alive()
-
-
 def train(work: Work, steps: int) -> None:
     """Train with a new optimizer."""
     optimizer = work.optimizer()
     for _ in work.loader(steps):
         step(work, optimizer)
-
-
-def test_optimizer_in_backward_in_a_thread_of_autograd(
-    work: Work, cycles: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On a device, autograd runs the hooks in a separate thread, while the training thread waits in backward."""
-    optimizer = work.optimizer()
-    in_backward = torch._C._current_graph_task_id
-    engine: set[int] = set()
-
-    def of_engine() -> int:
-        return 0 if threading.get_ident() in engine else in_backward()
-
-    def elsewhere() -> None:
-        engine.add(threading.get_ident())
-        optimizer.step()
-
-    monkeypatch.setattr(torch._C, "_current_graph_task_id", of_engine)
-
-    def loop() -> None:
-        train(work, 2)
-        for _ in work.loader(2):
-            work.forward(backward=lambda: in_thread(elsewhere)).backward()
-            work.takes(32)
-
-    inside = {"other": 32, "data": 1, "forward": 2, "backward": 8}
-    assert [STEP, {**inside, "optimizer": 8}, inside] == cycles(loop)
 
 
 def test_functions_that_others_have_wrapped_stay(work: Work, cycles: Run, monkeypatch: pytest.MonkeyPatch) -> None:

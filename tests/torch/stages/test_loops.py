@@ -61,71 +61,7 @@ def test_batch_that_is_asked_before_the_optimizer(work: Work, cycles: Run) -> No
     assert [{"optimizer": 8, "other": 0.5, "data": 1, "forward": 2, "backward": 4}] * 2 == cycles(train)
 
 
-def test_optimizer_around_another_one_is_one_cycle(work: Work, cycles: Run) -> None:
-    """The outer one passes the closure on, and takes time too."""
-    inner = work.optimizer()
-
-    class Outer(torch.optim.Optimizer):  # type: ignore[misc]
-        """Calls the inner one."""
-
-        def step(self, closure: Any = None) -> Any:
-            inner.step(closure)
-            work.takes(16)
-
-    outer = Outer([work.parameter], {})
-
-    def train() -> None:
-        for index, _ in enumerate(work.loader(4)):
-            if index % 2:
-                outer.step(lambda: work.forward().backward())
-            else:
-                work.forward().backward()
-                outer.step()
-
-    assert [{"optimizer": 24, "data": 1, "forward": 2, "backward": 4}] * 3 == cycles(train)
-
-
-def test_optimizers_without_backward_make_no_cycle(work: Work, cycles: Run) -> None:
-    """A process that only receives gradients has no stages."""
-    optimizer = work.optimizer()
-
-    def train() -> None:
-        for _ in work.loader(5):
-            optimizer.step()
-
-    assert [] == cycles(train)
-
-
-def test_backward_without_an_optimizer_is_one_long_cycle(work: Work, cycles: Run) -> None:
-    """Only an optimizer ends a cycle."""
-    optimizer = work.optimizer()
-
-    def train() -> None:
-        for _ in work.loader(2):
-            step(work, optimizer)
-        for _ in work.loader(100):
-            work.forward().backward()
-        optimizer.step()
-
-    found = cycles(train)
-    assert [STEP, {"optimizer": 8, "other": 32, "data": 100, "forward": 200, "backward": 400}] == found
-
-
 _DEADLINE = 60
-
-
-def test_loader_without_gradients_for_training_is_other(work: Work, cycles: Run) -> None:
-    """Then the begin of ``forward`` is not known."""
-    optimizer = work.optimizer()
-
-    def train() -> None:
-        iterator = iter(work.loader())
-        for _ in range(3):
-            with torch.no_grad():
-                next(iterator)
-            step(work, optimizer)
-
-    assert [{"optimizer": 8, "other": 35, "backward": 4}] * 2 == cycles(train)
 
 
 def test_new_iterator_in_each_step(work: Work, cycles: Run) -> None:
@@ -142,40 +78,6 @@ def test_new_iterator_in_each_step(work: Work, cycles: Run) -> None:
 
     # The batch for nothing was asked as often as the last one.
     assert [{**STEP, "other": 33, "data": 2}] * 3 == cycles(train)
-
-
-def test_iterator_at_the_place_of_another_one_is_another_one(work: Work, cycles: Run) -> None:
-    """An evaluation that is broken off leaves its place in memory to the iterator for training."""
-    optimizer, loader = work.optimizer(), work.loader()
-    places = set()
-
-    def asked(number: int) -> None:
-        iterator = iter(loader)
-        places.add(id(iterator))
-        for _ in range(number):
-            next(iterator)
-
-    def train() -> None:
-        for _ in range(4):
-            asked(3)
-            asked(1)
-            step(work, optimizer)
-
-    assert [{**STEP, "other": 35}] * 3 == cycles(train)
-    assert len(places) < 8, "no place was used twice, so this run shows nothing"
-
-
-def test_iterator_for_later_does_not_end_forward(work: Work, cycles: Run) -> None:
-    """The loader of the evaluation is opened early. The batch for training stays ``data``."""
-    optimizer = work.optimizer()
-    kept = []
-
-    def train() -> None:
-        for _ in work.loader(3):
-            kept.append(iter(work.loader()))
-            step(work, optimizer)
-
-    assert [STEP] * 2 == cycles(train)
 
 
 def test_loader_within_a_loader_is_one_request(work: Work, cycles: Run) -> None:

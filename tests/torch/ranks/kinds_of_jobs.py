@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed._functional_collectives as functional
-from tests.torch.stages.several_ranks.late_model import BATCH, WIDTH, Model, Pauses, batches
+from tests.torch.ranks.late_model import BATCH, WIDTH, Model, Pauses, batches
 from torch import distributed, nn
 from torch.distributed import checkpoint
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook

@@ -13,7 +13,7 @@ from torch import distributed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 _DEADLINE = 240  # seconds, on a loaded machine
 _DEADLINE_PER_ARGUMENT = 5
 

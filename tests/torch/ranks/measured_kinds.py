@@ -1,6 +1,6 @@
 """Late ranks that the rules name in each kind of job.
 
-``python -m tests.torch.stages.several_ranks.measured_kinds`` prints the table of docs/reference/late-ranks.md.
+``python -m tests.torch.ranks.measured_kinds`` prints the table of docs/reference/late-ranks.md.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from tests.torch.stages.several_ranks.groups_of_ranks import GROUPED
-from tests.torch.stages.several_ranks.job import victim
-from tests.torch.stages.several_ranks.kinds_of_jobs import KINDS
-from tests.torch.stages.several_ranks.late_model import LATE, PLACES
-from tests.torch.stages.several_ranks.ranks import run_ranks
+from tests.torch.ranks.groups_of_ranks import GROUPED
+from tests.torch.ranks.job import victim
+from tests.torch.ranks.kinds_of_jobs import KINDS
+from tests.torch.ranks.late_model import LATE, PLACES
+from tests.torch.ranks.ranks import run_ranks
 
 from monitel_otlp.verdict.lateness import suspects
 

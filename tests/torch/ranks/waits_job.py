@@ -11,8 +11,8 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tests.torch.stages.several_ranks.ranks import join
-from tests.torch.stages.several_ranks.waits import waits
+from tests.torch.ranks.ranks import join
+from tests.torch.ranks.waits import waits
 from torch import distributed
 
 import monitel

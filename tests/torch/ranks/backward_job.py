@@ -18,7 +18,7 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tests.torch.stages.several_ranks.ranks import join
+from tests.torch.ranks.ranks import join
 from torch import autograd, distributed
 from torch.autograd.graph import get_gradient_edge
 from torch.nn.parallel import DistributedDataParallel

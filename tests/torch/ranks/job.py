@@ -15,10 +15,10 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tests.torch.stages.several_ranks.groups_of_ranks import group_of
-from tests.torch.stages.several_ranks.kinds_of_jobs import KINDS
-from tests.torch.stages.several_ranks.late_model import PLACES, Pauses
-from tests.torch.stages.several_ranks.ranks import join
+from tests.torch.ranks.groups_of_ranks import group_of
+from tests.torch.ranks.kinds_of_jobs import KINDS
+from tests.torch.ranks.late_model import PLACES, Pauses
+from tests.torch.ranks.ranks import join
 from torch import distributed
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
