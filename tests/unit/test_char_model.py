@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-import pytest
 from tests.support.paths import EXAMPLES
 
 sys.path.insert(0, str(EXAMPLES))  # the examples are scripts, not a package
@@ -64,10 +63,3 @@ def test_a_batch_holds_contexts_and_the_characters_that_follow_them() -> None:
     contexts, targets = draw_batch(ids, 3, 1000, np.random.default_rng(0))
     np.testing.assert_array_equal(contexts, targets[:, None] + [-3, -2, -1])
     assert set(targets) == set(range(3, 10))
-
-
-def test_too_little_source_text_is_refused(tmp_path: Path) -> None:
-    """The error names the folder and what was found in it."""
-    (tmp_path / "tiny.py").write_text("pass\n")
-    with pytest.raises(ValueError, match=r"some 20 files of 10 kB, got 1 files with 5 characters$"):
-        Corpus.read(tmp_path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
-from uuid import UUID
 
 import pytest
 from tests.support.scripts import write_script
@@ -59,24 +58,3 @@ def test_restarted_workers_continue_the_run(
         assert (0.25 if jobs == 1 else 0.25 + 0.6 + 0.25) == pytest.approx(each.activities["lost"] / 1e9, rel=0.3)
         assert 0.6 == pytest.approx(each.activities["step"] / 1e9, rel=0.3)
         assert each.activities["down"] > 0
-
-
-#: Prints the run id that torchrun would pass to its workers, for each command line.
-PRINT_RUN_IDS = """\
-import sys
-from torch.distributed import run
-run.elastic_launch = lambda config, entrypoint: lambda *arguments: print(config.run_id)
-for arguments in sys.argv[1:]:
-    run.main([*arguments.split(), "train.py"])
-"""
-
-
-def test_rdzv_id_is_ignored_on_one_node_without_an_address(run: Run) -> None:
-    """A random one replaces it, as the table in the documentation says."""
-    heeded = ["--nnodes 2", "--master-port 29500", "--rdzv-endpoint localhost:29500"]
-    ignored = ["", "--standalone"]
-    commands = [f"{where} {which}" for where in (*heeded, *ignored) for which in ("--rdzv-id run-7", "")]
-    ids = run("-c", PRINT_RUN_IDS, *commands, timeout=120).stdout.split()
-    given = 2 * len(heeded)
-    assert ["run-7", "none"] * len(heeded) == ids[:given]
-    assert 2 * len(ignored) == len({UUID(each) for each in ids[given:]})

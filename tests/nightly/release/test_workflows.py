@@ -56,21 +56,6 @@ def test_commands_of_workflows_exist(path: Path) -> None:
     assert [] == [word for command in commands for word in unknown(command)]
 
 
-@pytest.mark.parametrize(
-    ("command", "expected"),
-    [
-        ("make tests", ["tests"]),
-        ("python -m tools.releases --out dist", ["tools.releases"]),
-        ("python tools/versions.py", ["tools/versions.py"]),
-        ("pytest tests/unit/stats tests/statistics", ["tests/statistics"]),
-        ("pip install -e 'exporters/otlp[grpc]' -r tools/release/requirements.txt", []),
-    ],
-)
-def test_names_that_do_not_exist_are_found(command: str, expected: list[str]) -> None:
-    """The test above finds names that are misspelt."""
-    assert expected == unknown(command)
-
-
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
 def test_workflows_have_few_rights(path: Path) -> None:
     """A workflow only reads; a job that writes says why; jobs end, clones keep no token, actions have full versions."""

@@ -22,12 +22,6 @@ if TYPE_CHECKING:
 DEADLINE = 60.0
 
 
-def points(backend: Backend, metric: str) -> list[tuple[float, dict[str, Any]]]:
-    """Collect, and return value and attributes of each point of a metric."""
-    found = backend.collect().get(metric)
-    return [] if found is None else [(point.value, dict(point.attributes)) for point in found.data.data_points]
-
-
 def close_windows(stat: Stat, clock: ManualClock, *windows: list[float]) -> None:
     """Fill and close one window per list of samples."""
     for samples in windows:
@@ -74,23 +68,6 @@ def test_failing_handler_in_a_collection(
         assert 1 == backend.values()["monitel.windows"]
     assert 1.0 == backend.values()["loss.sum"]
     caplog.clear()  # the traceback has the Stat
-
-
-@pytest.mark.usefixtures("installed")
-@pytest.mark.parametrize("kind", ["window", "number", "event"])
-def test_new_counter_is_observed_after_the_next_event(backend: Backend, kind: str) -> None:
-    """Instruments cannot be created while a reader collects."""
-    monitel.counter("samples").add(3)
-    assert [] == points(backend, "samples")
-    if kind == "window":
-        stat = monitel.Stat("x", [monitel.COUNT], 60.0)
-        stat.add(1)
-        stat.flush()
-    elif kind == "number":
-        monitel.log({"loss": 0.5})
-    else:
-        monitel.emit("checkpoint")
-    assert [(3, {})] == points(backend, "samples")
 
 
 def collected(reader: InMemoryMetricReader, key: str) -> dict[str, float]:

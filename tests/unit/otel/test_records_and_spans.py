@@ -23,7 +23,7 @@ EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 
 
 @pytest.mark.parametrize("moment", [dt.datetime(1999, 12, 31, 23, 59, 59, 999999), dt.datetime(2199, 7, 1, 0, 0, 0, 1)])  # noqa: DTZ001  a zone is added
-@pytest.mark.parametrize("minutes", [-14 * 60, 0, 330])
+@pytest.mark.parametrize("minutes", [-14 * 60, 330])
 def test_timestamps_are_exact_in_any_zone(moment: dt.datetime, minutes: int) -> None:
     """To the microsecond."""
     aware = moment.replace(tzinfo=dt.timezone.utc)

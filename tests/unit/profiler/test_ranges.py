@@ -41,21 +41,6 @@ def test_wall_clock_set_back(ranges: Any, record: type[record_function], clock: 
     assert clock.time_ns() == received[1].end_ns
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_interrupt_in_a_listener(ranges: Any, record: type[record_function], error: type[BaseException]) -> None:
-    """A KeyboardInterrupt propagates; a range whose block does not run has ended and is not a parent."""
-
-    def interrupt(_range: Any) -> None:
-        raise error
-
-    with ranges.listen(began=interrupt), pytest.raises(error), record("a"):
-        pytest.fail("the block must not run")
-    assert ranges.current_range() is None
-    with ranges.listen(ended=interrupt), pytest.raises(error), record("a"):
-        pass
-    assert ranges.current_range() is None
-
-
 def test_ended_ranges_are_freed(ranges: Any, record: type[record_function]) -> None:
     """Ended ranges and their args are freed, and freeing a long chain of parents does not recurse."""
 
@@ -185,24 +170,3 @@ def test_block_without_listeners_ends_no_range_around_it(ranges: Any, record: ty
     with pytest.raises(ValueError, match="x"):
         blocks()
     assert ["ValueError"] == [each.error_type for each in received]
-
-
-def test_recursive_function_while_listeners_change(ranges: Any, record: type[record_function]) -> None:
-    """A decorated function and its calls of itself end the ranges that they began, in the order of the calls."""
-    ended: list[Any] = []
-    began: list[Any] = []
-
-    listening: list[Any] = []
-
-    @record("call")
-    def call(depth: int) -> None:
-        if depth % 2:
-            listening.append(ranges.listen(began=began.append, ended=ended.append))
-        else:
-            listening.pop().close()
-        if depth:
-            call(depth - 1)
-
-    call(9)
-    assert 5 == len(began) == len(ended)
-    assert began[::-1] == ended

@@ -51,39 +51,6 @@ def test_thread_started_without_threading(received: list[Any], record: type[reco
     assert [len(threading.enumerate())] == found
 
 
-def test_parent_is_known_to_the_listener(ranges: Any, record: type[record_function], run_threads: RunThreads) -> None:
-    """A listener that stores an id from each range's beginning to its end always finds the parent's id."""
-    ids: dict[Any, str] = {}
-    paths: list[str] = []
-
-    def began(each: Any) -> None:
-        assert each.parent is None or each.parent.end_ns is None
-        ids[each] = f"{ids[each.parent]}/{each.name}" if each.parent else each.name
-
-    def ended(each: Any) -> None:
-        paths.append(ids.pop(each))
-
-    async def job(name: str) -> None:
-        with record(name):
-            await asyncio.sleep(0)
-            with record("part"):
-                await asyncio.sleep(0)
-
-    async def main() -> None:
-        with record("main"):
-            await asyncio.gather(job("a"), job("b"))
-
-    def work() -> None:
-        with record("thread"):
-            asyncio.run(main())
-
-    with ranges.listen(began=began, ended=ended):
-        run_threads(work, work)
-    assert {} == ids
-    expected = ["thread", "thread/main", *(f"thread/main/{name}" for name in ("a", "a/part", "b", "b/part"))]
-    assert sorted(expected * 2) == sorted(paths)
-
-
 def test_task_outlives_its_parent_range(received: list[Any], record: type[record_function], ranges: Any) -> None:
     """The range in which a task was created is the parent of the task's ranges only until it ends."""
 
@@ -131,35 +98,6 @@ def test_exit_of_one_thread_ends_no_range_of_another(
     run_threads(before, after)
     assert [True, True] == running
     assert 1 == len(received)
-
-
-def test_tasks_that_share_an_object(ranges: Any, record: type[record_function]) -> None:
-    """Tasks enter one object in turn, before and after the listener came, and leave it in another order."""
-    label = record("a")
-    ended: list[str] = []
-
-    async def block(order: list[str], come: asyncio.Event, go: asyncio.Event) -> None:
-        with label:
-            come.set()
-            await go.wait()
-        order.append("left")
-
-    async def run() -> None:
-        events = [(asyncio.Event(), asyncio.Event()) for _ in range(3)]
-        order: list[str] = []
-        first = asyncio.create_task(block(order, *events[0]))
-        await events[0][0].wait()
-        with ranges.listen(ended=lambda each: ended.append(each.track.task_name)):
-            tasks = [asyncio.create_task(block(order, *each), name=str(i)) for i, each in enumerate(events) if i]
-            for come, _ in events[1:]:
-                await come.wait()
-            for task, (_, go), expected in zip([first, *tasks], events, ([], ["1"], ["1", "2"]), strict=True):
-                go.set()
-                await task
-                assert expected == ended
-
-    asyncio.run(run())
-    assert ["1", "2"] == ended
 
 
 @pytest.mark.usefixtures("frequent_switches")

@@ -20,7 +20,6 @@ from monitel.testing import ManualClock
 from monitel_tensorboard import SummaryWriter, install
 from monitel_tensorboard.event_file import EventFile
 from monitel_tensorboard.ledger import LedgerCharts, LoggedLedger
-from monitel_tensorboard.point import Point
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -117,19 +116,6 @@ def test_deleted_folder_is_created_again(tmp_path: Path) -> None:
     assert "brain.Event:2" == next(LegacyEventFileLoader(str(path)).Load()).file_version
 
 
-def test_incomplete_record_that_cannot_be_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The points continue in another file."""
-    file = EventFile(str(tmp_path))
-    file.append([Point("loss", 1.0, 1, 1.0)])
-    with monkeypatch.context() as broken:
-        broken.setattr("monitel_tensorboard.event_file._records", lambda *_, **__: [b"torn", None])
-        broken.setattr("os.truncate", lambda *_: (_ for _ in ()).throw(FULL))
-        with pytest.raises(TypeError):
-            file.append([])
-    file.append([Point("loss", 2.0, 2, 2.0)])
-    assert (2, {"loss": [(1, 1.0), (2, 2.0)]}) == (len(list(tmp_path.iterdir())), read(tmp_path))
-
-
 def test_close_writes_if_no_thread_can_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As at exit from Python 3.12 on: points are written by close()."""
     with monkeypatch.context() as ending:
@@ -139,18 +125,6 @@ def test_close_writes_if_no_thread_can_start(tmp_path: Path, monkeypatch: pytest
             writer.add_scalar("loss", step, step)
         assert writer.close()
     assert {"loss": [(step, step) for step in range(100)]} == read(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [({"max_queue": 0}, "max_queue must be at least 1, got 0"), ({"expiry_secs": float("nan")}, "expiry_secs must be")],
-)
-def test_wrong_argument_installs_nothing(tmp_path: Path, options: dict[str, Any], message: str) -> None:
-    """A failed installation leaves no handler and no file."""
-    with pytest.raises(ValueError, match=message):
-        install(tmp_path / "runs", **options)
-    monitel.emit("epoch", n=1)
-    assert not (tmp_path / "runs").exists()
 
 
 def test_item_that_no_point_can_hold_is_dropped_and_counted(tmp_path: Path) -> None:

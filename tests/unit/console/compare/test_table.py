@@ -91,18 +91,6 @@ def test_comparison_fits_the_screen(width: int, runs: int) -> None:
     assert len(lines) > 20
 
 
-def test_first_thirty_values_are_shown() -> None:
-    """The option --all shows all values; those of monitel's own sources are at the end."""
-    names = ["training.stage.duration.mean", *(f"layer.{each:02}" for each in range(40))]
-    run = made_run(numbers={(name, ()): Number(1.0) for name in names})
-    lines = comparison_lines([run, OTHER], Screen(100))
-    assert "and 13 more values: --all shows them" in lines
-    assert not any("training.stage" in line for line in lines)
-    complete = comparison_lines([run, OTHER], Screen(100), complete=True)
-    values = complete[complete.index("last values of rank zero") + 1 :]
-    assert "training.stage.duration.mean" == values[values.index("") - 1].split()[0]
-
-
 def test_settings_that_were_left_out_are_not_called_the_same() -> None:
     """If a run has not stored everything, only its stored settings are known to be the same."""
     lines = comparison_lines([made_run(), made_run("run-8", left_out=2)], Screen())

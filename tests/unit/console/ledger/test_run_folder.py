@@ -155,20 +155,6 @@ def test_unusable_file_is_kept_aside_and_logged(kind: str, tmp_path: Path, caplo
     assert "precious" == victim.read_text(encoding="utf-8")
 
 
-def test_failed_write_keeps_the_previous_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full disk leaves the previous file complete, and the next write succeeds."""
-    opened = open_run(tmp_path, IDENTITY)
-    opened.store(history())
-    with monkeypatch.context() as patch:
-        patch.setattr("monitel_otlp.spool.folder.os.pwrite", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
-        with pytest.raises(OSError, match="full"):
-            opened.store(history(step=11))
-    assert history() == opened.load("run-7")
-    opened.store(history(step=12))
-    assert history(step=12) == opened.load("run-7")
-    opened.close()
-
-
 def test_oldest_runs_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the limit the runs with the oldest heartbeats go; runs in use and foreign files stay."""
     monkeypatch.setattr(run_folder, "RUNS", 3)

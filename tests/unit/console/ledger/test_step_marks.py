@@ -9,7 +9,6 @@ import pytest
 import monitel
 from monitel.step import advance, first_step
 from monitel_otlp.ledger import step_marks
-from monitel_otlp.ledger.history import MARKS, at
 from monitel_otlp.ledger.step_marks import StepMarks
 
 if TYPE_CHECKING:
@@ -39,18 +38,6 @@ def test_each_step_is_marked_when_it_is_set(spend: Callable[[int], None]) -> Non
         monitel.set_step(step)
         spend(10)
     assert ((5, 0), (6, 20), (9, 30)) == marks.snapshot()
-
-
-def test_very_many_steps_are_thinned_out(spend: Callable[[int], None]) -> None:
-    """The number of marks is bounded; the first and the last step are exact, and those between almost."""
-    marks = StepMarks()
-    for step in range(100_000):
-        marks.record(step)
-        spend(10)
-    line = marks.snapshot()
-    assert len(line) <= MARKS
-    assert ((0, 0), (99_999, 999_990)) == (line[0], line[-1])
-    assert [10 * step for step in range(0, 100_000, 777)] == [at(line, step) for step in range(0, 100_000, 777)]
 
 
 def test_only_the_users_step_begins_an_attempt(spend: Callable[[int], None]) -> None:
