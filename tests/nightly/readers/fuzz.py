@@ -1,194 +1,225 @@
-"""Fuzz the readers of segments, boxes, pages and stored runs for a minute, guided by coverage: ``make fuzz-readers``.
+"""Readers of files of other processes, run on damaged files for a minute: a box, a spool, and the ledger of a run.
 
-Each target runs in a separate process, all of them at the same time. They begin with files of real processes. An input
-that fails is kept in ``build/fuzz``; copied to ``tests/nightly/readers/found``, it is a test of ``make test``.
-
-    fuzz.py                       all targets for 60 seconds, with a new seed
+    fuzz.py                       for 60 seconds, with a new seed
     fuzz.py --seconds 600 --seed 7 box
     fuzz.py --input FILE box      one input
+
+An input is an archive of the files of a folder; see :func:`pack`. One that fails is kept in ``build/fuzz``; copied to
+``tests/nightly/readers/found``, it is a test.
 """
 
 from __future__ import annotations
 
 import argparse
-import faulthandler
+import json
 import os
 import random
-import re
 import signal
 import subprocess
 import sys
-import threading
 import time
-from hashlib import sha256
-from importlib import import_module
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from tests.support.paths import ROOT
+ROOT = Path(__file__).parents[3]
+sys.path.insert(0, str(ROOT))
+
+from tests.processes.promises.jobs import command  # noqa: E402
+from tests.support.receiver import Receiver  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 FOUND = ROOT / "build" / "fuzz"
-READERS = "tests.nightly.readers"
-LARGEST = 1 << 15  # bytes of an input
-SLOWEST = 10.0  # seconds of CPU time for an input
-MEMORY_MB = 1024
-EXIT_SECONDS = 240  # for the start, the last inputs and the end of a process, on a busy machine
-ABORT_SECONDS = 20
-NEVER = 10**6  # seconds; 0 is one second
-SLOW_STATUS = 70
-DONE = re.compile(r"^Done (\d+) runs in ", re.MULTILINE)  # printed when the time is over and no input has failed
+SLOWEST = 30  # seconds for an input, on a busy machine
+EVENTS = 3
+TARGETS = ("box", "spool", "ledger")
+_NUMBERS = (0, -1, 7, 1 << 31, (1 << 63) - 1, -(1 << 63), 1 << 64, float("nan"), float("inf"))
+
+#: Records and waits for a line, or is killed.
+JOB = """
+import os, sys, time
+import monitel, monitel_otlp
+from monitel.profiler import record_function
+monitel_otlp.configure(endpoint="http://127.0.0.1:9", spool_dir="spool", service_name="llm", export_interval=3600.0)
+loss = monitel.Stat("train.loss", [monitel.COUNT, monitel.HISTOGRAM], 3600.0, attributes={"split": "train"})
+monitel.set_step(7)
+for number in range(3):
+    loss.add(0.5 * number)
+    monitel.emit("event", number=number, text="\\u20ac", share=0.5, last=True)
+monitel.counter("train.samples").add(8)
+with monitel.WaitCounter("all_reduce").guard(), record_function("forward"):
+    print("ready", flush=True)
+    sys.stdin.readline()
+"""
 
 
-class Ended(NamedTuple):
-    """The end of the process of a target.
-
-    Attributes:
-        failed: Whether an input has failed, or may have.
-        report: What to print.
-    """
-
-    failed: bool
-    report: str
+def pack(files: dict[str, bytes]) -> bytes:
+    """Return files as one input."""
+    return b"".join(f"{name}\n{len(content)}\n".encode() + content for name, content in files.items())
 
 
-class Watch:
-    """Runs a target, and ends the process if an input takes too long.
-
-    The fuzzer's ``-timeout`` would do it in a signal handler that allocates memory, and hangs if the signal is inside
-    malloc(). Its time goes on while the process ends.
-
-    Args:
-        name: Name of the target.
-        target: The target.
-        seconds: CPU time for an input, so that a busy machine slows none down.
-        whole: Seconds after which the process ends. The fuzzer's own end unloads Python while threads of an input may
-            still run, and sometimes hangs.
-    """
-
-    def __init__(
-        self, name: str, target: Callable[[bytes], None], seconds: float = SLOWEST, whole: float = NEVER
-    ) -> None:
-        self._name = name
-        self._target = target
-        self._seconds = seconds
-        self._runs, self._began, self._whole = 0, time.monotonic(), whole
-        self._current: tuple[bytes, float] | None = None  # the input, and the CPU time at its begin
-        threading.Thread(target=self._observe, daemon=True).start()
-
-    def __call__(self, content: bytes) -> None:
-        """Run the target with an input."""
-        self._current = content, time.process_time()
-        self._target(content)
-        self._current = None
-        self._runs += 1
-        elapsed = time.monotonic() - self._began
-        if elapsed > self._whole:
-            os.write(2, f"Done {self._runs} runs in {elapsed:.0f} second(s)\n".encode())
-            os._exit(0)
-
-    def _observe(self) -> None:
-        wait = threading.Event().wait
-        while True:
-            wait(min(1.0, self._seconds))
-            current = self._current
-            if current is not None and time.process_time() - current[1] > self._seconds:
-                path = FOUND / f"{self._name}-slow-{sha256(current[0]).hexdigest()[:16]}"
-                path.write_bytes(current[0])
-                faulthandler.dump_traceback()
-                os.write(2, f"an input takes longer than {self._seconds} s of CPU time: {path}\n".encode())
-                os._exit(SLOW_STATUS)
+def unpack(content: bytes) -> dict[str, bytes]:
+    """Return the files of an input."""
+    files = {}
+    while content:
+        name, length, rest = content.split(b"\n", 2)
+        files[name.decode()], content = rest[: int(length)], rest[int(length) :]
+    return files
 
 
-def fuzz(target: str, corpus: Path, seconds: int, seed: int) -> None:
-    """Fuzz one target in this process, which ends here."""
-    atheris: Any = import_module("atheris")
-    with atheris.instrument_imports(include=["monitel", "monitel_otlp"]):
-        targets = import_module(f"{READERS}.targets")
-    mutations = import_module(f"{READERS}.mutations")
-    mutate = mutations.mutate_archive if target in targets.ARCHIVES else mutations.mutate_file
-
-    def custom_mutator(content: bytes, largest: int, seed: int) -> bytes:
-        other: bytes = mutate(content, random.Random(seed), lambda part: atheris.Mutate(part[:LARGEST], LARGEST))
-        return other[:largest]
-
-    FOUND.mkdir(parents=True, exist_ok=True)
-    arguments = [f"-max_len={LARGEST}", f"-timeout={NEVER}", f"-rss_limit_mb={MEMORY_MB}"]
-    files = f"-artifact_prefix={FOUND}/{target}-"
-    os.chdir(corpus)  # relative names in an input lead here
-    watched = Watch(target, targets.TARGETS[target], whole=seconds)
-    arguments += [files, f"-seed={seed}", str(corpus)]
-    atheris.Setup([sys.argv[0], *arguments], watched, custom_mutator=custom_mutator)
-    with targets.undisturbed():
-        atheris.Fuzz()
+def files_of(folder: Path) -> dict[str, bytes]:
+    """Return the files below a folder, by relative path."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def fuzz_all(chosen: list[str], seconds: int, seed: int) -> int:
-    """Fuzz targets at the same time, and return the exit status: 0 if no input has failed."""
-    seeds = import_module(f"{READERS}.seeds")
-    print(f"seed {seed}", flush=True)  # noqa: T201  a command
-    failed = False
-    with TemporaryDirectory() as folder:
-        corpora = seeds.make_corpora(Path(folder))
-        options = ["--seed", str(seed), "--seconds", str(seconds)]
-        processes = {
-            target: subprocess.Popen(
-                [sys.executable, __file__, *options, "--corpus", str(corpora / target), target],
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-            )
-            for target in chosen
-        }  # fmt: skip
-        deadline = time.monotonic() + seconds + EXIT_SECONDS
-        for target, process in processes.items():
-            ended = end_of(process, deadline)
-            failed |= ended.failed
-            print(f"{target}: {ended.report}", flush=True)  # noqa: T201  a command
-    return int(failed)
+def make_inputs(folder: Path) -> dict[str, bytes]:
+    """Return an input for each target, from real processes: one that is killed, and one that ends."""
+    for name in ("killed", "ended"):
+        (folder / name).mkdir(mode=0o700)
+        environment = {**os.environ, "MONITEL_BLACK_BOX_DIR": str(folder / name / "boxes")}
+        with subprocess.Popen(
+            [sys.executable, "-c", JOB],
+            cwd=folder / name,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        ) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            assert b"ready\n" == process.stdout.readline()
+            if name == "killed":
+                deadline = time.monotonic() + 60
+                while not json.loads(command("autopsy", folder / name / "boxes", "--json").output)["processes"][0][
+                    "windows"
+                ]:
+                    assert time.monotonic() < deadline, "no record of the window"
+                process.kill()
+            process.stdin.close()
+    spool = files_of(folder / "ended" / "spool")
+    return {
+        "box": pack(
+            {name: each for name, each in files_of(folder / "killed" / "boxes").items() if "stacks" not in name}
+        ),
+        "spool": pack({name: each for name, each in spool.items() if "ledgers" not in name}),
+        "ledger": pack({name: each for name, each in spool.items() if "ledgers" in name}),
+    }
 
 
-def end_of(process: subprocess.Popen[str], deadline: float) -> Ended:
-    """Return how a process has ended. After the deadline (monotonic seconds) it is made to end.
+def mutate(content: bytes, rng: random.Random) -> bytes:
+    """Return an input in which one to three files differ, are missing, or have the content of another one."""
+    files = unpack(content)
+    for _ in range(rng.randrange(1, 4)):
+        if not files:
+            break
+        name = rng.choice([*files])
+        kind = rng.random()
+        if kind < 0.05:
+            del files[name]
+        elif kind < 0.1:
+            files[name] = files[rng.choice([*files])]
+        elif files[name].startswith(b"{") and kind < 0.7:
+            with suppress(ValueError):
+                files[name] = json.dumps(_other(json.loads(files[name]), rng)).encode()
+        else:
+            files[name] = _other_bytes(files[name], rng)
+    return pack(files)
 
-    At SIGABRT libFuzzer keeps the current input.
-    """
-    forced = False
-    try:
-        output, _ = process.communicate(timeout=max(1.0, deadline - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        forced = True
-        process.send_signal(signal.SIGABRT)
-        try:
-            output, _ = process.communicate(timeout=ABORT_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            output, _ = process.communicate()
-    done = DONE.search(output)
-    how = f"status {process.returncode}{', because it did not end' if forced else ''}"
-    if done is None or not (forced or process.returncode == 0):
-        return Ended(True, f"{how}\n{output[-3000:]}\nan input that fails is in {FOUND}")
-    return Ended(False, f"{done[1]} inputs, {how}")
+
+def _other(value: Any, rng: random.Random) -> Any:
+    """Return a plain value that differs in one place."""
+    if isinstance(value, dict) and value and rng.random() < 0.9:
+        key = rng.choice([*value])
+        return {**value, key: _other(value[key], rng)}
+    if isinstance(value, list) and value and rng.random() < 0.9:
+        at = rng.randrange(len(value))
+        return [*value[:at], _other(value[at], rng), *value[at + 1 :]]
+    return rng.choice([*_NUMBERS, None, True, "", "x", "\x1b[2J\n", [], {}, {"x": 1}, ["x", 1]])
+
+
+def _other_bytes(content: bytes, rng: random.Random) -> bytes:
+    """Cut, flip, insert or repeat bytes."""
+    begin = rng.randrange(len(content) + 1)
+    end = min(len(content), begin + rng.randrange(1, 40))
+    flipped = bytes(each ^ 1 << rng.randrange(8) for each in content[begin : begin + 1])
+    forms = (content[:begin], content[:begin] + content[end:], content[:end] + content[begin:])
+    noisy = (content[:begin] + rng.randbytes(rng.randrange(9)) + content[at:] for at in (begin, end))
+    return rng.choice([*forms, *noisy, *[content[:begin] + flipped + content[begin + 1 :]] * 2])
+
+
+def read(target: str, content: bytes, folder: Path, url: str) -> None:
+    """Run all readers on an input in a new folder; raise AssertionError or another exception if one fails."""
+    folder.mkdir(mode=0o700)
+    for name, each in unpack(content).items():
+        path = folder / name
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.write_bytes(each)
+        path.chmod(0o600)
+    commands: dict[str, list[tuple[object, ...]]] = {
+        "box": [("autopsy", folder, "--json"), ("autopsy", folder, "--all"), ("top", folder, "--once")],
+        "spool": [("cat", folder), ("autopsy", folder, "--json")],
+        "ledger": [("ledger", "--spool-dir", folder), ("compare", folder, folder, "--all")],
+    }
+    for arguments in (*commands[target], ("replay", folder, "--endpoint", url)):
+        status, output, errors = command(*arguments, *["--interval", "0.1"] * (arguments[0] == "top"))
+        assert status in {0, 1}, (arguments, status)
+        assert "Traceback" not in errors, errors
+        assert all(each.isprintable() for each in (output + errors).replace("\n", "")), (arguments, output, errors)
+        if "--json" in arguments:
+            json.loads(output or "{}")
+    again = command("replay", folder, "--endpoint", url)
+    assert "collected" not in again.output, again  # nothing is collected twice
+
+
+def fuzz(
+    targets: list[str], seconds: float, seed: int, most: int = 1 << 30, report: Callable[..., object] = print
+) -> int:
+    """Run targets in turns; return the number of inputs. An input that fails or hangs is kept, and raises."""
+    rng, number = random.Random(seed), 0
+    with TemporaryDirectory() as name, Receiver() as receiver:
+        folder = Path(name)
+        os.environ["MONITEL_BLACK_BOX_DIR"] = str(folder / "boxes")  # the user's stay as they are
+        seeds, end = make_inputs(folder), time.monotonic() + seconds
+        while time.monotonic() < end and number < most:
+            target = targets[number % len(targets)]
+            content = seeds[target] if number < len(targets) else mutate(seeds[target], rng)
+            receiver.requests.clear()
+            signal.alarm(SLOWEST)  # ends the process
+            try:
+                read(target, content, folder / f"{number}", receiver.url)
+                found = [record.attributes["number"] for record in receiver.records("event")]
+                assert len({*found}) == len(found), found
+                assert {*found} <= {*range(EVENTS)}, found
+            except BaseException:
+                FOUND.mkdir(parents=True, exist_ok=True)
+                (FOUND / f"{target}-{seed}-{number}.bin").write_bytes(content)
+                report(f"an input that fails is in {FOUND}")
+                raise
+            finally:
+                signal.alarm(0)
+            number += 1
+    return number
 
 
 def main() -> int:
     """Run the command."""
-    sys.path.insert(0, str(ROOT))
     parser = argparse.ArgumentParser(description="fuzz the readers")
-    parser.add_argument("--seconds", type=int, default=60)
+    parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1, 1 << 31))
-    parser.add_argument("--input", type=Path, help="run the target for this file only")
-    parser.add_argument("--corpus", type=Path, help=argparse.SUPPRESS)  # for the process of a target
-    parser.add_argument("targets", nargs="*")
+    parser.add_argument("--input", type=Path, help="one input")
+    parser.add_argument("targets", nargs="*", choices=[*TARGETS, []])
     given = parser.parse_args()
-    if given.corpus is not None:
-        fuzz(given.targets[0], given.corpus, given.seconds, given.seed)
-    targets = import_module(f"{READERS}.targets").TARGETS
     if given.input is not None:
-        targets[given.targets[0]](given.input.read_bytes())
+        with TemporaryDirectory() as folder, Receiver() as receiver:
+            read(given.targets[0], given.input.read_bytes(), Path(folder) / "input", receiver.url)
         return 0
-    return fuzz_all(given.targets or [*targets], given.seconds, given.seed)
+    print(f"seed {given.seed}", flush=True)  # noqa: T201  a command
+    number = fuzz(given.targets or [*TARGETS], given.seconds, given.seed)
+    print(f"{number} inputs")  # noqa: T201  a command
+    return 0
 
 
 if __name__ == "__main__":
