@@ -64,19 +64,6 @@ def test_exception_that_ends_the_process_is_exported(receiver: Receiver, train: 
     assert expected == {span.name: (span.status, span.attributes.get("error.type")) for span in receiver.spans()}
 
 
-def test_profiler_is_imported_only_for_spans(run: Run) -> None:
-    """A job without spans does not spend time on the import."""
-    script = (
-        "import sys, monitel_otel, monitel_otlp\n"
-        "def loaded(): return any(name.startswith('monitel.profiler') for name in sys.modules)\n"
-        "found = []\n"
-        "with monitel_otlp.configure(spool_dir='spool'), monitel_otel.install(): found.append(loaded())\n"
-        "with monitel_otlp.configure(spool_dir='spool', spans=True): found.append(loaded())\n"
-        "print(found)"
-    )
-    assert "[False, True]\n" == run("-c", script).stdout
-
-
 def test_unfinished_ranges_are_exported_at_sigterm(receiver: Receiver, terminate: Terminate) -> None:
     """Ranges that still run at the signal end there, and have the attribute ``monitel.unfinished``."""
     script = """\
@@ -137,6 +124,23 @@ os.wait()
 """
     train(BEGIN.format("step_traces=True, span_steps=10") + script, receiver.url)
     assert {"child": ""} == receiver.parents()
+
+
+def test_forked_child_has_no_instruments_of_its_parent(receiver: Receiver, train: Run) -> None:
+    """Metrics of the system and of the application are the parent's alone; the child's items have the same scope."""
+    script = """\
+pipeline.meter_provider.get_meter("mine").create_counter("mine").add(1)
+if os.fork() == 0:
+    monitel.log({"child": 1.0})
+    sys.exit()
+os.wait()
+"""
+    train(BEGIN.format("system=True") + script, receiver.url)
+    pid = receiver.points("child")[0].resource["process.pid"]
+    of_child = [point for point in receiver.all_points() if point.resource["process.pid"] == pid]
+    assert {"monitel"} == {point.scope for point in of_child}
+    assert {"mine", "process.cpu.time"} <= {point.metric for point in receiver.all_points()}
+    assert "process.cpu.time" not in {point.metric for point in of_child}
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
