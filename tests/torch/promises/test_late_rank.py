@@ -1,0 +1,55 @@
+"""In a real job by DistributedDataParallel the late rank and its stage are named, and the others wait in ``sync``."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections import defaultdict
+from statistics import median
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.support.paths import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.scripts import Run
+
+TRAIN = ROOT / "docs" / "examples" / "train_ddp.py"
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+LATE = 0.200  # seconds, of steps of 23 ms
+STAGES = {"optimizer", "other", "data", "forward", "backward", "sync"}
+
+
+def stages(run: Run, folder: Path) -> dict[int, dict[str, float]]:
+    """Return the median of the windows' means of each stage in seconds, by rank, from what is on disk."""
+    found: dict[tuple[int, str], list[float]] = defaultdict(list)
+    for line in run("-m", "monitel_otlp", "cat", folder / "monitel-runs").stdout.splitlines():
+        for resource in json.loads(line).get("resourceMetrics", ()):
+            attributes = {each["key"]: each["value"] for each in resource["resource"]["attributes"]}
+            rank = int(attributes["training.rank"]["intValue"])
+            for metric in (each for scope in resource["scopeMetrics"] for each in scope["metrics"]):
+                if metric["name"] == "training.stage.duration.mean":
+                    for point in metric["gauge"]["dataPoints"]:
+                        (stage,) = (each["value"]["stringValue"] for each in point["attributes"])
+                        found[rank, stage].append(point["asDouble"])
+    return {rank: {stage: median(found[rank, stage]) for stage in STAGES} for rank in (0, 1)}
+
+
+@pytest.mark.parametrize(("late", "stage"), [(1, "data"), (0, "backward")])
+def test_late_rank_and_its_stage_are_named(late: int, stage: str, run: Run, tmp_path: Path) -> None:
+    """By the command, with the delay. The other rank waits for it, and all other stages are those of all ranks."""
+    job = (sys.executable, *TORCHRUN, TRAIN, "--steps", "25", "--late", f"{stage}:{late}:{LATE}s")
+    ended = run("-m", "monitel_otlp", "run", "--", *job, env={"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"})
+    summary = " ".join(ended.stderr.split())
+    named = re.search(r"late rank: rank (\d) took ([\d.]+) ms longer than the others in (\w+) ", summary)
+    assert named is not None, summary
+    assert (late, stage) == (int(named[1]), named[3])
+    assert float(named[2]) == pytest.approx(1e3 * LATE, rel=0.4)
+    ranks = stages(run, tmp_path)
+    own, other = ranks[late], ranks[1 - late]
+    assert own[stage] - other[stage] == pytest.approx(LATE, rel=0.4)
+    assert other["sync"] - own["sync"] == pytest.approx(LATE, rel=0.4)
+    assert {} == {each: ranks for each in STAGES - {stage, "sync"} if abs(own[each] - other[each]) > LATE / 2}
