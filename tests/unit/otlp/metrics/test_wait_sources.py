@@ -41,10 +41,14 @@ def test_totals_of_a_source_begin_where_it_says(
     began = time.time_ns() - 60 * 10**9
     monkeypatch.setattr(wait_counter, "_began_ns", began)
     theirs.update({"old": WaitReading(3, 7.5, 5.0, 1), "given": WaitReading(1, 0.5, 0.5, 0, began + 10**9)})
+    theirs["own"] = WaitReading(100, 100.0, 100.0, 0)
+    with ManualClock() as clock:
+        wait(clock, "own", 0.0)  # a key of the process takes precedence
     pipeline = start()
     assert pipeline.force_flush(DEADLINE)
     theirs["old"] = WaitReading(4, 8.5, 5.0, 0)
     assert pipeline.force_flush(DEADLINE)
+    assert ({1}, {0.0}) == tuple({*receiver.values(f"own.wait.{name}")} for name in ("count", "time"))
     for key, start_ns in (("old", began), ("given", began + 10**9)):
         (zero,) = receiver.start_points(f"{key}.wait.time")
         assert (start_ns, start_ns) == (zero.time_ns, zero.start_ns)
@@ -71,14 +75,3 @@ def test_source_that_disappears_comes_back_with_its_totals(
     assert start().shutdown()
     last = {point.start_ns: point.value for point in receiver.points("x.wait.count")}
     assert [6, 2] == [*last.values()]
-
-
-def test_own_key_takes_precedence_over_a_source(
-    receiver: Receiver, start: Start, theirs: dict[str, WaitReading]
-) -> None:
-    """As in ``monitel.wait_counters()``."""
-    theirs["x"] = WaitReading(100, 100.0, 100.0, 0)
-    with ManualClock() as clock:
-        wait(clock, "x", 1.0)
-    assert start().force_flush(DEADLINE)
-    assert ({1}, {1.0}) == tuple({*receiver.values(f"x.wait.{name}")} for name in ("count", "time"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from tests.support.paths import ROOT
 from tests.unit.promises.reference_tables import code, kind_of, tables
 
 if TYPE_CHECKING:
@@ -70,18 +69,3 @@ def test_rules_find_a_wrong_metric() -> None:
         *(("monitel.windows", "gauge", "{value}"), ("Training.Loss", "gauge", "1")),
     ]
     assert [] == [each for each in wrong if not violations(*each)]
-
-
-def test_page_has_the_metrics_of_the_sources() -> None:
-    """Each name of a metric of training in the code is on the page, and the other way round."""
-    sources = [*(ROOT / "src/monitel").rglob("*.py"), *(ROOT / "exporters/otlp/src/monitel_otlp/metrics").rglob("*.py")]
-    named = {name for path in sources for name in re.findall(r'"(training\.[a-z_.]+)"', path.read_text("utf-8"))}
-    ranges = {"training.data", "training.forward", "training.backward", "training.optimizer"}
-    private = {"training.flops"}  # a total for training.mfu
-    attributes = {"training.activity", "training.group", "training.rank", "training.stage", "training.step"}
-    adapters = {"training.evaluation.duration", "training.checkpoint.duration"}  # in the text below the tables
-    rates = {"training.samples.rate", "training.tokens.rate"}  # built from the counters' names
-    on_page = {name for name, *_ in documented() if name.startswith("training.")}
-    assert named - ranges - private - attributes - adapters == on_page - rates
-    text = (ROOT / "docs/reference" / PAGE).read_text("utf-8")
-    assert all(f"`{name}`" in text for name in adapters)
