@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("src", "exporters", "compose", "docs", "tests", "tools", ".ci")
 SINGLE_FILES = (
     *("Makefile", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "CODE_OF_CONDUCT.md"),
-    *("setup.py", "conftest.py"),
+    "setup.py",
 )
 SUFFIXES = {".py", ".c", ".h", ".md", ".yaml", ".yml", ".toml", ""}
 SKIPPED = re.compile(r"egg-info|__pycache__|tools/english\.py$")
