@@ -1,0 +1,133 @@
+"""SIGTERM to training frameworks: with monitel they end as without it, and nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.torch.processes.terminated_job import compare
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.receiver import Receiver
+
+pytestmark = pytest.mark.frameworks
+
+
+def needs(module: str) -> pytest.MarkDecorator:
+    """Skip a test if a framework is missing."""
+    missing = find_spec(module) is None
+    return pytest.mark.skipif(missing, reason=f"pip install torch lightning transformers accelerate ({module})")
+
+
+LIGHTNING = """\
+import logging, torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.fabric.plugins.environments import SLURMEnvironment
+logging.getLogger("lightning").setLevel(logging.ERROR)
+{before}
+class Model(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+
+    def training_step(self, batch, index):
+        train()
+        return self.layer(batch).sum()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+class Report(Callback):
+    def on_fit_start(self, *_):
+        if {inside}:
+            begin()
+
+    def on_exception(self, trainer, module, error):
+        print(type(error).__name__, flush=True)
+        end()
+
+    def on_save_checkpoint(self, trainer, *_):
+        print("handled", flush=True)
+
+data = torch.utils.data.DataLoader(torch.zeros(10**5, 1))
+callbacks = [Report(), ModelCheckpoint("checkpoints", filename="last", save_on_exception=True)]
+trainer = Trainer(accelerator="cpu", logger=False, callbacks=callbacks, enable_progress_bar=False,
+                  enable_model_summary=False, max_epochs=1, plugins={plugins})
+trainer.fit(Model(), data)
+print("after", flush=True)
+"""
+SLURM = {
+    "SLURM_JOB_ID": "1",
+    "SLURM_JOB_NAME": "train",
+    "SLURM_NTASKS": "1",
+    "SLURM_PROCID": "0",
+    "SLURM_LOCALID": "0",
+    "SLURM_NODEID": "0",
+    "SLURM_NTASKS_PER_NODE": "1",
+    "SLURM_NNODES": "1",
+}
+SLURM_PLUGIN = "[SLURMEnvironment(auto_requeue=True)]"
+THEIRS = "signal.signal(signal.SIGTERM, lambda *_: print('theirs', flush=True))\n"
+
+
+@needs("lightning")
+def test_lightning(tmp_path: Path, receiver: Receiver) -> None:
+    """Lightning's handler stops the trainer after the batch, and all items recorded until the end arrive."""
+    script = LIGHTNING.format(before=THEIRS, inside=True, plugins="None")
+    found = compare(tmp_path, receiver, script)
+    assert "theirs" in found.stdout
+    assert 1 == len(receiver.records("end"))
+
+
+@needs("lightning")
+def test_lightning_on_slurm(tmp_path: Path, receiver: Receiver) -> None:
+    """SIGUSR1 requeues the job and saves a checkpoint, and SIGTERM stops the job."""
+    (tmp_path / "bin").mkdir()
+    scontrol = tmp_path / "bin/scontrol"
+    scontrol.write_text('#!/bin/sh\necho "$@" >>requeued\n')
+    scontrol.chmod(0o755)
+    variables = {**SLURM, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+    script = LIGHTNING.format(before="begin()\n", inside=False, plugins=SLURM_PLUGIN)
+    compare(tmp_path, receiver, script, signals=(signal.SIGUSR1, signal.SIGTERM), variables=variables)
+    assert "requeue 1\n" == (tmp_path / "with/requeued").read_text()
+    assert 1 == len(receiver.records("end"))
+
+
+TRANSFORMERS = """\
+import torch
+from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
+
+class Report(TrainerCallback):
+    def on_step_end(self, *_, **__):
+        train()
+
+    def on_train_end(self, *_, **__):
+        end()
+
+begin()
+config = BertConfig(vocab_size=8, hidden_size=4, num_hidden_layers=1, num_attention_heads=1, intermediate_size=4)
+item = {"input_ids": torch.zeros(2, dtype=torch.long), "labels": torch.tensor(0)}
+arguments = TrainingArguments(
+    "out", max_steps=10**5, per_device_train_batch_size=1, report_to=[], save_strategy="no", disable_tqdm=True,
+    use_cpu=True, enable_jit_checkpoint=JIT, logging_strategy="no", save_only_model=True,
+)
+trainer = Trainer(BertForSequenceClassification(config), arguments, train_dataset=[item] * 100, callbacks=[Report()])
+trainer.train()
+print("after", flush=True)
+"""
+
+
+@needs("transformers")
+@pytest.mark.parametrize("jit", [False, True])
+def test_transformers(tmp_path: Path, receiver: Receiver, jit: bool) -> None:
+    """SIGTERM ends the process; with ``enable_jit_checkpoint`` the trainer first saves a checkpoint."""
+    found = compare(tmp_path, receiver, TRANSFORMERS.replace("JIT", str(jit)))
+    assert (0 if jit else -signal.SIGTERM) == found.status
+    assert jit is ("after" in found.stdout)
+    assert int(jit) == len(receiver.records("end"))
