@@ -65,6 +65,19 @@ def test_window_closes_on_time_without_samples(
     ]
 
 
+def test_expiry_closes_no_window_that_has_just_begun(
+    make_stat: MakeStat, monitel: ModuleType, clock: Any, events: list[Any]
+) -> None:
+    """A handler adds to a Stat whose expired window comes next: its window is closed, and the new one stays open."""
+    stats = [make_stat("first"), make_stat("second")]
+    for stat in stats:
+        stat.add(1)
+    clock.advance(60)
+    with monitel.register_event_handler(lambda event: event.window.name == "first" and stats[1].add(2)):
+        monitel.close_expired_windows()
+    assert ([0, 1], [1.0, 1.0]) == ([stat.count for stat in stats], [event.window.sum for event in events])
+
+
 def test_expiry_pauses_between_slices_of_work(
     make_stat: MakeStat, monitel: ModuleType, clock: Any, events: list[Any]
 ) -> None:
