@@ -237,13 +237,15 @@ def test_passing_faults_lose_neither_items_nor_order(
     pipeline, names = start(**to(backend)), list[str]()
     for number, answer in enumerate(PASSING[protocol(backend)]):
         known = len(backend.of("logs"))
-        backend.answer("logs", answer, answer)
+        broken = answer.status == 500 or getattr(answer, "code", None) in {Code.INTERNAL, Code.UNKNOWN}
+        times = 2 if broken else 5  # after a third failure of this kind the request is set aside
+        backend.answer("logs", *[answer] * times)
         names += [f"event {number}.{each}" for each in range(3)]
         caplog.clear()
         assert emit(pipeline, *names[-3:]), answer
-        assert (5, 1) == (len(backend.of("logs")) - known, len(warnings_with(caplog, "everything is kept"))), answer
-        first, second, third = (each.body for each in backend.of("logs")[known : known + 3])
-        assert {third} == {first, second, third} - {b""}, answer  # b"": the body was not read
+        requests = backend.of("logs")[known:]
+        assert (times + 3, 1) == (len(requests), len(warnings_with(caplog, "everything is kept"))), answer
+        assert 1 == len({each.body for each in requests[: times + 1]} - {b""}), answer  # b"": the body was not read
     assert names == backend.record_names()
     assert len(names) == logs(pipeline).recorded == logs(pipeline).delivered
 
@@ -513,7 +515,7 @@ def test_recording_and_flushing_do_not_wait_for_a_backend(
     assert [500, 500, 500] == [pipeline.account()[each].on_disk for each in ("metrics", "logs", "traces")]
 
 
-@pytest.mark.parametrize("faulty", ["metrics", "logs", "traces"])
+@pytest.mark.parametrize("faulty", ["metrics", "logs"])
 def test_signals_do_not_wait_for_each_other(
     *, receiver: Receiver, start: Start, timeout: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, faulty: str
 ) -> None:

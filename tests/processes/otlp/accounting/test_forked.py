@@ -36,31 +36,6 @@ assert account("logs") == [1, 1, 0, {}], account("logs")
     assert {"parent", "child"} == {record.name for record in receiver.records()}
 
 
-def test_first_item_of_a_forked_child_is_counted(receiver: Receiver, train: Run) -> None:
-    """The first item may be a log record, or a range that is folded while its outer range still runs."""
-    script = """\
-import logging
-from monitel.profiler import record_function
-if os.fork() == 0:
-    logging.warning("child")
-    pipeline.shutdown()
-    assert account("logs")[:2] == [1, 1], account("logs")
-    os._exit(0)
-assert 0 == os.wait()[1]
-if os.fork() == 0:
-    outer = record_function("outer")
-    outer.__enter__()
-    with record_function("inner"):
-        pass
-    pipeline.shutdown()
-    assert account("traces") == [2, 1, 1, {}], account("traces")
-    os._exit(0)
-assert 0 == os.wait()[1]
-"""
-    train(CHILD + script, receiver.url)
-    assert ["child"] == [record.body for record in receiver.records() if record.scope == "root"]
-
-
 def test_threads_of_a_forked_child_share_one_account(receiver: Receiver, train: Run) -> None:
     """Threads that record the child's first items concurrently create one engine."""
     script = """\

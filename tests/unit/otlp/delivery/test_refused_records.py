@@ -100,8 +100,9 @@ def set_aside(folder: str | PathLike[str]) -> set[int]:
     return {record.attributes["number"] for request in requests for record in records_of(request)}
 
 
-@pytest.mark.parametrize("wrapping", ["{}", COLLECTOR], ids=["loki", "collector"])
-@pytest.mark.parametrize("bad", [{3: "behind", 40: "behind"}, {3: "old", 4: "behind", 30: "old"}], ids=str)
+@pytest.mark.parametrize(
+    ("wrapping", "bad"), [("{}", {3: "behind", 40: "behind"}), (COLLECTOR, {3: "old", 4: "behind", 30: "old"})]
+)
 def test_stored_records_are_not_counted_as_dropped(
     receiver: Receiver, start: Start, wrapping: str, bad: dict[int, str]
 ) -> None:

@@ -129,19 +129,3 @@ def test_wait_that_gets_long_is_sent_soon(rounds: Callable[..., Rounds], receive
     assert 0 == receiver.values("idle.stuck.wait.active")[-1]
     assert [65.0] == receiver.values("idle.stuck.wait.max")
     assert [] == job.run(11)
-
-
-def test_deltas_add_up(rounds: Callable[..., Rounds], receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With delta temporality nothing is lost in the rounds that send nothing."""
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "delta")
-    job = rounds()
-    assert job.pipeline.meter_provider is not None
-    steps = monitel.counter("idle.delta")
-    calls = job.pipeline.meter_provider.get_meter("application").create_counter("idle.calls")
-    for _ in range(60):
-        steps.add()
-        calls.add(1)
-        job.run()
-    assert job.pipeline.force_flush(DEADLINE)
-    assert 60 == sum(receiver.values("idle.delta")) == sum(receiver.values("idle.calls"))
-    assert 6 == len(receiver.values("idle.delta"))

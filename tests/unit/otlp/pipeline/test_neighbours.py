@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
+from threading import Event as Signal
+from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from opentelemetry import context
-from tests.support.checks import in_time
+from tests.support.checks import in_time, wait_until, warnings_with
+from tests.support.inbox import DEADLINE
+from tests.support.producers import has_arrived, record_one_of_each
 
 import monitel
 from monitel import COUNT, Stat
@@ -15,10 +21,10 @@ from monitel_otlp.transport.http import HttpTransport
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import pytest
     from tests.support.pipelines import Start
     from tests.support.receiver import Receiver
 
+    from monitel.testing import ManualClock
     from monitel_otlp.transport.answer import Answer
 
 
@@ -112,3 +118,35 @@ def test_requests_of_the_pipeline_are_not_instrumented(
     monitel.emit("event")
     assert pipeline.force_flush(60)
     assert {True} == set(keys)
+
+
+@pytest.mark.parametrize("fault", ["hangs", "raises"])
+def test_faulty_event_handler_stops_nothing_else(
+    *, receiver: Receiver, start: Start, clock: ManualClock, caplog: pytest.LogCaptureFixture, fault: str
+) -> None:
+    """It is called in the thread that closes expired windows: everything is still delivered, also its window."""
+    release, called = Signal(), Signal()
+
+    def handle(event: monitel.Event) -> None:
+        if event.window is None or event.window.definition.name != "idle" or current_thread() is main_thread():
+            return
+        called.set()
+        if fault == "raises":
+            raise OSError("no space left")
+        release.wait(DEADLINE)
+
+    pipeline = start(export_interval=0.02)
+    with monitel.register_event_handler(handle):
+        idle = Stat("idle", [COUNT], 60.0)
+        idle.add(1)
+        clock.advance(60)
+        assert called.wait(DEADLINE)
+        for number in range(3):
+            record_one_of_each(pipeline, number)
+            receiver.wait_until(partial(has_arrived, receiver, number))
+        wait_until(lambda: warnings_with(caplog, "event handler"), "a warning")
+        assert pipeline.shutdown()
+    release.set()
+    assert 1 == len(warnings_with(caplog, "event handler"))
+    caplog.clear()  # its traceback keeps the Stat
+    assert [1] == receiver.values("idle.count")

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import gc
-import time
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from tests.support.inbox import DEADLINE, Answer
 
 import monitel
-from monitel import COUNT, MEAN, SUM, Severity, Stat
+from monitel import COUNT, MEAN, SUM, Stat
 
 if TYPE_CHECKING:
     from tests.support.pipelines import Start
@@ -56,26 +54,6 @@ def test_flush_does_not_close_open_windows(receiver: Receiver, start: Start, clo
     assert [1] == receiver.values("loss.count")
 
 
-def test_event_becomes_a_log_record(receiver: Receiver, start: Start) -> None:
-    """The record has name, time in ns, severity, data and step of the event, and its name as body."""
-    pipeline = start()
-    moment = dt.datetime(2026, 3, 1, 12, 0, 0, 123456, dt.timezone.utc)
-    monitel.set_step(7)
-    before = time.time_ns()
-    data: dict[str, Any] = {"loss": 3.5, "rank": 2, "ok": False, "why": "lr"}
-    monitel.log_event(monitel.Event("loss.spike", moment, data, severity=Severity.WARN))
-    monitel.set_step(8)
-    after = time.time_ns()
-    assert pipeline.force_flush(60)
-    (record,) = receiver.records()
-    assert ("loss.spike", 13, "loss.spike", "monitel") == (record.name, record.severity, record.body, record.scope)
-    assert 1_772_366_400_123_456_000 == record.time_ns
-    assert {**data, "training.step": 7} == record.attributes
-    assert isinstance(record.attributes["ok"], bool)
-    assert before <= record.observed_ns <= after
-    assert "" == record.trace_id
-
-
 def test_event_has_the_context_of_its_thread(receiver: Receiver, start: Start) -> None:
     """The record has the ids of the span in the thread that emitted the event, although another thread encodes it."""
     pipeline = start()
@@ -97,27 +75,6 @@ def test_event_has_the_context_of_its_thread(receiver: Receiver, start: Start) -
     assert {**expected, "outside": ""} == {record.name: record.span_id for record in receiver.records()}
     assert expected == {span.name: span.span_id for span in receiver.spans()}
     assert {"load", "eval"} == {record.name for record in receiver.records() if len(record.trace_id) == 32}
-
-
-def test_instruments_of_the_application_are_exported(receiver: Receiver, start: Start) -> None:
-    """Their points are in the request with the windows, with the same resource."""
-    pipeline = start(service_name="trainer", resource_attributes={"run": 5, "team": "a"})
-    pipeline.meter_provider.get_meter("mine").create_counter("batches").add(3)
-    pipeline.logger_provider.get_logger("mine").emit(event_name="own", body="text")
-    with pipeline.tracer_provider.get_tracer("mine").start_as_current_span("step"):
-        pass
-    stat = Stat("loss", [COUNT], 60.0)
-    stat.add(1)
-    stat.flush()
-    assert pipeline.force_flush(60)
-    own, (window,) = receiver.points("batches")[0], receiver.points("loss.count")
-    assert (3, "mine") == (own.value, own.scope)
-    assert own.resource == window.resource
-    assert {"service.name": "trainer", "run": 5, "team": "a"}.items() <= own.resource.items()
-    assert [("own", "text")] == [(record.name, record.body) for record in receiver.records()]
-    assert ["step"] == [span.name for span in receiver.spans()]
-    request = next(each for each in receiver.of("metrics") if b"loss.count" in each.body)
-    assert b"batches" in request.body
 
 
 def test_pipeline_reports_metrics_about_itself(receiver: Receiver, start: Start, clock: ManualClock) -> None:

@@ -38,20 +38,6 @@ def test_garbage_is_skipped_and_counted(data: st.DataObject) -> None:
             assert 6 <= len(found)
 
 
-def test_file_that_is_not_a_segment_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other segments are read, and the unknown file stays."""
-    monkeypatch.setattr(segment_writer, "SEGMENT_BYTES", 1)  # a segment for each request
-    folder = tmp_path / "spool"
-    write(folder, make_request(1), make_request(2), make_request(3))
-    foreign = folder / "metrics-000002.spool"
-    foreign.write_bytes(b"\xff" * 100)
-    with closing(Spool(folder)) as spool:
-        spool.load()
-        assert [make_request(1), make_request(3)] == drain(spool)
-        assert 1 == spool.problems
-    assert b"\xff" * 100 == foreign.read_bytes()
-
-
 def test_broken_position_means_the_beginning(tmp_path: Path) -> None:
     """The position may be beyond the end of a segment, for example after a restore from a backup."""
     folder = tmp_path / "spool"

@@ -7,15 +7,12 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.support.spools import drain, load, make_request, the_segment, write
+from tests.support.spools import load, make_request, write
 
 from monitel_otlp.spool.spool import Spool, SpoolError
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-SECRET = b"root:x:0:0"
 
 
 @pytest.fixture
@@ -28,15 +25,6 @@ def folder(tmp_path: Path) -> Path:
         spool.remove_oldest("metrics")
         spool.set_aside(make_request(7), "HTTP 400")
     return folder
-
-
-def test_hard_link_of_a_segment_is_not_read(folder: Path, tmp_path: Path) -> None:
-    """The file may belong to another folder, planted here to be sent to the endpoint of this one."""
-    (tmp_path / "copy").hardlink_to(the_segment(folder))
-    with closing(Spool(folder)) as spool:
-        spool.load()
-        assert ([], 1) == (drain(spool), spool.problems)
-    assert the_segment(folder).exists()
 
 
 def test_file_system_with_mapped_owners_is_used(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,13 +43,3 @@ def test_unsafe_existing_folder_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(SpoolError, match="other users can write to"):
         Spool(tmp_path / "spool").append(make_request(1))
     assert [] == list((tmp_path / "spool").iterdir())
-
-
-def test_planted_segment_is_not_overwritten(tmp_path: Path) -> None:
-    """A new segment is always a new file."""
-    with closing(Spool(tmp_path / "spool")) as spool:
-        spool.append(make_request(1, "logs"))
-        (spool.folder / "metrics-000001.spool").write_bytes(SECRET)
-        spool.append(make_request(1))
-        assert [make_request(1)] == drain(spool)
-        assert SECRET == (spool.folder / "metrics-000001.spool").read_bytes()

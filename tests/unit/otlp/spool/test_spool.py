@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.spools import drain, make_request, write
+from tests.support.spools import drain, make_request
 
 from monitel_otlp.messages.request import SIGNALS, FrozenRequest
 from monitel_otlp.spool import segment_writer
@@ -86,13 +86,6 @@ def test_rejected_requests_are_kept_with_the_reason_and_taken_back(given: list[t
         assert not (folder / "rejected").exists()
 
 
-def test_request_larger_than_the_limit_is_dropped_and_counted(tmp_path: Path) -> None:
-    """The items are counted with the reason ``spool_full``."""
-    with closing(Spool(tmp_path / "spool", 500)) as spool:
-        spool.append(make_request(1, body=b"x" * 1000, items=7))
-        assert (None, {"spool_full": 7}) == (spool.oldest("metrics"), spool.take_lost("metrics"))
-
-
 def test_signals_without_an_endpoint_are_not_limited(tmp_path: Path) -> None:
     """The limit applies only to signals with an endpoint."""
     with closing(Spool(tmp_path / "spool", 500, ["metrics"])) as spool:
@@ -116,16 +109,3 @@ def test_request_that_is_being_sent_survives_its_segment(tmp_path: Path, monkeyp
         assert items - 10 == spool.items("metrics")
         assert [4, 5] == [request.created_ns for request in drain(spool)]
         assert (0, {}) == (spool.items("metrics"), spool.take_lost("metrics"))
-
-
-def test_other_files_in_the_folder_are_kept(tmp_path: Path) -> None:
-    """Files with other names, and segments with unexpected names, are ignored."""
-    folder = tmp_path / "spool"
-    write(folder, make_request(1))
-    others = [folder / "notes.txt", folder / "metrics-old.spool", folder / "metrics-1.spool", folder / "x-000001.raw"]
-    for path in others:
-        path.write_text("do not remove")
-    with closing(Spool(folder)) as spool:
-        spool.load()
-        assert [make_request(1)] == drain(spool)
-    assert set(others) == set(folder.iterdir())
