@@ -171,6 +171,7 @@ IN_BARRIER = {rank: still(rank, 4, 45.0, waits={"barrier": 44.0}) for rank in ra
 LATE = {"data": 0.040, "forward": 0.03, "backward": 0.06, "optimizer": 0.01, "other": 0.0, "sync": 0.0}
 OTHERS = {**LATE, "data": 0.010, "sync": 0.030}
 END = "; look at the end of the output"
+NO_STEPS = "no steps: ranks 0 and 1 made none for 2 min 5 s (usually one in 0.1 s)"
 SET_STEP = "call monitel.set_step(), or monitel.torch.instrument()"
 
 #: Name of the case: job, text, rank (None if left out), stage, seconds and share (not looked at if left out).
@@ -434,6 +435,41 @@ CASES: dict[str, tuple[Any, ...]] = {
         15.0,
         0.2,
     ),
+    "a dead rank comes before a silent one": (
+        [trains(0, 2, state="silent", silent=60.0), trains(1, 2, **KILLED)],
+        "dead: rank 1 killed by SIGKILL at step 300",
+        1,
+    ),
+    "ranks that reach their limit later are compared": (
+        [
+            still(0, 3, 31.0, usual_step=4.0, activity=("data", 31.0)),
+            *(still(rank, 3, 31.0, waits={"all_reduce": 30.0}) for rank in (1, 2)),
+        ],
+        "stuck: rank 0 has been in data for 31 s; ranks 1 and 2 wait for it in all_reduce",
+        0,
+    ),
+    "a rank whose last step is half as long ago does not go on": (
+        [still(0, 2, waits={"share": 59.0}), still(1, 2, 31.0, usual_step=50.0)],
+        "stuck: rank 0 has waited in share for 59 s, rank 1 is in no known wait",
+    ),
+    "nobody waits for a rank about which nothing is known": (
+        [at(0, 2, "backward", waits=True), still(1, 2, 125.0)],
+        NO_STEPS + "; rank 0 is in backward; see monitel autopsy",
+    ),
+    "a young stage does not count": (
+        [at(0, 2, "backward", waits=True, seconds=40.0), at(1, 2, "forward")],
+        NO_STEPS + "; rank 1 is in forward; see monitel autopsy",
+    ),
+    "the latest of several late ranks": (
+        [
+            trains(rank, 6, steps=400, stages={**OTHERS, **more})
+            for rank, more in enumerate(
+                [{}, {}, {"data": 0.04, "sync": 0.0}, {}, {"forward": 0.055, "sync": 0.005}, {}]
+            )
+        ],
+        "late rank: rank 2 takes 30.0 ms longer than the others in data (21 % of each step; 1 more)",
+        2,
+    ),
     # starting
     "ranks wait in init for one that starts": (
         [Facts(rank, 4, activity=("startup" if rank == 3 else "init", 12.0 + rank)) for rank in range(4)],
@@ -630,12 +666,22 @@ LIMITS: dict[str, tuple[list[Facts], str, list[Facts]]] = {
     "three recompilations": (storm(3, 0.2), "compile-storm", storm(2, 0.2)),
     "a fifth of the time in recompilations": (storm(3, 0.2), "compile-storm", storm(3, 0.19)),
     "a fifth of the time in checkpoints": (saving(600.0, 120.0), "checkpoint-bound", saving(600.0, 119.0)),
+    "a fifth of the time in recompilations, not in compilations": (
+        [trains(time={"compile": 0.4, "step": 0.6}, recompilations=(3, 0.2))],
+        "compile-storm",
+        [trains(time={"compile": 0.4, "step": 0.6}, recompilations=(3, 0.19))],
+    ),
+    "the steps of the rank that has made the fewest": (
+        late(0.15, 100),
+        "late-rank",
+        [replace(late(0.15, 100)[0], steps=25), *late(0.15, 100)[1:]],
+    ),
     "ten minutes for checkpoints": (saving(600.0, 150.0), "checkpoint-bound", saving(599.0, 150.0)),
     "a fifth of each step for data": (data(0.2), "input-bound", data(0.19)),
     "a tenth of the time stuck, at the end": (
         over([trains(time={"startup": 900.0, "step": 90.0, "stuck": 10.0})]),
         "stuck",
-        over([trains(time={"startup": 900.0, "step": 91.0, "stuck": 9.0})]),
+        over([trains(time={"startup": 900.0, "step": 90.1, "stuck": 9.9})]),
     ),
     "5 % of a cycle, from 400 steps on": (late(0.051, 400), "late-rank", late(0.049, 10_000)),
     "10 % of a cycle with 100 steps": (late(0.101, 100), "late-rank", late(0.099, 100)),
