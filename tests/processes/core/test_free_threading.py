@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 import sysconfig
@@ -30,15 +29,6 @@ for path in sorted(Path(monitel.__file__).parent.rglob("*_c.*")):
         loaded.append(module)
 print(len(loaded), sys._is_gil_enabled())
 """
-
-
-def test_extensions_declare_that_they_need_no_gil() -> None:
-    """Each C file with a module has the slot, for the versions of CPython that know it."""
-    assert 8 <= len(SOURCES)
-    slot = re.compile(
-        r"#if PY_VERSION_HEX >= 0x030D0000\n\s*\{Py_mod_gil, Py_MOD_GIL_NOT_USED\},\n#endif\n\s*\{0, NULL\},"
-    )
-    assert [] == [path.name for path in SOURCES if len(slot.findall(path.read_text())) != 1]
 
 
 @pytest.mark.skipif(not sysconfig.get_config_var("Py_GIL_DISABLED"), reason="this CPython has the GIL")

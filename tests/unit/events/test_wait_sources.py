@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -65,33 +65,3 @@ def test_last_readings_of_a_removed_source_are_kept() -> None:
     wait_counter.remove_source(source)
     assert WaitReading(3, 4.0, 2.0, 0) == wait_counters()["gone"]
     assert [1.0, None] == [maxima.read().get("gone"), maxima.read().get("gone")]
-
-
-def test_no_key_is_missing_while_sources_come_and_go(run_threads: Any) -> None:
-    """A reader that has found a key finds it in each later reading."""
-    names = [f"{number}" for number in range(200)]
-    done: list[bool] = []
-    lost: list[set[str]] = []
-
-    def change() -> None:
-        try:
-            for name in names:
-
-                def source(name: str = name) -> dict[str, WaitReading]:
-                    return {name: WaitReading(5, 1.0, 0.5, 0)}
-
-                wait_counter.add_source(source)
-                wait_counter.remove_source(source)
-        finally:
-            done.append(True)
-
-    def read() -> None:
-        known: set[str] = set()
-        while not done:
-            found = {*wait_counters()}
-            lost.append(known - found)
-            known = found
-
-    run_threads(change, read, read)
-    assert {*names} == {*wait_counters()}
-    assert set() == set().union(*lost)

@@ -121,15 +121,6 @@ def test_aggregations_come_in_any_container_of_torch(monitel: ModuleType) -> Non
         assert (monitel.MAX, monitel.MIN) == stat.definition.aggregations
 
 
-def test_stat_without_aggregations_counts(make_stat: MakeStat, events: list[Any]) -> None:
-    """Its samples are counted, and an event without data is logged, as in torch."""
-    stat = make_stat(aggregations=[])
-    stat.add(1)
-    assert (1, {}) == (stat.count, stat.get())
-    stat.flush()
-    assert [({}, 1)] == [(event.data, event.window.count) for event in events]
-
-
 class _Index:
     def __index__(self) -> int:
         return 3
@@ -156,11 +147,8 @@ def test_every_real_number_is_a_sample(make_stat: MakeStat, monitel: ModuleType)
     for given, added in samples:
         stat.add(v=given)
         stat.flush()
-        assert (added, float, 1.0) == (
-            stat.get()[monitel.SUM],
-            type(stat.get()[monitel.SUM]),
-            stat.get()[monitel.COUNT],
-        )
+        total, count = (stat.get()[each] for each in (monitel.SUM, monitel.COUNT))
+        assert (added, float, 1.0) == (total, type(total), count)
 
 
 def test_other_values_raise_and_are_not_counted(make_stat: MakeStat) -> None:
@@ -343,11 +331,9 @@ def test_wrong_arguments_of_an_event_raise() -> None:
 
 def test_timestamps_of_an_event() -> None:
     """Zone and fold are kept, which torch drops; a date is midnight, a time is on 1970-01-01, as in torch."""
+    moments = (MOMENT, MOMENT.replace(1), MOMENT.replace(9999), MOMENT.replace(tzinfo=EAST, fold=1))
     table: list[tuple[Any, dt.datetime]] = [
-        *(
-            (each, each)
-            for each in (MOMENT, MOMENT.replace(1), MOMENT.replace(9999), MOMENT.replace(tzinfo=EAST, fold=1))
-        ),
+        *((each, each) for each in moments),
         (dt.date(2026, 1, 2), MOMENT.replace(hour=0, minute=0, second=0, microsecond=0)),
         (dt.time(3, 4, 5, 678901), MOMENT.replace(1970, 1, 1)),
         (type("Moment", (dt.datetime,), {})(2026, 1, 2, 3, 4, 5, 678901), MOMENT),
@@ -359,11 +345,8 @@ def test_timestamps_of_an_event() -> None:
 def test_attributes_of_an_event_can_be_assigned() -> None:
     """Values are checked as by the constructor; after an error the Event is unchanged; nothing can be deleted."""
     event = make()
-    for name, value, kept in (
-        ("name", b"other", "other"),
-        ("data", {"a": _Level.HIGH}, {"a": 3}),
-        ("severity", 17, 17),
-    ):
+    given = [("name", b"other", "other"), ("data", {"a": _Level.HIGH}, {"a": 3}), ("severity", 17, 17)]
+    for name, value, kept in given:
         setattr(event, name, value)
         assert kept == getattr(event, name)
     wrong: list[tuple[str, Any]] = [("name", None), ("timestamp", 1), ("data", {"a": None}), ("severity", 10)]

@@ -273,7 +273,8 @@ def test_each_window_has_its_own_distribution(
     assert [Histogram.of(samples) for samples in every] == [Histogram(**vars_of(each)) for each in histograms]
     assert [0.0, 1.5] == [event.window.stddev for event in events[1:]]
     assert histograms[0].scale + 1 < histograms[1].scale == 20
-    assert 3.0 == stat.quantile(1)
+    assert (0.0, 3.0) == (stat.quantile(0.5), stat.quantile(1))
+    assert 3.0 == pytest.approx(stat.quantile(0.6), rel=histograms[2].relative_error)
     with pytest.raises(ValueError, match="q must be between 0 and 1"):
         stat.quantile(50)
 
@@ -384,9 +385,10 @@ def test_merged_window_has_the_samples_of_both(make_stat: MakeStat, clock: Any, 
     assert vars_of(expected.histogram) == vars_of(merged.histogram)
     assert expected.stddev == pytest.approx(merged.stddev, rel=1e-12)
     assert 4.0 == first.merge(second, other_last=False).last
-    plain = make_stat("x", [])
+    plain = make_stat("x", [])  # without aggregations it counts, and logs an event without data, as in torch
     plain.add(1.0)
     plain.flush()
+    assert (1, {}, {}) == (events[-1].window.count, events[-1].data, plain.get())
     without = events[-1].window.merge(first)
     assert (None, None, 3) == (without.histogram, without.stddev, without.count)
 

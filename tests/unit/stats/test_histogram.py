@@ -75,35 +75,6 @@ def test_quantile_is_within_its_error_bound(samples: list[float], q: float) -> N
     assert 0 < histogram.relative_error < 1
 
 
-def test_all_equal() -> None:
-    """A single value gives exact quantiles, at the largest scale."""
-    for value in (3.0, -0.3, 0.0, 5e-324, sys.float_info.max):
-        histogram = Histogram.of([value] * 1000)
-        assert {value} == {histogram.quantile(q) for q in (0, 0.01, 0.5, 0.99, 1)}
-        assert (1000, 20, value, value) == (histogram.count, histogram.scale, histogram.min, histogram.max)
-
-
-def test_no_samples() -> None:
-    """Without samples, quantiles are NaN; sums and counts are 0."""
-    histogram = Histogram.of([])
-    assert math.isnan(histogram.quantile(0.5))
-    assert [True] * 4 == [math.isnan(value) for value in histogram.percentiles().values()]
-    assert (0, 0.0, [], math.inf, -math.inf) == (
-        histogram.count,
-        histogram.sum,
-        list(histogram.buckets()),
-        histogram.min,
-        histogram.max,
-    )
-
-
-def test_samples_that_are_not_finite_are_counted_separately() -> None:
-    """NaN and infinities are counted, and do not affect buckets, sum, minimum, maximum or quantiles."""
-    histogram = Histogram.of([math.nan, 1.0, math.inf, 2.0, -math.inf, 4.0])
-    assert exact(dataclasses.replace(Histogram.of([1.0, 2.0, 4.0]), nonfinite=3)) == exact(histogram)
-    assert (3, 7.0, 2.0) == (histogram.count, histogram.sum, round(histogram.quantile(0.5), 1))
-
-
 def test_a_power_of_two_belongs_to_the_bucket_below() -> None:
     """Upper bounds are inclusive, and exact at powers of two (data model, "Exponential Scale")."""
     for exponent in (-1074, -1023, -1022, -1, 0, 1, 52, 1023):

@@ -119,23 +119,6 @@ def test_lost_values(make_stat: MakeStat, events: list[Any], device: Device) -> 
     assert [(2, 6.0, 4.0), (1, 7.0, 7.0)] == [(each.count, each.sum, each.last) for each in windows(events)]
 
 
-def test_failing_handler(make_stat: MakeStat, monitel: ModuleType, events: list[Any], device: Device) -> None:
-    """All windows are logged; then the exception is raised."""
-
-    def fail(event: Any) -> None:
-        if event.window.sum == 1.0:
-            raise LookupError
-
-    stat = make_stat()
-    for value in (1.0, 2.0):
-        device.add(stat, value)
-        stat.flush()
-    with monitel.register_event_handler(fail), pytest.raises(LookupError):
-        device.give()
-    assert [] == device.waiting
-    assert [1.0, 2.0] == [window.sum for window in windows(events)]
-
-
 def test_pending_sample_keeps_its_stat_alive(make_stat: MakeStat, events: list[Any], device: Device) -> None:
     """The Stat is logged by its destructor after its values have arrived."""
     stat = make_stat()
