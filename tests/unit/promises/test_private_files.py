@@ -157,13 +157,17 @@ def test_spools_of_others_are_refused(remains: Remains, folder: Path, receiver: 
 
 
 @needs_root
-def test_boxes_of_others_are_left_alone(remains: Remains, folder: Path, receiver: Receiver) -> None:
-    """Neither shown nor collected."""
-    box = remains.write(folder)
+def test_boxes_of_others_are_left_alone(remains: Remains, own_boxes: Path, receiver: Receiver) -> None:
+    """Neither shown nor collected, whether they are found or named; the problem is named."""
+    own_boxes.mkdir(mode=0o700, exist_ok=True)
+    box = remains.write(own_boxes)
     os.chown(box, 12345, 12345)
-    assert 1 == command("autopsy", folder).status
-    assert 1 == command("replay", folder, "--endpoint", receiver.url).status
-    assert ([], True) == (receiver.requests, box.exists())
+    for arguments in ((), (own_boxes,), (box,)):
+        printed = command("autopsy", *arguments)
+        assert "rendezvous" not in printed.output, arguments
+        assert "belongs to another user" in printed.errors, arguments
+        command("replay", *arguments, "--endpoint", receiver.url)
+        assert ([], True) == (receiver.requests, box.exists()), arguments
 
 
 @needs_root
