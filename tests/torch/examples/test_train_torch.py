@@ -11,16 +11,9 @@ from collections import Counter
 from pathlib import Path
 from threading import Timer
 
-import pytest
-
-pytest.importorskip("torch", reason="the example uses torch: torch is not installed")
-
 EXAMPLES = Path(__file__).parents[3] / "docs/examples"
 sys.path.insert(0, str(EXAMPLES))  # the examples are scripts, not a package
 
-import torch_char_model  # noqa: E402  after the check that torch is there
-
-pytestmark = pytest.mark.torch
 
 PLAIN, WITH_TELEMETRY = "torch_char_model.py", "train_torch.py"
 SMALL = ("--batch-size", "8")
@@ -64,24 +57,6 @@ def spooled(folder: Path) -> Counter[str]:
     return found
 
 
-def test_the_model_learns() -> None:
-    """The first loss is that of 128 equal probabilities. Later it is far below, also on the validation files."""
-    arguments = torch_char_model.parse_arguments(["--steps", "60", "--workers", "0", "--batch-size", "32"])
-    model = torch_char_model.CharModel()
-    losses = [loss.item() for loss in torch_char_model.train(model, arguments)]
-    assert 60 == len(losses)
-    assert 4.7 < losses[0] < 5
-    assert max(losses[-1], torch_char_model.evaluate(model)) < 3
-
-
-def test_passages() -> None:
-    """Each passage begins with the last character of the previous one, which was predicted and is now context."""
-    passages = torch_char_model.read_passages([3])
-    assert torch_char_model.CONTEXT + 1 == passages.shape[1]
-    assert passages[:-1, -1].tolist() == passages[1:, 0].tolist()
-    assert passages.max() < 128
-
-
 def test_telemetry_changes_nothing(tmp_path: Path) -> None:
     """The scripts with and without telemetry print the same losses."""
     both = [finish(start(tmp_path, script, "--steps", "50")) for script in (PLAIN, WITH_TELEMETRY)]
@@ -112,16 +87,3 @@ def test_ctrl_c_loses_nothing(tmp_path: Path) -> None:
     code, _, errors = finish(process)
     assert (130, 0) == (code, errors.count("Traceback")), errors
     assert spooled(tmp_path)["training.steps"] > 0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--steps", "0"), "argument --steps: must be at least 1, got 0"),
-        (("--workers", "many"), "argument --workers: invalid integer value: 'many'"),
-    ],
-)
-def test_wrong_arguments_are_explained(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
-    """The error of a wrong argument is one line with the value and the allowed values."""
-    code, _, errors = finish(start(tmp_path, WITH_TELEMETRY, *arguments))
-    assert (2, f"train_torch.py: error: {message}") == (code, errors.splitlines()[-1])

@@ -10,8 +10,7 @@ import torch
 import torch.distributed._functional_collectives as functional
 from tests.torch.ranks.late_model import BATCH, WIDTH, Model, Pauses, batches
 from torch import distributed, nn
-from torch.distributed import checkpoint
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.nn import functional as functions
 from torch.nn.parallel import DistributedDataParallel
@@ -107,13 +106,6 @@ def _normalized(pauses: Pauses, _: Path) -> Step:
     return loop(pauses, DistributedDataParallel(Model(pauses, _NormOverRanks())))
 
 
-@kind("DDP with a hook of fp16")
-def _fp16(pauses: Pauses, _: Path) -> Step:
-    model = DistributedDataParallel(Model(pauses))
-    model.register_comm_hook(None, default_hooks.fp16_compress_hook)
-    return loop(pauses, model)
-
-
 @kind("DDP with PowerSGD")
 def _power(pauses: Pauses, _: Path) -> Step:
     model = DistributedDataParallel(Model(pauses))
@@ -128,18 +120,6 @@ def _accumulation(pauses: Pauses, _: Path) -> Step:
     return loop(pauses, model, micro=3, no_sync=model.no_sync)
 
 
-@kind("DDP, accumulation without no_sync")
-def _accumulation_in_step(pauses: Pauses, _: Path) -> Step:
-    return loop(pauses, DistributedDataParallel(Model(pauses, share=1 / 3)), micro=3)
-
-
-@kind("DDP, two models")
-def _two_models(pauses: Pauses, _: Path) -> Step:
-    models = nn.ModuleList(DistributedDataParallel(Model(pauses, share=0.5)) for _ in range(2))
-    models.forward = lambda batch: models[0](batch) + models[1](batch)
-    return loop(pauses, models)
-
-
 @kind("DDP, compiled")
 def _compiled(pauses: Pauses, _: Path) -> Step:
     return loop(pauses, torch.compile(DistributedDataParallel(Model(pauses)), backend="aot_eager"))
@@ -150,70 +130,6 @@ def _zero(pauses: Pauses, _: Path) -> Step:
     model = DistributedDataParallel(Model(pauses))
     optimizer = import_module("torch.distributed.optim").ZeroRedundancyOptimizer  # the import warns
     return loop(pauses, model, optimizer=optimizer(model.parameters(), torch.optim.SGD, lr=0.01))
-
-
-@kind("DDP, barrier after each step")
-def _barrier(pauses: Pauses, _: Path) -> Step:
-    return loop(pauses, DistributedDataParallel(Model(pauses)), rest=lambda _: distributed.barrier())
-
-
-@kind("DDP, monitored_barrier after each step")
-def _monitored(pauses: Pauses, _: Path) -> Step:
-    return loop(pauses, DistributedDataParallel(Model(pauses)), rest=lambda _: distributed.monitored_barrier())
-
-
-@kind("DDP, loss averaged every third step")
-def _loss(pauses: Pauses, _: Path) -> Step:
-    def rest(number: int) -> None:
-        if number % 3 == 0:
-            distributed.all_reduce(torch.ones(1))
-
-    return loop(pauses, DistributedDataParallel(Model(pauses)), rest=rest)
-
-
-@kind("DDP, objects gathered after each step")
-def _objects(pauses: Pauses, _: Path) -> Step:
-    return loop(
-        pauses,
-        DistributedDataParallel(Model(pauses)),
-        rest=lambda number: distributed.all_gather_object([None] * distributed.get_world_size(), {"step": number}),
-    )
-
-
-@kind("DDP, checkpoint by rank 0, then a barrier")
-def _checkpoint(pauses: Pauses, folder: Path) -> Step:
-    model = DistributedDataParallel(Model(pauses))
-
-    def rest(number: int) -> None:
-        if number % 3 == 0:
-            if distributed.get_rank() == 0:
-                torch.save(model.state_dict(), folder / "checkpoint.pt")
-            distributed.barrier()
-
-    return loop(pauses, model, rest=rest)
-
-
-@kind("DDP, distributed checkpoint every third step")
-def _distributed_checkpoint(pauses: Pauses, folder: Path) -> Step:
-    model = DistributedDataParallel(Model(pauses))
-
-    def rest(number: int) -> None:
-        if number % 3 == 0:
-            checkpoint.save({"model": model.state_dict()}, checkpoint_id=folder / "checkpoint")
-
-    return loop(pauses, model, rest=rest)
-
-
-@kind("DDP, evaluation with collectives every third step")
-def _evaluation(pauses: Pauses, _: Path) -> Step:
-    model, source = DistributedDataParallel(Model(pauses)), batches(Pauses())
-
-    def rest(number: int) -> None:
-        if number % 3 == 0:
-            with torch.no_grad():
-                distributed.all_reduce(model.module.layers[0](next(source)).mean())
-
-    return loop(pauses, model, rest=rest)
 
 
 @kind("FSDP1")

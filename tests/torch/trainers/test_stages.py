@@ -2,49 +2,30 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-import monitel
-
-pytest.importorskip("lightning")
-pytest.importorskip("transformers")
-pytest.importorskip("accelerate")
-
 import torch
 from accelerate import Accelerator
 from lightning.pytorch import Callback, LightningModule, Trainer
-from tests.torch.trainers import late_rank_job
 from torch.utils.data import DataLoader, Dataset
 from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 from transformers import Trainer as TransformersTrainer
 
+import monitel
 import monitel.torch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.support.scripts import Run
-
     from monitel.testing import ManualClock
 
-pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.filterwarnings("ignore")]
 
 #: Seconds of each part of a training, and of a batch of an evaluation.
 DATA, FORWARD, BACKWARD, OPTIMIZER, OTHER, EVALUATION = 16, 2, 4, 8, 1, 1000
 PLAIN = {"optimizer": OPTIMIZER, "other": OTHER, "data": DATA, "forward": FORWARD, "backward": BACKWARD}
-
-
-@pytest.fixture
-def clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ManualClock]:
-    """Provide a clock that moves only by advance(), in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-    with monitel.testing.ManualClock() as clock:
-        yield clock
 
 
 @contextmanager
@@ -181,14 +162,6 @@ def test_lightning(clock: ManualClock, kind: type[Automatic]) -> None:
     }
 
 
-def test_lightning_accumulates(clock: ManualClock) -> None:
-    """A cycle has one optimizer and several of the others; the last one of the epoch has fewer."""
-    with measured() as stages:
-        fit(Automatic(clock), 8, accumulate_grad_batches=3)
-    assert {2} == {window.count for window in stages.values()}
-    assert times(3 + 2, optimizer=2 * OPTIMIZER) == sums(stages)
-
-
 def test_lightning_validates(clock: ManualClock) -> None:
     """Batches and forwards of a validation are in ``other``, between two steps and between two epochs."""
     with measured() as stages:
@@ -261,20 +234,3 @@ def test_accelerate(clock: ManualClock, accumulated: int) -> None:
     cycles = 8 // accumulated - 1
     assert {cycles} == {window.count for window in stages.values()}
     assert times(cycles * accumulated, optimizer=cycles * OPTIMIZER, data=-DATA) == sums(stages)
-
-
-def test_lightning_on_two_ranks(run: Run) -> None:
-    """The second rank is late in ``data``, so the first one waits for it in ``sync``. Both measured their batches."""
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    printed = run(*launcher, Path(late_rank_job.__file__), timeout=180).stdout
-    ranks = sorted(
-        (json.loads(line) for line in printed.splitlines() if line.startswith("{")), key=lambda each: each["rank"]
-    )
-    assert [0, 1] == [each["rank"] for each in ranks]
-    for each in ranks:
-        assert {*PLAIN, "sync"} == each["stages"].keys()
-        assert sum(each["stages"].values()) == pytest.approx(each["cycle"], rel=0.02)
-        assert each["stages"]["data"] == pytest.approx(each["batch"], rel=0.1)
-    prompt, late = (each["stages"] for each in ranks)
-    assert late["data"] - prompt["data"] == pytest.approx(late_rank_job.LATE, rel=0.1)
-    assert prompt["sync"] - late["sync"] == pytest.approx(late_rank_job.LATE, rel=0.2)

@@ -1,0 +1,186 @@
+"""The same small training by each trainer: 20 rows, 4 a step, two epochs, a checkpoint at step 5, an evaluation.
+
+Each function trains with the adapter, and returns what the training itself has counted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import DataLoader
+
+import monitel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROWS, BATCH, EPOCHS, TOKENS = 20, 4, 2, 5
+STEPS = EPOCHS * ROWS // BATCH
+CHECKPOINT = 5  # step
+
+
+@dataclass
+class Truth:
+    """What a training has counted.
+
+    Attributes:
+        losses: Each logged loss, by step.
+        samples: Number of rows that were trained.
+        before_step: Called before each step with its number, from 1.
+        activities: Activities of the process in batches of the evaluation.
+    """
+
+    before_step: Callable[[int], object] = bool
+    losses: dict[int, float] = field(default_factory=dict)
+    samples: int = 0
+    activities: set[str] = field(default_factory=set)
+
+    def evaluate(self) -> None:
+        """Note the activity."""
+        book = monitel.ledger()
+        assert book is not None
+        self.activities.add(book.current)
+
+    def train(self, rows: int) -> None:
+        """Count a batch."""
+        self.before_step(self.samples // BATCH + 1)
+        self.samples += rows
+
+
+def rows() -> list[dict[str, torch.Tensor]]:
+    """Return rows of five tokens."""
+    generator = torch.Generator().manual_seed(0)
+    return [{"input_ids": torch.randint(0, 16, (TOKENS,), generator=generator)} for _ in range(ROWS)]
+
+
+class Net(torch.nn.Module):  # type: ignore[misc]
+    """Predicts whether a token is even."""
+
+    def __init__(self, truth: Truth) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.truth = truth
+        self.layers = torch.nn.Sequential(torch.nn.Embedding(16, 4), torch.nn.Linear(4, 1))
+
+    def forward(self, input_ids: torch.Tensor, **_others: Any) -> dict[str, torch.Tensor]:
+        """Return the loss."""
+        if torch.is_grad_enabled():
+            self.truth.train(len(input_ids))
+        else:
+            self.truth.evaluate()
+        expected = (input_ids % 2).float()
+        return {"loss": torch.nn.functional.binary_cross_entropy_with_logits(self.layers(input_ids)[..., 0], expected)}
+
+
+def with_lightning(truth: Truth) -> None:
+    """Train with Lightning."""
+    from lightning.pytorch import LightningModule, Trainer
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
+    from monitel.integrations.lightning import MonitelCallback, MonitelLogger
+
+    class Module(LightningModule):  # type: ignore[misc]
+        def __init__(self, lr: float, api_key: str) -> None:
+            super().__init__()
+            self.save_hyperparameters()
+            self.net = Net(truth)
+
+        def training_step(self, batch: dict[str, torch.Tensor], _index: int) -> torch.Tensor:
+            loss: torch.Tensor = self.net(**batch)["loss"]
+            self.log("train_loss", loss)
+            truth.losses[self.trainer.global_step] = loss.item()
+            return loss
+
+        def validation_step(self, batch: dict[str, torch.Tensor], _index: int) -> None:
+            self.net(**batch)
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=self.hparams["lr"])
+
+    quiet: dict[str, Any] = {
+        "accelerator": "cpu",
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "log_every_n_steps": 1,
+    }
+    callbacks = [MonitelCallback(), ModelCheckpoint("saved", every_n_train_steps=CHECKPOINT, save_top_k=-1)]
+    if "WORLD_SIZE" in os.environ:
+        quiet |= {"strategy": "ddp", "devices": int(os.environ["WORLD_SIZE"])}
+    trainer = Trainer(**quiet, max_epochs=EPOCHS, num_sanity_val_steps=0, logger=MonitelLogger(), callbacks=callbacks)
+    loaders = [DataLoader(rows(), batch_size=BATCH) for _ in range(2)]
+    trainer.fit(Module(0.1, api_key="hidden"), *loaders)
+
+
+def with_transformers(truth: Truth) -> None:
+    """Train with transformers."""
+    from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+
+    from monitel.integrations.transformers import MonitelCallback
+
+    class Report(TrainerCallback):  # type: ignore[misc]
+        def on_log(self, _args: Any, state: Any, _control: Any, logs: dict[str, float], **_: Any) -> None:
+            if "loss" in logs:
+                truth.losses[state.global_step] = logs["loss"]
+
+    usual: dict[str, Any] = dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size"), BATCH)
+    usual |= {"report_to": "none", "disable_tqdm": True, "use_cpu": True, "logging_steps": 1, "hub_token": "hidden"}
+    usual |= {"save_strategy": "steps", "save_steps": CHECKPOINT, "eval_strategy": "epoch", "learning_rate": 0.1}
+    arguments = TrainingArguments("saved", num_train_epochs=EPOCHS, remove_unused_columns=False, **usual)
+    trainer = Trainer(
+        Net(truth), arguments, train_dataset=rows(), eval_dataset=rows(), callbacks=[MonitelCallback(), Report()]
+    )
+    trainer.remove_callback(PrinterCallback)
+    trainer.train()
+
+
+def with_accelerate(truth: Truth) -> None:
+    """Train with accelerate."""
+    from accelerate import Accelerator
+
+    from monitel.integrations.accelerate import MonitelTracker
+
+    accelerator = Accelerator(cpu=True, log_with=[MonitelTracker()])
+    accelerator.init_trackers("project", config={"lr": 0.1, "hub_token": "hidden"})
+    net = Net(truth)
+    model, optimizer, loader = accelerator.prepare(
+        net, torch.optim.SGD(net.parameters(), lr=0.1), DataLoader(rows(), batch_size=BATCH)
+    )
+    step = 0
+    for _ in range(EPOCHS):
+        for batch in loader:
+            step += 1
+            loss = model(**batch)["loss"]
+            accelerator.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+            monitel.set_step(step)
+            accelerator.log({"train.loss": loss.item()}, step)
+            truth.losses[step] = loss.item()
+            if step % CHECKPOINT == 0:
+                accelerator.save_state(f"saved/{step}")
+    accelerator.end_training()
+
+
+TRAINERS = {"lightning": with_lightning, "transformers": with_transformers, "accelerate": with_accelerate}
+
+
+def main(name: str, url: str, kill_at: str = "0") -> None:
+    """Train as a script, and print what this rank has counted; it may send SIGTERM to itself at a step."""
+    import monitel_otlp
+
+    monitel_otlp.configure(endpoint=url, spool_dir="spool", export_interval=3600.0)
+    truth = Truth()
+    truth.before_step = lambda step: os.kill(os.getpid(), signal.SIGTERM) if step == int(kill_at) else None
+    TRAINERS[name](truth)
+    sys.stdout.write(json.dumps([int(os.environ.get("RANK", "0")), truth.samples]) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,177 @@
+"""The adapters of transformers, Lightning and accelerate: failures, activities, several ranks, and SIGTERM."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from tests.torch.trainers import small_jobs
+from tests.torch.trainers.small_jobs import BATCH, ROWS, STEPS, TOKENS, TRAINERS, Truth
+
+import monitel
+import monitel.torch
+import monitel_otlp
+
+if TYPE_CHECKING:
+    from tests.support.receiver import Receiver
+    from tests.support.scripts import Run
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+JOB = Path(small_jobs.__file__)
+each_trainer = pytest.mark.parametrize("name", TRAINERS)
+COUNTING = ["lightning", "transformers"]  # accelerate's tracker sees neither batches nor evaluations
+
+
+def configure(receiver: Receiver) -> Any:
+    """Return a pipeline that sends to the receiver."""
+    return monitel_otlp.configure(endpoint=receiver.url, spool_dir="spool", export_interval=3600.0)
+
+
+def totals(receiver: Receiver, rank: int | None = None) -> dict[str, float]:
+    """Return the last values of the step and the counters of work, of one rank."""
+    found = {}
+    for name in ("training.step", "training.steps", "training.samples", "training.tokens"):
+        points = [each for each in receiver.points(name) if each.resource.get("training.rank") == rank]
+        found |= {name: points[-1].value} if points else {}
+    return found
+
+
+def losses(receiver: Receiver, rank: int | None = None) -> list[int]:
+    """Return the steps of the losses that a rank has logged."""
+    records = [each for each in receiver.records("run.log") if each.resource.get("training.rank") == rank]
+    return [each.attributes["training.step"] for each in records if {"train_loss", "train.loss"} & each.body.keys()]
+
+
+@each_trainer
+def test_exception_in_training(name: str, receiver: Receiver) -> None:
+    """The run has failed, the numbers before it arrive, and the batch that failed does not count."""
+    truth = Truth()
+
+    def fail(step: int) -> None:
+        if step == 4:
+            raise RuntimeError("out of luck")
+
+    truth.before_step = fail
+    with pytest.raises(RuntimeError, match="out of luck"), configure(receiver):
+        TRAINERS[name](truth)
+    assert ["failed"] == [record.attributes["run.status"] for record in receiver.records("run.ended")]
+    assert ([0, 1, 2] if name == "lightning" else [1, 2, 3]) == losses(receiver)
+    assert 3 * BATCH == truth.samples
+    if name in COUNTING:
+        work = {"training.steps": 3, "training.samples": 3 * BATCH, "training.tokens": 3 * BATCH * TOKENS}
+        assert {"training.step": 3, **work} == totals(receiver)
+
+
+@each_trainer
+def test_event_handler_that_raises_stops_nothing(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The training goes on to its end; each adapter's function is reported once."""
+    import_module("monitel.integrations.guarded")._warned.clear()
+
+    def fail(_event: monitel.Event) -> None:
+        raise RuntimeError("broken")
+
+    truth = Truth()
+    with monitel.register_event_handler(fail), caplog.at_level(logging.WARNING, "monitel"):
+        TRAINERS[name](truth)
+    assert (2 * ROWS, STEPS) == (truth.samples, len(truth.losses))
+    messages = [each for each in caplog.messages if "further failures are not logged" in each]
+    assert messages
+    assert len(messages) == len({*messages})
+    caplog.clear()  # the records have exceptions
+
+
+@each_trainer
+def test_evaluations_and_checkpoints_are_activities(name: str, events: list[monitel.Event]) -> None:
+    """Beside ``instrument()``, which counts no step twice. Each checkpoint is one event, with its size."""
+    truth = Truth()
+    with monitel.torch.instrument(failures=False, compilation=False, window_size=float("inf")):
+        TRAINERS[name](truth)
+    assert ({"evaluation"} if name in COUNTING else set()) == truth.activities
+    assert (STEPS, STEPS) == (monitel.get_step(), monitel.counter("training.steps").total)
+    saved = [event for event in events if event.name == "checkpoint.saved"]
+    assert [5, 10] == [event.step for event in saved]
+    for event in saved:
+        path = Path(str(event.data["checkpoint.path"]))
+        files = path.rglob("*") if path.is_dir() else [path]
+        assert sum(each.stat().st_size for each in files if each.is_file()) == event.data["checkpoint.size"]
+    book = monitel.ledger()
+    assert book is not None
+    assert book.elapsed_ns == sum(book.activities.values())
+    assert book.activities["checkpoint.save"] > 0
+    assert (name in COUNTING) == ("evaluation" in book.activities)
+    assert "step" == book.current
+
+
+def test_evaluation_that_raises_ends() -> None:
+    """The exception is raised unchanged, and the activity ends."""
+    for name in COUNTING:
+        truth, error = Truth(), RuntimeError("no more")
+
+        def fail(error: BaseException = error) -> None:
+            raise error
+
+        truth.evaluate = fail  # type: ignore[method-assign]
+        with pytest.raises(RuntimeError) as raised:
+            TRAINERS[name](truth)
+        assert raised.value is error
+        error.__traceback__ = None
+        book = monitel.ledger()
+        assert book is not None
+        assert "step" == book.current
+        assert book.activities["evaluation"] > 0
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_steps_that_gradient_scaling_skips(fused: bool) -> None:
+    """With accelerate's optimizer. Each attempt advances the step; a micro-batch does not."""
+    from accelerate import Accelerator
+    from accelerate.optimizer import AcceleratedOptimizer
+
+    Accelerator(cpu=True)
+    parameter, scaler = torch.nn.Parameter(torch.ones(2)), torch.amp.GradScaler("cpu")
+    optimizer = AcceleratedOptimizer(torch.optim.AdamW([parameter], lr=0.1, fused=fused), scaler=scaler)
+    applied = 0
+    with monitel.torch.instrument():
+        for number, gradient in enumerate((float("inf"), 1.0, float("nan"), 2.0, 0.5, float("inf")), 1):
+            for syncs in (False, True):
+                optimizer.gradient_state._set_sync_gradients(syncs)
+                parameter.grad = scaler.scale(torch.full((2,), gradient))
+                before = parameter.detach().clone()
+                optimizer.step()
+                applied += not torch.equal(before, parameter.detach())
+                assert number - 1 + syncs == (monitel.get_step() or 0)
+    assert (3, 3, 3) == (applied, *(monitel.counter(f"training.steps{rest}").total for rest in ("", ".skipped")))
+
+
+@each_trainer
+def test_two_ranks(name: str, receiver: Receiver, run: Run) -> None:
+    """Each rank counts its work, and the first one logs for the job; a checkpoint is one event."""
+    printed = run(*TORCHRUN, JOB, name, receiver.url, timeout=240).stdout
+    ranks = sorted(json.loads(line) for line in printed.splitlines() if line.startswith("["))
+    assert [0, 1] == [rank for rank, _ in ranks]
+    assert all(ROWS <= samples < ROWS + BATCH * 2 for _, samples in ranks)  # loaders fill up the last batch
+    for rank, samples in ranks:
+        work = {"training.steps": 6, "training.samples": samples, "training.tokens": samples * TOKENS}
+        assert {"training.step": 6, **(work if name in COUNTING else {})} == totals(receiver, rank)
+    assert ([*range(6)] if name == "lightning" else [*range(1, 7)]) == losses(receiver, 0)
+    assert [] == losses(receiver, 1)
+    assert [0] == [record.resource["training.rank"] for record in receiver.records("run.config")]
+    saved = [each for each in receiver.records("checkpoint.saved") if each.resource["training.rank"] == 0]
+    assert [5] == [each.attributes["training.step"] for each in saved if each.attributes["training.step"] == 5]
+    assert ["completed"] * 2 == [record.attributes["run.status"] for record in receiver.records("run.ended")]
+
+
+@each_trainer
+def test_preempted_job(name: str, receiver: Receiver, run: Run) -> None:
+    """After SIGTERM the run is preempted, and everything before it arrives. Lightning ends its batch first."""
+    status = 0 if name == "lightning" else -signal.SIGTERM
+    run(JOB, name, receiver.url, "4", returncode=status)
+    assert ["preempted"] == [record.attributes["run.status"] for record in receiver.records("run.ended")]
+    assert ([0, 1, 2, 3] if name == "lightning" else [1, 2, 3]) == losses(receiver)
