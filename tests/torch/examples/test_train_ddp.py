@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 EXAMPLES = Path(__file__).parents[3] / "docs/examples"
 sys.path.insert(0, str(EXAMPLES))  # the examples are scripts, not a package
 
-import train_ddp
-from train_ddp import PAUSES, Late
+train_ddp: Any = import_module("train_ddp")
+PAUSES, Late = train_ddp.PAUSES, train_ddp.Late
 
 FORM = "expected STAGE:RANK:DELAY, e.g. data:2:30ms or data:2:30ms/10, got"
 
@@ -29,7 +31,7 @@ FORM = "expected STAGE:RANK:DELAY, e.g. data:2:30ms or data:2:30ms/10, got"
         ("other:3:60s/1", Late("other", 3, 60.0), "rank 3 is late in other by 60000 ms in every step"),
     ],
 )
-def test_delays_are_read(text: str, late: Late, words: str) -> None:
+def test_delays_are_read(text: str, late: Any, words: str) -> None:
     """A delay has a stage, a rank, a time with its unit, and an interval."""
     assert late == train_ddp.delay(text)
     assert words == str(late)
