@@ -20,8 +20,6 @@ from monitel import COUNT, HISTOGRAM, MAX, MEAN, MIN, STDDEV, SUM, VALUE, Aggreg
 from monitel.testing import ManualClock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tests.support.inbox import Point
     from tests.support.pipelines import Start
     from tests.support.receiver import Receiver
@@ -30,7 +28,6 @@ DELTA = 1
 START_NS = 1_767_225_600 * 10**9  # initial time of the fixture ``clock``
 MINUTE_NS = 60 * 10**9
 MILLISECOND_NS = 10**6
-OVERFLOW = "otel.metric.overflow"
 PREFERENCES = ["cumulative", "delta", "lowmemory"]
 PERCENTILES = ["x.p50", "x.p90", "x.p95", "x.p99"]
 
@@ -161,19 +158,6 @@ def test_name_that_is_not_allowed_is_changed(
     assert point.description == description if description else repr(name) in point.description
 
 
-def test_attributes_keep_their_types(receiver: Receiver, start: Start) -> None:
-    """``True``, 1, 1.5 and "1" are four series of one metric; equal attributes are one, even if they are NaN."""
-    pipeline = start()
-    every: list[dict[str, Any]] = [{"a": True}, {"a": 1}, {"a": 1.5}, {"a": "1"}, {"a": "1", "b": 2}, {}]
-    for attributes in [*every, {"a": float("nan")}] * 2:
-        stat = Stat("x", [COUNT], 60.0, attributes=attributes)
-        stat.add(1)
-        stat.flush()
-    assert pipeline.force_flush(DEADLINE)
-    totals = {repr(point.attributes): point.value for point in receiver.points("x.count")}
-    assert dict.fromkeys([*map(repr, every), "{'a': nan}"], 2) == totals
-
-
 def test_totals_continue_in_a_new_stat_of_the_same_series(receiver: Receiver, start: Start, clock: ManualClock) -> None:
     """Counts, sums and histograms of a name and its attributes go on when a Stat is deleted and created again."""
     pipeline = start(distributions="histogram")
@@ -259,6 +243,21 @@ def test_window_that_ends_before_the_last_point_is_sent_with_a_later_time(
     first, *others = receiver.points("x.count")
     assert START_NS + 70 * 10**9 == first.time_ns // 1000 * 1000
     assert [(2, MILLISECOND_NS), (3, 2 * MILLISECOND_NS)] == [(p.value, p.time_ns - first.time_ns) for p in others]
+
+
+def test_window_without_aggregations_is_counted(receiver: Receiver, start: Start) -> None:
+    """It has no point, and is delivered with the next request, beside other windows or alone."""
+    pipeline = start()
+    for asked in ((), (), (COUNT,), None, ()):
+        if asked is None:
+            assert pipeline.force_flush(DEADLINE)
+            continue
+        stat = Stat("x", [*asked], 60.0)
+        stat.add(1)
+        stat.flush()
+    assert pipeline.force_flush(DEADLINE)
+    account = pipeline.account()["metrics"]
+    assert (4, 4, [3]) == (account.recorded, account.delivered, receiver.values("x.count"))
 
 
 def test_first_stat_of_a_name_decides_unit_and_monotonic(
@@ -469,47 +468,3 @@ def test_last_number_of_a_millisecond_is_sent(receiver: Receiver, start: Start, 
     assert [(number + 0.3, number * MILLISECOND_NS) for number in range(5)] == found
     assert 10 == pipeline.account()["metrics"].delivered
     assert 30 == receiver.values("monitel.log.coalesced")[-1]
-
-
-def _window(layer: int) -> None:
-    stat = Stat("x", [VALUE], 60.0, attributes={"layer": layer})
-    stat.add(10**layer)
-    stat.flush()
-
-
-SOURCES: dict[str, Callable[[int], object]] = {
-    "x.value": _window,
-    "x": lambda layer: monitel.log({"x": 10**layer}, layer=layer),
-    "x.count": lambda layer: monitel.counter("x.count", attributes={"layer": layer}).add(10**layer),
-}
-
-
-@pytest.mark.parametrize("metric", SOURCES)
-def test_attribute_sets_beyond_the_limit_are_one_series(
-    receiver: Receiver, start: Start, clock: ManualClock, caplog: pytest.LogCaptureFixture, metric: str
-) -> None:
-    """Windows, numbers and counters keep the first sets; the others are one series, and one warning is logged."""
-    pipeline = start(series_limit=2)
-    for _ in range(2):
-        for layer in range(4):
-            clock.advance(1)
-            SOURCES[metric](layer)
-    assert pipeline.force_flush(DEADLINE)
-    last = {repr(point.attributes): point.value for point in receiver.points(metric)}
-    total = {"x.count": 2}.get(metric, 1)
-    rest = 2 * (100 + 1000) if metric == "x.count" else 1000
-    assert {"{'layer': 0}": total, "{'layer': 1}": 10 * total, repr({OVERFLOW: True}): rest} == last
-    assert 1 == len(warnings_with(caplog, "has more than 2 sets of attributes"))
-
-
-def test_totals_over_all_series_are_exact(receiver: Receiver, start: Start, clock: ManualClock) -> None:
-    """Counts, sums and histograms of windows beyond the limit add up in the shared series."""
-    pipeline = start(series_limit=2, distributions="histogram")
-    for number in range(30):
-        stat = Stat("x", [COUNT, SUM, HISTOGRAM], 60.0, attributes={"layer": number % 5})
-        close_windows(stat, clock, [float(number), 1.0])
-    assert pipeline.force_flush(DEADLINE)
-    for metric, total in (("x.count", 60), ("x.sum", 465.0), ("x.histogram", 465.0)):
-        last = {repr(point.attributes): point.value for point in receiver.points(metric)}
-        assert (3, total) == (len(last), sum(last.values()))
-    assert 30 == pipeline.account()["metrics"].delivered

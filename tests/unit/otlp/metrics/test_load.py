@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from tests.support.checks import warnings_with
 from tests.support.inbox import DEADLINE
 from tests.support.pipelines import busy_encoder, reported_drops
 from tests.support.producers import close_windows, run_together
@@ -24,42 +22,7 @@ if TYPE_CHECKING:
 
     from monitel.testing import ManualClock
 
-OVERFLOW = "otel.metric.overflow"
 MILLISECOND_NS = 1_000_000
-
-
-def record(sets: range) -> None:
-    """Close one window for each attribute set."""
-    for layer in sets:
-        stat = Stat("x", [COUNT], 60.0, attributes={"layer": layer})
-        stat.add(1)
-        stat.flush()
-
-
-def totals(receiver: Receiver) -> dict[Any, float]:
-    """Return the last count of each series by its layer."""
-    points = sorted(receiver.points("x.count"), key=lambda point: point.time_ns)
-    return {point.attributes.get("layer", OVERFLOW): point.value for point in points}
-
-
-def test_default_limit_is_2000_series(receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture) -> None:
-    """All sets after the 2,000th share one series, and one warning names the Stat and the limit."""
-    pipeline = start()
-    record(range(2000))
-    assert [] == warnings_with(caplog, OVERFLOW)
-    record(range(2000, 2010))
-    assert pipeline.force_flush(DEADLINE)
-    expected: dict[Any, float] = {**dict.fromkeys(range(2000), 1), OVERFLOW: 10}
-    assert expected == totals(receiver)
-    assert 1 == len(warnings_with(caplog, OVERFLOW, "'x'", "2000"))
-
-
-def test_threads_that_add_a_series_together_share_it(receiver: Receiver, start: Start) -> None:
-    """The last sets within the limit do not overflow."""
-    pipeline = start(series_limit=40)
-    run_together(*(partial(record, range(40)) for _ in range(4)))
-    assert pipeline.force_flush(DEADLINE)
-    assert dict.fromkeys(range(40), 4) == totals(receiver)
 
 
 def test_threads_that_log_one_name_lose_nothing(receiver: Receiver, start: Start) -> None:
