@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections import Counter
 from functools import partial
@@ -49,26 +48,6 @@ def test_thread_started_without_threading(received: list[Any], record: type[reco
     assert done.wait(30)
     assert "thread" == received[0][1].track.thread_name
     assert [len(threading.enumerate())] == found
-
-
-def test_task_outlives_its_parent_range(received: list[Any], record: type[record_function], ranges: Any) -> None:
-    """The range in which a task was created is the parent of the task's ranges only until it ends."""
-
-    async def later(name: str, go: asyncio.Event) -> None:
-        await go.wait()
-        with record(name):
-            pass
-
-    async def main() -> None:
-        go = asyncio.Event()
-        with record("making"):
-            task = asyncio.create_task(later("after", go))
-            await asyncio.sleep(0)
-        go.set()
-        await task
-
-    asyncio.run(main())
-    assert [("making", None), ("after", None)] == parents(received)
 
 
 def test_exit_of_one_thread_ends_no_range_of_another(

@@ -176,6 +176,28 @@ def test_parents_are_those_of_the_thread_and_of_the_task(ranges: Any, record: ty
     } == {name: each for name, each in found.items() if name != "main"}
 
 
+def test_range_that_has_ended_is_not_a_parent(ranges: Any, record: type[record_function]) -> None:
+    """A task may outlive the range in which it was created."""
+    found: list[tuple[str, str | None]] = []
+
+    async def later(go: asyncio.Event) -> None:
+        await go.wait()
+        with record("after"):
+            pass
+
+    async def main() -> None:
+        go = asyncio.Event()
+        with record("making"):
+            task = asyncio.create_task(later(go))
+            await asyncio.sleep(0)
+        go.set()
+        await task
+
+    with ranges.listen(ended=lambda each: found.append((each.name, each.parent and each.parent.name))):
+        asyncio.run(main())
+    assert [("making", None), ("after", None)] == found
+
+
 def test_one_object_serves_recursion_and_many_threads(
     ranges: Any, record: type[record_function], run_threads: Any
 ) -> None:
