@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+import monitel
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    import monitel
     from monitel.testing import ManualClock
 
 #: The stages of each cycle, in seconds. Stages that took no time are left out.
@@ -118,6 +119,14 @@ def train(work: Work, steps: int) -> None:
     optimizer = work.optimizer()
     for _ in work.loader(steps):
         step(work, optimizer)
+
+
+def activity() -> str:
+    """Return the activity of this process now."""
+    book = monitel.ledger()
+    assert book is not None
+    assert book.elapsed_ns == sum(book.activities.values())
+    return book.current
 
 
 class _Items(torch.utils.data.Dataset[Any]):  # type: ignore[misc]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from tests.torch.known_work import activity
 
 import monitel
 import monitel.torch
@@ -28,13 +29,6 @@ def compilations(events: list[monitel.Event]) -> list[monitel.Event]:
     """Flush, and return the events of compilations."""
     monitel.flush()
     return [event for event in events if event.name.startswith("torch.") and event.window is None]
-
-
-def activity() -> str:
-    """Return the activity of this process now."""
-    book = monitel.ledger()
-    assert book is not None
-    return book.current
 
 
 def test_compilation_is_a_range(events: list[monitel.Event]) -> None:

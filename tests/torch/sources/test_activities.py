@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 import torch.distributed as dist
+from tests.torch.known_work import activity
 from torch.distributed import init_process_group  # imported before instrument()
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
@@ -20,13 +21,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("instrumented")
 _DEADLINE = 60
-
-
-def activity() -> str:
-    """Return the activity of this process now."""
-    book = monitel.ledger()
-    assert book is not None
-    return book.current
 
 
 class Items(Dataset[str]):  # type: ignore[misc]
@@ -159,14 +153,6 @@ def test_set_up_of_groups_is_init(rendezvous: list[str], monkeypatch: pytest.Mon
     monkeypatch.setattr(dist.device_mesh, "DeviceMesh", lambda **_: rendezvous.append(activity()))
     dist.init_device_mesh("cpu", (1,))
     assert (["init"] * 4, "step") == (rendezvous, activity())
-
-
-def test_failed_set_up_is_init(rendezvous: list[str]) -> None:
-    """The exception is that of torch, and the activity ends."""
-    rendezvous.append("fail")
-    with pytest.raises(TimeoutError, match="rank 1 is missing"):
-        dist.init_process_group("gloo", init_method="observed://")
-    assert (["fail", "init"], "startup") == (rendezvous, activity())
 
 
 @pytest.mark.usefixtures("rendezvous", "fresh_compiler")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from tests.torch.known_work import activity
 
 import monitel
 import monitel.torch
@@ -26,13 +27,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),  # of the deprecated functions
 ]
 _DEADLINE = 60
-
-
-def activity() -> str:
-    """Return the activity of this process now."""
-    book = monitel.ledger()
-    assert book is not None
-    return book.current
 
 
 class Observed:

@@ -225,23 +225,6 @@ def test_flush_logs_events_and_windows_of_torch_monitor(flush: Callable[[], obje
 
 
 @pytest.mark.usefixtures("_monitored")
-def test_event_handler_may_flush() -> None:
-    """A flush within a poll does not poll again, so events stay in order."""
-    names: list[str] = []
-
-    def handle(event: monitel.Event) -> None:
-        if event.window is None:
-            monitel.flush()
-            names.append(event.name)
-
-    with monitel.register_event_handler(handle):
-        for number in range(3):
-            log(f"event {number}")
-        monitel.flush()
-    assert ["event 0", "event 1", "event 2"] == names
-
-
-@pytest.mark.usefixtures("_monitored")
 def test_flush_does_not_hang_with_an_event_handler_of_another_thread(caplog: pytest.LogCaptureFixture) -> None:
     """The flush leaves out the events of torch, which is logged once. All Stats are flushed."""
     hangs, release = threading.Event(), threading.Event()

@@ -111,42 +111,6 @@ def test_ranges_are_inside_the_range_of_the_user(recorded: Any, clock: ManualClo
     assert by_time(expected) == by_time(recorded(run))
 
 
-@pytest.mark.parametrize("calls", [1, 2])
-def test_range_of_an_optimizer_with_a_closure_follows_the_closure(
-    recorded: Any, clock: ManualClock, calls: int
-) -> None:
-    """Neither forward nor backward of the closure is inside the range of the optimizer."""
-    model = Net(clock)
-    optimizer = Optimizer(clock, model.parameters(), calls)
-
-    def closure() -> None:
-        model(torch.ones(1)).backward()
-
-    def run() -> None:
-        for _ in range(2):
-            optimizer.step(closure)
-
-    expected: list[Row] = []
-    for number in range(2 * calls):
-        begin = 10.0 * number
-        if number:  # after an optimizer, forward begins where that has ended
-            expected.append(("training.forward", begin - (3 if number % calls else 0), begin + 3, None))
-        expected.append(("training.backward", begin + 3, begin + 7, None))
-        if number % calls == calls - 1:
-            expected.append(("training.optimizer", begin + 7, begin + 10, None))
-    expected.append(("training.step", 10.0 * calls, 20.0 * calls, None))
-    assert by_time(expected) == by_time(recorded(run))
-
-
-def test_optimizer_within_backward_has_no_range(recorded: Any, clock: ManualClock) -> None:
-    """A hook of a parameter may step as soon as its gradient is complete: this is part of backward."""
-    model = Net(clock)
-    optimizer = Optimizer(clock, model.parameters())
-    model.weight.register_post_accumulate_grad_hook(lambda _weight: optimizer.step())
-    expected: list[Row] = [("training.backward", 2.0, 14.0, None)]
-    assert by_time(expected) == by_time(recorded(lambda: model(torch.ones(1)).backward()))
-
-
 class StageError(Exception):
     """Raised in the middle of a stage."""
 

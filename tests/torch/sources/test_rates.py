@@ -107,24 +107,6 @@ def test_pause_is_zero_and_its_time_counts(start: Start, clock: ManualClock, eve
     assert [8.0, 0.0, 0.0, 8 / 9] == logged(events)
 
 
-def test_flush_logs_the_rates_so_far(start: Start, clock: ManualClock, events: list[monitel.Event]) -> None:
-    """Like the window of a Stat, the interval ends early. A window that ends by itself does not log twice."""
-    loop = start(window_size=10.0)
-    for samples in (1, 2, 4):
-        loop.step(2.0, samples)
-    monitel.flush()
-    monitel.flush()
-    assert [3 / 2] == logged(events)
-    for samples in (8, 16):
-        loop.step(1.0, samples)
-    clock.advance(30.0)
-    loop.poll()
-    loop.step(1.0, 32)
-    assert [3 / 2, 24 / 2] == logged(events)
-    loop.end()
-    assert [3 / 2, 24 / 2, 32 / 31] == logged(events)
-
-
 def test_rates_of_amounts_per_step(start: Start, events: list[monitel.Event]) -> None:
     """Samples, tokens and utilization have one event."""
     loop = start(samples_per_step=32, tokens_per_step=1000.5, flops_per_step=3e12, peak_flops=4e12)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from tests.torch.known_work import activity
 
 import monitel
 import monitel.torch
@@ -64,13 +65,6 @@ def test_another_format_is_logged_once(monkeypatch: pytest.MonkeyPatch, caplog: 
         assert "waits" in running.sources
     assert ["torch's wait counters cannot be read any more and are left out"] == caplog.messages
     caplog.clear()  # the records have exceptions
-
-
-def activity() -> str:
-    """Return the activity of the training thread."""
-    book = monitel.ledger()
-    assert book is not None
-    return book.current
 
 
 class Watch:

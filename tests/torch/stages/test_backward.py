@@ -47,17 +47,6 @@ def test_recomputed_activations_are_backward(reentrant: bool, work: Work, cycles
     assert [{**STEP, "forward": 4, "backward": 2 * (2 + 4)}] * 2 == trained(work, cycles, backward)
 
 
-def test_backward_within_backward_is_part_of_it(work: Work, cycles: Run) -> None:
-    """A function may train another model."""
-
-    def inner() -> None:
-        with torch.enable_grad():
-            work.forward(torch.ones(1, requires_grad=True), 0.25, 0.5).backward()
-
-    found = trained(work, cycles, lambda: work.forward(backward=inner).backward())
-    assert [{**STEP, "backward": 0.75}] * 2 == found
-
-
 class Wrapped(torch.Tensor):  # type: ignore[misc]
     """A subclass, whose functions go through ``__torch_function__``."""
 

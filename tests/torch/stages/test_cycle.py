@@ -130,29 +130,9 @@ _STEP = st.tuples(st.just("optimizer"), st.one_of(_TIMES, _CLOSURE), st.sampled_
 _PROGRAM = st.lists(st.one_of(_TIME, _BATCH, _BATCH, _BACKWARD, _STEP, _REPLACE), min_size=1, max_size=40)
 
 
-def reference(boundaries: list[Boundary]) -> list[list[int]]:
-    """Return the stages of each cycle, with all boundaries in view."""
-    cuts = [index for index in range(len(boundaries)) if _ends_cycle(boundaries, index)]
-    return [_stages(boundaries, begin, end) for begin, end in pairwise(cuts)]
-
-
 def _until(boundaries: list[Boundary], start: int, kind: str) -> int:
     """Return the index of the next boundary of a kind, the number of boundaries if there is none."""
     return next((at for at in range(start, len(boundaries)) if boundaries[at].kind == kind), len(boundaries))
-
-
-def _ends_cycle(boundaries: list[Boundary], index: int) -> bool:
-    """Return whether a boundary is the end of a backward after which, or in which, an optimizer steps."""
-    if boundaries[index].kind != "backward_ended":
-        return False
-    if boundaries[index - 1].kind == "optimizer_began_in_backward":
-        return True
-    after = boundaries[index + 1 : _until(boundaries, index, "backward_began")]
-    kinds = [each.kind for each in after]
-    if "optimizer_ended" in kinds:
-        return True
-    # One that has raised: then a batch is asked, which no closure does.
-    return "optimizer_began" in kinds and "batch_began" in kinds[kinds.index("optimizer_began") :]
 
 
 def _stages(boundaries: list[Boundary], begin: int, end: int) -> list[int]:
@@ -234,16 +214,6 @@ def _trained_before(boundaries: list[Boundary], start: int) -> set[object]:
     asked = [at for at in range(begin, end) if boundaries[at].iterator is not None]
     chosen = {boundaries[at].iterator[0] for at in asked if _trains(boundaries, begin, end, at)}  # type: ignore[index]
     return chosen or _trained_before(boundaries, begin)
-
-
-@settings(max_examples=300)
-@twins
-@given(program=_PROGRAM)
-def test_cycles_are_those_of_the_reference(twin: Any, program: list[Any]) -> None:
-    """Any loop has the stages that follow from all its boundaries, to the nanosecond."""
-    loop = Loop(twin)
-    loop.run([("backward", [], False), *program])
-    assert reference(loop.boundaries) == loop.cycles
 
 
 def _calls(*kinds: str) -> list[tuple[str, list[Any], int]]:

@@ -45,22 +45,6 @@ def test_end_of_an_epoch_that_is_found_out_one_batch_ahead(work: Work, cycles: R
     assert [STEP, last, {**STEP, "data": 2}, STEP, last] == found
 
 
-def test_batch_that_is_asked_before_the_optimizer(work: Work, cycles: Run) -> None:
-    """The optimizer stays ``optimizer``, and the batch is ``data`` of the cycle that has begun."""
-    optimizer = work.optimizer()
-
-    def train() -> None:
-        iterator = iter(work.loader())
-        next(iterator)
-        for _ in range(3):
-            work.forward().backward()
-            next(iterator)
-            work.takes(0.5)
-            optimizer.step()
-
-    assert [{"optimizer": 8, "other": 0.5, "data": 1, "forward": 2, "backward": 4}] * 2 == cycles(train)
-
-
 _DEADLINE = 60
 
 
@@ -78,26 +62,6 @@ def test_new_iterator_in_each_step(work: Work, cycles: Run) -> None:
 
     # The batch for nothing was asked as often as the last one.
     assert [{**STEP, "other": 33, "data": 2}] * 3 == cycles(train)
-
-
-def test_loader_within_a_loader_is_one_request(work: Work, cycles: Run) -> None:
-    """A dataset that reads from another loader; the time of both is ``data``, once."""
-    optimizer = work.optimizer()
-
-    class Outer(torch.utils.data.IterableDataset):  # type: ignore[misc]
-        """Reads two batches for each batch."""
-
-        def __iter__(self) -> Any:
-            iterator = iter(work.loader())
-            for _ in range(3):
-                work.takes(0.5)
-                yield next(iterator), next(iterator)
-
-    def train() -> None:
-        for _ in monitel.torch.batches(torch.utils.data.DataLoader(Outer(), batch_size=None)):
-            step(work, optimizer)
-
-    assert [{**STEP, "data": 2.5}] * 2 == cycles(train)
 
 
 def test_opening_a_loader_is_data(work: Work, cycles: Run) -> None:
