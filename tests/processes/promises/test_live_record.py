@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import signal
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from tests.processes.promises.jobs import autopsy, command, running, top
@@ -87,13 +88,22 @@ def test_autopsy_of_a_live_process(tmp_path: Path) -> None:
         assert ["rendezvous"] == [each["key"] for each in found["waits"]]
 
 
+def moment(text: str) -> float:
+    """Return the Unix time of a row."""
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+
+
 def test_stopped_process_is_silent_until_it_goes_on(tmp_path: Path) -> None:
     """Without a heartbeat for three seconds it is ``silent``, and not dead; its last step and waits stay visible."""
     with running(tmp_path, NOWHERE) as job:
         job.do(RECORD)
         job.wait_for_sample(0.5, "train.loss")
         job.process.send_signal(signal.SIGSTOP)
-        wait_until(lambda: job.row()["state"] == "silent", "silence")
+        rows: list[dict[str, Any]] = []
+        wait_until(lambda: rows.append(job.row()) or rows[-1]["state"] == "silent", "silence")
+        for row in rows:
+            age, is_silent = moment(row["time"]) - moment(row["last_seen"]), row["state"] == "silent"
+            assert is_silent if age > 3.5 else not is_silent or age > 2.5, row
         assert (7, ["rendezvous"]) == (job.row()["step"], [each["key"] for each in job.row()["waits"]])
         (found,) = autopsy(job.pid)["processes"]
         assert ("silent", "T") == (found["state"], found["kernel"]["state"])
