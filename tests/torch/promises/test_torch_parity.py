@@ -14,6 +14,7 @@ from collections import ChainMap, Counter, OrderedDict, UserDict, UserList, dequ
 from decimal import Decimal
 from enum import IntEnum
 from fractions import Fraction
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -196,12 +197,16 @@ def named(given: Any) -> str:
     return re.sub(r" at 0x\w+", "", f"{type(given).__name__} {given!s:.40}")
 
 
+def _used(use: Callable[[Any, Any], Any], given: Any, m: Any) -> Any:
+    return use(m, given)
+
+
 @pytest.mark.parametrize(("use", "values"), ROWS.values(), ids=ROWS)
 @pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad=True to a scalar:UserWarning")
 def test_values_are_accepted_and_refused_as_in_torch(use: Callable[[Any, Any], Any], values: list[Any]) -> None:
     """Both accept a value with the same result, or refuse it with the same exception."""
     theirs, ours = (
-        [(named(each), outcome(lambda m, each=each: use(m, each), module)) for each in values]
+        [(named(each), outcome(partial(_used, use, each), module)) for each in values]
         for module in (torch.monitor, monitel)
     )
     assert theirs == ours

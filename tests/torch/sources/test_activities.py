@@ -145,9 +145,12 @@ def test_set_up_of_groups_is_init(rendezvous: list[str], monkeypatch: pytest.Mon
     monitel.set_step(1)
     module: Any = dist.distributed_c10d
     create = module._new_process_group_helper
-    monkeypatch.setattr(
-        module, "_new_process_group_helper", lambda *a, **k: (rendezvous.append(activity()), create(*a, **k))[1]
-    )
+
+    def observed(*args: Any, **kwargs: Any) -> Any:
+        rendezvous.append(activity())
+        return create(*args, **kwargs)
+
+    monkeypatch.setattr(module, "_new_process_group_helper", observed)
     dist.new_group([0])
     dist.new_subgroups(1)
     monkeypatch.setattr(dist.device_mesh, "DeviceMesh", lambda **_: rendezvous.append(activity()))
@@ -165,7 +168,7 @@ def test_collectives_are_not_init() -> None:
     assert book is not None
     before = book.activities["init"]
 
-    @torch.compile(backend="eager", fullgraph=True)
+    @torch.compile(backend="eager", fullgraph=True)  # type: ignore[untyped-decorator]
     def total(x: Any) -> Any:
         y = x * 2
         dist.all_reduce(y)

@@ -14,7 +14,7 @@ from tests.support.receiver import Receiver
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = []
+pytest.importorskip("IPython", reason="runs cells in IPython")
 
 ERROR, FATAL = 17, 21  # severities of OTLP
 

@@ -36,7 +36,7 @@ def configure(receiver: Receiver) -> Any:
 
 def totals(receiver: Receiver, rank: int | None = None) -> dict[str, float]:
     """Return the last values of the step and the counters of work, of one rank."""
-    found = {}
+    found: dict[str, float] = {}
     for name in ("training.step", "training.steps", "training.samples", "training.tokens"):
         points = [each for each in receiver.points(name) if each.resource.get("training.rank") == rank]
         found |= {name: points[-1].value} if points else {}
