@@ -100,10 +100,15 @@ def test_stopped_process_is_silent_until_it_goes_on(tmp_path: Path) -> None:
         job.wait_for_sample(0.5, "train.loss")
         job.process.send_signal(signal.SIGSTOP)
         rows: list[dict[str, Any]] = []
-        wait_until(lambda: rows.append(job.row()) or rows[-1]["state"] == "silent", "silence")
+
+        def is_silent() -> bool:
+            rows.append(job.row())
+            return bool(rows[-1]["state"] == "silent")
+
+        wait_until(is_silent, "silence")
         for row in rows:
-            age, is_silent = moment(row["time"]) - moment(row["last_seen"]), row["state"] == "silent"
-            assert is_silent if age > 3.5 else not is_silent or age > 2.5, row
+            age = moment(row["time"]) - moment(row["last_seen"])
+            assert age > 2.5 if row["state"] == "silent" else age < 3.5, row
         assert (7, ["rendezvous"]) == (job.row()["step"], [each["key"] for each in job.row()["waits"]])
         (found,) = autopsy(job.pid)["processes"]
         assert ("silent", "T") == (found["state"], found["kernel"]["state"])
