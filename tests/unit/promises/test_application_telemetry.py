@@ -16,10 +16,13 @@ from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, SpanKind, S
 from tests.support.checks import warnings_with
 from tests.support.inbox import CUMULATIVE, DEADLINE, TEMPORALITY
 from tests.support.validity.envelope import LEVELS
+from tests.unit.promises.spool_content import cat
 
 import monitel
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.support.pipelines import Start
     from tests.support.receiver import Receiver
 
@@ -177,3 +180,15 @@ def test_metric_that_cannot_be_encoded_is_left_out(
         receiver.values("x"),
     )
     assert 1 == len([each for each in caplog.messages if "metric 'counter1' cannot be encoded" in each])
+
+
+def test_instruments_are_written_to_disk_without_a_backend(
+    start: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Even if nothing of monitel has changed since the last request."""
+    pipeline = start(endpoint=None)
+    monitel.counter("x").add(1)
+    assert pipeline.force_flush(DEADLINE)
+    pipeline.meter_provider.get_meter("mine").create_counter("mine").add(2)
+    assert pipeline.force_flush(DEADLINE)
+    assert {2} == {*cat(capsys, tmp_path / "spool").values("mine")}

@@ -158,6 +158,17 @@ def test_name_that_is_not_allowed_is_changed(
     assert point.description == description if description else repr(name) in point.description
 
 
+def test_long_name_is_cut(receiver: Receiver, start: Start) -> None:
+    """A metric's name has at most 255 characters, and ends with the aggregation."""
+    pipeline = start()
+    stat = Stat("x" * 300, [COUNT], 60.0)
+    stat.add(1)
+    stat.flush()
+    assert pipeline.force_flush(DEADLINE)
+    (name,) = {point.metric for point in receiver.all_points() if point.metric.startswith("x")}
+    assert (True, True, "x" * 200) == (len(name) <= 255, name.endswith(".count"), name[:200])
+
+
 def test_totals_continue_in_a_new_stat_of_the_same_series(receiver: Receiver, start: Start, clock: ManualClock) -> None:
     """Counts, sums and histograms of a name and its attributes go on when a Stat is deleted and created again."""
     pipeline = start(distributions="histogram")
