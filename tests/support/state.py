@@ -105,7 +105,7 @@ class _State:
         self._named = [*map(_Named, twins.packages())]
         self._handlers = [(package, {*package.handlers._handlers}) for package in twins.packages()]
         self._functions = before_flush._functions
-        self._stats = [(package, {*map(id, package._window.live())}) for package in twins.packages()]
+        self._stats = [(package, package._window.live()) for package in twins.packages()]
         self._threads = {*threading.enumerate()}
         self._logging = _logging()
         self._signals = [*map(signal.getsignal, _SIGNALS)]
@@ -134,9 +134,12 @@ class _State:
                 if handle not in before:
                     yield f"the event handler {handle!r}"
         for package, known in self._stats:
-            if any(id(stat) not in known for stat in package._window.live()):
+            rounds = 3  # a class is collected after its instances
+            while len(left := [each for each in package._window.live() if each not in known]) and rounds:
+                del left
                 gc.collect()
-                yield from (f"the Stat {each.name!r}" for each in package._window.live() if id(each) not in known)
+                rounds -= 1
+            yield from (f"the Stat {each.name!r}" for each in left)
         deadline = _PATIENCE
         for thread in threading.enumerate():
             if thread not in self._threads:
