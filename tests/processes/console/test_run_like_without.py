@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import stat
 import subprocess
@@ -12,30 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-from tests.processes.console.commands import (
-    PYTHON,
-    RUN,
-    SIGNALS,
-    check_same,
-    children,
-    is_running,
-    line,
-    outcome,
-    running,
-)
+from tests.processes.console.commands import PYTHON, RUN, SIGNALS, children, is_running, line, outcome, running
 from tests.support.checks import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-
-def test_script_without_an_interpreter(tmp_path: Path) -> None:
-    """A shell executes it, as a shell does."""
-    script = tmp_path / "script"
-    script.write_text('echo "$0 $1"; exit 4\n')
-    script.chmod(0o700)
-    assert (4, "./script a b\n") == ((ended := outcome([*RUN, "./script", "a b"])).status, ended.stdout)
 
 
 INHERITED = """\
@@ -83,35 +63,11 @@ def test_options_of_the_command_are_left_alone() -> None:
     assert "-- a\n" == outcome([*RUN, "echo", "--", "a"]).stdout
 
 
-def test_large_output_is_complete() -> None:
-    """Both streams are those of the caller."""
-    command = ["sh", "-c", "head -c 1000000 /dev/zero | tr '\\0' x; head -c 100000 /dev/zero | tr '\\0' y >&2"]
-    ended = check_same(command)
-    assert ("x" * 1_000_000, "y" * 100_000) == (ended.stdout, ended.stderr)
-
-
 def test_reader_that_goes_away() -> None:
     """The command ends by SIGPIPE, as without."""
     script = '"$@" yes | head -n 1; echo "${PIPESTATUS[0]}"'
     without, with_run = (outcome(["bash", "-c", script, "bash", *prefix]) for prefix in ((), RUN))
     assert ("y\n141\n", "y\n141\n") == (without.stdout, with_run.stdout)
-
-
-@pytest.mark.parametrize("closed", ["<&- >&- 2>&-", "2>/dev/full"])
-def test_closed_streams(closed: str, tmp_path: Path) -> None:
-    """The command finds the same closed streams, and the status is its own."""
-    probe = "import os; os.write(9, b'%d' % sum(1 << n for n in range(3) if os.path.exists(f'/proc/self/fd/{n}')));"
-    script = f'"$@" {closed}'
-    results = []
-    for number, prefix in enumerate(((), RUN)):
-        with (tmp_path / f"{number}").open("wb") as file:
-            ended = outcome(
-                ["bash", "-c", f"exec 9>&{file.fileno()}; {script}", "bash", *prefix, *PYTHON, probe + "os._exit(5)"],
-                pass_fds=[file.fileno()],
-            )
-        results.append((ended.status, ended.stdout, (tmp_path / f"{number}").read_text()))
-    assert results[0] == results[1]
-    assert 5 == results[0][0]
 
 
 def test_other_processes_of_the_command_go_on(tmp_path: Path) -> None:
@@ -141,27 +97,6 @@ def test_no_place_for_a_folder() -> None:
     ended = outcome([sys.executable, "-c", code])
     message = "monitel: without telemetry, because there is no place for a folder: [Errno 28] No space left on device\n"
     assert (3, message) == (ended.status, ended.summary)
-
-
-def _can_unshare() -> bool:
-    if shutil.which("unshare") is None:
-        return False
-    return 0 == outcome(["unshare", "--pid", "--fork", "--mount-proc", "true"]).status
-
-
-@pytest.fixture
-def as_process_1() -> tuple[str, ...]:
-    """The beginning of a command that runs as process 1 of a namespace."""
-    if not _can_unshare():
-        pytest.skip("needs the right to make a process id namespace")
-    return ("unshare", "--pid", "--fork", "--mount-proc", "--")
-
-
-def test_process_1(as_process_1: tuple[str, ...]) -> None:
-    """Exit statuses are passed on, and a signal becomes the status of a shell."""
-    assert "1\n" == outcome([*as_process_1, *RUN, *PYTHON, "import os; print(os.getppid())"]).stdout
-    for script, status in (("exit 3", 3), ("kill -9 $$", 137), ("kill -15 $$", 143)):
-        assert status == outcome([*as_process_1, *RUN, "sh", "-c", script]).status
 
 
 @contextmanager

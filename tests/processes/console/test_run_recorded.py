@@ -6,13 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from tests.processes.console.commands import RUN, outcome, running
-from tests.support.checks import in_time, limit
 from tests.support.hostile import url_of
 from tests.support.spools import spooled
 
@@ -175,25 +173,20 @@ def test_exporter_of_the_program_wins(receiver: Receiver) -> None:
     assert not any(counts for counts, _ in [spooled(Path("monitel-runs"))])
 
 
-@pytest.mark.parametrize("interrupted", [False, True])
-def test_end_is_not_delayed_by_a_backend_that_hangs(blackhole: socket.socket, interrupted: bool) -> None:
-    """The rest stays on disk after some seconds, or at once after Ctrl-C, and the status is that of the command."""
+def test_ctrl_c_ends_the_delivery(blackhole: socket.socket) -> None:
+    """The rest stays on disk, and the status is that of the command."""
     Path("train.py").write_text(f"{LOSS}sys.stdout.close()\nos.close(1)\nraise SystemExit(7)\n")
     environment = {**os.environ, "MONITEL_SPOOL_DIR": "spool", "OTEL_EXPORTER_OTLP_ENDPOINT": url_of(blackhole)}
-    with running([*RUN, sys.executable, "train.py"], env=environment) as process, in_time(2 + 5 + 3):
+    with running([*RUN, sys.executable, "train.py"], env=environment) as process:
         assert process.stderr is not None
         lines = iter(process.stderr.readline, "")
         assert (
             "monitel: delivering the remaining telemetry; Ctrl-C stops the delivery, and the rest stays on disk\n"
             in lines
         )
-        if interrupted:
-            began = time.monotonic()
-            os.killpg(process.pid, signal.SIGINT)
+        os.killpg(process.pid, signal.SIGINT)
         assert 7 == process.wait(60)
-        if interrupted:
-            assert time.monotonic() - began < limit(2)
-            assert "stopped; telemetry that is not delivered stays on disk" in process.stderr.read()
+        assert "stopped; telemetry that is not delivered stays on disk" in process.stderr.read()
     assert ["epoch", "run.ended", "run.started"] == sorted(
         name for name in spooled(Path("spool"))[1] if not name.startswith("attempt.")
     )

@@ -36,6 +36,12 @@ while not os.path.exists("go"):
 os.rename("go", "gone")
 raise SystemExit(5)
 """
+#: Reads a line, and prints that it was continued.
+READING = """\
+import os, signal, sys
+signal.signal(signal.SIGCONT, lambda *_: os.write(1, b"[SIGCONT]\\n"))
+print("got=" + sys.stdin.readline(), flush=True)
+"""
 
 
 def waiting(prefix: tuple[str, ...]) -> str:
@@ -69,10 +75,12 @@ def test_command_that_stops_itself(tmp_path: Path, prefix: tuple[str, ...]) -> N
 def test_job_in_the_background_is_stopped_at_input(tmp_path: Path, prefix: tuple[str, ...]) -> None:
     """A job in the background that reads the terminal stops, and reads it in the foreground."""
     with shell(tmp_path) as screen:
-        screen.press(shlex.join([*prefix, "sh", "-c", "read line; echo got=$line"]) + " &", "Enter")
+        (tmp_path / "reading.py").write_text(READING)
+        screen.press(shlex.join([*prefix, sys.executable, "-I", "-S", "reading.py"]) + " &", "Enter")
         screen.press("until jobs | grep -q Stopped; do :; done; echo stop''ped", "Enter")
         screen.until_shown("stopped")
         screen.press("fg", "Enter")
+        screen.until_shown("[SIGCONT]")  # the terminal is its own
         screen.press("input", "Enter")
         screen.until_shown("got=input")
 

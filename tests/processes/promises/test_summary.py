@@ -54,7 +54,7 @@ def run(script: str, *options: str, status: int = 0, env: dict[str, str] | None 
 def test_late_rank_is_in_the_summary(receiver: Receiver) -> None:
     """Steps and rate, the verdict, the ledger, the late rank, and what was exported; nothing is on disk or lost."""
     summary = run(JOB % "", "--endpoint", receiver.url)
-    assert summary.startswith("monitel run: job, 4 ranks, 400 steps, 8.00 steps/s verdict ")
+    assert "monitel run: job, 4 ranks, 400 steps, 8.00 steps/s verdict " in summary
     assert "verdict late rank: rank 2 took 30.0 ms longer than the others in data (22 % of each step)" in summary
     assert "late rank 2, data, 30.0 ms a step (22 % of the cycle)" in summary
     ledger = re.search(r"ledger [^(]+\(([^)]+)\); \d+ % of the time went into ", summary)
@@ -116,5 +116,5 @@ for step in range(1, 41):
     time.sleep(0.02)
 """
     summary = run(script)
-    assert summary.startswith("monitel run: job, 40 steps")
+    assert "monitel run: job, 40 steps" in summary
     assert f"verdict {verdict}" in summary

@@ -82,7 +82,9 @@ def test_rows_of_healthy_ranks_have_their_numbers(tmp_path: Path, console: Conso
 def test_late_rank_is_named(tmp_path: Path, console: Console) -> None:
     """With its stage and milliseconds, from the stages of both ranks."""
     with ranks(tmp_path, loop(WAITS), loop(IS_LATE)), console.watching() as until:
-        rows = until(lambda rows: ("late-rank", 1) == verdict(rows))
+        rows = until(lambda rows: ("late-rank", 1) == verdict(rows) and rows[0]["wait_share"] is not None)
+        share = 0.03 * rows[0]["steps_per_second"]  # each step waits for 30 ms
+        assert (pytest.approx(share, abs=0.2), 0.0) == (rows[0]["wait_share"], rows[1]["wait_share"])
         found = rows[0]["verdict"]
         assert ("data", pytest.approx(0.030), pytest.approx(30 / 130)) == (
             *(found["stage"], found["seconds"]),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,46 +63,3 @@ def look_at(*ranks: Rank, verdict: Verdict = HEALTHY, problems: Sequence[str] = 
     names = dict.fromkeys(rank.job for rank in ranks)
     jobs = [JobRows(name, None, tuple(rank for rank in ranks if rank.job == name), verdict) for name in names]
     return Look(NOW, tuple(jobs), tuple(problems))
-
-
-class Looks:
-    """A source of looks. The last one is returned again and again.
-
-    Args:
-        looks: The looks.
-    """
-
-    def __init__(self, *looks: Look) -> None:
-        self._looks = deque(looks)
-        self._last = look_at()
-        self._more = threading.Condition()
-        self._hangs = False
-        self.closed = threading.Event()
-
-    def add(self, look: Look) -> None:
-        """Give another look."""
-        with self._more:
-            self._looks.append(look)
-            self._more.notify_all()
-
-    def hang(self, hangs: bool = True) -> None:
-        """Let the next readings hang, as on a disk that does not answer, or let them continue."""
-        with self._more:
-            self._hangs = hangs
-            self._more.notify_all()
-
-    @property
-    def taken(self) -> bool:
-        """The application has shown every look, and waits for another one."""
-        return not self._looks
-
-    def look(self) -> Look:
-        """Return the next look."""
-        with self._more:
-            self._more.wait_for(lambda: not self._hangs)
-            self._last = self._looks.popleft() if self._looks else self._last
-            return self._last
-
-    def close(self) -> None:
-        """Note that the source was closed."""
-        self.closed.set()

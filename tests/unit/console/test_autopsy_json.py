@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
-from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
 from tests.support.paths import ROOT
@@ -13,7 +11,9 @@ from tests.unit.console.known_processes import NOW, SECOND, dead_process, rank_o
 
 from monitel_otlp.autopsy.as_json import report_as_json
 from monitel_otlp.autopsy.comparison import compare
-from monitel_otlp.autopsy.findings import CounterValue, Findings
+
+if TYPE_CHECKING:
+    from monitel_otlp.autopsy.findings import Findings
 
 
 def strict(text: str) -> Any:
@@ -60,25 +60,6 @@ def test_findings_are_in_the_object() -> None:
         loss[name] for name in ("name", "attributes", "count", "mean")
     )
     assert {"time", "severity", "name", "attributes"} == {*process["events"][0]}
-
-
-def test_late_rank_is_in_the_job() -> None:
-    """With the waits of the others, and the last steps."""
-    (job,) = report(*(rank_of(rank, waits={"all_reduce": 41} if rank else {}) for rank in range(3)))["jobs"]
-    assert ([0], [0, 1, 2], 4) == (job["late"], job["ranks"], job["world_size"])
-    (wait,) = job["waits"]
-    assert ("all_reduce", [0]) == (wait["key"], wait["missing"])
-    assert [{"rank": 1, "seconds": 41.0}, {"rank": 2, "seconds": 41.0}] == wait["waiting"]
-    assert [{"step": 1200, "ranks": [0, 1, 2]}] == job["last_steps"]
-
-
-def test_numbers_that_json_does_not_have_are_strings() -> None:
-    """As in the JSON form of the protocol."""
-    values = [math.nan, math.inf, -math.inf, 1e300, True, 7]
-    found = report(replace(dead_process(), counters=[CounterValue("each", {}, each) for each in values]))
-    assert ["NaN", "Infinity", "-Infinity", 1e300, True, 7] == [
-        each["value"] for each in found["processes"][0]["counters"]
-    ]
 
 
 plain: st.SearchStrategy[Any] = st.recursive(

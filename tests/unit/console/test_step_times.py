@@ -41,13 +41,6 @@ def test_rate_is_that_of_the_last_ten_seconds(every: float) -> None:
     assert steps.rate(now_ns) == pytest.approx(10.0, rel=0.03)
 
 
-def test_rate_of_slow_steps_is_that_of_the_last_ones() -> None:
-    """Each takes longer than the ten seconds."""
-    steps, now_ns = noted([15.0, 15.0, 30.0])
-    assert steps.rate(now_ns) == pytest.approx(1 / 30)
-    assert steps.rate(now_ns + 29 * SECOND) == pytest.approx(1 / 30)
-
-
 def test_rate_falls_when_a_step_is_overdue() -> None:
     """After ten seconds without a step the rate is zero."""
     steps, now_ns = noted([0.1] * 200, every=1.0)
@@ -113,13 +106,3 @@ def test_last_three_minutes_replace_the_life() -> None:
         process.make(1, 3.0)
         times.see(process.counters, second * SECOND)
     assert times.median == times.p99 == pytest.approx(3.0, rel=0.04)
-
-
-def test_steps_that_stop_leave_the_quantiles_of_the_life() -> None:
-    """A job that hangs for longer than three minutes has no steps in them."""
-    process, times = Process(), StepDistribution()
-    times.see(process.counters, 0)
-    process.make(1000, 0.25)
-    for second in range(1, 400):
-        times.see(process.counters, second * SECOND)
-    assert times.median == times.p99 == pytest.approx(0.25, rel=0.04)

@@ -10,11 +10,10 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from tests.unit.console.made_reports import JOB, LATE, S, late_ranks, report, totals
 
 from monitel_otlp.black_box.window_state import DEVICE_STAGE_TIME, STAGE_TIME, STEP_TIME
-from monitel_otlp.ledger.run_identity import UNSET
 from monitel_otlp.ledger.run_time import RunTime
 from monitel_otlp.spool.lock import Owner
 from monitel_otlp.summary.jobs import Job, jobs_of
-from monitel_otlp.summary.report import JobName, Report, StageTotal, Total, job_of, step_total
+from monitel_otlp.summary.report import JobName, Report, StageTotal, Total, step_total
 
 
 def only_job(reports: list[Report]) -> Job:
@@ -36,13 +35,6 @@ def test_processes_of_other_jobs_are_not_compared() -> None:
         assert [2, 2] == [len(job.processes) for job in jobs]
     launched = [replace(each, job=JobName("", "train", "", f"agent {each.rank % 2}")) for each in ranks if each.rank]
     assert [["1", "3"], ["2"]] == [[f"{each.rank}" for each in job.processes] for job in jobs_of(launched)]
-
-
-def test_process_with_an_unknown_launcher_belongs_to_the_job_of_its_names() -> None:
-    """A black box does not hold the launcher."""
-    ranks = [replace(each, job=JobName("", "train", "", "agent 1")) for each in late_ranks()]
-    ranks[2] = replace(ranks[2], job=JobName("", "train"), death="killed by SIGKILL", status="")
-    assert [(2, "data", "", 30.0)] == suspects(only_job(ranks))
 
 
 def test_last_attempt_with_steps_counts() -> None:
@@ -114,14 +106,6 @@ def test_ledger_is_that_of_the_run() -> None:
     assert longer == only_job([replace(ranks[0], run_time=whole), *ranks[1:], later]).time
 
 
-def test_time_outside_of_the_loop_is_not_in_the_rate() -> None:
-    """Rates and verdicts leave out the same activities. Evaluations are part of the loop."""
-    found = report(
-        first_step=1, last_step=10, activities={"startup": 80 * S, "down": 10 * S, "step": 4 * S, "evaluation": S}
-    )
-    assert 2.0 == found.rate
-
-
 def test_steps_are_counted_or_those_from_first_to_last() -> None:
     """A step that falls counts as one."""
     assert 12 == report(steps=10, skipped=2, first_step=1, last_step=500).made
@@ -129,15 +113,6 @@ def test_steps_are_counted_or_those_from_first_to_last() -> None:
         *(report(first_step=1, last_step=500).made, report(first_step=5, last_step=1).made),
         *(report(first_step=1).made, report(last_step=500).made),
     ]
-
-
-def test_launcher_tells_jobs_apart_only_without_a_run_id() -> None:
-    """A run id that was never set does not count."""
-    names = {"service.namespace": "team", "service.name": "train"}
-    assert JobName("team", "train", "run-7") == job_of({**names, "training.run.id": "run-7"}, "agent")
-    assert JobName("team", "train", "", "agent") == job_of(names, "agent")
-    assert JobName("team", "train", "", "agent") == job_of({**names, "training.run.id": UNSET}, "agent")
-    assert 200 == len(job_of({"service.name": "x" * 300}, "").service)
 
 
 def series(name: str, count: int, seconds: float, **attributes: str) -> tuple[str, list[KeyValue], Total]:

@@ -104,34 +104,6 @@ def test_filter_leaves_rows_that_contain_its_text() -> None:
     assert ["", r"no row contains '\x1b'"] == [*table_lines(look, TERMINAL, 80, filter_text="\x1b")][1:]
 
 
-def test_cursor_stays_on_its_process() -> None:
-    """New values that change the order do not move the cursor to another process."""
-    listing = Listing(TERMINAL, "rate")
-    listing.update(look_at(rank_of(0, rate=3.0), rank_of(1, rate=2.0), rank_of(2, rate=1.0)))
-    listing.move(1)
-    assert listing.chosen is not None
-    assert 1 == listing.chosen.rank
-    listing.update(look_at(rank_of(0, rate=1.0), rank_of(1, rate=9.0), rank_of(2, rate=5.0)))
-    assert 1 == listing.chosen.rank
-    listing.update(look_at(rank_of(0, rate=1.0), rank_of(2, rate=5.0)))
-    assert 2 == listing.chosen.rank
-    listing.update(look_at())
-    assert listing.chosen is None
-
-
-def test_search_goes_to_the_next_row_and_around() -> None:
-    """A search begins at the cursor, continues after it, and wraps around."""
-    listing = Listing(TERMINAL)
-    listing.update(look_at(dead_rank(0), rank_of(1), dead_rank(2), rank_of(3)))
-    found = [listing.search("killed"), listing.chosen and listing.chosen.rank]
-    found += [listing.search("killed", again=True), listing.chosen and listing.chosen.rank]
-    found += [listing.search("killed", again=True), listing.chosen and listing.chosen.rank]
-    assert [True, 0, True, 2, True, 0] == found
-    assert not listing.search("no such text")
-    assert listing.chosen is not None
-    assert 0 == listing.chosen.rank
-
-
 def test_narrow_screens_leave_out_the_less_important_columns() -> None:
     """The rank, its state and its step are the last to go."""
     assert [column.name for column in COLUMNS] == [column.name for column, _ in fitting(200)]
