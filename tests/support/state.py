@@ -135,7 +135,7 @@ class _State:
                     yield f"the event handler {handle!r}"
         for package, known in self._stats:
             rounds = 3  # a class is collected after its instances
-            while len(left := [each for each in package._window.live() if each not in known]) and rounds:
+            while (left := [each for each in package._window.live() if each not in known]) and rounds:
                 del left
                 gc.collect()
                 rounds -= 1
