@@ -504,6 +504,7 @@ def test_recording_and_flushing_do_not_wait_for_a_backend(
                 pass
             if step % 100 == 0:
                 assert not pipeline.force_flush(0.01)
+        assert not pipeline.force_flush(0.3)
         done.set()
 
     loop = Thread(target=train, daemon=True)

@@ -28,26 +28,6 @@ if TYPE_CHECKING:
     from monitel_otlp.transport.answer import Answer
 
 
-def test_second_configure_shuts_down_the_first_pipeline(
-    receiver: Receiver, start: Start, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """If a notebook cell runs twice, items of the first pipeline are delivered, and nothing is sent twice."""
-    first = start(service_name="first")
-    stat = Stat("loss", [COUNT], 60.0)
-    stat.add(1)
-    stat.flush()
-    second = start(service_name="second")
-    stat.add(1)
-    stat.flush()
-    assert second.force_flush(60)
-    assert [("first", 1), ("second", 1)] == [
-        (point.resource["service.name"], point.value) for point in receiver.points("loss.count")
-    ]
-    assert first.force_flush(60)
-    assert first.shutdown()
-    assert 1 == capsys.readouterr().err.count("monitel: exported")
-
-
 def test_nothing_is_sent_after_shutdown(receiver: Receiver, start: Start) -> None:
     """Stats, events and providers can still be used, and a flush returns at once."""
     pipeline = start()

@@ -77,26 +77,6 @@ def test_event_has_the_context_of_its_thread(receiver: Receiver, start: Start) -
     assert {"load", "eval"} == {record.name for record in receiver.records() if len(record.trace_id) == 32}
 
 
-def test_pipeline_reports_metrics_about_itself(receiver: Receiver, start: Start, clock: ManualClock) -> None:
-    """The metrics report exported and waiting items by signal, in the form of ``otel.sdk.*``."""
-    pipeline = start()
-    stat = Stat("loss", [SUM], 60.0)
-    for _ in range(3):
-        stat.add(1)
-        clock.advance(60)
-    monitel.emit("epoch")
-    assert pipeline.force_flush(60)
-    assert pipeline.force_flush(60)
-    exported = {point.attributes["signal"]: point.value for point in receiver.points("monitel.exporter.item.exported")}
-    assert {"metrics": 3, "logs": 1} == {signal: exported[signal] for signal in ("metrics", "logs")}
-    shapes = {point.metric: (point.kind, point.monotonic, point.unit) for point in receiver.all_points()}
-    assert ("sum", True, "{item}") == shapes["monitel.exporter.item.exported"]
-    assert ("sum", False, "{item}") == shapes["monitel.queue.size"]
-    assert ("sum", False, "By") == shapes["monitel.spool.size"]
-    assert ("histogram", None, "s") == shapes["monitel.export.duration"]
-    assert [] == receiver.points("monitel.exporter.item.dropped")
-
-
 def test_flush_delivers_items_recorded_during_another_flush(receiver: Receiver, start: Start) -> None:
     """An export that is in progress does not include later items, so the flush waits for the next one."""
     pipeline = start()

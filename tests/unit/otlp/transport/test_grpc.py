@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from grpc import StatusCode
-from tests.support.checks import wait_until, warnings_with
-from tests.support.grpc_receiver import GrpcAnswer, GrpcReceiver
+from tests.support.checks import warnings_with
 from tests.support.pipelines import deliver, emit_and_flush
 
 import monitel
 
 if TYPE_CHECKING:
+    from tests.support.grpc_receiver import GrpcReceiver
     from tests.support.pipelines import Start
 
     from monitel.testing import ManualClock
@@ -71,40 +69,3 @@ def test_headers_that_grpc_does_not_allow_are_logged(
         assert 1 == len(warnings_with(caplog, "(logs)", "OTEL_EXPORTER_OTLP_HEADERS"))
         assert 2 == pipeline.account()["logs"].on_disk
         assert TOKEN not in caplog.text + capfd.readouterr().err
-
-
-def test_token_is_only_in_the_request(
-    *,
-    grpc_receiver: GrpcReceiver,
-    start: Start,
-    caplog: pytest.LogCaptureFixture,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    """The token is not in the spool, in rejected requests, in a repr, in the log or in the last line."""
-    pipeline = start(endpoint=grpc_receiver.url, protocol="grpc", headers={"authorization": f"Bearer {TOKEN}"})
-    for code in (StatusCode.INVALID_ARGUMENT, StatusCode.UNAUTHENTICATED, StatusCode.UNAVAILABLE):
-        grpc_receiver.answer("logs", GrpcAnswer(code=code))
-        monitel.emit("event")
-        pipeline.force_flush(0.1)
-    grpc_receiver.rule(lambda _request: GrpcAnswer(code=StatusCode.UNAVAILABLE))
-    monitel.emit("event")
-    pipeline.force_flush(0.1)
-    pipeline.shutdown()
-    assert f"Bearer {TOKEN}" == grpc_receiver.of("logs")[0].headers["authorization"]
-    kept = [path.read_bytes() for path in Path(pipeline.spool_dir).rglob("*") if path.is_file()]
-    assert len(kept) > 3
-    assert all(TOKEN.encode() not in each for each in kept)
-    assert TOKEN not in caplog.text + capfd.readouterr().err + repr(vars(pipeline)) + repr(pipeline)
-
-
-def test_password_in_the_address_is_not_logged(
-    grpc_receiver: GrpcReceiver, start: Start, caplog: pytest.LogCaptureFixture
-) -> None:
-    """GRPC does not use the password; a warning shows the address without it."""
-    pipeline = start(endpoint=f"http://user:{TOKEN}@{grpc_receiver.address}", protocol="grpc")
-    grpc_receiver.rule(lambda _request: GrpcAnswer(code=StatusCode.UNAVAILABLE))
-    monitel.emit("event")
-    assert not pipeline.force_flush(0.1)
-    wait_until(lambda: warnings_with(caplog, "(logs)"), "a warning")
-    assert 1 == len(warnings_with(caplog, f"{grpc_receiver.url} (logs)", "everything is kept"))
-    assert TOKEN not in caplog.text + repr(vars(pipeline))
