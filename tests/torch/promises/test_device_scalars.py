@@ -39,8 +39,8 @@ def _instrumented() -> Iterator[None]:
 
 def deliver() -> None:
     """Let the device execute everything, and flush, until a number has arrived that is added now."""
-    later.answers, pause, last = True, threading.Event(), monitel.Stat("last", [monitel.COUNT], math.inf)
-    last.add(on_later(0.0))
+    later.answers, pause, last = True, threading.Event(), monitel.Stat("last", [monitel.SUM], math.inf)
+    last.add(on_later(17.0))
     with monitel.testing.capture_events() as events:
         for _ in range(round(_DEADLINE * 100)):
             monitel.flush()
@@ -48,7 +48,7 @@ def deliver() -> None:
                 break
             pause.wait(0.01)
     later.answers = False
-    assert windows(events, "last")
+    assert [17.0] == [window.sum for window in windows(events, "last")]
 
 
 def windows(events: list[monitel.Event], name: str = "loss") -> list[monitel.Window]:
