@@ -186,7 +186,7 @@ def test_default_folder_is_that_of_the_user_alone(candidates: tuple[Path, Path])
     assert runtime == choose()
 
 
-@pytest.mark.parametrize("kind", ["nfs4", "cifs", "fuse.sshfs", "lustre"])
+@pytest.mark.parametrize("kind", ["nfs4", "fuse.sshfs"])
 def test_network_is_refused(own_boxes: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """A write to it could hang, and with it the thread that emits an event; the message has advice."""
     monkeypatch.setattr(place, "file_system_of", lambda _path, _descriptor: kind)

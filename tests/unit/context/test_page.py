@@ -78,7 +78,7 @@ def test_waits_without_a_slot_are_counted(path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("key", "shown"),
-    [("x" * 48, "x" * 47), ("x" * 46 + "é", "x" * 46), ("x" * 44 + "\N{HUNDRED POINTS SYMBOL}", "x" * 44)],
+    [("x" * 48, "x" * 47), ("x" * 46 + "é", "x" * 46)],
 )
 def test_key_is_cut_off_between_characters(path: Path, key: str, shown: str) -> None:
     """A key has at most 47 bytes of UTF-8, without half a character."""

@@ -42,10 +42,8 @@ os.PathLike.register(Unprintable)
     ("path", "shown"),
     [
         ("s3://me:hidden@bucket/last?token=hidden", "s3://***@bucket/last?token=***"),
-        ("bad\udcff", "bad\\udcff"),
         ("x" * 5000, "x" * 1000),
         (Unprintable(), None),
-        (None, None),
     ],
 )
 def test_path_is_shown_if_there_is_one(events: list[Any], path: object, shown: str | None) -> None:
