@@ -57,7 +57,7 @@ def test_stopped_job_continues_in_the_background(tmp_path: Path, prefix: tuple[s
         screen.until_shown("[ready]")
         screen.press("C-z")
         screen.until_shown("Stopped")
-        screen.press("bg; touch go; wait %1; echo status=$?", "Enter")
+        screen.press("bg; touch go; wait $!; echo status=$?", "Enter")
         screen.until_shown("status=5")
 
 
@@ -94,7 +94,7 @@ def test_kill_of_a_job_arrives_once(tmp_path: Path, prefix: tuple[str, ...]) -> 
         screen.until_shown("[SIGTERM]")
         screen.press("kill -USR1 %1", "Enter")
         assert 1 == screen.until_shown("[SIGUSR1]").count("[SIGTERM]")
-        screen.press("kill -9 %1; wait %1; echo status=$?", "Enter")
+        screen.press("kill -9 %1; wait $!; echo status=$?", "Enter")
         screen.until_shown("status=137")
 
 
