@@ -347,16 +347,18 @@ def test_doctor_prints_each_value_with_its_source(receiver: Receiver, program: P
         "MONITEL_SPOOL_DIR": "here",
         "MONITEL_BLACK_BOX_SIZE": "70000",
     }
-    report = program("doctor", "--endpoint", receiver.url, env=env).sections()
+    report = program("doctor", "--endpoint", receiver.url, "--header", "B=3", env=env).sections()
     assert {
         "endpoint": f"{receiver.url}/v1/logs  (argument)",
         "protocol": "http/protobuf  (default)",
-        "headers": "a, b  (OTEL_EXPORTER_OTLP_HEADERS)",
+        "headers": "B, a  (argument)",
         "timeout": "3 s  (OTEL_EXPORTER_OTLP_LOGS_TIMEOUT)",
         "compression": "gzip  (OTEL_EXPORTER_OTLP_LOGS_COMPRESSION)",
     } == {name: value for name, value in report["logs"].items() if name != "result"}
     assert "4 s  (OTEL_EXPORTER_OTLP_TIMEOUT)" == report["traces"]["timeout"]
     assert "none  (default)" == report["metrics"]["compression"]
+    only = program("doctor", "--endpoint", receiver.url, env={"OTEL_EXPORTER_OTLP_HEADERS": "b=1,a=2"}).sections()
+    assert "a, b  (OTEL_EXPORTER_OTLP_HEADERS)" == only["logs"]["headers"]
     common = report["all signals"]
     assert "2.5 s  (OTEL_METRIC_EXPORT_INTERVAL)" == common["interval"]
     assert f"{tmp_path / 'here'}  (MONITEL_SPOOL_DIR)" == common["spool"]

@@ -229,6 +229,7 @@ def test_argument_overrides_its_variable(
         "MONITEL_SPAN_STEPS": "often",
         "MONITEL_RANKS": "zero",
         "RANK": "1",
+        "TORCHELASTIC_RUN_ID": "run-7",
         "OTEL_SERVICE_NAME": "from-variable",
         "OTEL_RESOURCE_ATTRIBUTES": "team=a,host.name=n1,host.arch=sparc",
     }.items():
@@ -238,13 +239,14 @@ def test_argument_overrides_its_variable(
         ranks="all",
         span_steps=1,
         service_name="train",
-        resource_attributes={"host.arch": "vax"},
+        resource_attributes={"host.arch": "vax", "training.run.id": "baseline"},
     )
     monitel.emit("event")
     assert pipeline.force_flush(DEADLINE)
     assert {"/otlp/v1/logs", "/otlp/v1/metrics"} == {request.path for request in receiver.requests}
     assert tmp_path / "spool" == Path(pipeline.spool_dir).parent
-    expected = {"service.name": "train", "team": "a", "host.name": "n1", "host.arch": "vax", "training.rank": 1}
+    expected = {"service.name": "train", "team": "a", "host.name": "n1", "host.arch": "vax"}
+    expected |= {"training.rank": 1, "training.run.id": "baseline"}
     assert expected.items() <= receiver.records("event")[0].resource.items()
     assert "SPAN_STEPS" not in caplog.text
 
@@ -294,10 +296,10 @@ def test_variables_of_one_signal_apply_to_it_alone(
 @pytest.mark.parametrize("given", ["argument", "variable"])
 def test_everything_is_sent_each_interval(receiver: Receiver, monkeypatch: pytest.MonkeyPatch, given: str) -> None:
     """The argument is in seconds, the variable in milliseconds; nobody flushes."""
-    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "50")
-    arguments = {"export_interval": 0.05} if given == "argument" else {}
+    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "200")
+    arguments = {"export_interval": 0.2} if given == "argument" else {}
     with monitel_otlp.configure(endpoint=receiver.url, **arguments):  # type: ignore[arg-type]
-        for number in range(3):
+        for number in range(2):
             monitel.emit(f"event {number}")
             receiver.wait_until(lambda number=number: receiver.records(f"event {number}"))  # type: ignore[misc]
 

@@ -215,7 +215,8 @@ ECHOES: dict[str, Callable[[str], str]] = {
 def test_no_echo_of_a_backend_is_shown(program: Program, channels: Channels, echo: Callable[[str], str]) -> None:
     """The backend may repeat the request's head in any encoding, as a whole, or cut off inside a secret."""
     head = f"POST /v1/logs?api_key={LEFT}&b={RIGHT} authorization: Bearer {LEFT} cookie: a={RIGHT}; b=c"
-    texts: Iterator[str] = iter(["", *echoes_of(head), *(f"{'.' * cut}{LEFT}{RIGHT}" for cut in range(440, 500, 12))])
+    cut = [f"token {secret[:length]}" for secret in (LEFT, RIGHT) for length in (8, 12, 19)]
+    texts: Iterator[str] = iter(["", *echoes_of(head), *cut, f"{'.' * 470}{LEFT}{RIGHT}"])
 
     def behave(peer: Peer, connection: socket.socket) -> None:
         received = peer.read_request(connection).partition(b"\r\n\r\n")[0].decode("latin-1")
