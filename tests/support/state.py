@@ -134,7 +134,7 @@ class _State:
             for handle in package.handlers._handlers:
                 if handle not in before:
                     yield f"the event handler {handle!r}"
-        # Without the GIL, CPython 3.13 keeps each function and class, and what their closures hold, once a thread has started.
+        # Without the GIL, CPython 3.13 keeps all functions, classes and their closures once a thread has started.
         for package, known in self._stats if _GIL else ():
             rounds = 3  # a class is collected after its instances
             while (left := [each for each in package._window.live() if each not in known]) and rounds:
