@@ -114,7 +114,7 @@ def test_evaluation_before_the_optimizer_delays_the_next_cycle(work: Work, cycle
 
 
 def test_evaluation_before_forward_makes_forward_other(work: Work, cycles: Run) -> None:
-    """The begin of ``forward`` is not known then. The batch stays ``data``."""
+    """The begin of ``forward`` is not known then. Batches without gradients do not train, even if asked as often."""
     optimizer = work.optimizer()
 
     def loop() -> None:
@@ -122,7 +122,15 @@ def test_evaluation_before_forward_makes_forward_other(work: Work, cycles: Run) 
             work.evaluate(work.loader(3))
             step(work, optimizer)
 
-    assert [{"optimizer": 8, "other": 34 + 303, "data": 1, "backward": 4}] * 2 == cycles(loop)
+    def without_gradients() -> None:
+        for _ in work.loader(3):
+            with torch.no_grad():
+                work.evaluate(work.loader(1))
+            step(work, optimizer)
+
+    late = {"optimizer": 8, "other": 34, "data": 1, "backward": 4}
+    assert [{**late, "other": 34 + 303}] * 2 == cycles(loop)
+    assert [{**late, "other": 34 + 101}] * 2 == cycles(without_gradients)
 
 
 @pytest.mark.parametrize("asked_at_once", [False, True])
