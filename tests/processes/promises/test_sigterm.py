@@ -271,6 +271,19 @@ def test_wait_in_flight_is_reported(receiver: Receiver, terminate: Terminate) ->
     assert {"startup", "evaluation", "shutdown"} <= {*times}
 
 
+HANGING = """\
+monitel.counter("samples").add(3)
+meter = pipeline.meter_provider.get_meter("mine")
+meter.create_observable_gauge("hangs", [lambda _: threading.Event().wait()])
+"""
+
+
+def test_callback_that_hangs_does_not_keep_the_totals(receiver: Receiver, terminate: Terminate) -> None:
+    """An observable instrument of the application never returns."""
+    terminate(BEGIN + HANGING + PAUSE, receiver.url)
+    assert (ALL, 3) == (arrived(receiver), increase(receiver, "samples"))
+
+
 def test_signal_may_interrupt_a_flush(blackhole: socket.socket, terminate: Terminate, tmp_path: Path) -> None:
     """The main thread waits for a request that hangs."""
 

@@ -68,28 +68,21 @@ def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "torch.distributed", raising=False)
 
 
-@pytest.mark.parametrize(
-    ("variables", "expected"),
-    [
-        pytest.param({}, {}, id="none"),
-        pytest.param(TORCHRUN, attributes("run-7", 2, 13, 5, 16, 1), id="torchrun"),
-        pytest.param(SLURM, attributes("4711", 1, 9, 1, 32, 4), id="slurm"),
-        pytest.param(MPI, attributes(None, None, 3, 0, 4, None), id="openmpi"),
-        pytest.param(
-            {"JOB_NAME": "j", "JOB_COMPLETION_INDEX": "6"}, attributes("j", None, 6, None, None, None), id="kubernetes"
-        ),
-        pytest.param(RAY, attributes("01000000", None, 1, 1, 2, 0), id="ray"),
-        pytest.param({**SLURM, **TORCHRUN}, attributes("run-7", 2, 13, 5, 16, 1), id="torchrun in slurm"),
-        pytest.param(
-            {"RANK": " 3 ", "SLURM_JOB_ID": " 4711\n"}, attributes("4711", None, 3, None, None, None), id="blanks"
-        ),
-    ],
-)
-def test_launcher_is_recognized(
-    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: dict[str, Any]
-) -> None:
+def test_launcher_is_recognized() -> None:
     """The innermost launcher wins: torchrun's agent is one task of SLURM and starts many workers."""
-    assert expected == launch(monkeypatch, variables)
+    pod = {"JOB_NAME": "j", "JOB_COMPLETION_INDEX": "6"}
+    for variables, expected in (
+        ({}, {}),
+        (TORCHRUN, attributes("run-7", 2, 13, 5, 16, 1)),
+        (SLURM, attributes("4711", 1, 9, 1, 32, 4)),
+        (MPI, attributes(None, None, 3, 0, 4, None)),
+        (pod, attributes("j", None, 6, None, None, None)),
+        (RAY, attributes("01000000", None, 1, 1, 2, 0)),
+        ({**SLURM, **TORCHRUN}, attributes("run-7", 2, 13, 5, 16, 1)),
+        ({"RANK": " 3 ", "SLURM_JOB_ID": " 4711\n"}, attributes("4711", None, 3, None, None, None)),
+    ):
+        with pytest.MonkeyPatch.context() as patch:
+            assert expected == launch(patch, variables)
 
 
 def test_malformed_number_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
