@@ -8,6 +8,7 @@ import logging
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -163,10 +164,11 @@ def test_compilations_are_events_with_the_reason_of_a_recompilation(events: list
     def double(x: Any) -> Any:
         return x * 2
 
-    compiled = torch.compile(double, backend="eager", dynamic=False)
+    compiled, began = torch.compile(double, backend="eager", dynamic=False), time.monotonic()
     for step, size in ((100, 2), (150, 3), (200, 3)):
         monitel.set_step(step)
         compiled(torch.ones(size))
+    elapsed = time.monotonic() - began
     monitel.flush()
     found = {event.name: event for event in events if event.name in {"torch.compile", "torch.recompile"}}
     started = [event for event in events if event.name == "torch.compile.started"]
@@ -176,6 +178,7 @@ def test_compilations_are_events_with_the_reason_of_a_recompilation(events: list
     assert (monitel.Severity.INFO, monitel.Severity.WARN) == (first.severity, again.severity)
     assert ["double"] * 2 == [event.data["compile.function"] for event in (first, again)]
     assert "expected 2, actual 3" in str(again.data["compile.reason"])
+    assert 0 < sum(float(event.data["compile.duration"]) for event in (first, again)) <= elapsed
     totals = {each.counter.name: each.total for each in monitel.counters()}
     assert 1 == totals["training.recompilations"]
     assert pytest.approx(again.data["compile.duration"]) == totals["training.recompilation.time"]
