@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-LATE_NS = 100_000_000
+LATE_NS = 10_000_000
 _CAPACITY = 16_384  # operations of a source; the file is sparse
 _HEADER = 1024  # words: the facts, and the names of the sources as JSON
 _FACTS = ("configured_ns", "lateness_ns", "awake_ns", "stopped_ns", "ended_ns", "step", "names")
@@ -61,7 +61,7 @@ class History(NamedTuple):
 
     Attributes:
         configured_ns: Time at which ``configure()`` had returned; 0 before. Monotonic ns, as all times here.
-        lateness_ns: The time that a thread has overslept, over all sleeps that were late by more than 0.1 s.
+        lateness_ns: The time that a thread has overslept, over all sleeps that were late by more than 10 ms.
         awake_ns: Time at which that thread was last awake; 0 if there was none.
         stopped_ns: Time just before the process ended itself; 0 if it did not.
         ended_ns: Time at which the shutdown of the pipeline had returned; 0 before.
