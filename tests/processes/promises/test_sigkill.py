@@ -207,7 +207,9 @@ def test_crash_in_c_leaves_signal_and_stack(tmp_path: Path, receiver: Receiver, 
 def test_killed_inside_c_code_with_the_gil(tmp_path: Path, receiver: Receiver) -> None:
     """As by the OOM killer while a kernel is launched: no Python code runs, and nothing recorded before is lost."""
     with running(tmp_path, receiver.url) as job:
-        job.do("configure()\nimport ctypes\nloss = Stat('loss', [COUNT, SUM], 3600.0)\nloss.add(1)\nloss.flush()\nloss.add(2)")
+        job.do(
+            "configure()\nimport ctypes\nloss = Stat('loss', [COUNT, SUM], 3600.0)\nloss.add(1)\nloss.flush()\nloss.add(2)"
+        )
         job.wait_for_sample(2)
         job.send(
             "monitel.set_step(9)\nmonitel.emit('left', number=1)\nos.write(1, b'in C\\n')\n"
