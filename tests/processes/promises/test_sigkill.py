@@ -208,7 +208,8 @@ def test_killed_inside_c_code_with_the_gil(tmp_path: Path, receiver: Receiver) -
     """As by the OOM killer while a kernel is launched: no Python code runs, and nothing recorded before is lost."""
     with running(tmp_path, receiver.url) as job:
         job.do(
-            "configure()\nimport ctypes\nloss = Stat('loss', [COUNT, SUM], 3600.0)\nloss.add(1)\nloss.flush()\nloss.add(2)"
+            "configure()\nimport ctypes\nloss = Stat('loss', [COUNT, SUM], 3600.0)\n"
+            "loss.add(1)\nloss.flush()\nloss.add(2)"
         )
         job.wait_for_sample(2)
         job.send(
