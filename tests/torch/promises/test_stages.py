@@ -125,7 +125,7 @@ def test_evaluation_before_forward_makes_forward_other(work: Work, cycles: Run) 
     def without_gradients() -> None:
         for _ in work.loader(3):
             with torch.no_grad():
-                work.evaluate(work.loader(1))
+                work.evaluate(work.loader(10), 1)
             step(work, optimizer)
 
     late = {"optimizer": 8, "other": 34, "data": 1, "backward": 4}
