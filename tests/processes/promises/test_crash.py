@@ -84,7 +84,8 @@ def test_stacks_of_all_threads_are_on_stderr_and_in_the_event(
         died["training.step"],
     )
     assert 1 == stacks_in(died["code.stacktrace"])
-    assert re.search(rf"^process {pid} on .*: killed by {name} at step 7, [0-9.]+ m?s after it was set$", died["message"])
+    expected = rf"process {pid} on .*: killed by {name} at step 7, [0-9.]+ m?s after it was set"
+    assert re.fullmatch(expected, died["message"])
 
 
 @pytest.mark.parametrize(
