@@ -439,11 +439,15 @@ def test_forked_child_starts_without_a_cycle(work: Work) -> None:
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
-        with monitel.testing.capture_events() as events:
-            train(work, 3)
-            running.uninstrument()
-        os.write(write, repr(logged_cycles(events)).encode())
-        os._exit(0)
+        try:
+            with monitel.testing.capture_events() as events:
+                train(work, 3)
+                running.uninstrument()
+            os.write(write, repr(logged_cycles(events)).encode())
+        except BaseException as error:
+            os.write(write, repr(error).encode())
+        finally:
+            os._exit(0)
     os.close(write)
     with os.fdopen(read) as found:
         text = found.read()
