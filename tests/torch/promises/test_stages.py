@@ -6,6 +6,7 @@ A batch takes 1 s, forward 2 s, backward 4 s, the optimizer 8 s, other work 32 s
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from contextlib import suppress
 from itertools import pairwise
@@ -15,6 +16,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.paths import ROOT
 from tests.torch.known_work import STEP, Work, logged_cycles, step, train
 
 import monitel
@@ -24,9 +26,7 @@ from monitel.testing import ManualClock
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.torch.known_work import Cycles
-
-    Run = Callable[..., Cycles]
+    Run = Callable[..., Any]
 
 _DEADLINE = 60
 
@@ -430,30 +430,27 @@ def test_second_thread_that_trains_meanwhile_is_ignored(work: Work, clock: Manua
     assert [STEP] + [STEP] * 3 == cycles(takes_over)  # of 19 cycles the first 16 are those of a second thread
 
 
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_forked_child_starts_without_a_cycle(work: Work) -> None:
-    """Its first cycle begins at the end of its first backward, wherever the parent is."""
-    running = monitel.torch.instrument(window_size=0.001)
+FORK = """\
+import os, monitel.torch
+from tests.torch.known_work import Work, logged_cycles, train
+with monitel.testing.ManualClock() as clock:
+    work, running = Work(clock), monitel.torch.instrument(window_size=0.001)
     train(work, 2)
     work.forward().backward()
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            with monitel.testing.capture_events() as events:
-                train(work, 3)
-                running.uninstrument()
-            os.write(write, repr(logged_cycles(events)).encode())
-        except BaseException as error:
-            os.write(write, repr(error).encode())
-        finally:
-            os._exit(0)
-    os.close(write)
-    with os.fdopen(read) as found:
-        text = found.read()
-    assert 0 == os.waitpid(child, 0)[1]
-    running.uninstrument()
-    assert repr([{stage: float(seconds) for stage, seconds in STEP.items()}] * 2) == text
+    if os.fork():
+        os._exit(os.waitstatus_to_exitcode(os.wait()[1]))
+    with monitel.testing.capture_events() as events:
+        train(work, 3)
+        running.uninstrument()
+    print(logged_cycles(events), flush=True)
+    os._exit(0)
+"""
+
+
+def test_forked_child_starts_without_a_cycle(run: Run) -> None:
+    """Its first cycle begins at the end of its first backward, wherever the parent is."""
+    found = run("-W", "ignore", "-c", FORK, env={"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])})
+    assert f"{[{stage: float(seconds) for stage, seconds in STEP.items()}] * 2}\n" == found.stdout
 
 
 class _Program:
