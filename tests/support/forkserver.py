@@ -68,7 +68,7 @@ class Forked(subprocess.Popen[str]):
                     self._try_wait(0)
         return self.returncode
 
-    def _wait(self, timeout: float | None) -> int:  # type: ignore[override]
+    def _wait(self, timeout: float | None) -> int:
         if self.returncode is None:
             with selectors.DefaultSelector() as selector:
                 selector.register(self._status, selectors.EVENT_READ)

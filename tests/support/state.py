@@ -15,6 +15,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from opentelemetry import _logs, metrics, trace
+from opentelemetry.util._once import Once
 
 from monitel import before_flush
 
@@ -35,6 +37,12 @@ _LAUNCHERS = (
 _KEPT = {
     *("MONITEL_RUN_EVENTS", "MONITEL_NO_EXTENSIONS", "MONITEL_REQUIRE_EXTENSIONS", "MONITEL_STRICT_LIMITS"),
     *("MONITEL_BACKENDS", "MONITEL_PROMTOOL", "MONITEL_TRACE_STORE", "MONITEL_SOAK_SECONDS", "MONITEL_SOAK_KILLS"),
+}
+#: Where OpenTelemetry has the providers of a process.
+_PROVIDERS: dict[Any, str] = {
+    metrics._internal: "_METER_PROVIDER",
+    _logs._internal: "_LOGGER_PROVIDER",
+    trace: "_TRACER_PROVIDER",
 }
 _GIL: bool = getattr(sys, "_is_gil_enabled", lambda: True)()
 _numbers = count()
@@ -85,6 +93,10 @@ def fresh_state(request: pytest.FixtureRequest, boxes_of_session: Path, tmp_path
     os.chdir(tmp_path)
     for package in twins.packages():
         _begin_again(package)
+    for module, name in _PROVIDERS.items():  # the first pipeline of a process sets them
+        setattr(module, name, None)
+        setattr(module, f"{name}_SET_ONCE", Once())
+    metrics._internal._PROXY_METER_PROVIDER = metrics._internal._ProxyMeterProvider()  # it keeps what was set
     found = _State()
     yield
     left = [] if request.node.stash.get(_failed, False) else found.left()

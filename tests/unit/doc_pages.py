@@ -11,8 +11,6 @@ from http.server import HTTPServer
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from opentelemetry import _logs, metrics, trace
-from opentelemetry.util._once import Once
 from tests.support.paths import ROOT
 
 import monitel
@@ -32,11 +30,6 @@ _OUTPUT = re.compile(r"\A\s*^```text\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _USES_TORCH = re.compile(r"^\s*(?:>>> )?import (?:monitel\.)?torch$", re.MULTILINE)
 _STARTS_PROCESSES = re.compile(r"\bsubprocess\b|\bmultiprocessing\b|\bos\.fork\b")
 _TRAINING = {ROOT / "docs/tutorial/first-run.md"}  # 10,000 steps of NumPy
-_GLOBALS: dict[Any, str] = {
-    metrics._internal: "_METER_PROVIDER",
-    _logs._internal: "_LOGGER_PROVIDER",
-    trace: "_TRACER_PROVIDER",
-}
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -81,9 +74,6 @@ def as_for_readers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     with monkeypatch.context() as patch:
         patch.setenv("MONITEL_RUN_EVENTS", "1")
-        for module, name in _GLOBALS.items():  # a reader's process has none; the first pipeline sets them
-            patch.setattr(module, name, None)
-            patch.setattr(module, f"{name}_SET_ONCE", Once())
         patch.setattr(monitel_otlp.Pipeline, "__init__", keep)
         try:
             yield
