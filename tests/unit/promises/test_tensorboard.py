@@ -231,17 +231,16 @@ def test_full_queue_drops_the_oldest_points_and_counts_them(tmp_path: Path) -> N
     """A call never waits for the disk."""
     (tmp_path / "file").touch()
     writer = SummaryWriter(tmp_path / "file" / "run", max_queue=10, flush_secs=3600)
-    writer.add_scalar("loss", 0, 0)
-    wait_until(lambda: writer.failed == 1, "the first write")
-    for step in range(1, 26):
+    for step in range(25):
         writer.add_scalar("loss", step, step)
-    wait_until(lambda: writer.failed == 2, "the write of a queue that is half full")
-    assert 15 == writer.dropped
     (tmp_path / "file").unlink()
+    assert writer.flush(60)  # its thread may have held up to ten older points in the meantime
     assert writer.close(60)
+    found = read(tmp_path / "file" / "run")["loss"]
+    assert [(step, step) for step in range(15, 25)] == found[-10:]
+    assert 25 - len(found) == writer.dropped >= 5
     writer.add_scalar("loss", 99, 99)
-    left = [(step, step) for step in (0, *range(16, 26))]
-    assert (left, 16) == (read(tmp_path / "file" / "run")["loss"], writer.dropped)
+    assert 26 - len(found) == writer.dropped
 
 
 def test_uninstall_flushes_stops_the_threads_and_is_idempotent(tmp_path: Path) -> None:
