@@ -65,13 +65,6 @@ def _fails(*command: str, environment: Mapping[str, str] | None = None) -> bool:
     return subprocess.run(command, env=environment, capture_output=True, timeout=60, check=False).returncode != 0
 
 
-@pytest.fixture(autouse=True)
-def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run without OpenTelemetry's variables."""
-    for name in [name for name in os.environ if name.startswith("OTEL_")]:
-        monkeypatch.delenv(name)
-
-
 @contextmanager
 def running(
     *command: object, log: Path, ready: str, environment: Mapping[str, str] | None = None

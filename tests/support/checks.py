@@ -23,12 +23,12 @@ PROTOCOLS = ["http/protobuf", pytest.param("grpc", marks=_NO_GRPC)]
 
 EXIT = 2.2  # seconds: two for the exit of a pipeline, the rest for the end of the interpreter
 
-#: Tests that run side by side wait for each other's processes; ``make stress`` runs the timed ones alone, strictly.
+#: Tests that run side by side wait for each other; ``.ci/nightly`` runs those with the marker ``timed`` alone.
 _SLACK = 1.0 if os.environ.get("MONITEL_STRICT_LIMITS") == "1" else 5.0
 
 
 def limit(seconds: float) -> float:
-    """Return a limit of time, which is five times as long outside ``make stress``: other programs run, too."""
+    """Return a limit of time, which is five times as long without MONITEL_STRICT_LIMITS: other programs run, too."""
     return seconds * _SLACK
 
 

@@ -126,12 +126,6 @@ class Peer:
         self._threads[-1].start()
 
 
-def drips_status_line(peer: Peer, connection: socket) -> None:
-    """Send an endless status line one byte at a time."""
-    peer.read_request(connection)
-    peer.drip(connection, iter([b"H", b"T", b"T", b"P", b"/", b"1", b".", b"1", b" ", *[b"2"] * 10_000]))
-
-
 def drips_headers(peer: Peer, connection: socket) -> None:
     """Send endless headers one byte at a time."""
     peer.read_request(connection)
@@ -159,12 +153,6 @@ def continues_forever(peer: Peer, connection: socket) -> None:
     peer.flood(connection, b"HTTP/1.1 100 Continue\r\n\r\n" * 1000)
 
 
-def hints_forever(peer: Peer, connection: socket) -> None:
-    """Send ``103 Early Hints`` again and again."""
-    peer.read_request(connection)
-    peer.flood(connection, b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" * 1000)
-
-
 def sends_headers_forever(peer: Peer, connection: socket) -> None:
     """Send endless headers as fast as the client reads."""
     peer.read_request(connection)
@@ -176,13 +164,6 @@ def sends_one_endless_line(peer: Peer, connection: socket) -> None:
     """Send an endless status line as fast as the client reads."""
     peer.read_request(connection)
     peer.flood(connection, b"H" * 60_000)
-
-
-def sends_body_forever(peer: Peer, connection: socket) -> None:
-    """Send an endless body as fast as the client reads."""
-    peer.read_request(connection)
-    peer.send(connection, OK_HEAD + b"\r\n")
-    peer.flood(connection, b"\0" * 60_000)
 
 
 def sends_chunks_forever(peer: Peer, connection: socket) -> None:

@@ -56,12 +56,6 @@ def drain(spool: Spool, signal: str = "metrics") -> list[FrozenRequest]:
     return found
 
 
-def the_segment(folder: Path) -> Path:
-    """Return the only segment."""
-    (path,) = (path for path in folder.iterdir() if path.suffix in {".spool", ".raw"})
-    return path
-
-
 def spooled(root: Path, *, distro: bool = True) -> tuple[list[float], list[str]]:
     """Return the values of ``loss.count``, without the zero at its start, and the names of the events in all spools.
 

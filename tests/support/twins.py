@@ -143,18 +143,6 @@ def make_stat(monitel: ModuleType) -> Callable[..., Any]:
 
 
 @pytest.fixture
-def make_queue(monitel: ModuleType, twin: str) -> Callable[..., Any]:
-    """Return a function that creates a queue of the twin under test, by default a large one."""
-    queue_type = monitel.bounded_queue.BoundedQueue
-    assert f"monitel._bounded_queue_{twin}" == queue_type.__module__
-
-    def make(max_items: int = 1_000_000, max_bytes: int = 1 << 40, **callbacks: Any) -> Any:
-        return queue_type(max_items, max_bytes, **callbacks)
-
-    return make
-
-
-@pytest.fixture
 def ranges(monitel: ModuleType, twin: str) -> Any:
     """Return monitel.profiler.ranges over the twin under test, without listeners."""
     ranges = monitel.profiler.ranges

@@ -11,7 +11,6 @@ import monitel
 torch: Any = pytest.importorskip("torch")
 
 
-@pytest.mark.torch
 def test_activities_have_no_effect_while_torch_traces() -> None:
     """A compiled function with an activity, or decorated with one, has one graph, and runs as without."""
     monitel.set_step(1)

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from tests.support.scripts import Ended, Instrument, Run
 
 pytestmark = [
-    pytest.mark.torch,
     pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed"),
     pytest.mark.invalid_output("the resource belongs to the application", "resource.distro"),
 ]

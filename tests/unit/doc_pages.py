@@ -6,6 +6,7 @@ import doctest
 import logging
 import os
 import re
+import sys
 from contextlib import contextmanager
 from http.server import HTTPServer
 from typing import TYPE_CHECKING, Any
@@ -50,11 +51,7 @@ def starts_processes(page: Path) -> bool:
 def page_parameters(*, processes: bool) -> list[Any]:
     """Return the pages that start processes, or the others, as parameters of a test."""
     return [
-        pytest.param(
-            page,
-            id=str(page.relative_to(ROOT)),
-            marks=[pytest.mark.torch] if any(_USES_TORCH.search(code) for _, code, _ in blocks(page)) else [],
-        )
+        pytest.param(page, id=str(page.relative_to(ROOT)))
         for page in PAGES
         if any(True for _ in blocks(page)) and starts_processes(page) is processes
     ]
@@ -65,6 +62,7 @@ def as_for_readers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Run examples with run events; end and put back what an example may leave to the end of a process."""
     root = logging.getLogger()
     handlers, level, environment = [*root.handlers], root.level, dict(os.environ)
+    registered = {*monitel.handlers._handlers}
     pipelines: list[monitel_otlp.Pipeline] = []
     initialize = monitel_otlp.Pipeline.__init__
 
@@ -82,6 +80,11 @@ def as_for_readers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
                 pipeline.shutdown()
                 if pipeline.engine is not None:
                     pipeline.engine._callbacks.stop()  # an instrument that is made afterwards has started it again
+            instrumentation = sys.modules.get("monitel.torch.instrumentation")
+            if instrumentation is not None and instrumentation._running is not None:
+                instrumentation._running.uninstrument()
+            for handle in {*monitel.handlers._handlers} - registered:
+                monitel.unregister_event_handler(handle)
             monitel.flush()
             root.handlers[:], root.level = handlers, level
     for name in {*os.environ} - {*environment}:
@@ -103,7 +106,12 @@ def end_what_runs(namespace: dict[str, Any]) -> None:
 
 
 def run_page(page: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run a page's blocks in order, in one namespace; compare the output with what is shown."""
+    """Run a page's blocks in order, in one namespace; compare the output with what is shown.
+
+    A page with torch skips the test where torch is missing.
+    """
+    if any(_USES_TORCH.search(code) for _, code, _ in blocks(page)):
+        pytest.importorskip("torch", reason="the page uses torch: torch is not installed")
     assert not _INDENTED.search(page.read_text("utf-8")), "an indented block would not be run"
     namespace: dict[str, Any] = {"__name__": "page"}
     with as_for_readers(monkeypatch):

@@ -27,9 +27,6 @@ FUNCTIONS = {
 }
 #: The functions whose arguments have variables, and the modules with the tables of these.
 CHOICES = {"monitel_otlp.configure": "monitel_otlp.choices", "monitel.torch.instrument": "monitel.torch.options"}
-_FUNCTIONS = [
-    pytest.param(each, marks=[pytest.mark.torch] if each.startswith("monitel.torch") else []) for each in FUNCTIONS
-]
 #: Variables that have no argument.
 OTHERS = {
     *("MONITEL_NO_EXTENSIONS", "MONITEL_PROMETHEUS_HEADERS", "MONITEL_RUN_FOLDER", "MONITEL_RUN_PROCESS"),
@@ -54,7 +51,7 @@ def parameters(function: str) -> dict[str, Any]:
     return {each.name: each.default for each in found.values()}
 
 
-@pytest.mark.parametrize("function", _FUNCTIONS)
+@pytest.mark.parametrize("function", FUNCTIONS)
 def test_page_has_every_argument_with_its_default_and_its_variable(function: str) -> None:
     """Each parameter has a row with the default; the row has the variable, or the reason why there is none."""
     arguments = parameters(function)
@@ -82,7 +79,6 @@ def test_page_has_every_variable_of_the_code() -> None:
     assert not {name for name in used if f"`{name}" not in CONFIGURATION}
 
 
-@pytest.mark.torch
 def test_page_names_only_variables_that_exist() -> None:
     """A variable of a removed argument is not documented."""
     pytest.importorskip("torch", reason="torch is not installed")

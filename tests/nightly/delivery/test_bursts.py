@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from monitel_otlp import Pipeline
 
-pytestmark = pytest.mark.stress
 INTERVAL = 0.25
 LATE = 1.5  # seconds between two metrics requests, with a margin for other tests on the same machine
 BURST = 12  # duration of a burst in metrics requests

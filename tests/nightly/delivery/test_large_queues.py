@@ -91,7 +91,6 @@ def check_windows(receiver: Receiver) -> None:
         assert ITEMS / 100 == max(found)
 
 
-@pytest.mark.stress
 @pytest.mark.parametrize(
     ("kind", "answers", "load"),
     [

@@ -15,10 +15,7 @@ if TYPE_CHECKING:
 
     from tests.support.scripts import Run
 
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed"),
-]
+pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1", "--monitor-interval", "0.1")
 DEFAULT_ID = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0")  # the run id is "none"

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-
     from tests.nightly.platforms.conftest import RunOn
 
 _MISSING = {

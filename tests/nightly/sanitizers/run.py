@@ -36,7 +36,7 @@ FLAGS = {
     "LDFLAGS": SANITIZERS,
 }
 
-_PROCESSES = ("blackbox", "context", "core", "crashes", "events", "ledger", "profiler", "promises")
+_PROCESSES = ("blackbox", "core", "crashes", "events", "ledger", "profiler", "promises")
 #: The tests that execute C code; their folders in tests/processes may be emptied.
 TESTS = ("tests/unit", *(f"tests/processes/{each}" for each in _PROCESSES), "tests/nightly/extensions")
 #: Tests that cannot run here, and why.
@@ -45,7 +45,7 @@ LEFT_OUT = {
     "tests/unit/test_public_api.py": "reads files of the repository that are not copied",
     "tests/processes/promises/test_import.py": "measures time",
 }
-MARKERS = "not stress and not timed and not torch and not frameworks and not python_twin"
+MARKERS = "not timed and not python_twin"
 #: The system did not give AddressSanitizer memory, or did not take it back: the code under test is not at fault.
 OF_THE_SYSTEM = ("AddressSanitizer failed to allocate", "AddressSanitizer failed to deallocate")
 MOST_FAILED = 10  # tests that fail are executed once more, alone: a sanitizer makes limits of time short

@@ -19,11 +19,8 @@ def test_page_runs(
     page: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-    request: pytest.FixtureRequest,
 ) -> None:
     """A page's blocks run in order, in one namespace and an empty folder, and print what the page shows."""
-    if request.node.get_closest_marker("torch"):
-        pytest.importorskip("torch", reason="the page uses torch: torch is not installed")
     run_page(page, capsys, monkeypatch)
 
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from tests.support.validity.envelope import Scoped
     from tests.support.validity.rules import Findings
 
-_HAS_IS_REMOTE, _IS_REMOTE = 0x100, 0x200
+_IS_REMOTE = 0x200
 _ERROR = 2
 _FOLDED = "monitel.folded"  # lasts as long as the ranges that it stands for, on any thread
 _IMPLAUSIBLE = 1 << 24  # dropped items: more than a process can have had

@@ -15,10 +15,7 @@ if TYPE_CHECKING:
     from tests.support.receiver import Receiver
     from tests.support.scripts import Run
 
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed"),
-]
+pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 
 EPOCHS, SAMPLES, WORKERS = 2, 40, 2
 

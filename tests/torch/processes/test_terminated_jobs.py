@@ -6,15 +6,12 @@ import signal
 import socket
 from typing import TYPE_CHECKING
 
-import pytest
 from tests.torch.processes.terminated_job import compare, run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.receiver import Receiver
-
-pytestmark = pytest.mark.torch
 
 INIT = """\
 import torch.distributed

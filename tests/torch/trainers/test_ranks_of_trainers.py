@@ -17,10 +17,7 @@ if TYPE_CHECKING:
     from tests.support.receiver import Receiver
     from tests.support.scripts import Ended
 
-pytestmark = [
-    pytest.mark.frameworks,
-    pytest.mark.skipif(find_spec("lightning") is None, reason="pip install torch lightning"),
-]
+pytestmark = pytest.mark.skipif(find_spec("lightning") is None, reason="pip install torch lightning")
 
 LIGHTNING = """\
 import lightning, torch

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from tests.support.receiver import Receiver
 
-pytestmark = pytest.mark.frameworks
-
 
 def needs(module: str) -> pytest.MarkDecorator:
     """Skip a test if a framework is missing."""

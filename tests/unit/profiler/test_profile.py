@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from monitel.testing import ManualClock
 
 pytestmark = pytest.mark.usefixtures("clean_profiler")
-NONE, WARMUP, RECORD, SAVE, STOPPED = ProfilerAction
+NONE, WARMUP, RECORD, SAVE, _ = ProfilerAction
 
 
 def names(prof: Any) -> list[str]:

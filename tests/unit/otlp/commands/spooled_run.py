@@ -29,15 +29,6 @@ def events_request(numbers: Iterable[int]) -> FrozenRequest:
     return FrozenRequest("logs", message.SerializeToString(), len(scope.log_records), time.time_ns())
 
 
-def span_request(number: int) -> FrozenRequest:
-    """Return a request with one span."""
-    message = REQUESTS["traces"]()
-    span = envelope("traces", message).spans.add(name="step", kind=1)
-    span.trace_id, span.span_id = _ids(number)
-    span.start_time_unix_nano, span.end_time_unix_nano = number + 1, number + 2
-    return FrozenRequest("traces", message.SerializeToString(), 1, time.time_ns())
-
-
 def _ids(number: int) -> tuple[bytes, bytes]:
     return (number + 1).to_bytes(16, "big"), (number + 1).to_bytes(8, "big")
 
