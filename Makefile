@@ -9,6 +9,7 @@ RELEASE := .venv-release
 TORCH := .venv-torch
 STAMP := $(VENV)/.installed
 SOURCES := src exporters/otel/src exporters/otlp/src exporters/tensorboard/src
+PAGES := tests/unit/test_docs.py tests/unit/test_public_api.py tests/unit/test_reference_pages.py
 PYTEST := -m pytest -q --dist worksteal
 
 .PHONY: demo test test-processes test-torch integration nightly sanitize lint docs docs-serve bench stack-up stack-down screenshots dist workflows clean
@@ -23,7 +24,7 @@ test-processes: $(STAMP)  ## fork, exit, signals, kills, commands and terminals:
 	$(BIN)/python $(PYTEST) -n 4 tests/processes
 
 test-torch: $(TORCH)/.installed  ## parity with torch, instrumentation, and one run of each trainer
-	$(TORCH)/bin/python $(PYTEST) -n 2 tests/torch --ignore tests/torch/ranks --ignore tests/torch/trainers
+	$(TORCH)/bin/python $(PYTEST) -n 2 tests/torch --ignore tests/torch/ranks --ignore tests/torch/trainers $(PAGES)
 	$(TORCH)/bin/python $(PYTEST) -n 2 tests/torch/trainers/test_smoke.py
 
 integration: $(STAMP)  ## a real Collector, Prometheus and Loki, as processes and in Docker: at most five minutes

@@ -44,7 +44,7 @@ def accounts_add_up(fresh_state: None) -> Iterator[None]:
     yield
     if not _made:
         return
-    running = [each for each in _made if not each._over.is_set()]
+    running = [each for each in _made if each.engine is not None and not each._over.is_set()]
     for pipeline in _made:
         check_accounts(pipeline)
         pipeline.shutdown()
