@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,10 +14,7 @@ if TYPE_CHECKING:
     from tests.support.receiver import Receiver
     from tests.support.scripts import Ended, Instrument, Run
 
-pytestmark = [
-    pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed"),
-    pytest.mark.invalid_output("the resource belongs to the application", "resource.distro"),
-]
+pytestmark = pytest.mark.invalid_output("the resource belongs to the application", "resource.distro")
 
 #: Ten steps of an unchanged training script; three batches of evaluation are not steps.
 TRAIN = """\
@@ -38,8 +34,6 @@ STAGES = {"optimizer", "other", "data", "forward", "backward"}
 @pytest.fixture
 def instrument(receiver: Receiver, run: Run, tmp_path: Path) -> Instrument:
     """Return a function that runs a script with ``opentelemetry-instrument``, monitel's exporters, and variables."""
-    if find_spec("opentelemetry.distro") is None:
-        pytest.skip("pip install opentelemetry-distro opentelemetry-instrumentation")
 
     def instrument(script: str, *, env: Mapping[str, str], timeout: float = 120) -> Ended:
         (tmp_path / "train.py").write_text(script)
@@ -87,3 +81,19 @@ def test_events_of_workers_are_exported_on_request(
     instrument(WORKERS, env={"MONITEL_WORKERS": workers})
     assert names == receiver.record_names()
     assert [] == receiver.points("training.steps")
+
+
+ONLY_RANKS = """\
+import os, subprocess, sys
+from monitel_otel.torch_instrumentor import TorchInstrumentor
+TorchInstrumentor().instrument(skip_dep_check=True)
+print('torch' in sys.modules, flush=True)
+if sys.argv[1:]:
+    subprocess.run([sys.executable, '-c', sys.argv[1]], check=True)
+TorchInstrumentor().uninstrument()
+"""
+
+
+def test_only_ranks_are_instrumented(run: Run) -> None:
+    """A process that a rank starts is not instrumented, and does not import torch."""
+    assert "True\nFalse\n" == run("-c", ONLY_RANKS, ONLY_RANKS, env={"RANK": "0"}).stdout

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -12,9 +12,6 @@ from tests.torch.known_work import activity
 import monitel
 import monitel.torch
 from monitel.profiler import profile, ranges, record_function
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler", "instrumented")
 _DEADLINE = 60
@@ -96,23 +93,6 @@ def test_failed_compilation_is_an_error(events: list[monitel.Event]) -> None:
     assert "no such backend" in str(ended.data["compile.failure.reason"])
 
 
-def test_compilation_within_another_has_the_step_of_the_outer_one(events: list[monitel.Event]) -> None:
-    """The compiler reports the start of the outer one alone. Before the first step there is no step."""
-
-    def backend(module: Any, _inputs: Any) -> Any:
-        monitel.set_step(6)  # in the middle of the outer one
-        torch.compile(lambda x: x - 1, backend="eager")(torch.ones(4))
-        return module.forward
-
-    torch.compile(lambda x: x + 3, backend="eager")(torch.ones(2))
-    monitel.set_step(5)
-    torch.compile(plain, backend=backend)(torch.ones(2))
-    monitel.set_step(9)
-    found = [(event.name, event.step) for event in compilations(events)]
-    assert [("torch.compile.started", None), ("torch.compile.started", 5)] == found[:2]
-    assert {("torch.compile", None), ("torch.compile", 5)} == {*found[2:]}
-
-
 @pytest.mark.parametrize("ends", [False, True])
 def test_instrument_and_uninstrument_within_a_compilation(ends: bool) -> None:
     """Neither affects the compilation; no range and no activity stays."""
@@ -134,23 +114,3 @@ def test_instrument_and_uninstrument_within_a_compilation(ends: bool) -> None:
     assert ranges.current_range() is None
     assert "startup" == activity()
     monitel.torch.instrument(window_size=float("inf")).uninstrument()
-
-
-def test_each_of_many_compilations_is_reported_once(events: list[monitel.Event]) -> None:
-    """Torch keeps the last 64, so a burst of more has fewer events."""
-
-    def made(number: int) -> Callable[[Any], Any]:
-        return lambda x: x + number
-
-    def compile_some(first: int, number: int) -> None:
-        for each in range(first, first + number):
-            torch.compile(made(each), backend="eager", dynamic=False)(torch.ones(1))
-            torch._dynamo.reset_code_caches()
-
-    def ended() -> int:
-        return len([event for event in compilations(events) if event.name in {"torch.compile", "torch.recompile"}])
-
-    compile_some(0, 3)
-    assert (3, 3) == (ended(), ended())
-    compile_some(3, 2)
-    assert 5 == ended()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 import torch.distributed._functional_collectives as functional
-from tests.torch.known_work import logged_cycles
+from tests.torch.known_work import activity, logged_cycles
 from torch import distributed
 
 import monitel
@@ -71,8 +71,6 @@ class Training:
             self.model = self.compiled(self.model, fullgraph=True)
         elif part == "optimizer":
             self.step = self.compiled(self.optimizer.step)
-        elif part == "forward and backward":
-            self.backward = self.compiled(self.backward)
         else:
             backward, step = self.backward, self.step
 
@@ -93,7 +91,7 @@ class Training:
             self.takes(32)
 
 
-@pytest.mark.parametrize("part", ["model", "optimizer", "forward and backward", "whole step"])
+@pytest.mark.parametrize("part", ["model", "optimizer", "whole step"])
 def test_training_has_the_same_graphs_parameters_and_stages(part: str, work: Work, clock: ManualClock) -> None:
     """The boundaries that are not compiled have their stages. Steps are counted in any case."""
 
@@ -114,19 +112,6 @@ def test_training_has_the_same_graphs_parameters_and_stages(part: str, work: Wor
     if part != "whole step":
         assert [{"optimizer": 16, "other": 32, "forward": 1}] * 3 == logged_cycles(events)
     assert expected == trained()  # with hooks that the compiler has seen
-
-
-def test_code_that_was_compiled_before_is_not_compiled_again(work: Work) -> None:
-    """A loop that was compiled before instrument() has its stages all the same."""
-    training = Training(work)
-    training.compile("model")
-    training.run()
-    graphs = len(training.graphs)
-    with monitel.testing.capture_events() as events, monitel.torch.instrument(window_size=0.001):
-        training.run()
-    training.run()
-    assert [{"optimizer": 16, "other": 32, "forward": 1}] * 3 == logged_cycles(events)
-    assert graphs == len(training.graphs)
 
 
 @pytest.mark.parametrize("option", ["steps", "stages"])
@@ -215,20 +200,38 @@ def recorded() -> tuple[int, int, int]:
     return STAT.count, monitel.wait_counters()[WAITS.key].count - 1, len(BEGAN)
 
 
-@pytest.mark.parametrize("fullgraph", [True, False])
 @pytest.mark.parametrize(("step", "once"), [(guarded, (1, 1, 0)), (ranged, (0, 0, 2)), (decorated, (1, 0, 1))])
-def test_guards_timers_and_ranges_do_nothing_in_compiled_code(
-    step: Step, once: tuple[int, int, int], fullgraph: bool
-) -> None:
+def test_guards_timers_and_ranges_do_nothing_in_compiled_code(step: Step, once: tuple[int, int, int]) -> None:
     """One graph with the operations of the plain function. Calls that are not compiled are recorded."""
     with ranges.listen(began=BEGAN.append):
-        graphs = captured(plain, torch.ones(3), fullgraph=fullgraph)
+        graphs = captured(plain, torch.ones(3), fullgraph=True)
         before = recorded()
-        assert graphs == captured(step, torch.ones(3), fullgraph=fullgraph)
+        assert graphs == captured(step, torch.ones(3), fullgraph=True)
         assert (before[0], before[1] + 1, before[2]) == (found := recorded())
         assert plain(torch.ones(3)).tolist() == step(torch.ones(3)).tolist()
         assert (found[0] + once[0], found[1] + 1 + once[1], found[2] + once[2]) == recorded()
     assert [3] == [len(ops) for ops in graphs[0]]
+
+
+def test_activities_have_no_effect_in_compiled_code() -> None:
+    """A function with an activity, or decorated with one, is one graph, and runs as without."""
+    monitel.set_step(1)
+
+    @monitel.activity("decorated")
+    def inner(x: Any) -> Any:
+        return x * 2
+
+    def outer(x: Any) -> Any:
+        with monitel.activity("inside"):
+            return inner(x) + 1
+
+    function = torch.compile(outer, fullgraph=True, backend="eager")
+    with monitel.activity("around"):
+        assert [3.0, 5.0] == function(torch.tensor([1.0, 2.0])).tolist()
+        assert "around" == activity()
+    book = monitel.ledger()
+    assert book is not None
+    assert not {"inside", "decorated"} & {*book.activities}
 
 
 @pytest.fixture

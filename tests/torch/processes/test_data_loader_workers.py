@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,8 +13,6 @@ if TYPE_CHECKING:
 
     from tests.support.receiver import Receiver
     from tests.support.scripts import Run
-
-pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 
 EPOCHS, SAMPLES, WORKERS = 2, 40, 2
 

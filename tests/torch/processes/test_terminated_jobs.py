@@ -46,29 +46,3 @@ def test_data_loader_with_workers(tmp_path: Path, receiver: Receiver) -> None:
     """Forked workers end with their parent."""
     found = compare(tmp_path, receiver, DATA_LOADER)
     assert -signal.SIGTERM == found.status
-
-
-TORCHRUN = """\
-import torch.distributed
-torch.distributed.init_process_group("gloo")
-begin()
-if torch.distributed.get_rank() == 1:
-    threading.Timer(1.0, ready).start()
-    torch.distributed.barrier()
-while True:
-    train()
-"""
-
-
-def test_torchrun(tmp_path: Path, receiver: Receiver) -> None:
-    """The agent forwards SIGTERM; a worker that runs Python and one that waits in a collective both deliver."""
-    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
-    compare(tmp_path, receiver, TORCHRUN, launcher=launcher, workers=2)
-
-
-def test_torchrun_with_a_worker_that_fails(tmp_path: Path, receiver: Receiver) -> None:
-    """The agent sends SIGTERM to the other worker, which waits in a collective."""
-    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
-    script = TORCHRUN.replace("while True", "while steps < 100") + "sys.exit(3)\n"
-    found = compare(tmp_path, receiver, script, launcher=launcher, workers=2, signals=())
-    assert 1 == found.status

@@ -146,23 +146,6 @@ def test_failed_save_is_an_error(
     raised.value.__traceback__ = None
 
 
-def test_event_handler_that_raises_does_not_reach_the_loop(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The failure is logged once."""
-    monkeypatch.setattr("monitel.checkpoints._warned", False)
-
-    def fail(_event: monitel.Event) -> None:
-        raise OSError("no route")
-
-    with monitel.register_event_handler(fail):
-        for _ in range(2):
-            torch.save(5, tmp_path / "x.pt")
-    assert 5 == torch.load(tmp_path / "x.pt")
-    assert 1 == len(caplog.records)
-    caplog.clear()  # the records have exceptions
-
-
 def test_checkpoint_of_several_files_is_one_event(events: list[monitel.Event], tmp_path: Path) -> None:
     """That of a trainer. Files of data and of the compiler are not checkpoints."""
     monitel.set_step(1)

@@ -14,8 +14,6 @@ from tests.support.receiver import Receiver
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytest.importorskip("IPython", reason="runs cells in IPython")
-
 ERROR, FATAL = 17, 21  # severities of OTLP
 
 #: Runs each cell of the second argument, a list as JSON, and prints what IPython prints.

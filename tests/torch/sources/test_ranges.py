@@ -78,39 +78,6 @@ def test_stages_batches_and_steps_are_ranges(recorded: Any, clock: ManualClock) 
     assert by_time(expected) == by_time(found)
 
 
-def test_ranges_are_inside_the_range_of_the_user(recorded: Any, clock: ManualClock) -> None:
-    """A range around several steps is the parent of each step and stage that begins within it."""
-    model = Net(clock)
-    optimizer = Optimizer(clock, model.parameters())
-
-    def run() -> None:
-        model(torch.ones(1)).backward()
-        optimizer.step()
-        clock.advance(100)
-        with record_function("epoch"):
-            for x in monitel.torch.batches([torch.ones(1)] * 2):
-                model(x).backward()
-                optimizer.step()
-
-    expected: list[Row] = [
-        ("training.backward", 2.0, 6.0, None),
-        ("training.optimizer", 6.0, 14.0, None),
-        ("training.step", 14.0, 128.0, None),
-        ("epoch", 114.0, 142.0, None),
-        ("training.data", 114.0, 114.0, "epoch"),
-        ("training.forward", 114.0, 116.0, "epoch"),
-        ("training.backward", 116.0, 120.0, "epoch"),
-        ("training.optimizer", 120.0, 128.0, "epoch"),
-        ("training.step", 128.0, 142.0, "epoch"),
-        ("training.data", 128.0, 128.0, "epoch"),
-        ("training.forward", 128.0, 130.0, "epoch"),
-        ("training.backward", 130.0, 134.0, "epoch"),
-        ("training.optimizer", 134.0, 142.0, "epoch"),
-        ("training.data", 142.0, 142.0, "epoch"),
-    ]
-    assert by_time(expected) == by_time(recorded(run))
-
-
 class StageError(Exception):
     """Raised in the middle of a stage."""
 
@@ -148,27 +115,6 @@ def test_exceptions_leave_no_range_open(recorded: Any, clock: ManualClock) -> No
         ("training.optimizer", 18.0, 26.0, "user"),
     ]
     assert by_time(expected) == by_time(recorded(run))
-
-
-def test_listener_of_the_second_half_receives_only_its_ranges(clock: ManualClock) -> None:
-    """Nothing is recorded while nobody listens, and a range that has begun ends."""
-    model = Net(clock)
-    optimizer = Optimizer(clock, model.parameters())
-    found: list[Range] = []
-    listening = []
-    with monitel.torch.instrument():
-        loss = model(torch.ones(1))
-        hook = model.weight.register_hook(lambda _gradient: listening.append(ranges.listen(ended=found.append)))
-        loss.backward()
-        hook.remove()
-        optimizer.step()
-        loss = model(torch.ones(1))
-        model.weight.register_hook(lambda _gradient: listening[0].close())
-        loss.backward()
-        optimizer.step()
-    assert [("training.optimizer", 8.0), ("training.forward", 2.0), ("training.backward", 4.0)] == [
-        (each.name, (each.monotonic_end_ns - each.monotonic_start_ns) / SECOND) for each in found
-    ]
 
 
 def test_profile_shows_steps_on_a_separate_line(clock: ManualClock, tmp_path: Path) -> None:

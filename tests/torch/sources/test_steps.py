@@ -70,17 +70,6 @@ def test_optimizers_that_take_turns_make_one_step(windows: Any, totals: Any, clo
     assert (3, [11.0, 11.0]) == (totals()["steps"], [duration.min, duration.max])
 
 
-def test_one_optimizer_per_parameter_makes_one_step(windows: Any, totals: Any) -> None:
-    """Optimizers that run within backward are created that way."""
-    each = [optimizer() for _ in range(20)]
-    end = windows()
-    for _ in range(4):
-        for one in each:
-            one.step()
-    end()
-    assert 4 == totals()["steps"]
-
-
 def test_time_between_runs_is_not_a_duration(windows: Any, totals: Any, clock: ManualClock) -> None:
     """All steps of consecutive runs are counted, and the time between two runs is not recorded."""
     end = windows()
@@ -95,15 +84,13 @@ def test_time_between_runs_is_not_a_duration(windows: Any, totals: Any, clock: M
     assert (12, 9, 9.0) == (totals()["steps"], duration.count, duration.sum)
 
 
-def test_steps_increment_the_step_of_the_process(windows: Any) -> None:
-    """Counting continues from the step that a resumed run, or the loop itself, has set."""
-    monitel.set_step(1000)
+def test_counting_continues_from_the_step_of_the_loop(windows: Any) -> None:
+    """Or from that of a resumed run."""
     end, one = windows(), optimizer()
-    one.step()
-    assert 1001 == monitel.get_step()
-    monitel.set_step(7)
-    one.step()
-    assert 8 == monitel.get_step()
+    for begin in (1000, 7):
+        monitel.set_step(begin)
+        one.step()
+        assert begin + 1 == monitel.get_step()
     end()
 
 
@@ -149,22 +136,6 @@ def test_two_optimizers_in_two_threads_count_all_steps(windows: Any, totals: Any
         thread.join(_DEADLINE)
     duration = end()["training.step.duration"]
     assert (20, 20, 18) == (totals()["steps"], monitel.get_step(), duration.count)
-
-
-def test_duration_continues_in_the_next_thread(windows: Any, totals: Any, clock: Any) -> None:
-    """A loop that trains each epoch in a new thread has the durations of a loop in one thread."""
-    own = optimizer()
-    end = windows()
-
-    def epoch() -> None:
-        for _ in range(2):
-            clock.advance(3)
-            own.step()
-
-    for _ in range(3):
-        in_thread(epoch)
-    duration = end()["training.step.duration"]
-    assert (6, 5, 15.0) == (totals()["steps"], duration.count, duration.sum)
 
 
 @pytest.mark.parametrize("run", [in_thread, lambda action: action()], ids=["thread", "main"])

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import logging
 import os
-import sys
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -48,23 +45,6 @@ def test_wait_counters_of_torch_are_read() -> None:
     assert (3, 0) == (monitel.wait_counters()[key].count, monitel.wait_counters()[key].active)
     with monitel.torch.instrument():
         assert 5 == monitel.wait_counters()[key].count
-
-
-@pytest.mark.usefixtures("only_flushes_poll")
-def test_another_format_is_logged_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """Torch's counters are left out then, and while the interpreter shuts down."""
-    wait("pytorch.wait_counter.test.form")
-    with monitel.torch.instrument() as running, caplog.at_level(logging.WARNING, "monitel.torch"):
-        with monkeypatch.context() as patch:
-            patch.setattr(sys, "is_finalizing", lambda: True)
-            assert "pytorch.wait_counter.test.form" not in monitel.wait_counters()
-        with monkeypatch.context() as patch:
-            patch.setattr(json, "loads", lambda _text: {"pytorch.wait_counter.test.form": {"calls": 1}})
-            for _ in range(3):
-                assert "pytorch.wait_counter.test.form" not in monitel.wait_counters()
-        assert "waits" in running.sources
-    assert ["torch's wait counters cannot be read any more and are left out"] == caplog.messages
-    caplog.clear()  # the records have exceptions
 
 
 class Watch:
@@ -203,15 +183,6 @@ def test_wait_of_another_thread_is_an_event_and_not_stuck(watch: Watch, events: 
     end.set()
     thread.join(_DEADLINE)
     assert ["barrier"] == [event.data["wait.key"] for event in events if event.name == "wait.stuck"]
-
-
-def test_uninstrument_ends_stuck(watch: Watch) -> None:
-    """It leaves no activity behind."""
-    watch.train(own)
-    watch.pass_time(LIMIT)
-    assert "stuck" == activity()
-    monitel.torch.instrument(stuck_after=LIMIT, stages=False, steps=False, window_size=float("inf")).uninstrument()
-    assert becomes("step")
 
 
 def test_event_handler_that_hangs_does_not_keep_stuck(watch: Watch) -> None:

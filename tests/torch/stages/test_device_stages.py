@@ -220,41 +220,6 @@ def test_cycles_beyond_the_limits_are_counted_as_lost(caplog: pytest.LogCaptureF
     assert 1 == caplog.text.count("the device is too far behind")
 
 
-def test_capture_of_a_graph_gets_no_event() -> None:
-    """An event would become part of the graph. The cycle is lost, and later ones are right."""
-    job = Job()
-    job.step()
-    later.capturing = True
-    before = later.launches
-    Own.apply(job.parameter, False).sum().backward()
-    assert 1 == later.launches - before  # the job's own
-    later.capturing = False
-    job.optimizer.step()
-    for _ in range(4):
-        job.step()
-    assert KNOWN == job.end()
-
-
-def test_device_that_fails_stops_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """The loop gets no exception; the cycles are counted as lost. A device that cannot be found is found later."""
-    job = Job()
-    with monkeypatch.context() as patch:
-        patch.setattr(type(later), "current_device", lambda _: 1 // 0)
-        job.optimizer.step()
-    for _ in range(3):
-        job.step()
-    later.failure = RuntimeError("device lost")
-    with caplog.at_level(logging.WARNING, "monitel.torch"):
-        job.parameter.sum().backward()
-        job.optimizer.step()
-        monitel.flush()
-        job.end()
-    later.failure = None
-    assert "tensor values are lost: the device failed" in caplog.text
-    assert job.lost > 0
-    caplog.clear()  # the records have exceptions
-
-
 def test_without_a_device_there_are_no_samples(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

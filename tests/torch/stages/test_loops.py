@@ -48,46 +48,6 @@ def test_end_of_an_epoch_that_is_found_out_one_batch_ahead(work: Work, cycles: R
 _DEADLINE = 60
 
 
-def test_new_iterator_in_each_step(work: Work, cycles: Run) -> None:
-    """``next(iter(loader))``: the iterator is gone when backward begins, and the next one may have its id."""
-    optimizer, loader = work.optimizer(), work.loader()
-
-    def train() -> None:
-        for _ in range(4):
-            with torch.no_grad():
-                next(iter(loader))
-            next(iter(loader))  # for nothing: at the same place in memory
-            next(iter(loader))
-            step(work, optimizer)
-
-    # The batch for nothing was asked as often as the last one.
-    assert [{**STEP, "other": 33, "data": 2}] * 3 == cycles(train)
-
-
-def test_opening_a_loader_is_data(work: Work, cycles: Run) -> None:
-    """In each epoch the loader is opened again. Its end is ``other``, as no batch comes from it."""
-    optimizer = work.optimizer()
-
-    class Stream(torch.utils.data.IterableDataset):  # type: ignore[misc]
-        """Takes 16 s to open, and 64 s to end."""
-
-        def __iter__(self) -> Any:
-            work.takes(16)
-            return self._items()
-
-        def _items(self) -> Any:
-            yield from work.batches(2)
-            work.takes(64)
-
-    def train() -> None:
-        loader = torch.utils.data.DataLoader(Stream(), batch_size=None)
-        for _ in range(2):
-            for _ in loader:
-                step(work, optimizer)
-
-    assert [STEP, {**STEP, "other": 32 + 64, "data": 17}, STEP] == cycles(train)
-
-
 def test_prefetch_in_another_thread_is_forward(work: Work, cycles: Run) -> None:
     """The other thread's requests do not count. Waiting for its queue does, if ``batches()`` is around it."""
     optimizer = work.optimizer()

@@ -1,4 +1,4 @@
-"""The partition of time into cycles: both twins agree after any order of boundaries, and nothing is lost."""
+"""The partition of time into cycles: C and Python agree after any order of boundaries, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -6,20 +6,14 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from monitel.torch.stages import _cycle_py, cycle
+from tests.nightly.leaks.cases import extension
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-
-TWINS = {each.__module__.rpartition("_")[2]: each for each in (_cycle_py.Cycle, cycle.Cycle)}
-
-
-twins = pytest.mark.parametrize("twin", TWINS.values(), ids=TWINS)
-
+TWINS = [extension(f"torch.stages._cycle_{each}").Cycle for each in ("py", "c")]
 
 _KINDS = ("optimizer_began", "optimizer_ended", "batch_began", "backward_began", "backward_ended")
 
@@ -103,46 +97,21 @@ class Loop:
 
 
 _TIME = st.one_of(st.tuples(st.just("work"), st.integers(1, 10**9)), st.tuples(st.just("wait"), st.integers(1, 10**9)))
-
-
 _TIMES = st.lists(_TIME, max_size=2)
-
-
 _BATCH = st.tuples(
     *(st.just("batch"), st.integers(0, 3), st.sampled_from([1, 1, 1, 0, None])),
     *(st.sampled_from([True, True, False]), _TIMES),
 )
-
-
 _BACKWARD = st.tuples(st.just("backward"), _TIMES, st.sampled_from([False, False, True]))
-
-
 _REPLACE = st.tuples(st.just("replace"), st.integers(0, 3))
-
-
 _CLOSURE = st.lists(st.one_of(_TIME, _BACKWARD, _BACKWARD), max_size=4)
-
-
 _STEP = st.tuples(st.just("optimizer"), st.one_of(_TIMES, _CLOSURE), st.sampled_from([False, False, False, True]))
-
-
 _PROGRAM = st.lists(st.one_of(_TIME, _BATCH, _BATCH, _BACKWARD, _STEP, _REPLACE), min_size=1, max_size=40)
 
 
-def _calls(*kinds: str) -> list[tuple[str, list[Any], int]]:
-    """Return calls with work before each."""
-    return [(kind, [("work", 1)], 0) for kind in kinds]
-
-
 @settings(max_examples=200)
-@twins
+@pytest.mark.parametrize("twin", TWINS, ids=["py", "c"])
 @given(calls=st.lists(st.tuples(st.sampled_from([*_KINDS, "batch_ended", "in_backward"]), _TIMES, st.integers(0, 3))))
-@example(calls=_calls("backward_ended", "optimizer_began", "batch_began", "backward_ended", "optimizer_ended"))
-@example(
-    calls=_calls(
-        *("backward_ended", "optimizer_began", "backward_began", "optimizer_ended", "in_backward", "backward_ended")
-    )
-)
 def test_stages_add_up_after_any_order_of_calls(twin: Any, calls: list[Any]) -> None:
     """Nothing is lost or counted twice, even if exceptions and interrupts have left boundaries out."""
     loop = Loop(twin)
@@ -164,59 +133,6 @@ def test_stages_add_up_after_any_order_of_calls(twin: Any, calls: list[Any]) -> 
     assert all(ns >= 0 for stages in loop.cycles for ns in stages)
 
 
-@pytest.fixture
-def calls(request: pytest.FixtureRequest) -> Any:
-    """Return a cycle whose first step has ended at 100: ``(name, ns)`` calls it."""
-    made = request.param(lambda _stages: None)
-    for name, ns in (("backward_began", 10), ("backward_ended", 20), ("optimizer_began", 30), ("optimizer_ended", 100)):
-        getattr(made, name)(ns)
-    return made
-
-
-each_twin = pytest.mark.parametrize("calls", [_cycle_py.Cycle, cycle.Cycle], indirect=True, ids=["py", "c"])
-
-
-@each_twin
-def test_stages_of_a_step(calls: Any) -> None:
-    """Each stage begins at its boundary; a step of an optimizer belongs to the stage that began with backward's end."""
-    iterator = Asked()
-    assert ("other", False, 100) == calls.in_flight()
-    calls.batch_began(110)
-    assert ("data", False, 110) == calls.in_flight()
-    calls.batch_ended(120, iterator, 1, True)
-    assert ("forward", False, 120) == calls.in_flight()
-    calls.backward_began(130)
-    assert ("backward", False, 130) == calls.in_flight()
-    calls.backward_ended(140)
-    assert ("optimizer", False, 140) == calls.in_flight()
-    calls.optimizer_began(150)
-    assert ("optimizer", False, 140) == calls.in_flight()
-    calls.optimizer_ended(160)
-    assert ("other", False, 160) == calls.in_flight()
-    calls.batch_began(170)
-    calls.batch_ended(180, iterator, 1, False)
-    assert ("other", False, 180) == calls.in_flight(), "a batch for evaluation"
-
-
-@each_twin
-def test_waits_for_other_ranks(calls: Any) -> None:
-    """In any stage, also one within another one; and the rest of backward, when the own gradients are complete."""
-    outer = calls.wait_began()
-    inner = calls.wait_began()
-    assert ("other", True, 100) == calls.in_flight()
-    calls.wait_ended(inner, 5)
-    assert ("other", True, 100) == calls.in_flight()
-    calls.wait_ended(outer, 8)
-    assert (("other", False, 100), 8) == (calls.in_flight(), calls.waited())
-    calls.backward_began(130)
-    calls.gradients_complete()
-    assert ("backward", True, 130) == calls.in_flight()
-    calls.backward_ended(140)
-    assert ("other", False, 140) == calls.in_flight()
-    calls.backward_began(150)
-    assert ("backward", False, 150) == calls.in_flight(), "the gradients of this one are not complete"
-
-
 class Observed(Loop):
     """A loop whose stage in flight is noted after each call."""
 
@@ -234,7 +150,7 @@ class Observed(Loop):
 @given(st.lists(_PROGRAM, max_size=3))
 def test_both_twins_agree(programs: list[Any]) -> None:
     """On the cycles and on the stage in flight, in any order of boundaries."""
-    both = [Observed(twin) for twin in (_cycle_py.Cycle, cycle.Cycle)]
+    both = [Observed(twin) for twin in TWINS]
     for each in both:
         for program in programs:
             each.work(1)

@@ -1,0 +1,161 @@
+"""Jobs of torchrun: by two lines of code, ``opentelemetry-instrument`` or ``monitel run``; late and killed ranks."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.processes.console.commands import RUN, outcome
+from tests.support.paths import ROOT
+
+from monitel_otel.torch_instrumentor import TorchInstrumentor
+
+if TYPE_CHECKING:
+    from tests.processes.console.commands import Outcome
+    from tests.support.receiver import Receiver
+    from tests.support.scripts import Run
+
+STEPS = 6
+STAGES = {"optimizer", "other", "data", "forward", "backward", "sync"}
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--monitor-interval", "0.1", "--nproc-per-node")
+TRAIN = f"""\
+import os, signal, sys, time
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+
+def main():
+    dist.init_process_group("gloo")
+    model = DistributedDataParallel(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = DataLoader(TensorDataset(torch.ones({STEPS} * 8, 4)), 8, num_workers=1, multiprocessing_context="spawn")
+    for (batch,) in data:
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        optimizer.step()
+    if "kill" in sys.argv and dist.get_rank() == 1:
+        time.sleep(1.5)
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.barrier()
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    main()
+"""
+CONFIGURED = """\
+import sys
+import monitel, monitel_otlp, monitel.torch
+if __name__ == "__main__":
+    monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool")
+    monitel.torch.instrument(samples_per_step=8)
+"""
+
+
+def by_rank(receiver: Receiver, name: str) -> dict[object, float]:
+    """Return the last value of a metric by rank."""
+    return {point.resource.get("training.rank"): point.value for point in receiver.points(name)}
+
+
+def check(receiver: Receiver) -> None:
+    """Check that both ranks, and no other process, have reported their steps, stages and waits."""
+    assert {0: STEPS, 1: STEPS} == by_rank(receiver, "training.steps") == by_rank(receiver, "training.step")
+    assert {0: STEPS - 1, 1: STEPS - 1} == by_rank(receiver, "training.step.duration.count")
+    points = receiver.points("training.stage.duration.mean")
+    assert {(rank, stage) for rank in (0, 1) for stage in STAGES} == {
+        (each.resource.get("training.rank"), each.attributes["training.stage"]) for each in points
+    }
+    durations = by_rank(receiver, "training.step.duration.sum")
+    assert {0: 8 * STEPS, 1: 8 * STEPS} == by_rank(receiver, "training.samples")
+    samples = {rank: rate * durations[rank] for rank, rate in by_rank(receiver, "training.samples.rate").items()}
+    assert dict.fromkeys((0, 1), pytest.approx(8 * (STEPS - 1))) == samples  # those after the first step
+    joining = "pytorch.wait_counter.c10d.init_process_group.wait"
+    assert {0: 1, 1: 1} == by_rank(receiver, f"{joining}.count")
+    assert {0: 0, 1: 0} == by_rank(receiver, f"{joining}.active")
+    points = [point for point in receiver.all_points() if not point.metric.startswith("monitel.")]
+    assert {0, 1} == {point.resource.get("training.rank") for point in points}
+    assert 2 == len({point.resource["service.instance.id"] for point in points})
+
+
+def test_two_ranks(receiver: Receiver, run: Run, tmp_path: Path) -> None:
+    """Two lines in the script export the metrics of both ranks."""
+    path = tmp_path / "train.py"
+    path.write_text(CONFIGURED + TRAIN)
+    run(*TORCHRUN, "2", path, receiver.url, timeout=240)
+    check(receiver)
+
+
+@pytest.mark.invalid_output("the resource belongs to the application", "resource.distro")
+def test_ranks_are_instrumented_without_code(receiver: Receiver, run: Run, tmp_path: Path) -> None:
+    """``opentelemetry-instrument torchrun`` instruments both ranks, but neither the launcher nor DataLoader workers."""
+    assert [TorchInstrumentor] == [
+        each.load() for each in entry_points(group="opentelemetry_instrumentor", name="monitel_torch")
+    ]
+    path = tmp_path / "train.py"
+    path.write_text(TRAIN)
+    variables = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url,
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+        "OTEL_EXPERIMENTAL_RESOURCE_DETECTORS": "monitel",
+        **dict.fromkeys(("OTEL_METRICS_EXPORTER", "OTEL_LOGS_EXPORTER"), "monitel"),
+        "OTEL_TRACES_EXPORTER": "none",
+        "MONITEL_SAMPLES_PER_STEP": "8",
+    }
+    program = Path(sys.executable).with_name("opentelemetry-instrument")
+    ended = run(program, sys.executable, *TORCHRUN, "2", path, env=variables, timeout=240)
+    check(receiver)
+    lines = [line for line in ended.stderr.splitlines() if line.startswith("monitel:")]
+    assert 2 * ["monitel: exported 8 windows and numbers, 1 events"] == lines
+
+
+def monitel_run(receiver: Receiver, ranks: int, *command: str) -> Outcome:
+    """Run a program with ``monitel run -- torchrun``."""
+    words = [*RUN[:-1], "--endpoint", receiver.url, sys.executable, *TORCHRUN, f"{ranks}", *command]
+    return outcome(words, timeout=240, env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+
+def test_monitel_run_records_ranks_without_code(receiver: Receiver) -> None:
+    """The launcher and the workers of the DataLoader are not recorded; the summary names the steps."""
+    Path("train.py").write_text(TRAIN)
+    ended = monitel_run(receiver, 2, "train.py")
+    assert (0, "") == (ended.status, ended.stdout), ended.stderr + ended.summary
+    assert {0: STEPS, 1: STEPS} == by_rank(receiver, "training.steps")
+    assert {0, 1} == {
+        rank for each in receiver.all_points() if (rank := each.resource.get("training.rank")) is not None
+    }
+    assert f"2 ranks, {STEPS} steps" in ended.summary
+
+
+def test_killed_rank_is_named(receiver: Receiver) -> None:
+    """With the signal, although torchrun is its parent; torchrun ends as without ``run``."""
+    Path("train.py").write_text(TRAIN)
+    ended = monitel_run(receiver, 2, "train.py", "kill")
+    assert 1 == ended.status
+    last = receiver.records()[-1]
+    assert ("attempt.ended", 1, "killed by SIGKILL") == (
+        *(last.name, last.attributes["attempt.first_death.rank"]),
+        last.attributes["attempt.first_death"],
+    )
+    (died,) = [each for each in receiver.records() if each.name == "process.died"]
+    assert (1, "SIGKILL", STEPS) == (
+        *(died.resource["training.rank"], died.attributes["process.exit.signal"]),
+        died.attributes["training.step"],
+    )
+    assert {0: STEPS, 1: STEPS} == by_rank(receiver, "training.steps")
+    assert f"dead: rank 1 killed by SIGKILL at step {STEPS}" in " ".join(ended.summary.split())
+
+
+def test_late_rank_of_four_is_named(receiver: Receiver) -> None:
+    """Rank and stage are those that the job was given."""
+    job = str(ROOT / "docs/examples/train_ddp.py"), "--steps", "60", "--late", "data:2:200ms"
+    ended = monitel_run(receiver, 4, *job)
+    assert 0 == ended.status, ended.stderr + ended.summary
+    summary = " ".join(ended.summary.split())
+    assert "monitel run: train-ddp, 4 ranks, 60 steps, " in summary
+    milliseconds = float(summary.partition("verdict late rank: rank 2 took ")[2].partition(" ms longer than")[0])
+    assert milliseconds == pytest.approx(200, rel=0.4)
+    assert f"rank 2 took {milliseconds} ms longer than the others in data (" in summary
