@@ -10,6 +10,7 @@ import json
 import mmap
 import os
 import time
+from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -17,9 +18,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LATE_NS = 10_000_000
-_CAPACITY = 16_384  # operations of a source; the file is sparse
+SLEEP_NS = 50_000_000  # between two notes of the waits
+_LONG_NS = 200_000_000  # an operation that takes as long has perhaps given up a lock, see the checker
+_CAPACITY = 16_384  # operations of a source, or times and waits; the file is sparse
 _HEADER = 1024  # words: the facts, and the names of the sources as JSON
-_FACTS = ("configured_ns", "lateness_ns", "awake_ns", "stopped_ns", "ended_ns", "step", "names")
+_FACTS = ("configured_ns", "stopped_ns", "ended_ns", "step", "names")
 _NAMES_AT = 16  # word
 
 
@@ -29,7 +32,7 @@ class HistoryWriter:
     def __init__(self, path: Path, sources: Sequence[str]) -> None:
         names = json.dumps(sources).encode()
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        size = 8 * (_HEADER + len(sources) * (2 + _CAPACITY))
+        size = 8 * (_HEADER + (len(sources) + 1) * (2 + _CAPACITY))
         os.ftruncate(file, size)
         content = mmap.mmap(file, size)
         os.close(file)
@@ -37,11 +40,19 @@ class HistoryWriter:
         self._words = memoryview(content).cast("q")
         self.set(names=len(names))
         self._at = {name: _HEADER + number * (2 + _CAPACITY) for number, name in enumerate(sources)}
+        self._waits_at = _HEADER + len(sources) * (2 + _CAPACITY)
 
     def set(self, **facts: int) -> None:
         """Write facts, see :class:`History`."""
         for name, value in facts.items():
             self._words[_FACTS.index(name)] = value
+
+    def note_wait(self, at_ns: int, total_ns: int) -> None:
+        """Write for how long this process had waited for a processor at a time."""
+        count, at = self._words[self._waits_at], self._waits_at + 1
+        if count + 2 <= _CAPACITY:
+            self._words[at + count], self._words[at + count + 1] = at_ns, total_ns
+            self._words[self._waits_at] = count + 2
 
     def do(self, source: str, operation: Callable[[int], object], times: int = 1) -> None:
         """Call an operation of a source with its number, from 1 on, several times.
@@ -50,9 +61,10 @@ class HistoryWriter:
         """
         words, at = self._words, self._at[source]
         for number in range(words[at + 1] + 1, min(words[at + 1] + times, _CAPACITY) + 1):
-            words[at] = number
+            words[at], begun_ns = number, time.monotonic_ns()
             operation(number)
-            words[at + 1 + number] = time.monotonic_ns()
+            done_ns = time.monotonic_ns()
+            words[at + 1 + number] = done_ns if done_ns - begun_ns < _LONG_NS else -done_ns
             words[at + 1] = number
 
 
@@ -61,28 +73,37 @@ class History(NamedTuple):
 
     Attributes:
         configured_ns: Time at which ``configure()`` had returned; 0 before. Monotonic ns, as all times here.
-        lateness_ns: The time that a thread has overslept, over all sleeps that were late by more than 10 ms.
-        awake_ns: Time at which that thread was last awake; 0 if there was none.
         stopped_ns: Time just before the process ended itself; 0 if it did not.
         ended_ns: Time at which the shutdown of the pipeline had returned; 0 before.
         step: The latest step.
         begun: Number of operations that have begun, by source.
         done_ns: Times at which the operations were done, by source.
+        long: Numbers of the operations that took 0.2 s or more, by source.
+        awake_ns: Times at which the process noted its waits, from its configuration on.
+        waited_ns: For how long it had waited for a processor then.
     """
 
     configured_ns: int
-    lateness_ns: int
-    awake_ns: int
     stopped_ns: int
     ended_ns: int
     step: int
     begun: dict[str, int]
     done_ns: dict[str, list[int]]
+    long: dict[str, set[int]]
+    awake_ns: list[int]
+    waited_ns: list[int]
 
-    def lateness_at(self, died_ns: int) -> int:
-        """Return the time in ns that the process has waited for a processor: also at its death, if it slept then."""
-        asleep_ns = died_ns - self.awake_ns
-        return self.lateness_ns + (asleep_ns if self.awake_ns and asleep_ns > LATE_NS else 0)
+    def lateness(self, begin_ns: int, died_ns: int) -> int:
+        """Return the time in ns that the process has waited for a processor from some time to its death.
+
+        It also waited at the end if its last note is old. A forked child takes one note only: it works without a pause
+        for some milliseconds, so that nearly all of a longer life is a wait.
+        """
+        if not self.awake_ns:
+            return 0
+        first = max(0, bisect_left(self.awake_ns, begin_ns) - 1)
+        asleep_ns = died_ns - self.awake_ns[-1]
+        return self.waited_ns[-1] - self.waited_ns[first] + (asleep_ns if asleep_ns > SLEEP_NS + LATE_NS else 0)
 
 
 def read_history(path: Path) -> History:
@@ -91,9 +112,13 @@ def read_history(path: Path) -> History:
     facts = dict(zip(_FACTS, words, strict=False))
     length = facts.pop("names")
     names: list[str] = json.loads(words[_NAMES_AT:_HEADER].tobytes()[:length]) if length else []
-    begun, done = {}, {}
+    begun, done, long = {}, {}, {}
     for number, name in enumerate(names):
         at = _HEADER + number * (2 + _CAPACITY)
         begun[name] = words[at]
-        done[name] = words[at + 2 : at + 2 + words[at + 1]].tolist()
-    return History(**facts, begun=begun, done_ns=done)
+        times_ns = words[at + 2 : at + 2 + words[at + 1]].tolist()
+        done[name] = [abs(each) for each in times_ns]
+        long[name] = {count for count, each in enumerate(times_ns, 1) if each < 0}
+    at = _HEADER + len(names) * (2 + _CAPACITY)
+    waits = words[at + 1 : at + 1 + words[at]].tolist() if names else []
+    return History(**facts, begun=begun, done_ns=done, long=long, awake_ns=waits[::2], waited_ns=waits[1::2])

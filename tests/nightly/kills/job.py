@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
-from tests.nightly.kills.history import LATE_NS, HistoryWriter
+from tests.nightly.kills.history import LATE_NS, SLEEP_NS, HistoryWriter
 
 import monitel
 import monitel_otlp
@@ -33,7 +33,7 @@ _TILES = 3  # Stats of a thread
 _TILE = [COUNT, SUM, MIN, MAX, VALUE, MEAN]
 _WINDOWS = (0.1, 0.3, 1.0, 5.0, 60.0)
 _PAUSES = (0.002, 0.005, 0.01, 0.02, 0.05)  # seconds; two numbers of a series may not share a millisecond
-_SLEEP_NS = 20_000_000
+_THREADS = "/proc/self/task"
 
 
 @dataclass
@@ -79,14 +79,14 @@ class Job:
         os.environ.update(self.environment)
         history = self.new_history(self.threads)
         pipeline = monitel_otlp.configure(**self.options, resource_attributes={"job": self.number})
-        history.set(configured_ns=time.monotonic_ns())
+        _configured(history)
         rng, stopped = random.Random(self.seed), Event()
         shared = Stat("shared", [COUNT, SUM], rng.choice(_WINDOWS), monotonic=rng.random() < 0.5)
         lanes = [_Lane(self, history, rng.randrange(1 << 30), number, shared) for number in range(self.threads)]
         lanes[0].next_step()
         lanes[0].fork = (lambda seed: self._fork(pipeline, seed)) if self.forks else None
         threads = [Thread(target=lane.run, args=[stopped], daemon=True) for lane in lanes]
-        threads.append(Thread(target=_measure_lateness, args=[history, stopped], daemon=True))
+        threads.append(Thread(target=_measure_waits, args=[history, stopped], daemon=True))
         for thread in threads:
             thread.start()
         Event().wait(self.life)
@@ -108,7 +108,7 @@ class Job:
             return
         try:
             history = self.new_history(1)
-            history.set(configured_ns=time.monotonic_ns())
+            _configured(history)
             lane = _Lane(self, history, seed, 0, Stat("shared", [COUNT, SUM], 60.0))
             for _ in range(seed % 50):
                 lane.record(numbers=False)
@@ -122,16 +122,37 @@ class Job:
             os._exit(0)
 
 
-def _measure_lateness(history: HistoryWriter, stopped: Event) -> None:
-    """Write the time that this thread has overslept: others will have waited as long for a processor."""
-    total_ns, awake_ns = 0, time.monotonic_ns()
-    history.set(awake_ns=awake_ns)
-    while not stopped.wait(_SLEEP_NS / 1e9):
-        due_ns, awake_ns = awake_ns + _SLEEP_NS, time.monotonic_ns()
+def _configured(history: HistoryWriter) -> None:
+    """Write that ``configure()`` has returned."""
+    now_ns = time.monotonic_ns()
+    history.set(configured_ns=now_ns)
+    history.note_wait(now_ns, 0)
+
+
+def _measure_waits(history: HistoryWriter, stopped: Event) -> None:
+    """Write for how long this process has waited for a processor: its threads in the kernel's queues, and this thread.
+
+    A thread that waits may hold the GIL, so that all others wait with it.
+    """
+    total_ns, queued_ns, awake_ns = 0, dict[str, int](), time.monotonic_ns()
+    while not stopped.wait(SLEEP_NS / 1e9):
+        due_ns, awake_ns = awake_ns + SLEEP_NS, time.monotonic_ns()
         if (late_ns := awake_ns - due_ns) > LATE_NS:
             total_ns += late_ns
-            history.set(lateness_ns=total_ns)
-        history.set(awake_ns=awake_ns)
+        now_ns = _queued_ns()
+        total_ns += sum(each_ns - queued_ns.get(thread, 0) for thread, each_ns in now_ns.items())
+        queued_ns |= now_ns
+        history.note_wait(awake_ns, total_ns)
+
+
+def _queued_ns() -> dict[str, int]:
+    """Return for how long each thread has been ready to run and not running, as far as the kernel tells it."""
+    found = {}
+    with suppress(OSError):
+        for thread in os.listdir(_THREADS):  # noqa: PTH208  only names are needed
+            with suppress(OSError), open(f"{_THREADS}/{thread}/schedstat", "rb") as file:  # noqa: PTH123  often
+                found[thread] = int(file.read().split()[1])
+    return found
 
 
 class _Lane:
