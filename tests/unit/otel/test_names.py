@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
-from threading import Barrier, Thread
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +10,7 @@ from hypothesis import strategies as st
 import monitel
 from monitel import COUNT, MEAN, SUM
 from monitel.readings import counter_names, unit_of_counter
-from monitel_otel import NAMES, MetricNames
+from monitel_otel import MetricNames
 
 WAITS = {
     ".wait.time": ("s", True),
@@ -71,35 +69,3 @@ def test_no_two_sources_have_one_name_in_prometheus(found: list[tuple[str, str, 
             metric = base + suffix
             for key in {stored(metric, "", monotonic=False), stored(metric, metric_unit, monotonic=monotonic)}:
                 assert source == owners.setdefault(key, source), key
-
-
-def test_threads_get_the_same_names() -> None:
-    """Sources that many threads use for the first time at once have one name each, all different."""
-    names = MetricNames()
-    barrier = Barrier(8)
-    found: list[list[str]] = [[] for _ in range(8)]
-
-    def run(mine: list[str]) -> None:
-        barrier.wait(20)
-        for number in range(200):
-            mine += [names.of_number(f"x{number}"), names.of_counter(f"x{number}"), names.of_counter(f"X{number}")]
-
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        threads = [Thread(target=run, args=[mine], daemon=True) for mine in found]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(20)
-    finally:
-        sys.setswitchinterval(before)
-    assert [found[0]] * 8 == found
-    assert 600 == len(set(found[0]))
-
-
-def test_long_names_have_room_for_everything() -> None:
-    """OpenTelemetry allows 255 characters."""
-    for name in ("x" * 300, "X" * 300):
-        assert len(NAMES.of_wait_counter(name) + ".wait.active") <= 255
-        assert len(NAMES.of_stat(name, tuple(monitel.Aggregation)) + ".histogram") <= 255

@@ -3,46 +3,19 @@
 from __future__ import annotations
 
 import datetime as dt
-import time
 from typing import TYPE_CHECKING
 
 import pytest
-from opentelemetry import trace
-from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 import monitel
 import monitel_otel
 from monitel import Event
 from monitel.profiler import record_function
-from monitel_otel import timestamp_ns
 
 if TYPE_CHECKING:
     from tests.unit.otel.providers import Backend
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
-
-
-@pytest.mark.parametrize("moment", [dt.datetime(1999, 12, 31, 23, 59, 59, 999999), dt.datetime(2199, 7, 1, 0, 0, 0, 1)])  # noqa: DTZ001  a zone is added
-@pytest.mark.parametrize("minutes", [-14 * 60, 330])
-def test_timestamps_are_exact_in_any_zone(moment: dt.datetime, minutes: int) -> None:
-    """To the microsecond."""
-    aware = moment.replace(tzinfo=dt.timezone.utc)
-    elsewhere = aware.astimezone(dt.timezone(dt.timedelta(minutes=minutes)))
-    assert (aware - EPOCH) // dt.timedelta(microseconds=1) * 1000 == timestamp_ns(elsewhere)
-
-
-@pytest.mark.parametrize("fold", [0, 1])
-def test_naive_timestamp_is_local_time(monkeypatch: pytest.MonkeyPatch, fold: int) -> None:
-    """This is as in torch, even in the hour that is repeated when the clock is set back."""
-    monkeypatch.setenv("TZ", "Europe/Berlin")
-    time.tzset()
-    try:
-        naive = dt.datetime(2026, 10, 25, 2, 30, fold=fold)  # noqa: DTZ001  that is the point
-        expected = dt.datetime(2026, 10, 25, fold, 30, tzinfo=dt.timezone.utc)
-        assert int(expected.timestamp()) * 10**9 == timestamp_ns(naive)
-    finally:
-        monkeypatch.undo()
-        time.tzset()
 
 
 @pytest.mark.parametrize(
@@ -70,19 +43,6 @@ def test_a_name_that_utf_8_cannot_encode_is_escaped(backend: Backend) -> None:
     fold, kept = sorted(backend.spans(), key=lambda span: span.name, reverse=True)
     assert "kept \\ud800" == kept.name
     assert ("folded \\ud800",) == (fold.attributes or {})["monitel.folded.names"]
-
-
-def test_trace_that_is_not_sampled(backend: Backend) -> None:
-    """Ranges in such a trace are not exported, at any depth."""
-    context = SpanContext(0xA1, 0xB2, is_remote=True, trace_flags=TraceFlags(0))
-    with (
-        monitel_otel.install(tracer_provider=backend.tracer_provider),
-        trace.use_span(NonRecordingSpan(context)),
-        record_function("step"),
-        record_function("forward"),
-    ):
-        pass
-    assert [] == backend.spans()
 
 
 def test_ranges_after_uninstall(backend: Backend) -> None:

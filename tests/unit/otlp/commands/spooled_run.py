@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tests.unit.validity.samples import envelope
 
@@ -46,14 +46,3 @@ class Printed:
 
     stdout: str
     stderr: str
-
-
-class Events:
-    """A decoder of raw segments whose items are numbers of events."""
-
-    def __init__(self, header: Any) -> None:
-        pass
-
-    def decode(self, items: list[Any]) -> list[FrozenRequest]:
-        """Return one request with all events."""
-        return [events_request(items)]

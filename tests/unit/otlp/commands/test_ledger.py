@@ -7,11 +7,11 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.unit.console.ledger.printed.run_times import LONG, SECOND, START, run_time
+from tests.unit.console.ledger.printed.run_times import SECOND, START, run_time
 
 from monitel_otlp.commands.ledger import table
 from monitel_otlp.ledger.history import Attempt, Earlier, History
-from monitel_otlp.ledger.run_folder import LEDGERS, open_run
+from monitel_otlp.ledger.run_folder import open_run
 from monitel_otlp.ledger.run_identity import identify
 from monitel_otlp.ledger.screen import Screen
 
@@ -43,26 +43,6 @@ def store(
         folder.store(History(run, Earlier(attempts - 1), attempt))
 
 
-def test_table_of_an_ended_run() -> None:
-    """Steps, and the losses by size, with a bar in the scale of the total."""
-    expected = """\
-run         run-7
-started     2026-01-02 03:04:05
-state       ended at 2026-01-02 05:17:05, 12 min 3 s ago
-attempts    3, with 1 min 40 s down and 48 s lost
-goodput     57.6 %
-
-step     ███████████████████████                    1 h 17 min   58 %
-data     ███████████████                           50 min 32 s   38 %
-startup  █                                          3 min 20 s    3 %
-down     █                                          1 min 40 s    1 %
-lost                                                      48 s   <1 %
-total                                               2 h 13 min  100 %
-
-38 % of the time went into waiting for data"""
-    assert expected.splitlines() == table(run_time(LONG, attempts=3), Screen(), NOW)
-
-
 def test_table_in_a_narrow_ascii_terminal_with_colours() -> None:
     """Steps are green, and the largest loss is red; what does not fit is wrapped or cut."""
     run = run_time({"step": 30, "waiting for the storage system": 60, "init": 9.6, "sync": 0.4}, run="run\n7")
@@ -84,16 +64,6 @@ total                            1 min 40 s  100 %
 for the storage system\""""
     screen = Screen(50, terminal=True, colours=True, encoding="ascii")
     assert expected.splitlines() == table(run._replace(ended=False), screen, NOW)
-
-
-def test_state_of_a_running_run() -> None:
-    """A heartbeat in the last ten seconds is that of a running process, including one from a clock that is ahead."""
-    run = run_time({"step": 60.0}, ended=False)
-    assert "running; its last heartbeat was 2.0 s ago" in "\n".join(table(run, Screen(), run.last_ns + 2 * SECOND))
-    assert "running; its last heartbeat was 0 ms ago" in "\n".join(table(run, Screen(), run.last_ns - SECOND))
-    assert "killed or hung" in "\n".join(table(run, Screen(), run.last_ns + 10 * SECOND))
-    ahead = "killed or hung: its last heartbeat was at 2026-01-02 03:05:05, ahead of the clock here"
-    assert f"state       {ahead}" in table(run, Screen(120), run.last_ns - 10 * SECOND)
 
 
 def test_latest_run_is_shown(command: Command, tmp_path: Path) -> None:
@@ -146,18 +116,3 @@ def test_no_ledger_is_an_error(command: Command) -> None:
     assert "there is no ledger of a run below " in message
     assert "monitel' and 'monitel-runs'" in message
     assert "--spool-dir" in message
-
-
-def test_damaged_ledger_is_reported_and_the_others_are_shown(command: Command, tmp_path: Path) -> None:
-    """One damaged file does not hide the other runs; the exit status is 1."""
-    store(tmp_path / "monitel-runs", "damaged", {"step": 2.0})
-    (file,) = (tmp_path / "monitel-runs" / LEDGERS).glob("*/ledger.json")
-    file.write_text("\x1b[2J{")
-    message = command("ledger", returncode=1).stderr
-    assert "is not JSON" in message
-    assert "there is no ledger of a run" in message
-    store(tmp_path / "monitel-runs", "good", {"step": 2.0})
-    printed = command("ledger", returncode=1)
-    assert "is not JSON" in printed.stderr
-    assert "\x1b" not in printed.stderr
-    assert printed.stdout.startswith("run         good\n")

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
-import socket
-import sys
-from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
@@ -47,30 +43,6 @@ def resource_of(receiver: Receiver, pipeline: Pipeline) -> Mapping[str, Any]:
     monitel.emit("epoch")
     assert pipeline.force_flush(DEADLINE)
     return receiver.records("epoch")[-1].resource
-
-
-def test_resource_has_host_process_and_distribution(receiver: Receiver, start: Start) -> None:
-    """The values are those of the system, without command line and user, and the same for every signal."""
-    pipeline = start()
-    with pipeline.tracer_provider.get_tracer("mine").start_as_current_span("own"):
-        found = resource_of(receiver, pipeline)
-    assert pipeline.force_flush(DEADLINE)
-    expected = {
-        "host.name": socket.gethostname(),
-        "host.arch": platform.machine(),
-        "os.type": sys.platform,
-        "os.version": os.uname().release,
-        "process.pid": os.getpid(),
-        "process.executable.name": Path(sys.executable).name,
-        "process.runtime.name": sys.implementation.name,
-        "process.runtime.version": platform.python_version(),
-        "process.runtime.description": sys.version,
-    }
-    assert expected == {name: value for name, value in found.items() if name.startswith(("host.", "os.", "process."))}
-    distribution = {"telemetry.distro.name": "monitel-otlp", "telemetry.distro.version": monitel.__version__}
-    assert distribution.items() <= found.items()
-    assert [found] == [span.resource for span in receiver.spans()]
-    assert all(point.resource == found for point in receiver.all_points())
 
 
 def test_detector_that_hangs_delays_nothing(

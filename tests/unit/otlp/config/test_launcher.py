@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import uuid
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,6 @@ from tests.support.inbox import DEADLINE
 
 import monitel
 import monitel_otlp
-from monitel import COUNT, Stat
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -83,55 +81,6 @@ def test_launcher_is_recognized() -> None:
     ):
         with pytest.MonkeyPatch.context() as patch:
             assert expected == launch(patch, variables)
-
-
-def test_malformed_number_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The variable of the next launcher is used instead, including for a number that needs more than 64 bits."""
-    for malformed in ("", "three", "-1", "1_0", "\u00b2", "9" * 19):
-        found = launch(monkeypatch, {"RANK": malformed, "SLURM_PROCID": "2", "WORLD_SIZE": malformed})
-        assert {"training.rank": 2} == found, malformed
-
-
-def test_rank_is_inferred_or_unknown() -> None:
-    """A process that Lightning starts has no RANK; where the rank cannot be known, there is none."""
-    of_lightning = {"LOCAL_RANK": "1", "NODE_RANK": "2", "WORLD_SIZE": "8"}
-    for variables, expected in (
-        ({"LOCAL_RANK": "1", "NODE_RANK": "0", "WORLD_SIZE": "2"}, 1),  # on one node
-        (of_lightning, None),  # on the third node, of unknown size
-        ({**of_lightning, "LOCAL_WORLD_SIZE": "2"}, 5),
-        ({"LOCAL_RANK": "4", "NODE_RANK": "0", "WORLD_SIZE": "2"}, None),  # beyond the world size
-        ({**MPI, "LOCAL_RANK": "0", "NODE_RANK": "1", "WORLD_SIZE": "16"}, None),  # inside a process of MPI
-    ):
-        with pytest.MonkeyPatch.context() as patch:
-            assert expected == launch(patch, variables).get("training.rank"), variables
-
-
-def test_resource_has_the_attributes(monkeypatch: pytest.MonkeyPatch, receiver: Receiver, start: Start) -> None:
-    """Windows and events have them in the resource, points do not; arguments override them."""
-    launch(monkeypatch, TORCHRUN)
-    pipeline = start(resource_attributes={"training.run.id": "baseline"})
-    Stat("loss", [COUNT], 60.0).add(1)
-    monitel.emit("epoch")
-    pipeline.shutdown()
-    (point,), (event,) = receiver.points("loss.count"), receiver.records("epoch")
-    expected = attributes("baseline", 2, 13, 5, 16, 1)
-    assert expected == {name: point.resource[name] for name in expected}
-    assert (point.resource, {}) == (event.resource, point.attributes)
-    assert 4 == uuid.UUID(point.resource["service.instance.id"]).version
-
-
-def test_rank_attribute_of_a_stat_is_kept(monkeypatch: pytest.MonkeyPatch, receiver: Receiver, start: Start) -> None:
-    """If its value is another rank, the Stat has a separate series."""
-    launch(monkeypatch, {"RANK": "3"})
-    pipeline = start(rank_attribute=True)
-    for own in ({}, {"training.rank": 7}, {"training.rank": 3}):
-        stat = Stat("loss", [COUNT], 60.0, attributes=own)
-        stat.add(1)
-        stat.flush()
-        del stat
-    assert pipeline.force_flush(DEADLINE)
-    found = [(point.attributes["training.rank"], point.value) for point in receiver.points("loss.count")]
-    assert [(3, 2), (7, 1)] == sorted(found)[-2:]
 
 
 def test_rank_of_torch_takes_precedence(monkeypatch: pytest.MonkeyPatch, receiver: Receiver, start: Start) -> None:

@@ -6,11 +6,9 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from monitel import variables
-from monitel.variables import BOOLEAN, Variable, name_of_variable, one_of, read_variables, reads_variables
+from monitel.variables import BOOLEAN, Variable, name_of_variable, one_of, reads_variables
 
 
 def number(text: str) -> float:
@@ -55,13 +53,6 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name_of_variable(name), raising=False)
 
 
-def test_long_value_is_shortened(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """The warning stays readable."""
-    monkeypatch.setenv("MONITEL_STEPS", "x" * 10_000)
-    assert train()[0] is True
-    assert f"got '{80 * 'x'}'; using True" in caplog.text
-
-
 @pytest.mark.parametrize(
     ("given", "values", "problem", "used"),
     [
@@ -97,14 +88,3 @@ def test_pair_of_variables_is_used(monkeypatch: pytest.MonkeyPatch, caplog: pyte
     monkeypatch.setenv("MONITEL_PEAK", "2e12")
     assert (1e9, 2e12) == train()[3:5]
     assert [] == caplog.records
-
-
-@given(st.dictionaries(st.sampled_from([*CHOICES]), st.text(st.characters(exclude_characters="\0", codec="utf-8"))))
-def test_no_text_raises(values: dict[str, str]) -> None:
-    """Whatever the variables hold, the function runs, with arguments that do not contradict each other."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in values.items():
-            patch.setenv(name_of_variable(name), value)
-        assert 6 == len(train())
-        found = read_variables(CHOICES, dict.fromkeys(CHOICES))
-    assert set(found) <= set(values)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -120,23 +119,6 @@ def test_stored_records_are_not_counted_as_dropped(
     assert loki.refused <= set_aside(pipeline.spool_dir)
     assert len(set_aside(pipeline.spool_dir)) <= 3 * len(bad)
     assert loki.requests <= 17
-
-
-def test_account_is_exact_for_any_records(receiver: Receiver, start: Start) -> None:
-    """The account agrees with the backend, even if there are more bad records than attempts to find them."""
-    for seed in range(3):
-        rng = random.Random(seed)
-        loki = Loki(rng.choice(["{}", COLLECTOR]))
-        receiver.rule(loki)
-        pipeline = start(export_interval=3600.0)
-        shares = [rng.random(), rng.random(), rng.random()]
-        kinds = rng.choices(["good", "old", "behind"], shares, k=rng.randint(1, 200))
-        emit(kinds)
-        pipeline.force_flush(DEADLINE)
-        account = pipeline.account()["logs"]
-        assert (len(loki.stored), len(loki.refused)) == (account.delivered, sum(account.dropped.values()))
-        assert of(kinds, "good") == loki.stored
-        assert loki.refused <= set_aside(pipeline.spool_dir)
 
 
 def test_request_without_a_good_record_is_not_split(receiver: Receiver, start: Start) -> None:

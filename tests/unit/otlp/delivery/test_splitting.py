@@ -7,17 +7,14 @@ from array import array
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.inbox import DEADLINE, Answer, Request, points_of
 
 import monitel
 from monitel import COUNT, VALUE, Stat
-from monitel_otlp.delivery.request_splitting import estimate_rejected, isolate, split
+from monitel_otlp.delivery.request_splitting import split
 from monitel_otlp.messages.records import LEVELS, count_records
 from monitel_otlp.messages.request import REQUESTS, SIGNALS, FrozenRequest
-from monitel_otlp.transport.answer import Answer as Attempt
-from monitel_otlp.transport.answer import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -104,22 +101,6 @@ def _last(metrics: Any, index: int) -> Any:
     return metrics[-1]
 
 
-def records_in(request: FrozenRequest) -> list[int]:
-    """Return the numbers of a request's records, in order."""
-    message: Any = request.message()
-    resources, scopes, records = LEVELS[request.signal][:3]
-    found: list[Any] = []
-    for resource in getattr(message, resources):
-        for scope in getattr(resource, scopes):
-            for record in getattr(scope, records):
-                if request.signal == "metrics":
-                    found += [each.as_int for each in record.sum.data_points]
-                    found += [each.count for each in record.histogram.data_points]
-                else:
-                    found.append(record.flags)
-    return found
-
-
 @st.composite
 def requests(draw: Callable[[st.SearchStrategy[Any]], Any]) -> FrozenRequest:
     """Draw a request with any weights, none, or none that fit."""
@@ -144,67 +125,3 @@ def parts_of(request: FrozenRequest) -> Iterator[FrozenRequest]:
     else:
         for half in halves:
             yield from parts_of(half)
-
-
-@given(requests())
-def test_splitting_loses_no_item(request: FrozenRequest) -> None:
-    """However often a request is split, each record is in one part, in order, and items and synthetic spans add up."""
-    halves = split(request)
-    assert (halves is None) == (len(records_in(request)) < 2)
-    if halves is not None:
-        assert records_in(request) == records_in(halves[0]) + records_in(halves[1])
-        assert request.items == halves[0].items + halves[1].items
-        assert request.synthetic == halves[0].synthetic + halves[1].synthetic
-    parts = list(parts_of(request))
-    assert records_in(request) == [record for part in parts for record in records_in(part)]
-    assert request.items == sum(part.items for part in parts)
-    assert request.synthetic == sum(part.synthetic for part in parts)
-    assert {7} == {part.created_ns for part in parts}
-
-
-@given(st.lists(st.integers(0, 9), min_size=1, max_size=30))
-def test_item_is_counted_with_its_last_point(weights: list[int]) -> None:
-    """The parts of a request have exactly the weights of their records."""
-    body = message_of("metrics", [[len(weights)]]).SerializeToString()
-    request = FrozenRequest("metrics", body, sum(weights), 7, array("I", weights).tobytes())
-    assert weights == [part.items for part in parts_of(request)]
-
-
-@given(st.lists(st.booleans(), min_size=1, max_size=30))
-def test_synthetic_spans_are_counted_in_their_part(items: list[bool]) -> None:
-    """A span that the pipeline itself made is counted in the part that contains it."""
-    body = message_of("traces", [[len(items)]]).SerializeToString()
-    request = FrozenRequest("traces", body, sum(items), 7, array("I", items).tobytes(), len(items) - sum(items))
-    assert [(int(item), int(not item)) for item in items] == [
-        (part.items, part.synthetic) for part in parts_of(request)
-    ]
-
-
-@given(
-    requests(),
-    st.lists(st.tuples(st.none() | st.sampled_from(Verdict), st.integers(0, 9)), min_size=20, max_size=20),
-)
-def test_isolating_loses_no_item(request: FrozenRequest, answers: list[tuple[Verdict | None, int]]) -> None:
-    """For any answers to the parts, each item is delivered, left out, rejected or unsent."""
-    plan = iter(answers)
-
-    def send(_part: FrozenRequest) -> Attempt | None:
-        verdict, rejected = next(plan)
-        return None if verdict is None else Attempt(verdict, rejected=rejected)
-
-    found = isolate(request, send, Attempt(Verdict.REJECTED))
-    parts = [*(part for part, _ in found.rejected), *found.unsent]
-    assert request.items == found.delivered + found.left_out + sum(part.items for part in parts)
-    assert request.synthetic == found.synthetic + sum(part.synthetic for part in parts)
-    assert len(answers) - 16 <= len(list(plan))
-
-
-def test_rejected_points_are_counted_as_items() -> None:
-    """A partial success is exact for log records and spans, and rounded up to whole windows for points."""
-    windows = {0: 0, 1: 1, 6: 1, 7: 2, 24: 4, 99: 4, -1: 0}
-    cases = [("metrics", 4, 24, rejected, items) for rejected, items in windows.items()]
-    cases += [("metrics", 0, 24, 3, 0), ("logs", 5, 5, 3, 3), ("logs", 5, 5, 9, 5), ("traces", 3, 5, 2, 2)]
-    for signal, items, records, rejected, expected in cases:
-        body = message_of(signal, [[records]]).SerializeToString()
-        weights = array("I", [0] * (records - 1) + [items]).tobytes() if items != records else b""
-        assert expected == estimate_rejected(FrozenRequest(signal, body, items, 7, weights), rejected)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from tests.support.inbox import DEADLINE
 from tests.support.pipelines import busy_encoder, reported_drops
-from tests.support.producers import close_windows, run_together
+from tests.support.producers import close_windows
 
 import monitel
 from monitel import COUNT, HISTOGRAM, SUM, LoggedNumbers, Stat
-from monitel.profiler import record_function
-from monitel_otlp import pipeline as pipeline_module
 from monitel_otlp.engine import engine
 
 if TYPE_CHECKING:
@@ -23,24 +20,6 @@ if TYPE_CHECKING:
     from monitel.testing import ManualClock
 
 MILLISECOND_NS = 1_000_000
-
-
-def test_threads_that_log_one_name_lose_nothing(receiver: Receiver, start: Start) -> None:
-    """Each value has a point or is replaced, and times ascend by a millisecond at least."""
-    pipeline = start()
-
-    def produce() -> None:
-        for number in range(500):
-            monitel.log({"loss": number})
-
-    run_together(*[produce] * 4)
-    for _ in range(2):
-        assert pipeline.force_flush(DEADLINE)
-    times = [point.time_ns for point in receiver.points("loss")]
-    assert all(after - before >= MILLISECOND_NS for before, after in pairwise(times))
-    replaced = receiver.values("monitel.log.coalesced")
-    assert 2000 == len(times) + (replaced[-1] if replaced else 0)
-    assert 2000 == len(receiver.records("run.log"))
 
 
 def test_number_that_arrives_late_is_sent_with_a_later_time(
@@ -102,36 +81,6 @@ def test_full_queue_drops_the_oldest_windows(
     assert ([3, 4, 5], [5.0, 8.0, 12.0]) == (receiver.values("x.count"), receiver.values("x.sum"))
     assert [3, 4, 5] == [point.proto.count for point in receiver.points("x.histogram")]
     assert [begin_ns] == [point.time_ns for point in receiver.start_points("x.count")]
-
-
-def test_full_queue_drops_the_oldest_ranges(receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dropped ranges are counted with the reason ``queue_full``."""
-    monkeypatch.setattr(pipeline_module, "LIMIT", 10)
-    pipeline = start(spans=True)
-    with busy_encoder(pipeline):
-        for number in range(25):
-            with record_function(f"op {number}"):
-                pass
-    assert not pipeline.force_flush(DEADLINE)
-    assert [f"op {number}" for number in range(15, 25)] == [span.name for span in receiver.spans()]
-    assert {"queue_full": 15} == pipeline.dropped
-
-
-def test_ranges_of_threads_beyond_the_budget_are_counted_exactly(receiver: Receiver, start: Start) -> None:
-    """Each range is exported or counted once."""
-    pipeline = start(spans=True, span_budget=10)
-    monitel.set_step(1)
-
-    def work() -> None:
-        for _ in range(2000):
-            with record_function("op"):
-                pass
-
-    run_together(*[work] * 4)
-    assert pipeline.shutdown(DEADLINE)
-    kept = len(receiver.spans()) - 1
-    assert 8000 == kept + receiver.span("monitel.folded").attributes["monitel.folded.count"]
-    assert 10 <= kept < 20
 
 
 def test_readings_of_a_round_are_spread_over_requests(receiver: Receiver, start: Start) -> None:

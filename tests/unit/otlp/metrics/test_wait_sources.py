@@ -54,24 +54,3 @@ def test_totals_of_a_source_begin_where_it_says(
         assert (start_ns, start_ns) == (zero.time_ns, zero.start_ns)
     assert (8.5, 4) == (increase(receiver, "old.wait.time"), increase(receiver, "old.wait.count"))
     assert (0, [5.0, 1.0]) == (receiver.values("old.wait.active")[-1], receiver.values("old.wait.max"))
-
-
-def test_source_that_disappears_comes_back_with_its_totals(
-    receiver: Receiver, start: Start, theirs: dict[str, WaitReading]
-) -> None:
-    """Without it there is no point; a later pipeline knows the last totals of the first one."""
-    pipeline = start()
-    theirs["x"] = WaitReading(5, 2.0, 1.0, 0)
-    assert pipeline.force_flush(DEADLINE)
-    del theirs["x"]
-    assert pipeline.force_flush(DEADLINE)
-    known = len(receiver.points("x.wait.count"))
-    assert pipeline.force_flush(DEADLINE)
-    assert known == len(receiver.points("x.wait.count"))
-    theirs["x"] = WaitReading(6, 2.5, 1.0, 0)
-    assert pipeline.shutdown()
-    assert (6, 2.5) == (increase(receiver, "x.wait.count"), increase(receiver, "x.wait.time"))
-    theirs["x"] = WaitReading(2, 1.5, 1.5, 0)
-    assert start().shutdown()
-    last = {point.start_ns: point.value for point in receiver.points("x.wait.count")}
-    assert [6, 2] == [*last.values()]

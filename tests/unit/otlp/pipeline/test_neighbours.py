@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from functools import partial
 from threading import Event as Signal
 from threading import current_thread, main_thread
@@ -19,8 +18,6 @@ from monitel import COUNT, Stat
 from monitel_otlp.transport.http import HttpTransport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tests.support.pipelines import Start
     from tests.support.receiver import Receiver
 
@@ -54,32 +51,6 @@ def test_windows_survive_the_shutdown_of_a_provider(receiver: Receiver, start: S
     monitel.emit("epoch")
     assert pipeline.force_flush(60)
     assert ([1], 1) == (receiver.values("loss.count"), len(receiver.records("epoch")))
-
-
-def _unencodable_record(provider: Any) -> None:
-    provider.logger_provider.get_logger("mine").emit(event_name="bad", body="\ud800")
-
-
-def _unencodable_metric(provider: Any) -> None:
-    provider.meter_provider.get_meter("mine").create_counter("bad", description="\ud800").add(1)
-
-
-def test_only_items_that_cannot_be_encoded_are_lost(
-    receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A record or an instrument of the application may contain a lone surrogate, as file names may."""
-    makers: list[Callable[[Any], None]] = [_unencodable_record, _unencodable_metric]
-    pipeline = start()
-    for make in makers:
-        make(pipeline)
-    monitel.emit("epoch")
-    stat = Stat("loss", [COUNT], 60.0)
-    stat.add(1)
-    stat.flush()
-    assert not pipeline.force_flush(10)
-    assert {"encoding": 1} == pipeline.dropped
-    assert (1, [1]) == (len(receiver.records("epoch")), receiver.values("loss.count"))
-    assert any(record.levelno >= logging.WARNING for record in caplog.records)
 
 
 def test_requests_of_the_pipeline_are_not_instrumented(

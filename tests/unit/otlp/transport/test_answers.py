@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import json
-import logging
-import random
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from email.utils import format_datetime
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 import pytest
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # no stubs
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.support.receiver import partial_success
 
 from monitel_otlp.config.settings import resolve
 from monitel_otlp.messages.request import FrozenRequest
-from monitel_otlp.transport.answer import Answer, Verdict, describe, guarded, one_line, parse_retry_after
+from monitel_otlp.transport.answer import Answer, Verdict, one_line, parse_retry_after
 from monitel_otlp.transport.error_body import error_text
 from monitel_otlp.transport.factory import make_transports
-from monitel_otlp.transport.partial_success import delivered
-
-if TYPE_CHECKING:
-    from tests.support.receiver import Receiver
 
 REQUEST = FrozenRequest("logs", b"", 1, 0)
 
@@ -46,61 +37,11 @@ def answered(url: str, protocol: str = "http/protobuf", request: FrozenRequest =
         transport.close()
 
 
-def test_no_date_in_retry_after_raises() -> None:
-    """Each of many random dates gives seconds or None."""
-    rng = random.Random(4711)
-    days = ["Mon", "Tue", "", "Xyz"]
-    zones = ["GMT", "+0000", "-9999", "+99999999", "", "-0000", "EST", "UTC+", "+24:00"]
-    for _ in range(3_000):
-        value = (
-            f"{rng.choice(days)}, {rng.randint(-1, 40)} {rng.choice(['Jan', 'Feb', 'Dec', 'Foo'])} "
-            f"{rng.choice([0, 1, 69, 99, 1969, 2026, 9999, 10_000, 10**20])} "
-            f"{rng.randint(-1, 30)}:{rng.randint(0, 70)}:{rng.randint(0, 70)} {rng.choice(zones)}"
-        )
-        assert_seconds(parse_retry_after(value))
-
-
-def assert_seconds(found: float | None) -> None:
-    """Assert that the result is a number of at least 0, or None."""
-    assert found is None or found >= 0
-
-
 def test_retry_after_is_parsed() -> None:
     """The value may be a number of seconds or a date."""
     soon = datetime.now(timezone.utc) + timedelta(seconds=100)
     assert (7.5, 0.0, None, None) == tuple(map(parse_retry_after, ["7.5", "-1", "nan", None]))
     assert 90 < (parse_retry_after(format_datetime(soon, usegmt=True)) or 0) <= 100
-
-
-class OddError(Exception):
-    """An exception whose message raises."""
-
-    def __str__(self) -> str:
-        raise RuntimeError
-
-
-def test_exception_is_a_failed_attempt() -> None:
-    """The reason is the type of the exception without its message, which may contain an address."""
-
-    def fail(error: Exception) -> Answer:
-        raise error
-
-    for error in (OddError(), UnicodeError("label"), RecursionError(), MemoryError(), OSError("http://u:p@h")):
-        answer = guarded(partial(fail, error), str)
-        assert Answer(Verdict.RETRY, type(error).__name__, answered=False) == answer
-        assert type(error).__name__ == describe(error)
-
-
-@given(st.integers(0, 2**63 - 1), st.text(max_size=50), st.integers(0, 400))
-def test_truncated_partial_success_is_parsed_as_far_as_possible(rejected: int, message: str, kept: int) -> None:
-    """The number of rejected items is either exact or 0."""
-    content = partial_success("logs", rejected, message).body or b""
-    whole = delivered("logs", content)
-    part = delivered("logs", content[:kept], complete=False)
-    assert (Verdict.DELIVERED, rejected, message) == (whole.verdict, whole.rejected, whole.reason)
-    assert part.rejected in {0, rejected}
-    if kept >= len(content):
-        assert whole == part
 
 
 @pytest.fixture(params=[grpc.Compression.Gzip, grpc.Compression.Deflate], ids=str)
@@ -125,13 +66,6 @@ def test_compressed_answer_over_grpc_is_parsed(compressing: str) -> None:
     answer = answered(compressing, "grpc", FrozenRequest("logs", content, 1, 0))
     assert (Verdict.DELIVERED, 3) == (answer.verdict, answer.rejected)
     assert answer.reason.startswith("attribute too long")
-
-
-def test_attempt_logs_nothing(receiver: Receiver, caplog: pytest.LogCaptureFixture) -> None:
-    """At DEBUG the underlying libraries would log the address with its query."""
-    caplog.set_level(logging.DEBUG)
-    assert Verdict.DELIVERED is answered(receiver.url).verdict
-    assert "" == caplog.text
 
 
 def status(message: str, code: int = 0) -> bytes:

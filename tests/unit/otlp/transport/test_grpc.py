@@ -25,14 +25,6 @@ def fork_support(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 
-def test_user_agent_begins_with_name_and_version(grpc_receiver: GrpcReceiver, start: Start) -> None:
-    """The user agent of gRPC follows. The path is that of the OTLP service."""
-    assert deliver(start(endpoint=grpc_receiver.url, protocol="grpc"), "event")
-    (request,) = grpc_receiver.of("logs")
-    assert "/opentelemetry.proto.collector.logs.v1.LogsService/Export" == request.path
-    assert request.headers["user-agent"].startswith(f"monitel-otlp/{monitel.__version__} grpc-python/")
-
-
 def test_signals_may_have_different_protocols(
     grpc_receiver: GrpcReceiver, start: Start, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import errno
-import stat
 import time
-from contextlib import closing
 from typing import TYPE_CHECKING
 
-import pytest
-
-from monitel_otlp.ledger.history import Attempt, Earlier, History
-from monitel_otlp.ledger.reading import read_stored
-from monitel_otlp.ledger.run_folder import open_run
-from monitel_otlp.ledger.run_identity import identify
 from monitel_otlp.values.file import VALUES, ValuesFile
 from monitel_otlp.values.latest import Latest
 from monitel_otlp.values.run_values import Attempted, Progress, RunValues, Value
-from monitel_otlp.values.stored import decode, encode
+from monitel_otlp.values.stored import decode
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    import pytest
 
-
-RUN = {"OTEL_RESOURCE_ATTRIBUTES": "training.run.id=run-7"}
 COUNTER, STAT = Value("samples", (), "", 8, 2, total=True), Value("loss.count", (), "", 4, 2, total=True)
 GAUGE = Value("loss.mean", (), "", 0.5, 2)
 NOW = Latest([GAUGE, STAT, COUNTER], frozenset([COUNTER.key]), {"rate": 0.5}, Progress(4, 3, 4, 1.0))
@@ -107,14 +97,6 @@ def test_second_pipeline_of_a_process_counts_nothing_twice() -> None:
     assert Progress(13, 8, 13, 4.0) == found.before.plus(found.progress)
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", encode(RunValues("another run", "one", values=(COUNTER,)))])
-def test_unusable_file_is_replaced(content: bytes) -> None:
-    """A damaged file, and one of another run, does not count."""
-    folder = Memory()
-    folder.files[VALUES] = content
-    assert 8 == {each.name: each.value for each in stored("two", folder, None).values}["samples"]
-
-
 def test_file_is_restored_as_it_was_found() -> None:
     """A process that turns out not to be rank zero leaves the file of the run as it was."""
     folder = Memory()
@@ -138,27 +120,3 @@ def test_values_that_cannot_be_read_do_not_stop_the_ledger() -> None:
     each.store(folder, status="", last=True)
     values_file("one", None).store(folder, status="", last=True)
     assert {} == folder.files
-
-
-def test_file_is_private_and_removed_with_the_run(tmp_path: Path) -> None:
-    """Only the owner can read it; a run that is removed leaves nothing."""
-    opened = open_run(tmp_path, identify({"training.run.id": "run-7"}))
-    opened.store(History("run-7", Earlier(), Attempt("one", {"step": 1}, 1)))
-    values_file("one").store(opened, status="", last=False)
-    path = opened.path / VALUES
-    assert 0o600 == stat.S_IMODE(path.stat().st_mode)
-    opened.remove()
-    assert not opened.path.exists()
-
-
-def test_values_of_another_run_or_damaged_ones_are_not_read(tmp_path: Path) -> None:
-    """The ledger is still read, and a damaged file is a problem with its path."""
-    with closing(open_run(tmp_path, identify({"training.run.id": "run-7"}))) as opened:
-        opened.store(History("run-7", Earlier(), Attempt("one", {"step": 1}, 1)))
-        opened.replace(VALUES, encode(RunValues("run-8", "one")))
-        (run,), problems = read_stored(tmp_path)
-        assert (None, []) == (run.values, problems)
-        opened.replace(VALUES, b"{")
-        (run,), (problem,) = read_stored(tmp_path)
-        assert None is run.values
-        assert f"the values in '{opened.path}' are not JSON" == problem
