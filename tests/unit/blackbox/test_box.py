@@ -44,15 +44,6 @@ def test_box_is_there_from_the_first_event_to_the_end(own_boxes: Path, start: St
     assert ["event"] == receiver.record_names()
 
 
-def test_switched_off_box_makes_nothing(own_boxes: Path, start: Start) -> None:
-    """Neither a folder nor a file, and the events of an outage stay in memory as without."""
-    pipeline = start(black_box=False, endpoint="http://127.0.0.1:9")
-    monitel.emit("event")
-    assert not pipeline.force_flush(0.1)
-    account = pipeline.account()["logs"]
-    assert (1, 0, False) == (account.waiting, account.on_disk, own_boxes.exists())
-
-
 def make_link(path: Path) -> None:
     """Make a link to a folder of this user."""
     path.with_name("target").mkdir(mode=0o700)

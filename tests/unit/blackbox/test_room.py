@@ -93,13 +93,6 @@ def test_box_uses_one_percent_of_the_free_space(machine: Machine, folder: Folder
     assert 30 * MIB / 100 - 1000 < claimed <= 30 * MIB / 100 * 1.02  # with the 1 % of what the box uses itself
 
 
-@pytest.mark.parametrize(("files", "free", "granted"), [(0, 0, True), (5000, 999, False)])
-def test_files_are_left(machine: Machine, folder: Folder, files: int, free: int, granted: bool) -> None:
-    """File systems without a limit of files report 0."""
-    machine.space = Space(f_files=files, f_favail=free)
-    assert granted is Room(folder, 4 * MIB).claim(1)
-
-
 def test_refusal_is_repeated_without_a_look(machine: Machine, folder: Folder) -> None:
     """A flood of events without room costs no look each; after a second the machine is looked at again."""
     machine.left = 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from hypothesis import strategies as st
 from tests.support.paths import ROOT
 from tests.unit.console.known_processes import NOW, SECOND, dead_process, rank_of
 
@@ -60,13 +59,6 @@ def test_findings_are_in_the_object() -> None:
         loss[name] for name in ("name", "attributes", "count", "mean")
     )
     assert {"time", "severity", "name", "attributes"} == {*process["events"][0]}
-
-
-plain: st.SearchStrategy[Any] = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(),
-    lambda inner: st.lists(inner) | st.tuples(inner) | st.dictionaries(st.text(), inner),
-    max_leaves=6,
-)
 
 
 def test_every_field_is_documented() -> None:

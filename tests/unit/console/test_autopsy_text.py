@@ -9,12 +9,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.unit.console.known_processes import NOW, SECOND, STACKS, dead_process, rank_of, window_of
 
 from monitel_otlp.autopsy.findings import CounterValue, OpenRange, PastEvent, Wait
-from monitel_otlp.autopsy.lines import number
 from monitel_otlp.autopsy.report import process_lines
 from monitel_otlp.black_box.activity import Stage
 from monitel_otlp.ledger.screen import Screen, columns_of
@@ -166,11 +163,3 @@ def test_hostile_names_cannot_control_the_terminal(width: int, complete: bool) -
     assert r"\x1b[31mevil\x07" in shown.replace("\n", "")
     if not complete:
         assert width >= max(map(columns_of, shown.split("\n")))
-
-
-@given(st.floats(-1e308, 1e308) | st.sampled_from([math.inf, -math.inf, math.nan]) | st.integers(-(2**63), 2**63))
-def test_numbers_are_short_and_close(value: float) -> None:
-    """A number has at most ten characters, and is right to three digits."""
-    shown = number(value)
-    assert 10 >= len(shown)
-    assert float(shown) == pytest.approx(value, rel=5.1e-3, nan_ok=True)

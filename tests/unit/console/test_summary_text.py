@@ -117,13 +117,6 @@ def test_beginning_of_the_summary(reports: list[Report], expected: str) -> None:
         assert expected == text(reports)
 
 
-def test_no_rank_is_late() -> None:
-    """The absence is worth a row where ranks were compared, and only there."""
-    equal = [replace(each, stages=late_ranks()[0].stages) for each in late_ranks()]
-    assert "none of 4 ranks" == row("late", equal)
-    assert "" == row("late", equal[:1])
-
-
 def test_long_lists_are_shortened() -> None:
     """The summary stays on one screen, with many ranks, attempts and jobs."""
     dead = [

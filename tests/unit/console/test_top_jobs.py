@@ -10,7 +10,6 @@ from tests.unit.console.made_rows import SECOND, START, history_of, rank_of, rep
 from monitel_otlp.autopsy.findings import Wait
 from monitel_otlp.black_box.activity import Stage
 from monitel_otlp.summary.report import JobName
-from monitel_otlp.table.order import matches, sorted_ranks
 from monitel_otlp.top.compared_row import Row
 from monitel_otlp.top.jobs import jobs_of, replaced
 from monitel_otlp.top.launchers import with_launchers
@@ -68,18 +67,6 @@ def test_verdict_is_about_the_last_minute() -> None:
     for history, kind in ((history_of(*reports), "healthy"), (history_of(reports[-1]), "input-bound")):
         (job,) = jobs_of([Row(rank, START, history, 0.5)])
         assert kind == job.verdict.kind
-
-
-def test_order_and_filter_of_rows() -> None:
-    """Unknown values come last in both directions."""
-    ranks = [rank_of(0, rate=2.0), rank_of(1), rank_of(2, rate=5.0, death="killed by SIGKILL")]
-    assert [2, 0, 1] == [each.rank for each in sorted_ranks(ranks, "rate", descending=True)]
-    assert [0, 2, 1] == [each.rank for each in sorted_ranks(ranks, "rate", descending=False)]
-    with pytest.raises(ValueError, match="there is no column 'speed'"):
-        sorted_ranks(ranks, "speed", descending=True)
-    assert [2] == [each.rank for each in ranks if matches(each, "sigkill")]
-    assert [0, 1, 2] == [each.rank for each in ranks if matches(each, "LLM")]
-    assert [1] == [each.rank for each in ranks if matches(each, "4001")]
 
 
 def verdict_of(*rows: Row) -> Verdict:

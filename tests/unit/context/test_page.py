@@ -7,7 +7,6 @@ import os
 import random
 import time
 from contextlib import ExitStack
-from pathlib import Path
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -15,15 +14,14 @@ import pytest
 
 import monitel
 from monitel import context_page
-from monitel.context_page import Context, read_page, read_step_times, unpack_step_times
+from monitel.context_page import read_page, read_step_times, unpack_step_times
 from monitel.step_times import COUNTERS, counter_of, quantile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.support.twins import RunThreads
-
-USED = 448 + 4 * 72  # bytes that a page with at most four waits has
 
 
 @pytest.fixture
@@ -86,71 +84,10 @@ def test_key_is_cut_off_between_characters(path: Path, key: str, shown: str) -> 
         assert [shown] == [wait.key for wait in read_page(path.read_bytes()).waits]
 
 
-def test_existing_files_are_not_touched(path: Path) -> None:
-    """A file or a link is refused, the file of a page is private, and no descriptor stays open."""
-    other, link = path.with_name("other"), path.with_name("link")
-    other.write_text("precious")
-    link.symlink_to(other)
-    before = sorted(Path("/proc/self/fd").iterdir())
-    for existing in (other, link, path):
-        with pytest.raises(FileExistsError):
-            context_page.open_page(existing)
-    assert ("precious", 0o600) == (other.read_text(), path.stat().st_mode & 0o7777)
-    monitel.set_step(8)
-    assert 8 == read_page(path.read_bytes()).step
-    assert before == sorted(Path("/proc/self/fd").iterdir())
-
-
 def begin(guards: list[Any], key: str) -> None:
     """Begin a wait."""
     guards.append(monitel.WaitCounter(key).guard())
     guards[-1].__enter__()
-
-
-def reuse(guards: list[Any]) -> None:
-    """End a wait, and begin another one in its slot."""
-    guards.pop(0).__exit__(None, None, None)
-    begin(guards, "a longer key in its slot")
-
-
-CHANGES: tuple[Callable[[list[Any]], object], ...] = (
-    lambda _: monitel.set_step(6),
-    lambda _: context_page.beat(),
-    reuse,
-)
-
-
-def test_half_of_a_change_is_never_taken_for_a_value(path: Path) -> None:
-    """A page of which the first or the last bytes are later than the others; and with any byte changed."""
-    guards: list[Any] = []
-    monitel.set_step(4)
-    monitel.set_step(5)
-    begin(guards, "first")
-    begin(guards, "second")
-    for change in CHANGES:
-        before = path.read_bytes()
-        change(guards)
-        after = path.read_bytes()
-        old, new = read_page(before), read_page(after)
-        for at in range(USED):
-            for content in (before[:at] + after[at:], after[:at] + before[at:]):
-                found = read_page(content)
-                assert (found.step, found.step_ns) in {(each.step, each.step_ns) for each in (old, new)}, at
-                assert {*old.waits} & {*new.waits} <= {*found.waits} <= {*old.waits} | {*new.waits}, at
-    for at in range(8, USED):
-        damaged = bytearray(after)
-        damaged[at] ^= 0x81
-        found = read_page(bytes(damaged))
-        assert found.step in {5, 6}, at
-        assert {*found.waits} <= {*new.waits}, at
-
-
-def test_bytes_that_are_not_a_page_have_no_context() -> None:
-    """Any bytes of any size."""
-    rng = random.Random(7)
-    for size in (0, 1, 100, 4096, 8192, 9000):
-        for content in (bytes(size), rng.randbytes(size), b"1xtcltnm" + bytes(size), b"1xtcltnm" + rng.randbytes(size)):
-            assert Context() == read_page(content)
 
 
 @pytest.mark.parametrize("threads", [3, 60])

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from itertools import count, pairwise
-from threading import Barrier, Event, Thread
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -213,17 +210,6 @@ def test_shutdown_counts_for_the_training_thread(take_over: bool) -> None:
     assert ("shutdown", take_over) == (book.current, book.ignored)
 
 
-def test_copies_are_not_entered() -> None:
-    """A copy, and an activity that was pickled, have the name alone; a ledger is a value."""
-    with monitel.activity("data") as made:
-        for other in (copy.copy(made), copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
-            assert ("data", False) == (other.name, other is made)
-            other.__exit__(None, None, None)
-            assert "data" == activities.position()[1]
-    book = monitel.ledger()
-    assert book == copy.deepcopy(book) == pickle.loads(pickle.dumps(book))
-
-
 def test_start_that_cannot_be_read_is_not_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process without /proc, or that has run for an hour before, has a ledger since the import."""
     monkeypatch.setattr(activities, "_HOUR_NS", 0)
@@ -231,36 +217,6 @@ def test_start_that_cannot_be_read_is_not_guessed(monkeypatch: pytest.MonkeyPatc
     book = monitel.ledger()
     assert book is not None
     assert ("import", True) == (book.origin, book.elapsed_ns < 10**9)
-
-
-@pytest.mark.usefixtures("frequent_switches")
-def test_one_of_several_threads_becomes_the_training_thread() -> None:
-    """All set the first step at once; while the training thread lives, the end of the others changes nothing."""
-    for _ in range(5):
-        activities._open()
-        together = Barrier(5)
-        ends = [Event() for _ in range(4)]
-
-        def train(end: Event, together: Barrier = together) -> None:
-            together.wait(DEADLINE)
-            monitel.set_step(1)
-            together.wait(DEADLINE)
-            assert end.wait(DEADLINE)
-
-        threads = [Thread(target=train, args=[end], daemon=True) for end in ends]
-        for thread in threads:
-            thread.start()
-        together.wait(DEADLINE)
-        together.wait(DEADLINE)
-        owner = activities.position()[0]
-        (owning,) = (number for number, thread in enumerate(threads) if thread.ident == owner)
-        vacant = []
-        for number in [*(each for each in range(4) if each != owning), owning]:
-            ends[number].set()
-            threads[number].join(DEADLINE)
-            vacant.append(activities.vacant)
-        assert [False] * 3 + [True] == vacant
-    activities._open()
 
 
 @pytest.mark.usefixtures("frequent_switches")
@@ -301,15 +257,3 @@ def test_time_adds_up_while_threads_race(run_threads: RunThreads) -> None:
     run_threads(own, ignored, for_owner, read)
     elapsed_ns, totals, name, _ = made.read()
     assert (elapsed_ns, "between", False) == (sum(totals.values()), name, "ignored" in totals)
-
-
-@pytest.mark.usefixtures("frequent_switches")
-def test_threads_together_add_no_more_names_than_one(run_threads: RunThreads) -> None:
-    """Beyond 64 names, those of all threads count as ``other``."""
-
-    def enter(thread: int) -> None:
-        for number in range(64):
-            monitel.activity(f"{thread}.{number}")
-
-    run_threads(*(partial(enter, thread) for thread in range(4)))
-    assert 64 == len(activities._own_names) + len(activities.ACTIVITIES)

@@ -96,15 +96,6 @@ def test_activities_of_the_user_add_to_those_of_the_run(ledger: Ledger) -> None:
     assert {"step": 12, "down": 6, "lost": 5} == seconds()
 
 
-def test_steps_that_are_marked_as_an_activity_have_a_goodput(ledger: Ledger) -> None:
-    """A program may enter the activity ``step`` and never set a step: the goodput is that of its ledger."""
-    ledger.wait(6)
-    assert training_time.goodput() is None
-    with monitel.activity("step"):
-        ledger.wait(2)
-    assert 0.25 == training_time.goodput()
-
-
 @pytest.mark.parametrize(("past", "lost", "expected"), [((0, 0, 0), 50, 0.0), ((5, 40, 0), 0, 1.0)])
 def test_goodput_stays_a_share(ledger: Ledger, past: tuple[int, int, int], lost: int, expected: float) -> None:
     """The goodput is between 0 and 1, even if the stored past contradicts the clock."""

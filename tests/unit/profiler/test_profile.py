@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from monitel import profiler
-from monitel.profiler import ProfilerAction, ProfilerActivity, profile, record_function, schedule
+from monitel.profiler import ProfilerAction, profile, record_function, schedule
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,23 +23,6 @@ NONE, WARMUP, RECORD, SAVE, _ = ProfilerAction
 def names(prof: Any) -> list[str]:
     """Return the names of the events."""
     return [event.trace_name for event in prof.events()]
-
-
-def test_callback_raises_at_the_end() -> None:
-    """An exception from on_trace_ready propagates with the block's as context; the profile can be used again."""
-
-    def ready(_prof: Any) -> None:
-        raise OSError("disk full")
-
-    prof = profile(on_trace_ready=ready)
-    with pytest.raises(OSError, match="disk full") as caught, prof, record_function("a"):
-        raise KeyError
-    assert isinstance(caught.value.__context__, KeyError)
-    assert ["a"] == names(prof)
-    prof.on_trace_ready = None
-    with pytest.warns(UserWarning, match="clears events at the end of each cycle"), prof, record_function("b"):
-        pass
-    assert ["b"] == names(prof)
 
 
 def test_start_twice_and_stop_twice() -> None:
@@ -101,21 +84,6 @@ def test_self_times_of_interleaved_tasks(clock: ManualClock) -> None:
     assert [("main", None, 4e6), ("job", None, 3e6), ("job", None, 3e6)] == [
         (event.name, event.cpu_parent, event.self_cpu_time_total) for event in prof.events()
     ]
-
-
-@pytest.mark.parametrize(
-    ("activities", "error", "message"),
-    [
-        ([], AssertionError, "No valid profiler activities found"),
-        ([ProfilerActivity.CPU] * 2, ValueError, "Activity ProfilerActivity.CPU specified more than once"),
-        (["CPU"], TypeError, "Expected ProfilerActivity or dict, got <class 'str'>"),
-        (iter([ProfilerActivity.XPU]), RuntimeError, "ProfilerActivity.XPU"),
-    ],
-)
-def test_invalid_activities(activities: Any, error: type[Exception], message: str) -> None:
-    """They are refused as in torch."""
-    with pytest.raises(error, match=message):
-        profile(activities=activities)
 
 
 def test_trace_ids() -> None:

@@ -16,7 +16,6 @@ from tests.support.checks import wait_until
 from tests.unit.tensorboard.files import read
 
 import monitel
-from monitel.testing import ManualClock
 from monitel_tensorboard import SummaryWriter, install
 from monitel_tensorboard.event_file import EventFile
 from monitel_tensorboard.ledger import LedgerCharts, LoggedLedger
@@ -92,18 +91,6 @@ def test_failing_disk_is_retried(tmp_path: Path, disk: Disk, caplog: pytest.LogC
     assert [f"cannot write to {tmp_path}: {FULL!r}"] == [each.getMessage().split("; ")[0] for each in caplog.records]
 
 
-def test_failing_disk_does_not_affect_the_loop(tmp_path: Path, disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
-    """Samples can be added and windows closed; losses are counted."""
-    disk.error = OSError(30, "Read-only file system")
-    with install(tmp_path) as installed:
-        loss = monitel.Stat("loss", [monitel.SUM], 60.0)
-        for value in range(50):
-            loss.add(value)
-            loss.flush()
-    assert (50, 1) == (installed.writer.dropped, caplog.text.count("cannot write to"))
-    assert f"50 points for {tmp_path} were dropped, 50 of them by close()" in caplog.text
-
-
 def test_deleted_folder_is_created_again(tmp_path: Path) -> None:
     """Points that are added after the folder was deleted are in a new, readable file."""
     with SummaryWriter(tmp_path / "run") as writer:
@@ -136,24 +123,6 @@ def test_item_that_no_point_can_hold_is_dropped_and_counted(tmp_path: Path) -> N
         monitel.log_event(event)
         monitel.emit("never", timestamp=dt.datetime.min, n=1)  # noqa: DTZ901  local time
     assert ({"odd/good": [(0, 1)]}, 4) == (read(tmp_path), installed.writer.dropped)
-
-
-def test_failing_handler_does_not_stop_the_thread(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """An exception of another handler in the thread that closes windows is logged; all points are written."""
-
-    def fail(_event: monitel.Event) -> None:
-        raise RuntimeError("neighbour")
-
-    with ManualClock() as clock, install(tmp_path, expiry_secs=0.01), monitel.register_event_handler(fail) as handle:
-        loss = monitel.Stat("loss", [monitel.SUM], 60.0)
-        for value in (1, 2):
-            loss.add(value)
-            clock.advance(61)
-            wait_until(lambda: loss.count == 0)
-        monitel.unregister_event_handler(handle)
-    assert {"loss.sum": [(0, 1), (1, 2)]} == read(tmp_path)
-    assert "neighbour" in caplog.text
-    caplog.clear()
 
 
 def test_steps_of_the_ledger_never_fall_and_its_seconds_only_rise(tmp_path: Path) -> None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
-import stat
 from itertools import combinations
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.support.spools import names
 
 from monitel_otlp.ledger import run_folder
 from monitel_otlp.ledger.history import MARKS, Attempt, Earlier, History, run_time
@@ -54,19 +52,6 @@ def test_run_id_is_never_part_of_a_path() -> None:
     assert folder_of("17") == folder_of(17)
 
 
-def test_torchrun_without_an_id_joins_only_its_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two jobs with the id ``none`` are two runs, and a restarted worker continues the latest run of its agent."""
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
-    attributes = {"training.run.id": "none"}
-    first = identify(attributes).folder([])
-    second = identify(attributes).folder([first])
-    assert first < second
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    assert second == identify(attributes).folder([first, second, "process-9", "agent-0000-9"])
-    assert identify(attributes).folder([]) not in {first, second}
-
-
 def history(run: str = "run-7", step: int = 9, last: int = 10) -> History:
     """Return a history with one attempt."""
     return History(run, Earlier(), Attempt("name", {"step": step}, last))
@@ -78,39 +63,6 @@ def write(root: Path, stored: History) -> Path:
     opened.store(stored)
     opened.close()
     return opened.path / FILE
-
-
-def test_next_attempt_reads_the_file(tmp_path: Path) -> None:
-    """The file holds the last history, in a folder that only its owner can enter."""
-    root = tmp_path / "new" / "spool"
-    write(root, history(step=1))
-    path = write(root, history())
-    opened = open_run(root, IDENTITY)
-    assert history() == opened.load("run-7")
-    opened.close()
-    assert [0o700, 0o700, 0o600] == [stat.S_IMODE(each.stat().st_mode) for each in (root / LEDGERS, path.parent, path)]
-    assert {FILE, "lock"} == set(names(path.parent))
-
-
-def test_root_may_be_a_symbolic_link_and_the_folders_may_not(tmp_path: Path) -> None:
-    """As for the spool, the parents of the folder may be links; the folders that monitel makes are never followed."""
-    (tmp_path / "real").mkdir()
-    (tmp_path / "link").symlink_to("real")
-    path = write(tmp_path / "link", history())
-    assert 1 == len(read_runs(tmp_path / "link")[0])
-    victim = tmp_path / "victim"
-    path.parent.rename(victim)
-    path.parent.symlink_to(victim)
-    with pytest.raises(SpoolError, match="symbolic link"):
-        open_run(tmp_path / "link", IDENTITY)
-    path.parent.unlink()
-    path.parent.parent.rmdir()
-    path.parent.parent.symlink_to(victim)
-    with pytest.raises(SpoolError, match="symbolic link"):
-        open_run(tmp_path / "link", IDENTITY)
-    runs, problems = read_runs(tmp_path / "link")
-    assert ([], 1) == (runs, len(problems))
-    assert {FILE, "lock"} == set(names(victim))
 
 
 def test_two_processes_never_write_one_file(tmp_path: Path) -> None:

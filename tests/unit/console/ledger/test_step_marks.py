@@ -30,16 +30,6 @@ def spend(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return spend
 
 
-def test_each_step_is_marked_when_it_is_set(spend: Callable[[int], None]) -> None:
-    """A mark has the time in steps before it; a step that is set again keeps its time."""
-    marks = StepMarks()
-    marks.install()
-    for step in (5, 5, 6, 9, 9):
-        monitel.set_step(step)
-        spend(10)
-    assert ((5, 0), (6, 20), (9, 30)) == marks.snapshot()
-
-
 def test_only_the_users_step_begins_an_attempt(spend: Callable[[int], None]) -> None:
     """Steps that a source has counted are forgotten when the user sets the step at which the run resumes."""
     begun: list[int | None] = []
