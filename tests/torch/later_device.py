@@ -117,7 +117,6 @@ class Later:
         self.streams: list[Stream] = []
         self._default: dict[int, Stream] = {}
         self._lock = threading.RLock()
-        self._thread = threading.local()
         self.reset()
 
     def reset(self) -> None:
@@ -132,6 +131,7 @@ class Later:
         self.used: set[int] = set()
         self.place: int | None = None
         self.first = 0
+        self._thread = threading.local()  # the current device and streams of each thread
         for stream in self.streams:
             stream.operations.clear()
 

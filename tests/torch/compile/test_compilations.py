@@ -91,26 +91,3 @@ def test_failed_compilation_is_an_error(events: list[monitel.Event]) -> None:
     _, ended = compilations(events)
     assert ("torch.compile", monitel.Severity.ERROR) == (ended.name, ended.severity)
     assert "no such backend" in str(ended.data["compile.failure.reason"])
-
-
-@pytest.mark.parametrize("ends", [False, True])
-def test_instrument_and_uninstrument_within_a_compilation(ends: bool) -> None:
-    """Neither affects the compilation; no range and no activity stays."""
-    running = monitel.torch.instrument(window_size=float("inf"))
-    began: list[ranges.Range] = []
-
-    def change() -> None:
-        running.uninstrument()
-        if not ends:
-            monitel.torch.instrument(window_size=float("inf"))
-
-    def backend(module: Any, _inputs: Any) -> Any:
-        change()
-        return module.forward
-
-    with ranges.listen(began=began.append):
-        assert [2, 2] == torch.compile(plain, backend=backend)(torch.ones(2)).tolist()
-    assert [("torch.compile", True)] == [(each.name, each.end_ns is not None) for each in began]
-    assert ranges.current_range() is None
-    assert "startup" == activity()
-    monitel.torch.instrument(window_size=float("inf")).uninstrument()

@@ -98,18 +98,13 @@ def copies(m: Any) -> Any:
 
 CRASH = "crashes the process: not run"
 
-
 VALUE_OF = [{"Aggregation.VALUE": "float 2.0"}, [["str 'torch.monitor.Stat'", {"str 'x.value'": "float 2.0"}]]]
-
 
 EMPTY = [{}, [["str 'torch.monitor.Stat'", {}]]]
 
-
 EAST = MOMENT.replace(tzinfo=dt.timezone(dt.timedelta(hours=5)))
 
-
 FOLD = MOMENT.replace(fold=1)
-
 
 #: By name: a call, its outcome in torch, its outcome in monitel.
 DIFFERENCES: dict[str, tuple[Call, Any, Any]] = {

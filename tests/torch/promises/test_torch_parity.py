@@ -32,9 +32,7 @@ if TYPE_CHECKING:
 
 Level = IntEnum("Level", {"HIGH": 3})
 
-
 Sized = type("Sized", (), {"__len__": lambda _: 1, "__getitem__": lambda self, index: [self.member][index]})
-
 
 Table = type("Table", (), {"items": lambda _: [("a", 1)], "__getitem__": lambda *_: 1})  # as a pandas.Series
 
@@ -51,7 +49,6 @@ TEXTS = [
     *(None, 1, 1.0, True, memoryview(b"a"), object()),
 ]
 
-
 CONTAINERS: list[Call] = [
     *(lambda m: [m.SUM, m.MAX], lambda m: (m.SUM, m.MAX), lambda m: {m.SUM}, lambda m: frozenset({m.SUM})),
     *(lambda m: (each for each in [m.SUM]), lambda m: map(copy.copy, [m.SUM]), lambda m: deque([m.SUM]), sized),
@@ -62,7 +59,6 @@ CONTAINERS: list[Call] = [
     *(lambda _: "SUM", lambda _: b"", lambda _: None, lambda m: m.Aggregation, lambda _: [4], lambda _: ["SUM"]),
     *(lambda m: [m.SUM, None], lambda m: [m.SUM, 4]),
 ]
-
 
 SAMPLES = [
     *(0, 1, -7, True, 2**53 + 1, 2**1023, 10**400, -(10**400), Level.HIGH, special(int, 3, float=9.0)),
@@ -79,13 +75,11 @@ SAMPLES = [
     *(torch.tensor(1j), torch.tensor(1.0, device="meta")),
 ]
 
-
 WINDOWS = [
     *(HOURS, special(dt.timedelta, 4), dt.timedelta.max, 3e5, special(float, 3e5), np.float64(3e5), math.inf, 1e300),
     *(360_000, 10**400, True, "60", None, Decimal(60), Fraction(60), 1j, dt.time(1), MOMENT, object()),
     *(np.float32(3e5), np.int64(60), np.timedelta64(60, "s"), np.array(3e5), torch.tensor(3e5)),
 ]
-
 
 LIMITS = [
     *(1, 2, True, Level.HIGH, 2**63 - 1, 2**63, -(2**63) - 1, 2.0, math.inf, "2", b"2", None, 1j, [2], object()),
@@ -95,7 +89,6 @@ LIMITS = [
     *(special(object, int=ValueError), special(object, index=ValueError), special(object, int="2")),
     *(torch.tensor(2), torch.ones(2)),
 ]
-
 
 VALUES = [
     *("s", "", "\0", special(str, "s"), b"b", np.str_("n"), np.bytes_(b"n"), bytearray(b"b"), memoryview(b"b")),
@@ -107,18 +100,15 @@ VALUES = [
     *(Decimal(1), Fraction(1), special(object, float=2.0), special(object, index=2)),
 ]
 
-
 TIMESTAMPS = [
     *(MOMENT, MOMENT.replace(1700), MOMENT.replace(1969), MOMENT.replace(2262, 1), special(dt.datetime, 2026, 1, 2)),
     *(dt.date(2026, 1, 2), dt.time(1, 2, 3), None, 0, 1.5, "2026-01-02", dt.timedelta(1), np.datetime64("2026-01-02")),
 ]
 
-
 MAPPINGS = [
     *(kind({"b": 1, "a": 2}) for kind in (dict, OrderedDict, ChainMap, UserDict, Counter, types.MappingProxyType)),
     *(Table(), None, [("a", 1)], (), set(), "", 0),
 ]
-
 
 SERIES = [
     *([1, 2, 3, 4], [3, 1, 2], [0.1] * 10, [1e308, 1e308], [math.inf, -math.inf], [1e16, 1, -1e16], [-0.0, 0.0]),
@@ -154,9 +144,7 @@ ASSIGNED = [
     *(("data", {b"b": Level.HIGH}), ("data", None), ("data", {"b": None})),
 ]
 
-
 COPIES = [copy.copy, copy.deepcopy, pickle.dumps]
-
 
 #: By name: a function, and the values with which it is called.
 ROWS: dict[str, tuple[Callable[[Any, Any], Any], list[Any]]] = {

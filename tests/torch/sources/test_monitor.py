@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
 import threading
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -17,15 +15,11 @@ import monitel.torch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
+    from tests.support.scripts import Run
 
 HOURS = timedelta(hours=100)
-
-
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678901)  # noqa: DTZ001  torch's events are naive
-
-
 OTHERS: dict[str, Any] = {
     **dict.fromkeys(
         ("stages", "steps", "loading", "waits", "compilation", "failures", "tensors", "compiled_adds"), False
@@ -98,7 +92,7 @@ def test_instrument_forwards_events_within_seconds() -> None:
     with handle, monitel.torch.instrument(**OTHERS) as running:
         assert ("monitor",) == running.sources
         torch.monitor.log_event(torch.monitor.Event("live", MOMENT, {}))
-        assert received.wait(30)
+        assert received.wait(60)
     with monitel.testing.capture_events() as events:
         with monitel.torch.instrument(**OTHERS):
             torch.monitor.log_event(torch.monitor.Event("last", MOMENT, {}))
@@ -106,8 +100,8 @@ def test_instrument_forwards_events_within_seconds() -> None:
     assert ["last"] == [event.name for event in events]
 
 
-SCRIPT = """\
-import os, sys, threading, time
+FORK = """\
+import os, sys
 from datetime import datetime
 import monitel.torch
 from torch import monitor
@@ -116,36 +110,20 @@ def report(event):
     os.write(1, f"{event.name} {os.getpid() == main}\\n".encode())
 
 main = os.getpid()
-handle = monitel.register_event_handler(report)
+monitel.register_event_handler(report)
 monitel.torch.instrument()
 monitor.log_event(monitor.Event("before", datetime.now(), {}))
-"""
-
-
-def run(script: str, tmp_path: Path) -> str:
-    """Run a script in a process, which succeeds without a warning, and return its output."""
-    path = tmp_path / "script.py"
-    path.write_text(script)
-    ended = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=120, check=False)
-    assert (0, "") == (ended.returncode, ended.stderr)
-    return ended.stdout
-
-
-def test_forked_child_logs_only_its_events(tmp_path: Path) -> None:
-    """The parent logs the events queued before the fork, at its exit, where a handler of torch would crash it."""
-    assert ["after False", "before True"] == sorted(
-        run(
-            SCRIPT
-            + """
 child = os.fork()
 if not child:
     monitor.log_event(monitor.Event("after", datetime.now(), {}))
     sys.exit()
 os.waitpid(child, 0)
-""",
-            tmp_path,
-        ).splitlines()
-    )
+"""
+
+
+def test_forked_child_logs_only_its_events(run: Run) -> None:
+    """The parent logs the events queued before the fork, at its exit, where a handler of torch would crash it."""
+    assert ["after False", "before True"] == sorted(run("-c", FORK).stdout.splitlines())
 
 
 def test_replace_puts_monitel_into_torch_monitor() -> None:
@@ -194,7 +172,7 @@ def test_flush_does_not_hang_with_an_event_handler_of_another_thread(caplog: pyt
     def hang(event: monitel.Event) -> None:
         if event.name == "checkpoint":
             hangs.set()
-            release.wait(60)
+            release.wait(120)
 
     stat = monitel.Stat("test_flush.loss", [monitel.COUNT], float("inf"))
     caplog.set_level(logging.WARNING, "monitel.torch")
@@ -202,12 +180,12 @@ def test_flush_does_not_hang_with_an_event_handler_of_another_thread(caplog: pyt
         log()
         flushing = threading.Thread(target=monitel.flush)
         flushing.start()
-        assert hangs.wait(20)
+        assert hangs.wait(60)
         with monitel.testing.capture_events() as events:
             for _ in range(2):
                 stat.add(1)
                 monitel.flush()
         release.set()
-        flushing.join(20)
+        flushing.join(60)
     assert 2 == sum(event.window is not None and event.window.name == stat.name for event in events)
     assert 1 == sum("a flush does not include all events of torch" in message for message in caplog.messages)

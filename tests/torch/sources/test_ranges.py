@@ -6,12 +6,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
-from tests.torch.slow_training import Net, Optimizer, train
+from tests.torch.known_work import step, train
 from tests.unit.profiler.traces import exported, lines
 
-import monitel
 import monitel.torch
+import monitel_otlp
 from monitel.profiler import profile, ranges, record_function
 
 if TYPE_CHECKING:
@@ -19,21 +18,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.receiver import Receiver
+    from tests.torch.known_work import Work
 
     from monitel.profiler.ranges import Range
     from monitel.testing import ManualClock
 
-
 SECOND = 1_000_000_000
 
-
-#: A range in seconds since the start of the clock: name, start, end, name of the parent.
-Row = tuple[str, float, float, "str | None"]
+#: A range in seconds since the start of the clock: start, name, end, name of the parent.
+Row = tuple[float, str, float, str]
 
 
 @pytest.fixture
 def recorded(clock: ManualClock) -> Callable[..., list[Row]]:
-    """Provide a function that runs an action instrumented, and returns its ranges in the order of their ends."""
+    """Provide a function that runs an action instrumented, and returns its ranges by their start and name."""
 
     def recorded(action: Callable[[], object]) -> list[Row]:
         found: list[Range] = []
@@ -41,92 +39,81 @@ def recorded(clock: ManualClock) -> Callable[..., list[Row]]:
         with monitel.torch.instrument(window_size=float("inf")), ranges.listen(ended=found.append):
             action()
             assert ranges.current_range() is None  # nothing was left open
-        return [
+        return sorted(
             (
-                each.name,
                 (each.monotonic_start_ns - origin_ns) / SECOND,
+                each.name,
                 (each.monotonic_end_ns - origin_ns) / SECOND,
-                None if each.parent is None else each.parent.name,
+                "" if each.parent is None else each.parent.name,
             )
             for each in found
-        ]
+        )
 
     return recorded
 
 
-def by_time(rows: list[Row]) -> list[tuple[object, ...]]:
-    """Sort ranges by start, then by name."""
-    return sorted((start, name, end, str(parent)) for name, start, end, parent in rows)
-
-
-def test_stages_batches_and_steps_are_ranges(recorded: Any, clock: ManualClock) -> None:
+def test_stages_batches_and_steps_are_ranges(recorded: Any, work: Work) -> None:
     """A step lasts from the end of an optimizer step to the end of the next one. The first forward is not known."""
-    model = Net(clock)
-    found = recorded(lambda: train(clock, model, Optimizer(clock, model.parameters())))
+
+    def own() -> None:
+        with record_function("own"):
+            work.takes(4)
+
+    def loop() -> None:
+        optimizer = work.optimizer()
+        for _ in work.loader(3):
+            work.forward(backward=own).backward()
+            optimizer.step()
+
     expected: list[Row] = []
-    for begin in (0.0, 30.0, 60.0):
+    for begin in (0.0, 15.0, 30.0):
         if begin:
-            expected.append(("training.step", begin, begin + 30, None))
-            expected.append(("training.forward", begin + 16, begin + 18, None))
+            expected.append((begin, "training.step", begin + 15, ""))
+            expected.append((begin + 1, "training.forward", begin + 3, ""))
         expected += [
-            ("training.data", begin, begin + 16, None),
-            ("read", begin, begin + 16, "training.data"),
-            ("training.backward", begin + 18, begin + 22, None),
-            ("training.optimizer", begin + 22, begin + 30, None),
+            (begin, "training.data", begin + 1, ""),
+            (begin + 3, "training.backward", begin + 7, ""),
+            (begin + 3, "own", begin + 7, "training.backward"),
+            (begin + 7, "training.optimizer", begin + 15, ""),
         ]
-    expected.append(("training.data", 90.0, 90.0, None))  # this call of next() ends the epoch
-    assert by_time(expected) == by_time(found)
+    expected.append((45.0, "training.data", 45.0, ""))  # this call of next() ends the epoch
+    assert sorted(expected) == recorded(loop)
 
 
-class StageError(Exception):
-    """Raised in the middle of a stage."""
-
-
-def test_exceptions_leave_no_range_open(recorded: Any, clock: ManualClock) -> None:
+def test_exceptions_leave_no_range_open(recorded: Any, work: Work) -> None:
     """A backward that raises ends with the exception. An optimizer that raises has no range."""
-    model = Net(clock)
-    optimizer = Optimizer(clock, model.parameters())
+    optimizer = work.optimizer()
 
-    def fail(*_arguments: object) -> None:
-        clock.advance(1)
-        raise StageError
+    def fail() -> None:
+        work.takes(1)
+        raise LookupError
 
     def run() -> None:
         with record_function("user"):
-            hook = model.register_forward_hook(fail)
-            with suppress(StageError):
-                model(torch.ones(1))
-            hook.remove()
-            loss = model(torch.ones(1))
-            weight_hook = model.weight.register_hook(fail)
-            with suppress(StageError):
-                loss.backward()
-            weight_hook.remove()
-            with suppress(StageError):
+            with suppress(LookupError):
+                work.forward(backward=fail).backward()
+            with suppress(LookupError):
                 optimizer.step(fail)
-            model(torch.ones(1)).backward()
-            optimizer.step()
+            step(work, optimizer)
 
-    expected: list[Row] = [
-        ("user", 0.0, 26.0, None),
-        ("training.backward", 5.0, 10.0, "user"),
-        ("training.forward", 10.0, 14.0, "user"),
-        ("training.backward", 14.0, 18.0, "user"),
-        ("training.optimizer", 18.0, 26.0, "user"),
-    ]
-    assert by_time(expected) == by_time(recorded(run))
+    assert [
+        (0.0, "user", 50.0, ""),
+        (2.0, "training.backward", 3.0, "user"),
+        (3.0, "training.forward", 6.0, "user"),
+        (6.0, "training.backward", 10.0, "user"),
+        (10.0, "training.optimizer", 18.0, "user"),
+    ] == recorded(run)
 
 
-def test_profile_shows_steps_on_a_separate_line(clock: ManualClock, tmp_path: Path) -> None:
+def test_profile_shows_steps_on_a_separate_line(work: Work, tmp_path: Path) -> None:
     """Parents, self times and the lines of the trace file are consistent, though steps overlap iterations."""
-    model = Net(clock)
-    optimizer = Optimizer(clock, model.parameters())
+    optimizer = work.optimizer()
     with monitel.torch.instrument(), profile() as prof:
-        for x in monitel.torch.batches([torch.ones(1)] * 3):
+        for _ in monitel.torch.batches(range(3)):
             with record_function("iteration"):
-                model(x).backward()
+                work.forward().backward()
                 optimizer.step()
-                clock.advance(1)
+                work.takes(1)
     events = [(event.name, event.cpu_parent and event.cpu_parent.name) for event in prof.events()]
     assert 3 == events.count(("training.optimizer", "iteration"))
     assert 2 == events.count(("training.step", None))
@@ -144,57 +131,16 @@ def test_profile_shows_steps_on_a_separate_line(clock: ManualClock, tmp_path: Pa
     }
 
 
-STAGES = ("training.data", "training.forward", "training.backward", "training.optimizer")
-
-
-OPTIONS: dict[str, Any] = {"waits": False, "compilation": False}
-
-
-class Samples(torch.utils.data.Dataset[Any]):  # type: ignore[misc]
-    """Three samples; each takes 3 s."""
-
-    def __init__(self, clock: ManualClock) -> None:
-        self.clock = clock
-
-    def __len__(self) -> int:
-        return 3
-
-    def __getitem__(self, _index: int) -> Any:
-        self.clock.advance(3)
-        return torch.ones(2)
-
-
-def each_step(clock: ManualClock) -> Any:
-    """Train three steps: 3 s for the batch, 5 s forward, 7 s backward, 11 s in the optimizer. Yield before each."""
-    model = torch.nn.Linear(2, 1)
-    model.register_forward_hook(lambda *_: clock.advance(5))
-    model.weight.register_hook(lambda _gradient: clock.advance(7))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    optimizer.register_step_pre_hook(lambda *_: clock.advance(11))
-    with monitel.torch.instrument(**OPTIONS):
-        for x in torch.utils.data.DataLoader(Samples(clock)):
-            model(x).sum().backward()
-            optimizer.step()
-            yield
-
-
-def export(receiver: Receiver, folder: Path, action: Any, **options: Any) -> list[Any]:
-    """Run an action with a pipeline, and return the received spans."""
-    import monitel_otlp
-
-    with monitel_otlp.configure(
-        endpoint=receiver.url, spool_dir=folder, export_interval=3600.0, **{"spans": True, **options}
-    ):
-        action()
-    return receiver.spans()
-
-
-def test_trace_of_a_step_has_its_stages(receiver: Receiver, tmp_path: Path, clock: ManualClock) -> None:
+def test_trace_of_a_step_has_its_stages(receiver: Receiver, tmp_path: Path, work: Work) -> None:
     """With ``step_traces=True`` the span of the rank lasts as long as the step, and has the stages as children."""
-    spans = export(receiver, tmp_path, lambda: list(each_step(clock)), step_traces=True)
-    by_step = {step: [each for each in spans if each.attributes.get("training.step") == step] for step in (1, 2)}
-    for found in by_step.values():
+    options: dict[str, Any] = {"endpoint": receiver.url, "spool_dir": tmp_path, "export_interval": 3600.0}
+    with monitel_otlp.configure(**options, spans=True, step_traces=True), monitel.torch.instrument(waits=False):
+        train(work, 4)
+    spans = receiver.spans()
+    stages = {"training.data", "training.forward", "training.backward", "training.optimizer", "training.step"}
+    for number in (1, 2):
+        found = [each for each in spans if each.attributes.get("training.step") == number]
         (rank,) = [each for each in found if each.name == "training.rank"]
         assert 1 == len({each.trace_id for each in found})
-        assert {*STAGES, "training.step"} == {each.name for each in found if each.parent_id == rank.span_id}
-        assert 26 * SECOND == rank.end_ns - rank.start_ns
+        assert stages == {each.name for each in found if each.parent_id == rank.span_id}
+        assert 47 * SECOND == rank.end_ns - rank.start_ns

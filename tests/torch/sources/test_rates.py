@@ -124,24 +124,6 @@ def test_rates_of_amounts_per_step(start: Start, events: list[monitel.Event]) ->
     assert "training.flops" not in found
 
 
-def test_amounts_may_be_functions(start: Start, events: list[monitel.Event]) -> None:
-    """The functions are called once per step, after it."""
-    seen: list[int | None] = []
-    sizes = iter([4, 1.5, 0, 7])
-
-    def samples() -> float:
-        seen.append(monitel.get_step())
-        return next(sizes)
-
-    loop = start(samples_per_step=samples, flops_per_step=lambda: 1e9, peak_flops=1e10)
-    for seconds in (1.0, 2.0, 3.0, 5.0):
-        loop.step(seconds)
-    loop.end()
-    assert [1, 2, 3, 4] == seen
-    assert [pytest.approx((1.5 + 7) / 10)] == logged(events)
-    assert [pytest.approx(3e9 / 10 / 1e10)] == logged(events, "training.mfu")
-
-
 @pytest.mark.parametrize("bad", [-1, float("nan"), ValueError], ids=str)
 def test_bad_amount_is_logged_once_and_counts_nothing(bad: Any, start: Start, caplog: pytest.LogCaptureFixture) -> None:
     """The loop continues, and the other amounts count."""

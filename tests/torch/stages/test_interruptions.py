@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 _HOOKS = "monitel.torch.stages", "monitel.torch.boundaries"
 
-
 _LOGGING = {"_log", "_owns", "<lambda>", "several_ranks"}
 
 
