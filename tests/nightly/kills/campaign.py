@@ -368,7 +368,8 @@ class Batch:
             elif not died and is_job and death.status and recorded and not history.stopped_ns and self._box:
                 verdict.problems.append("process.died is missing")
             steps = {each.get("training.step") for each in reports} if is_job and history.step else set()
-            if steps - {history.step, history.step + 1}:  # it is written down after it is set
+            steps -= {history.step, history.step + 1}  # it is written down after it is set
+            if steps - (set() if recorded else {None}):  # a box that is being made has no step yet
                 verdict.problems.append(f"process.died has the steps {steps}, expected {history.step}")
             problems += [f"job {process.job}, process {process.pid}: {each}" for each in verdict.problems]
             outcome.processes += 1
