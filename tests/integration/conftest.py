@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.integration.durations import sixty_times_faster
 from tests.integration.loki import COMPOSE, Loki, loki_program
-from tests.integration.services import DEADLINE, Program, Wire, eventually, free_port
+from tests.integration.services import DEADLINE, Program, Wire, eventually, free_port, sixty_times_faster
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -8,7 +8,7 @@ import time
 import urllib.request
 from typing import TYPE_CHECKING
 
-from tests.integration.training import check, check_events, train, training
+from tests.integration.training import check, check_events, train
 
 from monitel_otlp.spool.discovery import find_spools
 
@@ -89,20 +89,6 @@ def test_native_histograms_and_exemplars(
     found = stack.prometheus.ask("query_exemplars", query="batches_total", start=now - 60, end=now)
     (span,) = stack.receiver.spans()
     assert {span.trace_id} == {each["labels"]["trace_id"] for series in found for each in series["exemplars"]}
-
-
-def test_an_outage_of_the_collector_costs_nothing(
-    collector: Collector, prometheus: Prometheus, loki: Loki, tmp_path: Path
-) -> None:
-    """A Collector that stops in the middle of the run and starts again: everything is stored, in order."""
-    with training(tmp_path, to(collector)) as under_way:
-        with collector.run():
-            under_way.until(lambda: prometheus.query("train_loss_count_total"), "nothing has arrived")
-        under_way.go_on(4)
-        with collector.run():
-            run = under_way.end()
-    check(prometheus, run)
-    check_events(loki, run)
 
 
 def test_an_offline_run_is_replayed(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.integration.conftest import Collector, Prometheus
+    from tests.integration.conftest import Prometheus
 
     Python = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -127,17 +125,3 @@ def test_sources_of_one_name_are_stored_apart(
         assert values == {float(sample) for _, sample in prometheus.samples(metric)}, metric
         assert (f"is sent as {name!r}" in stderr) == (metric not in {"x_wait_count", "io_bytes_total"})
     assert [] == prometheus.query("x_wait_count_total")
-
-
-def test_replayed_counters_begin_at_zero(
-    collector: Collector, prometheus: Prometheus, python: Python, tmp_path: Path
-) -> None:
-    """An offline run, with its requests on disk, that a Collector receives afterwards."""
-    assert not any(name.startswith("OTEL_") for name in os.environ)
-    (tmp_path / "train.py").write_text(SCRIPT)
-    before = time.time()
-    truth = json.loads(python("train.py").stdout)
-    with collector.run():
-        assert "delivered" in python("-m", "monitel_otlp", "replay", "spool", "--endpoint", collector.url).stdout
-    check(prometheus, truth)
-    assert before - 1 < prometheus.samples("training_samples_total")[0][0] / 1000

@@ -23,9 +23,6 @@ TRAIN = """\
 import json, os, random, sys, threading
 import monitel, monitel_otlp
 
-if "SPOOL_AT_ONCE" in os.environ:  # not after a minute
-    from monitel_otlp.delivery import retry_queue
-    retry_queue._OLDEST_IN_MEMORY = 0
 how_long = sys.argv[1]
 over, pause = threading.Event(), threading.Event()
 windows, events = [], []
@@ -98,11 +95,9 @@ class Run:
         return cls(**json.loads(stdout.splitlines()[-1]), stderr=stderr)
 
 
-def train(
-    folder: Path, *, epochs: int = 6, environment: Mapping[str, str], wrapper: tuple[str | Path, ...] = ()
-) -> Run:
-    """Train in a folder, to the end, which must be a good one; ``wrapper`` comes before the command."""
-    with _started(folder, str(epochs), environment, wrapper) as process:
+def train(folder: Path, *, epochs: int = 6, environment: Mapping[str, str]) -> Run:
+    """Train in a folder, to the end, which must be a good one."""
+    with _started(folder, str(epochs), environment) as process:
         stdout, _ = process.communicate(timeout=DEADLINE)
     return _ended(process, stdout, folder)
 
@@ -138,20 +133,18 @@ class Training:
 
 
 @contextmanager
-def training(folder: Path, environment: Mapping[str, str], wrapper: tuple[str | Path, ...] = ()) -> Iterator[Training]:
+def training(folder: Path, environment: Mapping[str, str]) -> Iterator[Training]:
     """Train in a folder."""
-    with _started(folder, "told", environment, wrapper) as process:
+    with _started(folder, "told", environment) as process:
         yield Training(process, folder)
 
 
 @contextmanager
-def _started(
-    folder: Path, how_long: str, environment: Mapping[str, str], wrapper: tuple[str | Path, ...]
-) -> Iterator[subprocess.Popen[str]]:
+def _started(folder: Path, how_long: str, environment: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
     (folder / "train.py").write_text(TRAIN)
     with (folder / "stderr").open("w") as stderr:
         process = subprocess.Popen(
-            [*wrapper, sys.executable, "train.py", how_long],
+            [sys.executable, "train.py", how_long],
             cwd=folder,
             env=dict(environment),
             text=True,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.integration.conftest import eventually
-from tests.integration.durations import sixty_times_faster
+from tests.integration.services import sixty_times_faster
 from tests.integration.stack.filling import store
 
 import monitel

@@ -10,8 +10,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.integration.conftest import DEADLINE, ROOT, eventually
-from tests.integration.nightly.late_measurements import Measured, measure, send
+from tests.integration.conftest import DEADLINE, ROOT
+from tests.integration.nightly.late_measurements import Measured, measure
 from tests.integration.nightly.late_rows import ROWS, WORLDS, Row
 from tests.integration.stack.filling import Store, store
 
@@ -27,7 +27,6 @@ HERE = [row for row in ROWS if row.ranks in {WORLDS[0], WORLDS[-1]}]  # tests/be
 EXAMPLE = ROOT / "docs" / "examples" / "train_ddp.py"
 OFF = 0.15  # by which a lateness may be off
 LEAST = 0.003  # seconds that may be named where nothing is late
-SUSPECTS = "training:suspect:seconds"
 STEPS = 100  # of the example, of about 140 ms
 
 
@@ -114,34 +113,6 @@ def recorded(prometheus: Store, rule: str, *labels: str) -> dict[tuple[str, ...]
     values = {tuple(each["metric"].get(label, "") for label in labels): float(each["value"][1]) for each in found}
     assert len(values) == len(found)
     return values
-
-
-def test_rules_name_the_same_suspects(measured: dict[Row, Measured], prometheus: Store) -> None:
-    """In a real Prometheus the shipped rules record, for every row, the numbers of the reference."""
-    send(prometheus, measured.values())
-    rounds = "count_over_time(training:cycle:seconds[1h]) >= 2"  # rules run in turn: the first round is complete
-    eventually(lambda: len(prometheus.query(rounds)) == len(measured), "the rules do not record all rows")
-    cycles, exposed, rank_late, stage_late, suspects = {}, {}, {}, {}, {}
-    for each in measured.values():
-        run, times = each.run, each.times
-        cycles[(run,)] = lateness.cycle(times)
-        exposed.update({(run, stage): seconds for stage, seconds in lateness.exposed(times).items()})
-        rank_late.update({(run, str(rank)): seconds for rank, seconds in lateness.rank_late(times).items()})
-        late = lateness.stage_late(times).items()
-        stage_late.update({(run, str(rank), stage): seconds for (rank, stage), seconds in late})
-        suspects.update({(run, str(rank), stage): seconds for seconds, rank, stage in lateness.suspects(times)})
-    run, rank, stage = "training_run_id", "training_rank", "training_stage"
-    assert recorded(prometheus, "training:cycle:seconds", run) == pytest.approx(cycles, rel=1e-9, abs=1e-12)
-    assert recorded(prometheus, "training:stage_exposed:seconds", run, stage) == pytest.approx(
-        exposed, rel=1e-9, abs=1e-12
-    )
-    assert recorded(prometheus, "training:rank_late:seconds", run, rank) == pytest.approx(
-        rank_late, rel=1e-9, abs=1e-12
-    )
-    assert recorded(prometheus, "training:stage_late:seconds", run, rank, stage) == pytest.approx(
-        stage_late, rel=1e-9, abs=1e-12
-    )
-    assert recorded(prometheus, SUSPECTS, run, rank, stage) == pytest.approx(suspects, rel=1e-9, abs=1e-12)
 
 
 def test_example_is_explained(prometheus: Store, tmp_path: Path) -> None:

@@ -161,48 +161,6 @@ def test_rank_is_beside_the_median(opened: Board) -> None:
         assert found == close(*({(str(rank), stage): each[stage] for stage in own} for each in truth))
 
 
-def test_rank_alone_is_beside_nothing(opened: Board) -> None:
-    """A rank without others has its times, and neither a median nor a lateness."""
-    own, *others = shown(opened, "Rank $rank beside the median", STAGE, rank="0", run="alone")
-    assert [own] == close({(stage,): seconds for stage, seconds in WORK.items()})
-    assert [{}, {}] == others
-
-
-def test_rank_is_shown_over_time(opened: Board) -> None:
-    """Its lateness in each stage, and the time that the others wait for it."""
-    stages, awaited = shown(opened, "Rank $rank over time", RUN, STAGE, rank="3", run="late|pipeline")
-    late = {
-        (run, stage): seconds
-        for run, group in (("late", ""), ("pipeline", "second"))
-        for (rank, stage), seconds in lateness.stage_late(TIMES[run, group]).items()
-        if rank == 3
-    }
-    ranks = {
-        (run, ""): lateness.rank_late(TIMES[run, group])[3] for run, group in (("late", ""), ("pipeline", "second"))
-    }
-    assert [stages, awaited] == close(late, ranks)
-
-
-@pytest.mark.parametrize("stage", ["data", "backward"])
-def test_ranks_are_compared_in_a_stage(opened: Board, stage: str) -> None:
-    """The latest and the earliest rank of each group; each rank in the histogram; hosts by their mean."""
-    late = in_stage(stage)
-    highest_lowest = [over(max, late), over(min, late)]
-    assert shown(opened, "$stage, later than the median", RUN, GROUP, stage=stage) == close(*highest_lowest)
-    assert shown(opened, "Ranks by lateness in $stage, now", RUN, GROUP, RANK, stage=stage) == close(late)
-    of_hosts = {(run, HOSTS[run, rank], rank): seconds for (run, _, rank), seconds in late.items()}
-    assert shown(opened, "$stage, the ten latest hosts", RUN, HOST, stage=stage) == close(over(fmean, of_hosts))
-
-
-def test_waiting_is_compared(opened: Board) -> None:
-    """The ten ranks for which the others wait longest, and the share of waiting over the ranks."""
-    ten = dict(sorted(awaited().items(), key=lambda item: item[1], reverse=True)[:10])
-    assert shown(opened, "Ranks that the others wait for", RUN, GROUP, RANK) == close(ten)
-    assert shown(opened, "Share of waiting over the ranks", RUN, GROUP) == close(
-        *(over(choose, waits()) for choose in (median, max, min))
-    )
-
-
 def test_queries_of_the_guide(opened: Board) -> None:
     """Each query of docs/how-to/slow-rank.md gives the true numbers."""
     page = (ROOT / "docs" / "how-to" / "slow-rank.md").read_text()

@@ -9,7 +9,6 @@ import socket
 import socketserver
 import subprocess
 import sys
-import time
 from contextlib import contextmanager
 from threading import Thread
 from typing import TYPE_CHECKING
@@ -214,57 +213,6 @@ def test_what_has_died_is_started_again(stack: Stack, environment: dict[str, str
     assert [name] == [each for each in pids if again[each] != pids[each]]
     assert f"{name} has ended" in stack("down").stdout
     assert not any(listening(environment[port]) for port in PORTS)
-
-
-@pytest.mark.parametrize("environment", ["processes"], indirect=True)
-def test_two_commands_at_once_wait_for_each_other(
-    stack: Stack, environment: dict[str, str], command: list[str]
-) -> None:
-    """The first ``up`` starts the stack, and the second one finds it; after ``down`` nothing is left."""
-    both = [
-        subprocess.Popen([*command, "up"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
-    errors = sorted(each.communicate(timeout=60)[1] for each in both)
-    assert ["", "the stack runs already; compose/stack down ends it\n"] == errors
-    stack("down")
-    assert not any(listening(environment[port]) for port in PORTS)
-
-
-@pytest.mark.parametrize("environment", ["processes"], indirect=True)
-def test_an_interrupted_up_ends_what_it_has_started(
-    stack: Stack, environment: dict[str, str], command: list[str], tmp_path: Path
-) -> None:
-    """Ctrl-C while it waits for a program that hangs: the status is that of an interrupt, and there is no traceback."""
-    sleep = shutil.which("sleep")
-    assert sleep
-    hanging = folder_with({"prometheus": f"{environment['MONITEL_BACKENDS']}/prometheus"}, tmp_path)
-    (hanging / "otelcol").write_text(f"#!/bin/sh\nexec {sleep} 60\n")
-    (hanging / "otelcol").chmod(0o755)
-    up = subprocess.Popen(
-        [*command, "up"],
-        env={**environment, "MONITEL_BACKENDS": str(hanging)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    pid_file = data_folder(tmp_path) / "otelcol.pid"
-    eventually(lambda: pid_file.exists() and pid_file.read_text(), "the Collector was not started")
-    up.send_signal(signal.SIGINT)
-    printed, errors = up.communicate(timeout=60)
-    assert (130, "otelcol has ended\nprometheus has ended\n", "") == (up.returncode, printed, errors)
-    assert not any(listening(environment[port]) for port in PORTS)
-    assert not stack("down").stdout
-
-
-@pytest.mark.parametrize("environment", ["processes"], indirect=True)
-def test_down_ends_a_stopped_program(stack: Stack, tmp_path: Path) -> None:
-    """A stopped program receives SIGTERM only when it continues; ``down`` does not wait for its deadline."""
-    stack("up")
-    os.kill(process_id("loki", tmp_path), signal.SIGSTOP)
-    start = time.monotonic()
-    assert "loki has ended" in stack("down").stdout
-    assert time.monotonic() - start < 30.0
 
 
 @pytest.mark.parametrize("environment", ["processes"], indirect=True)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.integration.conftest import ROOT
-from tests.integration.durations import sixty_times_faster
 from tests.integration.nightly import known_times
+from tests.integration.services import sixty_times_faster
 from tests.integration.stack.boards import board
 from tests.integration.stack.filling import filled, store
 

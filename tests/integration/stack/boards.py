@@ -10,7 +10,7 @@ from threading import Event as Signal
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.integration.conftest import DEADLINE
-from tests.integration.durations import sixty_times_faster
+from tests.integration.services import sixty_times_faster
 from tests.integration.stack.filling import COMPOSE, filled
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tests.integration.conftest import ROOT, free_port, running
-from tests.integration.durations import sixty_times_faster
+from tests.integration.services import sixty_times_faster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
