@@ -39,7 +39,7 @@ import monitel_otlp.__main__
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-DEADLINE = 60.0  # seconds for everything that ends by itself
+DEADLINE = 120.0  # seconds for everything that ends by itself
 _BATCH = 24  # jobs that live at the same time
 _LIFE = 4.0  # seconds: a job is killed at a random time before that
 #: What the backend does: it stores and acknowledges; acknowledges late, so that the sender may die in between; refuses;
