@@ -20,25 +20,12 @@ from row import HEADER, Row
 _HERE = Path(__file__).parent
 _SWITCH = "MONITEL_NO_EXTENSIONS"
 _SUBJECTS = (
-    *(
-        "adding",
-        "distributions",
-        "threads",
-        "free_threading",
-        "events",
-        "queueing",
-        "waits",
-        "counting",
-        "ledger",
-        "context",
-        "ranges",
-        "memory",
-        "importing",
-    ),
+    *("adding", "distributions", "threads", "free_threading", "events", "waits", "counting", "ledger", "context"),
+    *("ranges", "memory", "importing"),
     *("torch_steps", "torch_tensors", "pipeline", "encoding", "exporting", "yielding", "spans", "black_box"),
-    *("expiry", "flushing", "ending", "writer", "ranks", "collector", "aggregates", "top"),
+    *("expiry", "ending", "writer", "ranks", "collector", "aggregates", "top"),
 )
-_BOTH_TWINS = {"adding", "threads", "distributions", "queueing", "ledger", "context"}
+_BOTH_TWINS = {"adding", "threads", "distributions", "ledger", "context"}
 
 
 def main() -> int:

@@ -47,15 +47,6 @@ def load(folder: Path) -> list[FrozenRequest]:
         return list(spool.requests())
 
 
-def drain(spool: Spool, signal: str = "metrics") -> list[FrozenRequest]:
-    """Return the requests of a signal, and remove them."""
-    found = []
-    while (request := spool.oldest(signal)) is not None:
-        found.append(request)
-        assert spool.remove_oldest(signal)
-    return found
-
-
 def spooled(root: Path, *, distro: bool = True) -> tuple[list[float], list[str]]:
     """Return the values of ``loss.count``, without the zero at its start, and the names of the events in all spools.
 

@@ -6,8 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
-import urllib.request
 from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -16,10 +14,8 @@ from tests.integration.conftest import ROOT
 from tests.integration.nightly.late_rows import PAUSES, ROWS, Row
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
-
-    from tests.integration.stack.filling import Store
 
     from monitel_otlp.verdict.lateness import Times
 
@@ -88,45 +84,6 @@ def measure(ranks: int, folder: Path, attempts: int = 4) -> list[Measured]:
         )
         for row, *found in zip((row for row in ROWS if row.ranks == ranks), *written, strict=True)
     ]
-
-
-def send(store: Store, all_measured: Iterable[Measured]) -> None:
-    """Send the windows of all rows by OTLP, each row as a run, as the pipeline sends windows that end now."""
-    now = str(time.time_ns())
-    requests = [
-        {
-            "resource": {"attributes": _attributes(_identity(measured, rank))},
-            "scopeMetrics": [{"scope": {"name": "monitel"}, "metrics": [_metric(stages, now)]}],
-        }
-        for measured in all_measured
-        for rank, stages in measured.times.items()
-    ]
-    request = urllib.request.Request(
-        f"{store.url}/api/v1/otlp/v1/metrics",
-        json.dumps({"resourceMetrics": requests}).encode(),
-        {"Content-Type": "application/json"},
-    )
-    urllib.request.urlopen(request, timeout=30).close()
-
-
-def _identity(measured: Measured, rank: int) -> dict[str, str]:
-    return {
-        "service.namespace": "proof",
-        "service.name": "late-ranks",
-        "service.instance.id": f"{measured.run} {rank}",
-        "host.name": "localhost",
-        "training.run.id": measured.run,
-        "training.attempt": "0",
-        "training.rank": str(rank),
-    }
-
-
-def _metric(stages: Mapping[str, float], now: str) -> dict[str, Any]:
-    points = [
-        {"timeUnixNano": now, "asDouble": seconds, "attributes": _attributes({"training.stage": stage})}
-        for stage, seconds in stages.items()
-    ]
-    return {"name": "training.stage.duration.mean", "unit": "s", "gauge": {"dataPoints": points}}
 
 
 def _attributes(values: Mapping[str, str]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The bounded queue: limits, sizes, counts and callbacks; threads, destructors and interruptions."""
+"""The bounded queue: limits, sizes and counts; threads and destructors."""
 
 from __future__ import annotations
 
@@ -62,57 +62,6 @@ def test_size_is_estimated_from_the_payload() -> None:
     assert ITEM + 9 * OBJECT == queue.weight_bytes
     queue.put("wide", wide)
     assert (2, 1, 1) == queue.counts()
-
-
-def test_wake_is_called_at_half() -> None:
-    """Of the items or of the bytes; again only after a take() that left less than half."""
-    woken: list[int] = []
-    queue: BoundedQueue[int] = BoundedQueue(10, HUGE, wake=lambda: woken.append(len(queue)))
-    for item in range(20):
-        queue.put(item)
-    queue.take(5)
-    queue.put(20)
-    assert [5] == woken, "take() left half"
-    queue.take(2)
-    queue.put(21)
-    assert [5, 5] == woken
-    by_bytes: BoundedQueue[str] = BoundedQueue(100, 1001, wake=lambda: woken.append(by_bytes.weight_bytes))
-    by_bytes.put("a", 500)
-    by_bytes.put("b", 1)
-    by_bytes.put("c", 400)
-    assert [5, 5, 501] == woken
-
-
-def test_callbacks_may_use_the_queue() -> None:
-    """They run after the step: the queue is consistent, and they may put and take."""
-    seen: list[Any] = []
-
-    def evicted(item: int) -> None:
-        seen.append((item, *queue.counts(), len(queue)))
-        if item < 3:
-            queue.put(item + 100)
-
-    queue: BoundedQueue[int] = BoundedQueue(2, HUGE, evicted=evicted)
-    for item in range(4):
-        queue.put(item)
-    assert [(0, 3, 1, 2, 2), (1, 4, 2, 2, 2), (2, 5, 3, 2, 2), (100, 6, 4, 2, 2), (101, 7, 5, 2, 2)] == seen
-    assert [102, 3] == queue.take(3)
-
-
-@pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt])
-def test_failing_callbacks_do_not_reach_the_caller(unraisable: list[Any], kind: type[BaseException]) -> None:
-    """An exception of a callback is reported, and the callback is still called for each item."""
-    failed: list[object] = []
-
-    def fail(*item: object) -> None:
-        failed.append(item)
-        raise kind
-
-    queue: BoundedQueue[str] = BoundedQueue(1, HUGE, wake=fail, evicted=fail)
-    for item in "abc":
-        queue.put(item)
-    assert [(), ("a",), ("b",)] == failed
-    assert ([kind] * 3, (3, 2, 1)) == ([type(error) for error in unraisable], queue.counts())
 
 
 class _Phoenix:

@@ -54,29 +54,11 @@ def test_row_has_a_cell_for_each_column() -> None:
     assert "TRAIN.LOSS" in title
 
 
-def test_heading_and_verdict_stand_above_the_rows_of_each_job() -> None:
-    """Rows are grouped by job."""
-    other = rank_of(0, job=JobName("team", "vision", ""), world_size=None)
-    look = look_at(rank_of(0), rank_of(1), other, verdict=Verdict("input-bound", "input-bound: 40 % waits for data"))
-    lines = shown(look)
-    assert "llm, run run-7, 2 of 4 ranks, on n04" == lines[0]
-    assert "  input-bound: 40 % waits for data" == lines[1]
-    assert "team/vision, 1 process, on n04" == lines[5]
-    assert "" == lines[4]
-
-
 def test_dead_rank_shows_how_it_died() -> None:
     """The line below the row of a dead rank has the cause and the time of its last sign of life."""
     lines = shown(look_at(dead_rank(1), rank_of(2, state=RankState.DEAD, seen_ns=0)))
     assert lines[3].startswith("  killed by SIGKILL; last sign of life 4.0 s ago, at 2026-01-02 ")
     assert "  cause unknown, as after SIGKILL or by the OOM killer" == lines[5]
-
-
-def test_unreadable_box_shows_the_reason() -> None:
-    """A rank whose box cannot be read keeps its row, with a question mark as its state."""
-    lines = shown(look_at(rank_of(1, problem="its header is \x1b[31mdamaged")))
-    assert "?" in lines[2].split()
-    assert r"  cannot be read: its header is \x1b[31mdamaged" == lines[3]
 
 
 def test_order_follows_a_column() -> None:

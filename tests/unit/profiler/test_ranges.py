@@ -23,11 +23,6 @@ def names(received: list[Any], what: str = "began") -> list[str]:
     return [each.name for kind, each in received if kind == what]
 
 
-def parents(received: list[Any]) -> list[tuple[str, str | None]]:
-    """Return each range's name and its parent's name."""
-    return [(each.name, each.parent and each.parent.name) for kind, each in received if kind == "began"]
-
-
 def test_wall_clock_set_back(ranges: Any, record: type[record_function], clock: Any) -> None:
     """A range during which the wall clock is set back has its true length; the next range has the new time."""
     received: list[Any] = []

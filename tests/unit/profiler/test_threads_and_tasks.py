@@ -21,16 +21,6 @@ BLOCKS = 300  # of each thread
 _DEADLINE = 60.0
 
 
-def names(received: list[Any], what: str = "began") -> list[str]:
-    """Return the names of the ranges that began, or ended."""
-    return [each.name for kind, each in received if kind == what]
-
-
-def parents(received: list[Any]) -> list[tuple[str, str | None]]:
-    """Return each range's name and its parent's name."""
-    return [(each.name, each.parent and each.parent.name) for kind, each in received if kind == "began"]
-
-
 def test_thread_started_without_threading(received: list[Any], record: type[record_function]) -> None:
     """A thread started without threading is recorded and adds no dummy to threading.enumerate()."""
     import _thread

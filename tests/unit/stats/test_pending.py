@@ -72,26 +72,6 @@ def test_a_window_waits_for_its_values(make_stat: MakeStat, clock: Any, events: 
     assert stat.quantile(1.0) == 3.0 == stat.get()[next(a for a in stat.get() if a.name == "MAX")]
 
 
-def test_max_samples_includes_pending_samples(
-    make_stat: MakeStat, clock: Any, events: list[Any], device: Device
-) -> None:
-    """A pending sample can fill the window; further samples are discarded and not sent to the device."""
-    stat = make_stat("x", None, 60.0, 3)
-    device.add(stat, 1.0)
-    stat.add(2.0)
-    device.add(stat, 3.0)
-    assert 0 == stat.count
-    device.add(stat, 4.0)
-    stat.add(5.0)
-    assert (2, 2) == (len(device.waiting), stat.discarded)
-    device.give()
-    clock.advance(60)
-    device.add(stat, 6.0)
-    device.give()
-    stat.flush()
-    assert [(3, 6.0, 0), (1, 6.0, 2)] == [(each.count, each.sum, each.discarded) for each in windows(events)]
-
-
 def test_flush_waits_for_values(make_stat: MakeStat, events: list[Any], device: Device) -> None:
     """A flush waits for missing values; a window whose values arrive later is logged then."""
     stat = make_stat()
@@ -117,16 +97,6 @@ def test_lost_values(make_stat: MakeStat, events: list[Any], device: Device) -> 
         stat.flush()
     device.give()
     assert [(2, 6.0, 4.0), (1, 7.0, 7.0)] == [(each.count, each.sum, each.last) for each in windows(events)]
-
-
-def test_pending_sample_keeps_its_stat_alive(make_stat: MakeStat, events: list[Any], device: Device) -> None:
-    """The Stat is logged by its destructor after its values have arrived."""
-    stat = make_stat()
-    device.add(stat, 1.0)
-    device.add(stat, 2.0)
-    del stat
-    device.give()
-    assert [3.0] == [window.sum for window in windows(events)]
 
 
 operations = st.lists(

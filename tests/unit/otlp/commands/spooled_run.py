@@ -13,9 +13,6 @@ from monitel_otlp.messages.request import REQUESTS, FrozenRequest
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-EVENTS = [f"event {number}" for number in range(20)]
-POISON = b"event 7"
-
 
 def events_request(numbers: Iterable[int]) -> FrozenRequest:
     """Return a request with a log record for each number."""

@@ -7,12 +7,12 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.unit.console.ledger.printed.run_times import SECOND, START, run_time
 
 from monitel_otlp.commands.ledger import table
 from monitel_otlp.ledger.history import Attempt, Earlier, History
 from monitel_otlp.ledger.run_folder import open_run
 from monitel_otlp.ledger.run_identity import identify
+from monitel_otlp.ledger.run_time import RunTime
 from monitel_otlp.ledger.screen import Screen
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from tests.unit.otlp.commands.spooled_run import Command
 
+SECOND = 10**9
+START = 1_767_323_045 * SECOND  # 2026-01-02 03:04:05 UTC
 END = START + 7980 * SECOND
 NOW = END + 723 * SECOND
 
@@ -45,7 +47,9 @@ def store(
 
 def test_table_in_a_narrow_ascii_terminal_with_colours() -> None:
     """Steps are green, and the largest loss is red; what does not fit is wrapped or cut."""
-    run = run_time({"step": 30, "waiting for the storage system": 60, "init": 9.6, "sync": 0.4}, run="run\n7")
+    seconds = {"step": 30.0, "waiting for the storage system": 60.0, "init": 9.6, "sync": 0.4}
+    activities = {name: round(each * SECOND) for name, each in seconds.items()}
+    run = RunTime("run\n7", activities, 100 * SECOND, 1, START, START + 100 * SECOND, ended=False)
     expected = """\
 run         run\\n7
 started     2026-01-02 03:04:05
@@ -63,7 +67,7 @@ total                            1 min 40 s  100 %
 60 % of the time went into the activity "waiting
 for the storage system\""""
     screen = Screen(50, terminal=True, colours=True, encoding="ascii")
-    assert expected.splitlines() == table(run._replace(ended=False), screen, NOW)
+    assert expected.splitlines() == table(run, screen, NOW)
 
 
 def test_latest_run_is_shown(command: Command, tmp_path: Path) -> None:
