@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.checks import wait_until
 from tests.support.hostile import refusing_url
-from tests.support.inbox import DEADLINE, Answer
+from tests.support.inbox import DEADLINE, TEMPORALITY, Answer
 from tests.support.pipelines import busy_encoder
 from tests.support.producers import make_small
 from tests.support.receiver import Receiver
 from tests.unit.promises.spool_content import cat, files, modes, monitel
 
 import monitel as monitel_api
-from monitel import COUNT, MEAN, SUM, Stat
+from monitel import COUNT, HISTOGRAM, MEAN, SUM, Stat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -120,6 +120,56 @@ def test_replay_delivers_exactly_that_once_and_oldest_first(
     sent = len(receiver.requests)
     again = monitel(capsys, "replay", tmp_path / "spool", "--endpoint", receiver.url)
     assert (1, sent) == (again.status, len(receiver.requests))
+
+
+@pytest.mark.parametrize("temporality", ["cumulative", "delta"])
+@pytest.mark.parametrize("encoded", [True, False], ids=["encoded", "not encoded in time"])
+def test_replayed_points_are_those_that_are_sent_live(
+    *,
+    receiver: Receiver,
+    start: Start,
+    clock: ManualClock,
+    capsys: Capture,
+    monkeypatch: Any,
+    encoded: bool,
+    temporality: str,
+) -> None:
+    """Totals, histograms and percentiles have the same values, starts and times, whichever way they take."""
+    monkeypatch.setenv(TEMPORALITY, temporality)
+    began: dict[str, int] = {}
+
+    def items(way: str) -> None:
+        began[way] = clock.time_ns()
+        stat = Stat("x", [COUNT, SUM, HISTOGRAM], 60.0, unit="s", attributes={"layer": 3}, monotonic=True)
+        for sample in (0.0, 2.5, 1000.0):
+            stat.add(sample)
+            stat.add(3 * sample)
+            clock.advance(60)
+        stat.flush()
+
+    live = start(distributions="both", resource_attributes={"way": "live"})
+    items("live")
+    assert live.shutdown(DEADLINE)
+    stored = start(distributions="both", resource_attributes={"way": "stored"}, endpoint=refusing_url())
+    if encoded:
+        items("stored")
+        stored.force_flush(0.0)
+    else:
+        with busy_encoder(stored):
+            items("stored")
+            assert not stored.shutdown()
+    assert not stored.shutdown()
+    assert 0 == monitel(capsys, "replay", stored.spool_dir, "--endpoint", receiver.url).status
+    found: dict[str, list[Any]] = {"live": [], "stored": []}
+    for point in receiver.all_points():
+        if point.metric.startswith("x."):
+            zero_ns, proto = began[point.resource["way"]], type(point.proto)()
+            proto.CopyFrom(point.proto)
+            proto.time_unix_nano -= zero_ns
+            proto.start_time_unix_nano -= zero_ns if point.start_ns else 0
+            found[point.resource["way"]].append((point.metric, point.kind, point.temporality, point.unit, str(proto)))
+    assert {"x.count", "x.sum", "x.histogram", "x.p50", "x.p99"} <= {metric for metric, *_ in found["live"]}
+    assert found["live"] == found["stored"]
 
 
 @pytest.mark.invalid_output("both pipelines are of one process, and have one resource", "series.order")

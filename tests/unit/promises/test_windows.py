@@ -466,3 +466,17 @@ def test_windows_follow_the_systems_clock(
     everything_ns = [made_ns, *times_ns, time.time_ns()]
     assert sorted(everything_ns) == everything_ns
     assert added == sum(counts(events))
+
+
+def test_samples_of_a_short_window_are_of_its_own_time(make_stat: MakeStat, events: list[Any]) -> None:
+    """A window of 9 ms uses a fine clock: no sample that was added after a window's end is in that window."""
+    size_ns = 9_000_000
+    stat, moments, deadline = make_stat(window_size=size_ns / 1e9), [], time.monotonic() + 60
+    while len(events) < 20:
+        assert time.monotonic() < deadline
+        before_ns = time.monotonic_ns()
+        stat.add(1.0)
+        moments.append((before_ns // size_ns, time.monotonic_ns() // size_ns))
+    for count in counts(events):
+        of_window, moments = moments[:count], moments[count:]
+        assert max(before for before, _ in of_window) <= min(after for _, after in of_window)
