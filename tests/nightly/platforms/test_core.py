@@ -1,4 +1,4 @@
-"""The core and two exporters without what Windows or macOS do not have: they are imported, and do their work."""
+"""The core without what Windows or macOS do not have: it is imported, and does its work."""
 
 from __future__ import annotations
 

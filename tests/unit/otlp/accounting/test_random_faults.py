@@ -46,18 +46,18 @@ def test_exceptions_in_any_part_lose_nothing_uncounted(
     answer_at_random(receiver, len(part), ["503", "200"])
     recorded: list[Counter[str]] = []
 
-    def faulty(original: Any, *arguments: Any, **options: Any) -> Any:
-        if choose.random() < 0.3:
-            raise choose.choice(ERRORS)("injected")
-        return original(*arguments, **options)
+    def faulty(original: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
+            if choose.random() < 0.3:
+                raise choose.choice(ERRORS)("injected")
+            return original(*arguments, **options)
+
+        return call
 
     for owner, name in PLACES[part]:
-        original = getattr(owner, name)
-        monkeypatch.setattr(
-            owner, name, lambda *given, _original=original, **options: faulty(_original, *given, **options)
-        )
+        monkeypatch.setattr(owner, name, faulty(getattr(owner, name)))
     with checked_continuously(pipeline):
-        run_together(*(lambda seed=seed: recorded.append(emit_items(pipeline, 240, seed)) for seed in range(4)))  # type: ignore[misc]
+        run_together(*(lambda seed=seed: recorded.append(emit_items(pipeline, 240, seed)) for seed in range(4)))
         pipeline.force_flush(0.3)
     emit_items(pipeline, 20, 4)  # for the shutdown
     pipeline.shutdown()
