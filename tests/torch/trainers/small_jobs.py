@@ -159,8 +159,8 @@ def with_accelerate(truth: Truth) -> None:
             accelerator.backward(loss)
             optimizer.step()
             optimizer.zero_grad()
-            monitel.set_step(step)
             accelerator.log({"train.loss": loss.item()}, step)
+            monitel.set_step(step)
             truth.losses[step] = loss.item()
             if step % CHECKPOINT == 0:
                 accelerator.save_state(f"saved/{step}")
