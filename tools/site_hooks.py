@@ -57,7 +57,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
                 files.append(File.generated(config, uri, abs_src_path=str(ROOT / target)))
         return posixpath.relpath(uri, posixpath.dirname(place) or ".")
 
-    markdown = markdown.replace("```python no-run\n", "```python\n")  # a mark for tests/unit/test_docs.py, not for Markdown
+    markdown = markdown.replace("```python no-run\n", "```python\n")  # the mark is for tests
     return LINK.sub(in_site, markdown)
 
 

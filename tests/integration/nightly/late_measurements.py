@@ -8,7 +8,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tests.integration.conftest import ROOT
 from tests.integration.nightly.late_rows import PAUSES, ROWS, Row
@@ -84,7 +84,3 @@ def measure(ranks: int, folder: Path, attempts: int = 4) -> list[Measured]:
         )
         for row, *found in zip((row for row in ROWS if row.ranks == ranks), *written, strict=True)
     ]
-
-
-def _attributes(values: Mapping[str, str]) -> list[dict[str, Any]]:
-    return [{"key": key, "value": {"stringValue": value}} for key, value in values.items()]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import shutil
 import threading
-from dataclasses import replace
 from itertools import pairwise
 from threading import Event as Signal
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,6 @@ from tests.unit.tensorboard.files import read
 import monitel
 from monitel_tensorboard import SummaryWriter, install
 from monitel_tensorboard.event_file import EventFile
-from monitel_tensorboard.ledger import LedgerCharts, LoggedLedger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -139,22 +137,3 @@ def test_steps_of_the_ledger_never_fall_and_its_seconds_only_rise(tmp_path: Path
     assert sorted(points) == points
     assert [10, 11] == sorted({step for step, _ in points})
     assert all(one <= two for (_, one), (_, two) in pairwise(points))  # type: ignore[operator]  # numbers
-
-
-def test_points_of_the_ledger_become_rare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checked every two seconds: in the first minute every few seconds, after twenty minutes once a minute."""
-    entries: list[LoggedLedger] = []
-    charts = LedgerCharts(entries.append)
-    monitel.set_step(1)
-    start = monitel.ledger()
-    assert start is not None
-    written = []
-    for second in range(2, 7200, 2):
-        book = replace(start, elapsed_ns=second * 10**9, activities={})
-        monkeypatch.setattr(monitel, "ledger", lambda book=book: book)
-        before = len(entries)
-        charts.write_if_due()
-        written += [second] * (len(entries) - before)
-    gaps = [two - one for one, two in pairwise(written)]
-    assert (2, [2] * 18, [60] * 50) == (written[0], gaps[:18], gaps[-50:])
-    assert sorted(gaps) == gaps

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.support.pipelines import Start
     from tests.support.receiver import Receiver
 
-ERRORS = [partial(OSError, 5), SpoolError, RuntimeError, MemoryError]
+ERRORS: list[Any] = [partial(OSError, 5), SpoolError, RuntimeError, MemoryError]
 PLACES: dict[str, list[tuple[Any, str]]] = {
     "transport": [(HttpTransport, "send")],
     "spool": [
