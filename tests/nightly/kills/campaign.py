@@ -12,6 +12,7 @@ import gzip
 import mmap
 import os
 import random
+import re
 import shutil
 import signal
 import struct
@@ -49,6 +50,7 @@ _DRAWN = ("healthy", "healthy", "late", "late", "refuse", "stall")
 _REPEATS = 2  # requests of a signal: one was being sent, and at an exit one was just written to disk
 _KILLS_PER_REPEAT = 6  # jobs deliver what dead jobs have left, and a killed one was perhaps sending a request of them
 _CERTAIN_NS = 1_500_000_000  # a process that was configured so long ago has a record for certain
+_DROPPED = re.compile(r"dropped .*\bexit [0-9]")  # in the summary of an exit
 _TEMPORALITY = "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE"
 _SIGNALS = ("metrics", "logs", "traces")
 _HEAD = struct.Struct("=BI")  # signal, length of the body
@@ -358,7 +360,10 @@ class Batch:
                 died_ns = None
             elif history.stopped_ns and not is_job:
                 died_ns = history.stopped_ns
-            verdict = compare(history, found, died_ns, repeats=repeats)
+            dropped = history.exit_had_no_time(history.ended_ns or death.at_ns)
+            if dropped and died_ns is None:  # then it has said so
+                dropped = bool(_DROPPED.search((self._folder / f"{process.job}.log").read_text("utf-8", "replace")))
+            verdict = compare(history, found, died_ns, repeats=repeats, dropped=dropped)
             reports = [record.attributes for record in found.records if record.name == "process.died"]
             died = len(reports)
             waited_ns = history.lateness(history.configured_ns, death.at_ns) + _CERTAIN_NS

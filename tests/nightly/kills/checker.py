@@ -115,7 +115,9 @@ class Verdict:
     lost_s: float = 0.0
 
 
-def compare(history: History, arrived: Arrived, died_ns: int | None, *, repeats: int = 1) -> Verdict:
+def compare(
+    history: History, arrived: Arrived, died_ns: int | None, *, repeats: int = 1, dropped: bool = False
+) -> Verdict:
     """Compare the operations of a process with its telemetry at the backend.
 
     Args:
@@ -123,33 +125,39 @@ def compare(history: History, arrived: Arrived, died_ns: int | None, *, repeats:
         arrived: The telemetry.
         died_ns: Time of its death, monotonic ns; None if it had shut down completely, so that nothing may be missing.
         repeats: The most requests of a signal that may have arrived twice.
+        dropped: The exit had no time, so that anything may be missing; see :meth:`History.exit_had_no_time`.
     """
     verdict = Verdict(list(arrived.problems))
     for source, begun in history.begun.items():
         done_ns = history.done_ns[source]
-        kind, _, thread = source.partition(".")
-        if kind.startswith("tile") or kind == "short":
-            count = _of_tiles(source, arrived.windows.get(source, {}), verdict)
-        elif kind == "shared":
-            count = _of_shared(arrived.windows.get(kind, {}), int(thread), verdict)
-        elif kind == "counter":
-            count = _of_counter(source, arrived.points.get(source, []), verdict)
-        else:
-            numbers = _numbers(kind, source, arrived, verdict)
-            if kind == "event" and died_ns is not None:
-                numbers += _events_without_promise(history, source, died_ns) - {*numbers}
-            count = _of_single_items(source, numbers, begun, len(done_ns), verdict)
+        count = _count(source, history, arrived, died_ns, verdict)
         if count > begun:
             verdict.problems.append(f"{source}: {count} arrived of {begun}")
         verdict.done += len(done_ns)
         if count < len(done_ns):
             verdict.lost += len(done_ns) - count
-            bound = 0.0 if kind == "event" or died_ns is None else _bound_s(history, done_ns[count], died_ns)
+        if count < len(done_ns) and not dropped:
+            bound = 0.0 if source.startswith("event") or died_ns is None else _bound_s(history, done_ns[count], died_ns)
             _judge(f"{source}: {count} of {len(done_ns)} arrived", done_ns[count:], died_ns, verdict, bound=bound)
     for signal, times in arrived.repeated.items():
         if times > repeats:
             verdict.problems.append(f"{times} requests of {signal} arrived twice, expected at most {repeats}")
     return verdict
+
+
+def _count(source: str, history: History, arrived: Arrived, died_ns: int | None, verdict: Verdict) -> int:
+    """Return how many of the first operations of a source have arrived, and check them."""
+    kind, _, thread = source.partition(".")
+    if kind.startswith("tile") or kind == "short":
+        return _of_tiles(source, arrived.windows.get(source, {}), verdict)
+    if kind == "shared":
+        return _of_shared(arrived.windows.get(kind, {}), int(thread), verdict)
+    if kind == "counter":
+        return _of_counter(source, arrived.points.get(source, []), verdict)
+    numbers = _numbers(kind, source, arrived, verdict)
+    if kind == "event" and died_ns is not None:
+        numbers += _events_without_promise(history, source, died_ns) - {*numbers}
+    return _of_single_items(source, numbers, history.begun[source], len(history.done_ns[source]), verdict)
 
 
 def _bound_s(history: History, done_ns: int, died_ns: int) -> float:

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 LATE_NS = 10_000_000
 SLEEP_NS = 50_000_000  # between two notes of the waits
 _LONG_NS = 200_000_000  # an operation that takes as long has perhaps given up a lock, see the checker
+_EXIT_NS, _EXIT_WAITED_NS = 2_000_000_000, 500_000_000
 _CAPACITY = 16_384  # operations of a source, or times and waits; the file is sparse
 _HEADER = 1024  # words: the facts, and the names of the sources as JSON
-_FACTS = ("configured_ns", "stopped_ns", "ended_ns", "step", "names")
+_FACTS = ("configured_ns", "exiting_ns", "stopped_ns", "ended_ns", "step", "names")
 _NAMES_AT = 16  # word
 
 
@@ -73,6 +74,7 @@ class History(NamedTuple):
 
     Attributes:
         configured_ns: Time at which ``configure()`` had returned; 0 before. Monotonic ns, as all times here.
+        exiting_ns: Time at which the exit of the pipeline began; 0 if it did not.
         stopped_ns: Time just before the process ended itself; 0 if it did not.
         ended_ns: Time at which the shutdown of the pipeline had returned; 0 before.
         step: The latest step.
@@ -84,6 +86,7 @@ class History(NamedTuple):
     """
 
     configured_ns: int
+    exiting_ns: int
     stopped_ns: int
     ended_ns: int
     step: int
@@ -104,6 +107,14 @@ class History(NamedTuple):
         first = max(0, bisect_left(self.awake_ns, begin_ns) - 1)
         asleep_ns = died_ns - self.awake_ns[-1]
         return self.waited_ns[-1] - self.waited_ns[first] + (asleep_ns if asleep_ns > SLEEP_NS + LATE_NS else 0)
+
+    def exit_had_no_time(self, ended_ns: int) -> bool:
+        """Return True if the 2 s of the exit were over, and the process waited for a processor for much of them.
+
+        Then monitel drops what it can neither deliver nor store, and counts it: no fault, but a documented limit.
+        """
+        lasted_ns = ended_ns - self.exiting_ns if self.exiting_ns else 0
+        return lasted_ns >= _EXIT_NS and self.lateness(self.exiting_ns, ended_ns) > _EXIT_WAITED_NS
 
 
 def read_history(path: Path) -> History:

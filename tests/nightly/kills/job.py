@@ -86,15 +86,15 @@ class Job:
         lanes[0].next_step()
         lanes[0].fork = (lambda seed: self._fork(pipeline, seed)) if self.forks else None
         threads = [Thread(target=lane.run, args=[stopped], daemon=True) for lane in lanes]
-        threads.append(Thread(target=_measure_waits, args=[history, stopped], daemon=True))
-        for thread in threads:
+        for thread in (Thread(target=_measure_waits, args=[history], daemon=True), *threads):
             thread.start()
         Event().wait(self.life)
         stopped.set()
         for thread in threads:
             thread.join()
         lanes[0].repeat("event", lanes[0].emit, self.burst)
-        history.set(stopped_ns=time.monotonic_ns())
+        now_ns = time.monotonic_ns()
+        history.set(exiting_ns=now_ns, stopped_ns=now_ns)
         if self.shuts_down:
             pipeline.shutdown()
             history.set(ended_ns=time.monotonic_ns())
@@ -113,6 +113,7 @@ class Job:
             for _ in range(seed % 50):
                 lane.record(numbers=False)
             if seed % 3 == 0:
+                history.set(exiting_ns=time.monotonic_ns())
                 pipeline.shutdown()
                 history.set(ended_ns=time.monotonic_ns())
             history.set(stopped_ns=time.monotonic_ns())
@@ -129,13 +130,13 @@ def _configured(history: HistoryWriter) -> None:
     history.note_wait(now_ns, 0)
 
 
-def _measure_waits(history: HistoryWriter, stopped: Event) -> None:
-    """Write for how long this process has waited for a processor: its threads in the kernel's queues, and this thread.
+def _measure_waits(history: HistoryWriter) -> None:
+    """Write, also during the exit, for how long this process has waited for a processor: all threads, by the kernel.
 
     A thread that waits may hold the GIL, so that all others wait with it.
     """
-    total_ns, queued_ns, awake_ns = 0, dict[str, int](), time.monotonic_ns()
-    while not stopped.wait(SLEEP_NS / 1e9):
+    total_ns, queued_ns, awake_ns, pause = 0, dict[str, int](), time.monotonic_ns(), Event()
+    while not pause.wait(SLEEP_NS / 1e9):
         due_ns, awake_ns = awake_ns + SLEEP_NS, time.monotonic_ns()
         if (late_ns := awake_ns - due_ns) > LATE_NS:
             total_ns += late_ns

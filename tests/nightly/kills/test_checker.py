@@ -186,3 +186,18 @@ def test_event_may_be_lost_only_if_emit_has_waited(healthy: Healthy) -> None:
     assert [] == problems(0.01, 1)
     assert problems(1.6, 1)
     assert [] == problems(1.6, 1, waited_s=0.2)
+
+
+def test_exit_may_drop_only_if_it_waited_beyond_its_two_seconds(healthy: Healthy) -> None:
+    """A short exit may lose nothing, and neither may a long one that had a processor, beside a dead backend."""
+    begin = 10**12
+    history = healthy.history._replace(exiting_ns=begin, awake_ns=[begin, begin + 3 * 10**9])
+
+    def had_no_time(lasted_s: float, waited_s: float) -> bool:
+        ended = history._replace(waited_ns=[0, int(waited_s * 1e9)])
+        return ended.exit_had_no_time(begin + int(lasted_s * 1e9))
+
+    assert had_no_time(2.5, 1.0)
+    assert not had_no_time(1.9, 1.0)
+    assert not had_no_time(2.5, 0.1)
+    assert not healthy.history._replace(exiting_ns=0).exit_had_no_time(begin)

@@ -12,7 +12,7 @@ _COMMAND = [sys.executable, "-W", "ignore", "-m", "tests.nightly.kills.campaign"
 
 def campaign(*options: str) -> subprocess.CompletedProcess[str]:
     """Run the campaign, and return its outcome."""
-    return subprocess.run([*_COMMAND, *options], cwd=ROOT, capture_output=True, text=True, timeout=250, check=False)
+    return subprocess.run([*_COMMAND, *options], cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
 
 
 def test_forty_kills() -> None:
