@@ -49,7 +49,7 @@ class Outcome:
 
 def outcome(command: Sequence[str], stdin: str = "", **options: Any) -> Outcome:
     """Run a command in a new session, and return its end."""
-    usual = {"capture_output": True, "text": True, "timeout": 120, "start_new_session": True}
+    usual = {"capture_output": True, "text": True, "timeout": 300, "start_new_session": True}
     ended = subprocess.run(command, input=stdin, check=False, **{**usual, **options})
     return Outcome(ended.returncode, ended.stdout, *split(ended.stderr))
 

@@ -1,21 +1,25 @@
-"""Training jobs in processes of their own, the truth that they note themselves, and the command ``monitel``."""
+"""Training jobs in separate processes, the truth that they note themselves, and the command ``monitel``."""
 
 from __future__ import annotations
 
 import json
+import os
 import time
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
+from unittest.mock import patch
 
 import pytest
+from tests.processes.patience import SHORT, with_patience
+from tests.processes.promises.jobs import Printed, command
 from tests.support.inbox import DEADLINE
-from tests.support.scripts import finish, started, wait_until_ready, write_script
+from tests.support.scripts import started, wait_until_ready, write_script
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from tests.support.scripts import Ended, Process
+    from tests.support.scripts import Process
 
 #: Of the packages until the command is ``monitel`` of the core.
 MONITEL = ("-m", "monitel_otlp")
@@ -55,7 +59,7 @@ with open("notes.jsonl", "w", buffering=1) as notes:
 #: Seconds of the stages of two ranks, of which the second one is late by 30 ms in data.
 EQUAL = {"optimizer": 0.005, "data": 0.005, "forward": 0.03, "backward": 0.06, "sync": 0.0}
 WAITS, IS_LATE = {**EQUAL, "sync": 0.03}, {**EQUAL, "data": 0.035}
-#: A function with a name, in which a process waits for ever.
+#: A function with a name, in which a process waits forever.
 HANG = """
 def stuck_here():
     with monitel.WaitCounter("all_reduce").guard(), monitel.activity("stuck"):
@@ -114,7 +118,8 @@ def jobs(folder: Path, *scripts: str, env: Callable[[int], Mapping[str, str]] = 
         for number, script in enumerate(scripts):
             own = folder / f"job{number}-{time.monotonic_ns()}"
             own.mkdir()
-            process = stack.enter_context(started(own, write_script(own, script), env=env(number)))
+            path = write_script(own, with_patience(script, SHORT))
+            process = stack.enter_context(started(own, path, env=env(number)))
             found.append(Job(process, own))
         for each in found:
             wait_until_ready(each.process)
@@ -130,25 +135,32 @@ def ranks(folder: Path, *scripts: str, **env: str) -> Iterator[list[Job]]:
 
 
 class Console:
-    """Runs the command ``monitel`` in a folder."""
+    """Runs the command ``monitel``.
+
+    Args:
+        folder: Working directory of a command that goes on.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def __call__(self, *arguments: object, status: int = 0, env: Mapping[str, str] | None = None) -> Ended:
-        """Return the end of a command, which must have this status."""
-        with started(self._folder, *MONITEL, *arguments, env=env) as process:
-            ended = finish(process)
-        assert status == ended.status, ended.stderr
-        return ended
+    def __call__(self, *arguments: object, status: int = 0, env: Mapping[str, str] | None = None) -> Printed:
+        """Return what a command prints, which must have this status; it runs in this process."""
+        with patch.dict(os.environ, env or {}):
+            try:
+                printed = command(*arguments)
+            except SystemExit as error:  # wrong arguments
+                printed = Printed(int(error.code or 0), "", "")
+        assert status == printed.status, printed.errors
+        return printed
 
     def json(self, *arguments: object) -> Any:
         """Return what a command prints with ``--json``, which must be JSON by the standard."""
-        return json.loads(self(*arguments, "--json").stdout, parse_constant=pytest.fail)
+        return json.loads(self(*arguments, "--json").output, parse_constant=pytest.fail)
 
     def top(self, *arguments: object, env: Mapping[str, str] | None = None) -> str:
         """Return what ``monitel top --once`` prints."""
-        return self("top", "--once", "--interval", "0.1", *arguments, env=env).stdout
+        return self("top", "--once", "--interval", "0.1", *arguments, env=env).output
 
     def rows(self, *arguments: object) -> list[dict[str, Any]]:
         """Return the rows of ``monitel top --once --json``."""

@@ -87,7 +87,7 @@ def test_folder_of_a_run_is_private(own_boxes: Path) -> None:
             stat.S_IMODE(folder.stat().st_mode),
             {stat.S_IMODE(each.stat().st_mode) for each in folder.iterdir()},
         )
-        process.communicate("end\n", timeout=30)
+        process.communicate("end\n", timeout=60)
 
 
 def test_no_place_for_a_folder() -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.processes.console.commands import RUN, outcome, running
+from tests.processes.patience import patience
 from tests.support.hostile import url_of
 from tests.support.spools import spooled
 
@@ -101,17 +102,17 @@ def test_first_dead_rank_is_named(receiver: Receiver) -> None:
     assert 1 == ended.status
 
 
-OWN = """\
+OWN = f"""\
 import sys
 import monitel
 monitel.emit("early")
 import monitel_otlp
-{delay}
+{patience()}{{delay}}
 pipeline = monitel_otlp.configure(endpoint=sys.argv[-1], service_name="mine", spool_dir="own")
 loss = monitel.stat("loss", [monitel.COUNT], 60.0)
 loss.add(1)
 monitel.emit("late")
-{end}
+{{end}}
 """
 
 
@@ -144,17 +145,17 @@ def test_pipeline_of_the_program_that_comes_late(receiver: Receiver) -> None:
     assert 1 == receiver.values("loss.count")[-1]
 
 
-EXPORTER = """\
+EXPORTER = f"""\
 import sys
 import monitel
-from opentelemetry import metrics
+{patience()}from opentelemetry import metrics
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
 import monitel_otlp
 exporter = monitel_otlp.MetricExporter(endpoint=sys.argv[-1], spool_dir="own")
 reader = PeriodicExportingMetricReader(exporter, 3_600_000)
-provider = MeterProvider([reader], Resource.create({"service.name": "mine"}))
+provider = MeterProvider([reader], Resource.create({{"service.name": "mine"}}))
 metrics.set_meter_provider(provider)
 monitel.stat("loss", [monitel.COUNT], 60.0).add(1)
 monitel.flush()

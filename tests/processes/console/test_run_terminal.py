@@ -57,7 +57,9 @@ def test_stopped_job_continues_in_the_background(tmp_path: Path, prefix: tuple[s
         screen.until_shown("[ready]")
         screen.press("C-z")
         screen.until_shown("Stopped")
-        screen.press("bg; touch go; wait $!; echo status=$?", "Enter")
+        screen.press("bg; wait $!; echo status=$?", "Enter")
+        screen.until_shown("waiting.py &")
+        Path("go").touch()
         screen.until_shown("status=5")
 
 

@@ -35,7 +35,7 @@ def states(rows: Mapping[Any, Any]) -> dict[Any, str]:
 
 
 def test_job_that_appears_is_shown(tmp_path: Path, console: Console, own_boxes: Path) -> None:
-    """The command was there before the job, and so was no folder of boxes. A rank that ends keeps its last step."""
+    """The command was there before the job and its folder of boxes. A rank that ends keeps its last step."""
     with console.watching() as until, ranks(tmp_path, loop(), SHORT) as (first, second):
         until(lambda rows: states(rows) == {0: "alive", 1: "alive"})
         end(second)

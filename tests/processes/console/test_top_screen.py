@@ -10,13 +10,13 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.processes.console.jobs import MONITEL, Console, console, jobs, loop
+from tests.processes.console.jobs import MONITEL, jobs, loop
 from tests.processes.console.tmux import needs_tmux, terminal
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["console"]
+    from tests.support.scripts import Run
 
 TOP = (sys.executable, *MONITEL, "top")
 #: Read by every Python below it: the packages cannot be found.
@@ -63,13 +63,13 @@ def test_colours_are_left_out_with_no_color(tmp_path: Path, own_boxes: Path) -> 
                 assert not re.search(r"\x1b\[[0-9;]*(3[0-7]|38)[;m]", screen.escapes)
 
 
-def test_screen_names_the_command_that_installs_it(tmp_path: Path, console: Console) -> None:
+def test_screen_names_the_command_that_installs_it(run: Run, tmp_path: Path) -> None:
     """Without the extra the command ends with one line; the table and JSON need no package."""
     (tmp_path / "sitecustomize.py").write_text(SITE, encoding="utf-8")
     env = {"PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])}
-    (line,) = console("top", status=1, env=env).stderr.splitlines()
+    (line,) = run(*MONITEL, "top", returncode=1, env=env).stderr.splitlines()
     assert line.startswith("monitel: ")
     for words in ("pip install 'monitel-otlp[top]'", "--once", "--json"):
         assert words in line
-    assert console.top(env=env).startswith("no black boxes")
-    assert "[]\n" == console.top("--json", env=env)
+    assert run(*MONITEL, "top", "--once", env=env).stdout.startswith("no black boxes")
+    assert "[]\n" == run(*MONITEL, "top", "--once", "--json", env=env).stdout

@@ -11,6 +11,7 @@ from threading import Timer
 from typing import TYPE_CHECKING
 
 import numpy as np
+from tests.processes.patience import patience
 from tests.support.paths import EXAMPLES
 from tests.unit.tensorboard.files import reader_of
 
@@ -20,6 +21,13 @@ if TYPE_CHECKING:
     from tests.support.receiver import Receiver
 
 SCRIPT = EXAMPLES / "train_char_model.py"
+#: Runs the script that is its first argument.
+PROGRAM = f"""{patience()}
+import os, runpy
+del sys.argv[0]
+sys.path[0] = os.path.dirname(sys.argv[0])
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 STATS = {"loss", "gradient.norm", "step.time"}
 NUMBERS = {"loss", "training.steps", "training.samples"}
 EVENTS = {"epoch", "run.log", "checkpoint"}
@@ -31,7 +39,7 @@ def start(run_dir: Path, *arguments: str, **environment: str) -> subprocess.Pope
     """Start the demo with some flags and environment variables, without the machine's OpenTelemetry settings."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
     return subprocess.Popen(
-        [sys.executable, SCRIPT, "--run-dir", run_dir, *SMALL, *arguments],
+        [sys.executable, "-c", PROGRAM, SCRIPT, "--run-dir", run_dir, *SMALL, *arguments],
         env={**inherited, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

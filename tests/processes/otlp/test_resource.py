@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.processes.patience import with_patience
 from tests.support.canary import assert_canary_unseen, new_canary
 from tests.support.scripts import RECORD, TRAIN, write_script
 from tests.support.spools import folders
@@ -30,7 +31,7 @@ def test_secret_on_the_command_line_stays_in_the_process(
 ) -> None:
     """No request, file or output has it, even if the application asks the SDK for its detectors."""
     secret = new_canary()
-    path = write_script(tmp_path, SCRIPT)
+    path = write_script(tmp_path, with_patience(SCRIPT))
     variables = {"OTEL_EXPERIMENTAL_RESOURCE_DETECTORS": detectors, "MONITEL_RUN_EVENTS": "1"}
     for where in (receiver.url, "offline"):
         ended = run(path, where, "--api-key", secret, f"--password={secret}", env=variables, fresh=True)
@@ -91,7 +92,7 @@ OF_THE_SDK = {
 
 def test_malformed_variables_of_the_sdk_do_not_end_training(receiver: Receiver, run: Run, tmp_path: Path) -> None:
     """Everything is delivered."""
-    run(write_script(tmp_path, TRAIN + "print('trained')\n"), receiver.url, env=OF_THE_SDK, fresh=True)
+    run(write_script(tmp_path, with_patience(TRAIN + "print('trained')\n")), receiver.url, env=OF_THE_SDK, fresh=True)
     assert (11, ["checkpoint"]) == (receiver.values("loss.count")[-1], receiver.record_names())
 
 

@@ -8,6 +8,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.processes.patience import with_patience
 from tests.support.scripts import finish, started, write_script
 from tests.support.spools import folders
 
@@ -75,7 +76,7 @@ with record_function("step"):
         print("ready", flush=True)
         signal.pause()
 """
-    terminate(BEGIN.format("spans=True, sigterm=True") + script, receiver.url, within=20)
+    terminate(BEGIN.format("spans=True, sigterm=True") + script, receiver.url)
     assert {"step": "", "forward": "step", "all_reduce": "step"} == receiver.parents()
     assert {"step", "all_reduce"} == {each.name for each in receiver.spans() if "monitel.unfinished" in each.attributes}
 
@@ -220,7 +221,7 @@ with monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", step_traces
 
 def test_ranks_share_one_trace_for_each_step_and_no_series(receiver: Receiver, tmp_path: Path) -> None:
     """Rank 0 exports the root, each rank a subtree, without communication; each process is another instance."""
-    path = write_script(tmp_path, STEP_TRACES)
+    path = write_script(tmp_path, with_patience(STEP_TRACES))
     environment = {"WORLD_SIZE": str(RANKS), "TORCHELASTIC_RUN_ID": "run-7"}
     with ExitStack() as stack:
         processes = [

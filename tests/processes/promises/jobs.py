@@ -11,6 +11,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tests.processes.patience import with_patience
 from tests.support.checks import wait_until
 from tests.support.scripts import finish, started, write_script
 from tqdm import tqdm
@@ -78,8 +79,8 @@ class Job:
 
 @contextmanager
 def running(folder: Path, url: str, env: Mapping[str, str] | None = None) -> Iterator[Job]:
-    """Run a job that sends to a URL when it is told to."""
-    with started(folder, "-W", "ignore", write_script(folder, _SERVE), url, env=env) as process:
+    """Run a job that sends to a URL on request."""
+    with started(folder, "-W", "ignore", write_script(folder, with_patience(_SERVE)), url, env=env) as process:
         yield Job(process)
 
 

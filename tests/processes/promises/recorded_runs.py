@@ -80,7 +80,7 @@ def seconds(words: str) -> float:
 
 
 class Printed(NamedTuple):
-    """What a command has printed."""
+    """The output of a command."""
 
     out: str
     err: str

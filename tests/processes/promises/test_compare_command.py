@@ -169,7 +169,7 @@ def test_folder_with_several_runs_and_wrong_numbers_of_runs_are_refused(train: R
 
 
 def test_damaged_files_are_named_and_the_others_are_read(train: Run, commands: Commands) -> None:
-    """What a damaged file contains is not printed."""
+    """The content of a damaged file is not printed."""
     for run in ("run-a", "run-b"):
         train(JOB + END, 0, 5, 0.02, 0.5, env=environment(run))
     for path in Path("spool/ledgers").glob("*/values.json"):

@@ -147,7 +147,7 @@ def test_crash_may_be_anywhere(receiver: Receiver, train: Run, tmp_path: Path, c
     [("signal.SIG_IGN", "handle configure"), ("lambda *_: os.write(1, b'handled\\n')", "configure handle")],
 )
 def test_signal_of_the_application_is_not_a_crash(train: Run, handler: str, order: str) -> None:
-    """It ignores or handles the signal in Python, before or afterwards, and goes on."""
+    """The application ignores or handles the signal in Python, before or afterwards, and goes on."""
     steps = {"handle": f"signal.signal(signal.SIGABRT, {handler})\n", "configure": "configure()\n"}
     script = "".join(steps[step] for step in order.split())
     end = "os.kill(os.getpid(), signal.SIGABRT)\nprint('goes on', flush=True)\nos._exit(0)\n"
@@ -156,7 +156,7 @@ def test_signal_of_the_application_is_not_a_crash(train: Run, handler: str, orde
 
 
 def test_earlier_handler_in_c_is_called_afterwards(receiver: Receiver, train: Run, tmp_path: Path) -> None:
-    """It decides the exit status; the stacks are there nevertheless."""
+    """The earlier handler decides the exit status; the stacks are there nevertheless."""
     before = "libc.signal(signal.SIGSEGV, ctypes.cast(libc._exit, ctypes.c_void_p))\n"
     ended = train(BEGIN + before + "configure()\ncrashing()\n", returncode=int(signal.SIGSEGV))
     assert (1, 1) == (stacks_in(ended.stderr), stacks_in(death(receiver, tmp_path)["code.stacktrace"]))
@@ -180,7 +180,7 @@ crashing(signal.SIGABRT)
 
 
 def test_stderr_that_nobody_reads_does_not_keep_the_process(receiver: Receiver, train: Run, tmp_path: Path) -> None:
-    """It is full: the process ends of its signal after a second or so, and the event has the stacks."""
+    """The pipe is full: the process ends of its signal after a second or so, and the event has the stacks."""
     full = """\
 configure()
 read, write = os.pipe()

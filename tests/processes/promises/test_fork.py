@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.processes.patience import with_patience
 from tests.processes.promises.jobs import replay
 from tests.support.checks import wait_until
 from tests.support.inbox import TEMPORALITY
@@ -130,7 +131,7 @@ for number in (7, 0):
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_children_of_multiprocessing_deliver_at_their_end(receiver: Receiver, train: Run, method: str) -> None:
-    """They end without ``atexit``, by a return, an exception or ``sys.exit()``; spawned ones call ``configure()``."""
+    """Children end without ``atexit``, by a return, an exception or ``sys.exit()``; spawned ones call ``configure()``."""
     script = f"""\
 import multiprocessing
 
@@ -285,7 +286,7 @@ if os.fork() == 0:
 
 
 def test_child_that_lives_on_does_not_lock_the_parents_spool(receiver: Receiver, tmp_path: Path) -> None:
-    """It can be delivered while the child runs."""
+    """The spool can be delivered while the child runs."""
     with started(tmp_path, write_script(tmp_path, LIVES_ON)) as parent:
         assert 0 == parent.wait(60)
         wait_until((tmp_path / "child").exists, "the start of the child")
@@ -294,7 +295,7 @@ def test_child_that_lives_on_does_not_lock_the_parents_spool(receiver: Receiver,
 
 
 def test_forked_child_goes_to_disk_with_grpc(receiver: Receiver, train: Run, tmp_path: Path) -> None:
-    """It does not survive a fork: one warning, and nothing is lost."""
+    """gRPC does not survive a fork: one warning, and nothing is lost."""
     pytest.importorskip("grpc", reason="the extra monitel-otlp[grpc] is not installed")
     child = "if os.fork() == 0:\n    monitel.emit('child')\n    sys.exit()\nos.wait()\n"
     script = CONFIGURE.replace(", spool_dir", ", protocol='grpc', spool_dir")
@@ -334,7 +335,7 @@ WITH_WORKERS = CONFIGURE.replace("export_interval", "workers=True, export_interv
 
 
 def test_items_of_data_loader_workers_are_dropped_and_counted(receiver: Receiver, train: Run, tmp_path: Path) -> None:
-    """With the reason ``worker`` and one line in each worker; another forked child is none."""
+    """With the reason ``worker`` and one line in each worker; another forked child is not a worker."""
     ended = train(LOADER + CONFIGURE + "in_a_fork(object())\nin_a_fork(object())\n", receiver.url)
     assert 2 * "{'worker': 6}\n" == ended.stdout
     assert 2 == ended.stderr.count("use configure(workers=True) to export it")
@@ -378,7 +379,7 @@ sys.stdin.read()
 
 def test_exec_hands_over_to_the_next_pipeline(receiver: Receiver, tmp_path: Path) -> None:
     """A program that replaces itself: its items arrive once, by the pipeline after it, and nothing has died."""
-    with started(tmp_path, write_script(tmp_path, EXEC), receiver.url) as process:
+    with started(tmp_path, write_script(tmp_path, with_patience(EXEC)), receiver.url) as process:
         receiver.wait_until(lambda: receiver.records("before"))
         ended = finish(process, "")
     assert 0 == ended.status, ended.stderr

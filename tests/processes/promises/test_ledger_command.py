@@ -144,7 +144,7 @@ def test_start_that_fails_is_startup_of_the_run(train: Run, commands: Commands) 
 
 
 def test_living_attempt_keeps_the_ledger(commands: Commands, tmp_path: Path) -> None:
-    """Of two jobs with one run id at the same time the second one logs why it stores nothing."""
+    """If two jobs have one run id at the same time, the second one logs why it stores nothing."""
     script = write_script(tmp_path, JOB + HOLD)
     with started(tmp_path, script, 0, 3, 0.01, 0.5, env=RUN) as first:
         _, reached = held(first)

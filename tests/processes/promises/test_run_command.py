@@ -7,6 +7,7 @@ import shlex
 import shutil
 import signal
 import sys
+import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,9 +15,13 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.processes.console.commands import PYTHON, RUN, SIGNALS, both, check_same, is_running, line, outcome, running
 from tests.processes.console.tmux import needs_tmux, shell
+from tests.processes.patience import SHORT, patience
 from tests.support.checks import wait_until
+from tests.support.hostile import url_of
+from tests.support.inbox import DEADLINE
 
 if TYPE_CHECKING:
+    import socket
     import subprocess
     from collections.abc import Iterator
 
@@ -243,12 +248,22 @@ for step in range(5):
 monitel.emit("epoch")
 print("trained", flush=True)
 """
-KILLED = f"{LOSS}time.sleep(1.5)\nos.kill(os.getpid(), signal.SIGKILL)\n"
+#: Until a reader sees the last sample: everything before it is in the record.
+KILLED = f"""{LOSS}
+import contextlib, io, json
+from monitel_otlp.__main__ import main
+value = None
+while value != 4:
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        main(["top", str(os.getpid()), "--once", "--json", "--interval", "0.1", "--show", "loss"])
+    (value,) = {{row["value"] for row in json.loads(printed.getvalue())}}
+os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
 def record(receiver: Receiver, script: str, *options: str) -> tuple[int, str, str, str]:
     """Run a script with ``monitel run``, with the receiver as the endpoint; return status, both streams and summary."""
-    Path("train.py").write_text(script)
+    Path("train.py").write_text(script + patience())
     options = ("--endpoint", receiver.url, "--service-name", "job", *options)
     ended = outcome([*RUN[:-1], *options, "--", sys.executable, "train.py", "--token", "hf_secret"])
     return ended.status, ended.stdout, ended.stderr, ended.summary
@@ -275,7 +290,7 @@ def test_program_is_exported_without_code(receiver: Receiver) -> None:
 
 @pytest.mark.usefixtures("run_events")
 def test_killed_program_is_delivered_and_named(receiver: Receiver) -> None:
-    """What is older than a second arrives once, with one event of the death, and the summary names the signal."""
+    """Everything that is older than a second arrives once, with one event of the death, and the summary names the signal."""
     status, stdout, stderr, summary = record(receiver, KILLED)
     assert (-signal.SIGKILL, "trained\n", "") == (status, stdout, stderr)
     names = ["run.started", "epoch", "process.died", "attempt.started", "attempt.ended"]
@@ -295,6 +310,20 @@ def test_program_is_on_disk_without_an_endpoint() -> None:
     words = " ".join(ended.summary.split())
     assert f"deliver with: monitel replay {Path('monitel-runs').resolve()} --endpoint http://HOST:4318" in words
     assert any(Path("monitel-runs").iterdir())
+
+
+def test_backend_that_hangs_delays_the_end_by_some_seconds(blackhole: socket.socket) -> None:
+    """The status is that of the command, and the summary says what is kept, and how it is delivered."""
+    Path("train.py").write_text(f"{LOSS}{patience(SHORT)}sys.exit(7)\n")
+    given = {"OTEL_EXPORTER_OTLP_ENDPOINT": url_of(blackhole), "OTEL_EXPORTER_OTLP_TIMEOUT": "900"}
+    began = time.monotonic()
+    ended = outcome([*RUN, sys.executable, "train.py"], env={**os.environ, **given, "MONITEL_SPOOL_DIR": "spool"})
+    assert DEADLINE > time.monotonic() - began
+    assert (7, "trained\n") == (ended.status, ended.stdout)
+    assert all(each.endswith(": timed out; everything is kept and retried") for each in ended.stderr.splitlines())
+    assert "monitel: delivering the remaining telemetry; Ctrl-C stops the delivery" in ended.summary
+    words = " ".join(ended.summary.split())
+    assert f" on disk 2 items, deliver with: monitel replay {Path('spool').resolve()}" in words
 
 
 def test_other_programs_are_not_touched() -> None:

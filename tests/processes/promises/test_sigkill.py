@@ -6,6 +6,7 @@ import json
 import mmap
 import os
 import resource
+import select
 import shutil
 import signal
 import sys
@@ -331,7 +332,9 @@ def test_forked_child_and_its_parent_die_separately(tmp_path: Path, receiver: Re
         assert 0 == command("replay", tmp_path / "spool", "--endpoint", receiver.url).status
         assert [1] == numbers(receiver)
         assert [job.pid] == [each.attributes["process.pid"] for each in receiver.records("process.died")]
-        os.kill(child, signal.SIGKILL)
+        with os.fdopen(os.pidfd_open(child)) as end:
+            os.kill(child, signal.SIGKILL)
+            assert select.select([end], [], [], DEADLINE)[0]
     replay(tmp_path / "spool", receiver.url)
     assert [1, 2] == numbers(receiver)
     assert [job.pid, child] == [each.attributes["process.pid"] for each in receiver.records("process.died")]
@@ -351,7 +354,7 @@ def test_exec_is_not_a_death(tmp_path: Path, receiver: Receiver) -> None:
 
 
 def test_next_attempt_continues_a_killed_run(tmp_path: Path, receiver: Receiver) -> None:
-    """It delivers what the first one has left; time between them is ``down``, and repeated steps are ``lost``."""
+    """The next attempt delivers what the first one has left; time between them is ``down``, and repeated steps are ``lost``."""
     run = {"OTEL_RESOURCE_ATTRIBUTES": "training.run.id=r1"}
     with running(tmp_path, receiver.url, run) as job:
         job.do("configure()\nloss = Stat('loss', [COUNT], 3600.0)")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.processes.console.commands import RUN, outcome
+from tests.processes.patience import patience
 
 if TYPE_CHECKING:
     from tests.support.receiver import Receiver
@@ -38,7 +39,6 @@ for step in range(1, 401):
         stages[stage].add(milliseconds / 1000)
     duration.add(0.125)
 monitel.counter("training.steps").add(400)
-%s
 """
 
 
@@ -53,7 +53,7 @@ def run(script: str, *options: str, status: int = 0, env: dict[str, str] | None 
 
 def test_late_rank_is_in_the_summary(receiver: Receiver) -> None:
     """Steps and rate, the verdict, the ledger, the late rank, and what was exported; nothing is on disk or lost."""
-    summary = run(JOB % "", "--endpoint", receiver.url)
+    summary = run(JOB + patience(), "--endpoint", receiver.url)
     assert "monitel run: job, 4 ranks, 400 steps, 8.00 steps/s verdict " in summary
     assert "verdict late rank: rank 2 took 30.0 ms longer than the others in data (22 % of each step)" in summary
     assert "late rank 2, data, 30.0 ms a step (22 % of the cycle)" in summary
@@ -69,19 +69,54 @@ def test_late_rank_is_in_the_summary(receiver: Receiver) -> None:
 def test_killed_and_failed_ranks_are_named() -> None:
     """The verdict is about the rank that was killed first, and the other rows have the deaths and failures."""
     end = """\
-time.sleep([2.5, 4, 1.5, 2.5][rank])
+def is_running(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+with open(f"new{rank}", "w") as file:
+    file.write(str(os.getpid()))
+os.rename(f"new{rank}", f"pid{rank}")
+while not all(os.path.exists(f"pid{each}") for each in range(4)):
+    time.sleep(0.05)
 if rank == 2:
+    time.sleep(1.5)
     os.kill(os.getpid(), signal.SIGKILL)
+with open("pid2") as file:
+    killed = file.read()
+while is_running(killed):
+    time.sleep(0.05)
 if rank == 1:
+    time.sleep(2.5)
     os._exit(3)
 """
-    summary = run(JOB % end, status=9)
+    summary = run(JOB + end, status=9)
     assert "verdict dead: rank 2 killed by SIGKILL at step 400; 1 more ended after it" in summary
     assert re.search(
         r"died rank 2 killed by SIGKILL at step 400(, \S+ s after its last step)?; monitel autopsy \d+", summary
     )
     assert "rank 1 ended with exit code 3 without a shutdown at step 400" in summary
     assert f"deliver with: monitel replay {Path('monitel-runs').resolve()}" in summary
+
+
+def test_interrupted_and_preempted_ranks_are_named() -> None:
+    """After Ctrl-C or SIGTERM a rank has not failed: the row has its status, and the verdict is another."""
+    end = """\
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(60)
+if rank == 3:
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(60)
+    except KeyboardInterrupt:
+        sys.exit(1)
+"""
+    summary = run(JOB + end, status=15, env={"MONITEL_RUN_EVENTS": "true"})
+    assert "verdict late rank: rank 2 " in summary
+    assert re.search(r" ended rank 3 interrupted,? rank 1 preempted ", summary)
+    assert "failed" not in summary
 
 
 def test_printed_commands_work(receiver: Receiver) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.processes.patience import LONG, SHORT, with_patience
 from tests.support.spools import last_line, spooled
 
 if TYPE_CHECKING:
@@ -54,7 +55,8 @@ def instrument(receiver: Receiver, run: Run, tmp_path: Path) -> Instrument:
         pytest.skip("pip install opentelemetry-distro opentelemetry-instrumentation")
 
     def instrument(script: str, *, env: Mapping[str, str], timeout: float = 120) -> Ended:
-        (tmp_path / "train.py").write_text(script)
+        seconds = SHORT if "OTEL_EXPORTER_OTLP_ENDPOINT" in env else LONG
+        (tmp_path / "train.py").write_text(with_patience(script, seconds))
         program = Path(sys.executable).with_name("opentelemetry-instrument")
         usual = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
         return run(program, sys.executable, tmp_path / "train.py", env={**usual, **env}, timeout=timeout)

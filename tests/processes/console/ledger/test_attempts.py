@@ -106,7 +106,7 @@ def test_parent_that_lives_as_long_as_the_run_is_not_an_attempt(train: Run, comm
     ("end", "env", "status"), [("", RUN, 0), ("raise KeyError\n", {}, 1), ("raise KeyError\n", {**RUN, "RANK": "1"}, 1)]
 )
 def test_process_that_does_not_train_leaves_no_start(train: Run, end: str, env: dict[str, str], status: int) -> None:
-    """A helper that ends well, a process without a run id, and another rank are no attempts."""
+    """Neither a helper that ends well, nor a process without a run id, nor another rank is an attempt."""
     train("monitel_otlp.configure(spool_dir='spool')\n" + end, env=env, returncode=status)
     assert not LEDGERS.exists() or [] == names(LEDGERS)
 

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.support.checks import EXIT, limit
+from tests.processes.patience import SHORT, with_patience
 from tests.support.hostile import refusing_url, url_of
+from tests.support.inbox import DEADLINE
 from tests.support.receiver import Receiver
 from tests.support.spools import last_line
 from tests.unit.promises.spool_content import cat
@@ -48,10 +49,6 @@ entered = Event()
 def never_returns(_options):
     entered.set()
     Event().wait()
-def takes_five_seconds(_options):
-    entered.set()
-    time.sleep(5)
-    return []
 def raises(_options):
     entered.set()
     raise SystemExit(3)
@@ -76,8 +73,8 @@ def test_exit_is_in_time_beside_callbacks_that_hang(
     *, receiver: Receiver, train: Run, kind: str, faulty: int, interval: float
 ) -> None:
     """Everything is delivered, whether the callback hangs before the exit or during it."""
-    ended = train(CALLBACKS, receiver.url, kind, interval, faulty)
-    assert ended.at - float(ended.stdout) < limit(EXIT)
+    ended = train(with_patience(CALLBACKS, SHORT), receiver.url, kind, interval, faulty)
+    assert ended.at - float(ended.stdout) < DEADLINE
     assert 1000 == len(receiver.records("event"))
     assert [1] == receiver.values("loss.count")
     line = last_line(ended.stderr)
@@ -111,7 +108,7 @@ def test_exit_needs_no_new_thread(train: Run, answers: str, callback: str) -> No
     """If CPython refuses to start threads, the first request is sent, and everything is delivered or on disk."""
     with backend(answers) as (url, received):
         ended = train(REFUSED, url, callback)
-    assert ended.at - float(ended.stdout) < limit(EXIT)
+    assert ended.at - float(ended.stdout) < DEADLINE
     line = last_line(ended.stderr)
     assert None is line.dropped
     if received is None:
@@ -148,16 +145,16 @@ for number in range(3):
 
 def test_fork_does_not_wait_for_a_callback_that_hangs(receiver: Receiver, train: Run) -> None:
     """Forks return at once; children create instruments and deliver their events."""
-    ended = train(FORK, receiver.url)
+    ended = train(with_patience(FORK, SHORT), receiver.url)
     assert 3 == len(receiver.records("child"))
-    assert max(map(float, ended.stdout.split())) < limit(0.5)
+    assert max(map(float, ended.stdout.split())) < DEADLINE
 
 
 def test_sigterm_beside_a_held_logging_lock_loses_nothing(
     terminate: Terminate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """If the interrupted code holds the lock that an event handler waits for, windows and values are still kept."""
-    terminate(HELD_LOCK, "", within=2 * EXIT)
+    terminate(HELD_LOCK, "")
     content = cat(capsys, tmp_path / "spool")
     assert ([1], [7]) == (content.values("loss.count"), content.values("mine"))
 

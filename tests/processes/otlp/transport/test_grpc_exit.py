@@ -18,18 +18,6 @@ if TYPE_CHECKING:
 
 
 GRPC = {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
-OFFLINE = """\
-pipeline = monitel_otlp.configure(spool_dir="runs", export_interval=3600.0)
-with monitel.testing.ManualClock() as clock:
-    loss = Stat("loss", [COUNT, MEAN], 60.0)
-tracer = pipeline.tracer_provider.get_tracer("test")
-for number in range(6):
-    loss.add(number)
-    clock.advance(60)
-    with tracer.start_as_current_span("step"):
-        monitel.emit(f"event {number}", step=number)
-    assert pipeline.force_flush(60)  # a request for each
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -100,13 +88,6 @@ def test_http_does_not_import_grpc(receiver: Receiver, train: Run) -> None:
     """The import of gRPC installs fork handlers in the process."""
     quiet = "print('grpc' in sys.modules, os.environ.get('GRPC_ENABLE_FORK_SUPPORT'))\n"
     assert "False None\n" == train(TRAIN + quiet, receiver.url).stdout
-
-
-@pytest.fixture
-def runs(train: Run, tmp_path: Path) -> Path:
-    """A folder with the spool of a run without a backend: 20 windows, 20 events and 20 spans."""
-    train(OFFLINE)
-    return tmp_path / "runs"
 
 
 def test_half_a_client_certificate_does_not_end_the_run(train: Run, tmp_path: Path) -> None:

@@ -1,0 +1,70 @@
+"""Fixtures that make the tests of processes independent of the speed of the machine, and of its terminal.
+
+A process has two seconds for its exit, and for SIGTERM. On a machine whose cores are busy that may be too short for a
+delivery: then monitel writes to disk what it had to send, or counts it as dropped, as it promises. Scripts of these
+tests therefore have more time, so that what arrives and what is on disk is exact on any machine. The limit itself is
+tested in ``tests/nightly/processes/test_time_limits.py``.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.processes.patience import LONG, SHORT, with_patience
+from tests.support.inbox import DEADLINE
+from tests.support.scripts import Ended, Run, Terminate, make_terminate, write_script
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Seconds = Callable[[tuple[object, ...], dict[str, Any]], float]
+
+
+@pytest.fixture(autouse=True)
+def wide_terminal(fresh_state: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let programs print tables as wide as in a terminal of 160 columns."""
+    monkeypatch.setenv("COLUMNS", "160")
+
+
+@pytest.fixture
+def seconds_for_exit(request: pytest.FixtureRequest) -> Seconds:
+    """Return a function that takes a script's arguments and variables, and returns the time for its exit.
+
+    It is a minute beside a receiver that accepts everything, because the exit ends as soon as that has everything.
+    """
+    names = {"receiver", "grpc_receiver"} & {*request.fixturenames}
+    receivers = [request.getfixturevalue(name) for name in names]
+
+    def seconds(arguments: tuple[object, ...], env: dict[str, Any]) -> float:
+        used = " ".join(map(str, [*arguments, *env.values()]))
+        return LONG if any(each.url in used and not (each._rules or each._script) for each in receivers) else SHORT
+
+    return seconds
+
+
+@pytest.fixture
+def train(run: Run, tmp_path: Path, seconds_for_exit: Seconds) -> Run:
+    """Return a function that runs a script, given as text, with time for its exit."""
+
+    def train(script: str, *arguments: object, **options: Any) -> Ended:
+        if "monitel_otlp" in script:
+            script = with_patience(script, seconds_for_exit(arguments, options.get("env") or {}))
+        return run(write_script(tmp_path, script), *arguments, **options)
+
+    return train  # type: ignore[return-value]  # as Run, with a script in front
+
+
+@pytest.fixture
+def terminate(tmp_path: Path, seconds_for_exit: Seconds) -> Terminate:
+    """Return a function that sends SIGTERM to a script, which has time to deliver."""
+    send = partial(make_terminate(tmp_path), within=DEADLINE / 5)  # limit() makes it five times as long
+
+    def terminate(script: str, url: str, **options: Any) -> Ended:
+        if "monitel_otlp" in script:
+            script = with_patience(script, seconds_for_exit((url,), {}))
+        return send(script, url, **options)
+
+    return terminate

@@ -1,0 +1,26 @@
+"""More than two seconds for the exit and for SIGTERM, for scripts whose delivery must not depend on the machine."""
+
+from __future__ import annotations
+
+#: Seconds beside a backend that accepts everything, where the exit ends earlier, and beside any other one.
+LONG, SHORT = 60.0, 5.0
+
+#: Without braces, so that scripts may be formatted.
+_LINES = """\
+import sys
+import monitel_otlp.pipeline
+monitel_otlp.Pipeline.shutdown.__defaults__ = (SECONDS,)
+for _name in ("pipeline", "sigterm", "attach"):  # the limit has no public name; the last two are imported later, or not
+    if (_module := sys.modules.get("monitel_otlp." + _name)) is not None:
+        _module.EXIT_TIMEOUT = SECONDS
+"""
+
+
+def patience(seconds: float = LONG) -> str:
+    """Return the lines that give the process of a script so many seconds for its exit."""
+    return _LINES.replace("SECONDS", str(seconds))
+
+
+def with_patience(script: str, seconds: float = LONG) -> str:
+    """Return a script whose process has so many seconds for its exit."""
+    return patience(seconds) + script
