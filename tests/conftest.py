@@ -1,4 +1,4 @@
-"""What all tests share: hypothesis' profiles, Ctrl-C, reports, and the fixtures of ``tests/support``."""
+"""Shared by all tests: hypothesis' profiles, Ctrl-C, reports, and the fixtures of ``tests/support``."""
 
 from __future__ import annotations
 

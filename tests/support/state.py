@@ -111,7 +111,7 @@ def fresh_state(request: pytest.FixtureRequest, boxes_of_session: Path, tmp_path
 
 
 class _State:
-    """What a test may change in this process and has to put back."""
+    """State of this process that a test may change, and has to put back."""
 
     def __init__(self) -> None:
         self._environment = _environment()
@@ -203,7 +203,7 @@ def _begin_again(package: ModuleType) -> None:
 
 
 class _Named:
-    """What a package keeps by name for the whole life of its process: Stats, counters and wait counters."""
+    """Stats, counters and wait counters, which a package keeps by name for the whole life of its process."""
 
     def __init__(self, package: ModuleType) -> None:
         self._package = package

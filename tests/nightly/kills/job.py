@@ -157,7 +157,7 @@ def _queued_ns() -> dict[str, int]:
 
 
 class _Lane:
-    """What one thread records."""
+    """The recordings of one thread."""
 
     def __init__(self, job: Job, history: HistoryWriter, seed: int, number: int, shared: Stat) -> None:
         self.fork: Callable[[int], object] | None = None

@@ -67,7 +67,7 @@ def arrived(events: list[monitel.Event], number: int = 1) -> list[tuple[int, flo
 
 
 def test_tensor_of_the_cpu_is_its_item(events: list[monitel.Event]) -> None:
-    """Of any type, as a parameter, and with a gradient: without torch's warning, and the graph stays usable."""
+    """Whatever its type, as a parameter, and with a gradient: without torch's warning, and the graph stays usable."""
     stat = monitel.Stat("loss", ALL, math.inf)
     made = [torch.tensor(2), torch.tensor([[0.5]]), torch.tensor(True), torch.tensor(0.25, dtype=torch.bfloat16)]
     loss = torch.tensor(1.5, requires_grad=True) * 2

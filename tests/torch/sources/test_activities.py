@@ -1,4 +1,4 @@
-"""What the training thread does, as activities: waiting for data, and setting up process groups."""
+"""Activities of the training thread: waiting for data, and setting up process groups."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ def test_failed_save_is_an_error(
 
 
 def test_checkpoint_of_several_files_is_one_event(events: list[monitel.Event], tmp_path: Path) -> None:
-    """That of a trainer. Files of data and of the compiler are not checkpoints."""
+    """The checkpoint is that of a trainer. Files of data and of the compiler are not checkpoints."""
     monitel.set_step(1)
     with Checkpoint(SAVE, tmp_path):
         torch.save(Observed(), tmp_path / "model.pt")

@@ -34,7 +34,7 @@ def uncaught(error: BaseException) -> None:
 
 @pytest.mark.usefixtures("reached", "instrumented")
 def test_out_of_memory_is_a_separate_event(events: list[monitel.Event]) -> None:
-    """Of the GPU and of the host. Text that is not valid UTF-8 is escaped; an interrupt is not an event."""
+    """The memory is the GPU's or the host's. Text that is not valid UTF-8 is escaped; an interrupt is not an event."""
     for error in (
         *(torch.OutOfMemoryError("20 GiB"), MemoryError("a list"), RuntimeError("shape mismatch")),
         *(OSError("no such file: \udcff"), KeyboardInterrupt()),

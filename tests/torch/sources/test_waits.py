@@ -33,7 +33,7 @@ def wait(key: str, times: int = 1) -> None:
 
 
 def test_wait_counters_of_torch_are_read() -> None:
-    """Those from before instrument(), too. After uninstrument() the readings are kept, with no wait in flight."""
+    """Counters from before instrument(), too. After uninstrument() the readings are kept, with no wait in flight."""
     key = "pytorch.wait_counter.test.read"
     wait(key, 2)
     with monitel.torch.instrument() as running:

@@ -1,4 +1,4 @@
-"""The same small training by each trainer: 20 rows, 4 a step, two epochs, a checkpoint at step 5, an evaluation.
+"""One small training by each trainer: 20 rows, 4 a step, two epochs, a checkpoint at step 5, an evaluation.
 
 Each function trains with the adapter, and returns what the training itself has counted.
 """
@@ -27,7 +27,7 @@ CHECKPOINT = 5  # step
 
 @dataclass
 class Truth:
-    """What a training has counted.
+    """The numbers that a training has counted.
 
     Attributes:
         losses: Each logged loss, by step.

@@ -26,7 +26,7 @@ def test_items_come_out_in_order() -> None:
 
 
 def test_queue_is_bounded_by_bytes() -> None:
-    """It drops as many of the oldest items as the new one needs, or the new one if it is larger than the queue."""
+    """As many of the oldest items are dropped as the new one needs, or the new one if it is larger than the queue."""
     evicted: list[str] = []
     queue: BoundedQueue[str] = BoundedQueue(100, 1000, evicted=evicted.append)
     for item in "abcd":

@@ -100,7 +100,7 @@ def repository(folder: Path, head: str, **files: str) -> Path:
 
 
 def test_commit_is_read_from_the_repository(tmp_path: Path) -> None:
-    """Of a branch, from the folder or from one above, of a packed branch, of a worktree, and without a branch."""
+    """On a branch, from the folder or from one above, on a packed branch, in a worktree, and without a branch."""
     main = repository(tmp_path / "main", "ref: refs/heads/main\n", refs__heads__main=f"{HASH}\n")
     (main / "a/b").mkdir(parents=True)
     assert [HASH, HASH] == [git_commit(main), git_commit(main / "a/b")]

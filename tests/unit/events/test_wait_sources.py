@@ -35,7 +35,7 @@ def test_readings_include_those_of_a_source(theirs: dict[str, WaitReading]) -> N
 
 
 def test_longest_wait_of_a_source(theirs: dict[str, WaitReading]) -> None:
-    """It is known if it is a new maximum or was the only wait; otherwise it is omitted."""
+    """The longest wait is known if it is a new maximum or was the only wait; otherwise it is omitted."""
     maxima = monitel.WaitMaxima()
     table: list[tuple[WaitReading, dict[str, float]]] = [
         (WaitReading(3, 8.0, 5.0, 0), {"elsewhere": 5.0}),

@@ -1,4 +1,4 @@
-"""What a spool holds, as a user sees it: by ``monitel cat``, and by ``monitel replay`` to a backend."""
+"""The content of a spool, as a user sees it: by ``monitel cat``, and by ``monitel replay`` to a backend."""
 
 from __future__ import annotations
 

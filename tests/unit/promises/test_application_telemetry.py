@@ -1,4 +1,4 @@
-"""What an application records by OpenTelemetry's SDK beside monitel arrives as the official exporters would send it."""
+"""An application's own records in OpenTelemetry's SDK arrive as the official exporters would send them."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_instruments_have_the_temporality_of_the_preference(
 def test_standard_variables_choose_histograms_and_a_wrong_preference_is_cumulative(
     receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Of the application's instruments; the warning has the given and the used value."""
+    """The histograms are the application's instruments; the warning has the given and the used value."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION", "base2_exponential_bucket_histogram")
     monkeypatch.setenv(TEMPORALITY, "sometimes")
     pipeline = start()

@@ -155,7 +155,7 @@ def test_damage_costs_its_items_and_shows_in_the_exit_status(receiver: Receiver,
 
 
 def test_replay_delivers_everything_once_in_order(receiver: Receiver, program: Program, runs: Path) -> None:
-    """What ``cat`` prints arrives, byte for byte the same messages with the original times, and leaves the disk."""
+    """Messages arrive as ``cat`` prints them, byte for byte and with the original times, and leave the disk."""
     kept = messages(program("cat", runs).stdout)
     printed = program("replay", runs, "--endpoint", receiver.url)
     for signal in SIGNALS:
@@ -207,7 +207,7 @@ def test_replay_waits_for_a_busy_backend(receiver: Receiver, program: Program, r
 def test_rejected_request_is_set_aside_and_sent_again_on_request(
     receiver: Receiver, program: Program, runs: Path
 ) -> None:
-    """It is in ``rejected/`` with the answer; the others are delivered. ``--rejected`` sends it, even twice."""
+    """Its file is in ``rejected/`` with the answer; others are delivered. ``--rejected`` sends it, even twice."""
     refuse(receiver, Answer(400, body=b"bad"))
     printed = program("replay", runs, "--endpoint", receiver.url, status=1)
     assert "delivered 17 items from 1 spool; refused, and set aside in rejected/: 1" == printed.last
@@ -274,7 +274,7 @@ def test_unreachable_endpoint_loses_nothing(program: Program, runs: Path, monkey
 
 
 def test_unusable_folder_does_not_block_the_others(receiver: Receiver, program: Program, runs: Path) -> None:
-    """It is counted and kept; a link is not followed."""
+    """The folder is counted and kept; a link is not followed."""
     (folder,) = runs.iterdir()
     shutil.copytree(folder, runs / "1")
     (runs / "1" / "lock").unlink(missing_ok=True)

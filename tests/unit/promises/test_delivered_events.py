@@ -69,7 +69,7 @@ def logged(receiver: Receiver) -> list[Record]:
 
 
 def test_event_is_the_documented_record(receiver: Receiver, start: Start) -> None:
-    """Name, body, times, severity, data with their types, and the step; an event of a Stat is no record."""
+    """Name, body, times, severity, data with their types, and the step; an event of a Stat is not a record."""
     pipeline = start()
     moment = datetime(2026, 1, 1, 12, 30, 15, 123456, tzinfo=UTC)
     monitel.set_step(7)
@@ -403,7 +403,7 @@ def test_logging_is_exported_on_request_and_until_the_end(receiver: Receiver, st
 def test_record_that_cannot_be_formatted_is_counted(
     receiver: Receiver, start: Start, root: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is reported on stderr as by any handler, and the next one is sent."""
+    """The failure is reported on stderr as by any handler, and the next one is sent."""
     before = [*root.handlers]
     pipeline = start(logging_level="WARNING")
     (handler,) = (each for each in root.handlers if each not in before)

@@ -257,7 +257,7 @@ def test_window_that_ends_before_the_last_point_is_sent_with_a_later_time(
 
 
 def test_window_without_aggregations_is_counted(receiver: Receiver, start: Start) -> None:
-    """It has no point, and is delivered with the next request, beside other windows or alone."""
+    """The window has no point, and is delivered with the next request, beside other windows or alone."""
     pipeline = start()
     for asked in ((), (), (COUNT,), None, ()):
         if asked is None:
@@ -358,7 +358,7 @@ def test_earlier_window_that_is_closed_later_begins_the_series(
 def test_with_delta_temporality_only_sums_that_may_fall_begin_with_zero(
     receiver: Receiver, start: Start, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They stay cumulative; a delta begins at zero by definition."""
+    """Such sums stay cumulative; a delta begins at zero by definition."""
     monkeypatch.setenv(TEMPORALITY, "delta")
     pipeline = start()
     close_windows(Stat("x", [COUNT, SUM], 60.0), clock, [-1.0])
@@ -466,7 +466,7 @@ def test_logged_number_is_a_gauge_at_the_time_of_the_call(
 
 
 def test_last_number_of_a_millisecond_is_sent(receiver: Receiver, start: Start, clock: ManualClock) -> None:
-    """It has the time of the first one; the replaced ones are counted, and are not items. Each series is on its own."""
+    """The point has the time of the first one; replaced ones are counted, not items. Each series is separate."""
     pipeline = start()
     begin = clock.time_ns()
     for millisecond in range(5):

@@ -176,7 +176,7 @@ def test_exception_marks_each_range_that_it_leaves(receiver: Receiver, start: St
 
 
 def test_unfinished_ranges_end_with_the_pipeline(receiver: Receiver, start: Start) -> None:
-    """They are sent with ``monitel.unfinished``, so that a trace shows the range in which a job hung."""
+    """Their spans have ``monitel.unfinished``, so that a trace shows the range in which a job hung."""
     pipeline = start(spans=True, span_budget=3)
     with record_function("step"):
         work("forward")
@@ -255,7 +255,7 @@ def test_span_steps_exports_every_third_step(receiver: Receiver, start: Start) -
 
 
 def test_ranges_beyond_the_budget_are_one_span(receiver: Receiver, start: Start, clock: ManualClock) -> None:
-    """It has the documented attributes, lasts from the first start to the last end, and is sent after the step."""
+    """Its attributes are documented; it lasts from the first start to the last end, and is sent after the step."""
     pipeline = start(spans=True, span_budget=2)
     for step in range(2):
         monitel.set_step(step)

@@ -195,7 +195,7 @@ def test_threads_lose_no_amount(receiver: Receiver, start: Start, temporality: i
 
 
 def test_step_is_a_gauge(receiver: Receiver, start: Start) -> None:
-    """It has no point before the step is known, and may go back."""
+    """The gauge has no point before the step is known, and may go back."""
     pipeline = start()
     assert pipeline.force_flush(DEADLINE)
     assert [] == receiver.points("training.step")
@@ -278,7 +278,7 @@ def test_source_of_waits_that_falls_begins_at_zero_again(receiver: Receiver, sta
 
 
 def test_activities_of_an_export_add_up(receiver: Receiver, start: Start, temporality: int) -> None:
-    """They have the documented kind and unit, one time, and together all of the time since the process started."""
+    """Points have the documented kind and unit, one time, and together all of the time since the process started."""
     documented = {name: described for name, described, _ in metrics("Time and goodput")}
     pipeline = start()
     for step, names in enumerate((["init"], ["data", "evaluation"], ["data"])):
@@ -324,7 +324,7 @@ def test_new_activity_begins_with_zero_at_the_previous_export(receiver: Receiver
 
 
 def test_goodput_is_the_share_of_steps(receiver: Receiver, start: Start) -> None:
-    """It has no point before the first step; a process without an activity or a step has no ledger."""
+    """The goodput has no point before the first step; a process without an activity or a step has no ledger."""
     documented = {name: described for name, described, _ in metrics("Time and goodput")}
     pipeline = start()
     monitel.counter("samples").add(1)

@@ -53,7 +53,7 @@ def test_emit_logs_data_and_keywords(events: list[Any], clock: Any) -> None:
 
 
 def test_emit_checks_its_arguments(events: list[Any]) -> None:
-    """It raises the errors of Event, and nothing is logged."""
+    """Errors are those of Event, and nothing is logged."""
     wrong: list[tuple[type[Exception], tuple[Any, ...], dict[str, Any]]] = [
         *((TypeError, (), {}), (TypeError, (1,), {}), (TypeError, ("a", {}, 1), {})),
         *((TypeError, ("a", []), {}), (TypeError, ("a", ""), {}), (TypeError, ("a", {"b": None}), {})),
@@ -142,7 +142,7 @@ def test_log_keeps_numbers_exact(events: list[Any]) -> None:
 def test_log_leaves_out_what_is_not_a_number(
     events: list[Any], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is counted, and only the first is logged; the numbers beside it are recorded, and nothing raises."""
+    """Each is counted, and only the first is logged; the numbers beside it are recorded, and nothing raises."""
     monkeypatch.setattr(sys.modules[installed.log.__module__], "_warned", False)
     values: dict[str, Any] = {
         "loss": 0.5,
@@ -435,7 +435,7 @@ def test_every_stat_is_closed_although_a_handler_raises(
 def test_handler_that_raises_in_a_destructor_is_reported(
     make_stat: MakeStat, monitel: ModuleType, events: list[Any], unraisable: list[Any]
 ) -> None:
-    """Where torch aborts, the exception goes to sys.unraisablehook, and the window was logged."""
+    """The exception goes to sys.unraisablehook, where torch aborts, and the window was logged."""
     with monitel.register_event_handler(raising(KeyboardInterrupt)):
         make_stat().add(1)
         gc.collect()
@@ -466,7 +466,7 @@ def test_handlers_may_log_and_change_the_handlers(events: list[Any], run_threads
 def test_handlers_may_use_the_stat_that_logs(
     make_stat: MakeStat, monitel: ModuleType, clock: Any, events: list[Any], run_threads: Any
 ) -> None:
-    """It is open again with the sample that closed the window; adding, flushing and reading do not deadlock."""
+    """The Stat is open again with the sample that closed the window; adding, flushing and reading do not deadlock."""
     stat, other, seen = make_stat(), make_stat("other"), []
 
     def handler(event: Any) -> None:

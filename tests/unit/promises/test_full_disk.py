@@ -186,7 +186,7 @@ def test_full_disk_in_an_outage_loses_nothing_that_fits_in_memory(
 def test_full_disk_and_full_memory_drop_the_oldest_requests(
     receiver: Receiver, start: Start, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are counted as ``disk`` at once; the newest are delivered when the backend is back."""
+    """Dropped requests are counted as ``disk`` at once; the newest are delivered when the backend is back."""
     make_small(monkeypatch, memory_bytes=10_000)
     receiver.rule(lambda request: Answer(503) if request.signal == "logs" else None)
     disk.free = 0
@@ -205,7 +205,7 @@ def test_full_disk_and_full_memory_drop_the_oldest_requests(
 def test_space_that_comes_back_is_used(
     *, receiver: Receiver, start: Start, disk: Disk, tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: Capture
 ) -> None:
-    """What waits in memory is written, and nothing is lost."""
+    """Requests that wait in memory are written, and nothing is lost."""
     receiver.rule(lambda request: Answer(503) if request.signal == "logs" else None)
     disk.free = 0
     pipeline = start(export_interval=0.02)
@@ -237,7 +237,7 @@ def test_rejected_request_that_cannot_be_kept_is_counted(
 def test_replay_from_a_full_disk_delivers_once(
     receiver: Receiver, start: Start, disk: Disk, tmp_path: Path, capsys: Capture
 ) -> None:
-    """What was delivered is removed, although nothing can be written."""
+    """Delivered requests are removed, although nothing can be written."""
     with start(endpoint=None) as pipeline:
         names = emit(pipeline, 10)
     disk.free = 0
@@ -260,7 +260,7 @@ def test_healthy_backend_needs_no_disk(receiver: Receiver, start: Start, disk: D
 
 @pytest.mark.parametrize("begins", ["at once", "at the exit"])
 def test_exit_does_not_wait_for_a_disk_that_hangs(start: Start, disk: Disk, begins: str) -> None:
-    """What is not on disk is dropped as ``exit``; a write that completes later changes no number."""
+    """Items that are not on disk are dropped as ``exit``; a write that completes later changes no number."""
     if begins == "at once":
         disk.hang()
     pipeline = start(endpoint=refusing_url())

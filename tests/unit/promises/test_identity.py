@@ -176,7 +176,7 @@ def test_launchers_variables_become_attributes_of_rank_and_run(
 def test_rank_is_known_or_absent(
     receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], rank: int | None
 ) -> None:
-    """It is inferred from local rank and node, as Lightning sets them, unless a variable is missing or no number."""
+    """The rank is inferred from local rank and node, as Lightning sets them, unless a variable is missing or wrong."""
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert rank == resource_of(receiver, start()).get("training.rank")

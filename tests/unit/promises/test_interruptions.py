@@ -131,7 +131,7 @@ def test_signal_handler_adds_to_the_stat_that_it_interrupts(
 def test_interruption_after_any_call_loses_nothing(
     make_stat: MakeStat, monitel: ModuleType, clock: Any, events: list[Any], max_samples: int
 ) -> None:
-    """The same at each place where CPython runs signal handlers: the Python window has many, the C window few."""
+    """As above, at each place where CPython runs signal handlers: the Python window has many, the C window few."""
     stat = make_stat("x", None, 60.0, max_samples)
     added = [0]
     depth = [0]
@@ -258,7 +258,7 @@ def test_destructors_add_and_emit(make_stat: MakeStat, monitel: ModuleType, cloc
 def test_clock_may_use_the_stat_that_reads_it(
     make_stat: MakeStat, monitel: ModuleType, *, max_samples: int, inside: str
 ) -> None:
-    """It adds, flushes, and crosses a boundary, at the first to fourth reading of an add() or flush()."""
+    """The clock adds, flushes, and crosses a boundary, at the first to fourth reading of an add() or flush()."""
 
     class Interrupting(monitel.testing.ManualClock):  # type: ignore[misc, name-defined]
         readings_left = -1

@@ -119,7 +119,7 @@ def test_two_names_that_become_equal_are_sent_apart(
 def test_name_that_prometheus_gives_is_taken(
     receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It adds ``_total`` and the unit; numbers alone may differ by that."""
+    """Prometheus adds ``_total`` and the unit; numbers alone may differ by that."""
     pipeline = start()
     monitel.counter("tokens").add(3)
     monitel.counter("read", unit="By").add(4)

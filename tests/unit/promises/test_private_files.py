@@ -55,7 +55,7 @@ def command(*arguments: object) -> Printed:
 
 
 class Remains(NamedTuple):
-    """What a process leaves: the files of its box as a kill would leave them, and of its spool, by relative path."""
+    """Files that a process leaves: those of its box, as a kill would leave them, and of its spool, by relative path."""
 
     box: dict[str, bytes]
     spool: dict[str, bytes]
@@ -293,7 +293,7 @@ def test_damaged_box_is_set_aside_and_reported_once(remains: Remains, folder: Pa
 def test_damaged_remains_do_not_disturb_the_next_job(
     remains: Remains, own_boxes: Path, start: Start, receiver: Receiver, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It logs a warning that names the box, and its telemetry arrives as without it."""
+    """The job logs a warning that names the box, and its telemetry arrives as without it."""
     own_boxes.mkdir(mode=0o700, exist_ok=True)
     path = remains.write(own_boxes)
     for each in path.iterdir():

@@ -116,7 +116,7 @@ def test_token_is_only_in_the_request(
 def test_password_of_an_address_is_not_shown(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch, channels: Channels, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is sent. ``endpoints`` and warnings have scheme, host, port and path."""
+    """The password is sent. ``endpoints`` and warnings have scheme, host, port and path."""
     url = receiver.url.replace("://", f"://{LEFT}:{RIGHT}@")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", f"{url}/v1/logs")
     receiver.rule(lambda _request: Answer(401))
@@ -262,7 +262,7 @@ def test_no_echo_of_a_grpc_backend_is_shown(program: Program, channels: Channels
 
 
 def test_no_password_of_netrc_is_shown(program: Program, channels: Channels, tmp_path: Path) -> None:
-    """It is sent if there are no other credentials; the file may be unreadable."""
+    """The password is sent if there are no other credentials; the file may be unreadable."""
     path = tmp_path / "netrc"
     path.write_text(f"machine 127.0.0.1 login {LEFT} password {RIGHT}\n")
 
@@ -282,7 +282,7 @@ def test_no_password_of_netrc_is_shown(program: Program, channels: Channels, tmp
 def test_doctor_and_replay_print_names_of_headers_alone(
     program: Program, receiver: Receiver, channels: Channels, start: Start
 ) -> None:
-    """They are sent; a header that is not NAME=VALUE is refused without its text."""
+    """Headers are sent; one that is not NAME=VALUE is refused without its text."""
     pipeline = start(endpoint=None, spool_dir="runs")
     monitel.emit("event")
     pipeline.shutdown()

@@ -1,4 +1,4 @@
-"""What could not be sent is on disk, exactly; ``cat`` and ``replay`` read it; it is private, and damage is reported."""
+"""Unsent items are on disk, exactly; ``cat`` and ``replay`` read them; files are private, and damage is reported."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_replayed_points_are_those_that_are_sent_live(
 
 @pytest.mark.invalid_output("both pipelines are of one process, and have one resource", "series.order")
 def test_next_pipeline_delivers_what_the_last_one_left(start: Start, tmp_path: Path) -> None:
-    """It has the same endpoint and the same ``spool_dir``; the items are not in its account."""
+    """The next one has the same endpoint and the same ``spool_dir``; the items are not in its account."""
     with Receiver() as closed:
         url = closed.url
     folder = record(start, endpoint=url)
@@ -497,7 +497,7 @@ def test_nothing_is_unpickled(receiver: Receiver, start: Start, capsys: Capture,
 def test_running_pipeline_does_not_follow_a_link_in_place_of_its_folder(
     start: Start, capsys: Capture, tmp_path: Path
 ) -> None:
-    """It continues in the folder that it has made."""
+    """The pipeline continues in the folder that it has made."""
     pipeline = start(endpoint=None)
     monitel_api.emit("first")
     assert pipeline.force_flush(DEADLINE)

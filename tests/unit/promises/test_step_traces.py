@@ -76,7 +76,7 @@ def test_ids_of_a_step_trace_are_the_documented_hashes(
 def test_rank_zero_sends_the_root_when_the_step_is_over(
     receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if a range of the step still runs in the next one; the root is the parent of each rank's span."""
+    """Even if a range of the step still runs in the next one; the root is the parent of each rank's span."""
     set_job(monkeypatch, RANK=0)
     pipeline = start(step_traces=True)
     monitel.set_step(1)
@@ -325,7 +325,7 @@ def test_budget_is_1000_if_few_ranks_share_a_trace(
 def test_budget_that_is_too_large_is_one_warning_of_rank_zero(
     start: Start, as_rank: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It has the remedy; the budget is kept. The default and a budget that fits are no warning."""
+    """The warning has the remedy; the budget is kept. Neither the default nor a budget that fits is a warning."""
     as_rank(0, 64)
     for arguments in ({}, {"span_budget": 290}):
         start(step_traces=True, **arguments)

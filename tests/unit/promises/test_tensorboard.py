@@ -59,6 +59,7 @@ def test_distribution_is_percentiles_and_a_histogram_with_every_sample(tmp_path:
     counted = [(low, high) for low, high, count in zip(edges, edges[1:], value.bucket, strict=False) if count]
     assert 5 == len(counted) == sum(value.bucket)
     assert all(low <= sample <= high for sample, (low, high) in zip(samples, counted, strict=True))
+    assert all(high - low < 0.1 for low, high in counted), "a bucket does not reach over the gap before it"
 
 
 @pytest.mark.parametrize("samples", [[3.0] * 4, [0.0, 0.0], [-5.0, -4.0], [1.0, 2.0, 4.0, 1e9]])
@@ -160,7 +161,7 @@ def test_ledger_is_seconds_of_each_activity_and_goodput(tmp_path: Path) -> None:
 
 
 def test_each_rank_and_each_restart_of_a_run_is_found(tmp_path: Path) -> None:
-    """Folders below the log folder are runs; a second process continues a folder with a file of its own."""
+    """Folders below the log folder are runs; a second process continues a folder with a second file."""
     for rank in (0, 1):
         with install(tmp_path / f"rank{rank}"):
             monitel.log({"loss": float(rank)}, step=1)

@@ -104,7 +104,7 @@ def test_wrong_arguments_of_a_stat_raise(make_stat: MakeStat, monitel: ModuleTyp
 
 
 def test_window_size_is_a_timedelta_or_seconds(make_stat: MakeStat) -> None:
-    """It is truncated to milliseconds, as in torch; without an end it is the longest timedelta."""
+    """The size is truncated to milliseconds, as in torch; without an end it is the longest timedelta."""
     sizes = [dt.timedelta(microseconds=1999), 0.0015, dt.timedelta(0, 2), 2.0]
     found = [make_stat(window_size=size).window_size / dt.timedelta(milliseconds=1) for size in sizes]
     assert [1, 1, 2000, 2000] == found
@@ -224,7 +224,7 @@ def test_event_of_a_window_is_torchs(monitel: ModuleType, clock: Any, events: li
 
 
 def test_stat_is_identified_by_itself(make_stat: MakeStat, monitel: ModuleType) -> None:
-    """It is compared by identity, takes weak references, cannot be copied or pickled; its properties are read-only."""
+    """Stats are compared by identity, take weak references, cannot be copied or pickled; properties are read-only."""
     stat = make_stat()
     assert {stat} != {make_stat()}
     assert stat is weakref.ref(stat)()
@@ -412,7 +412,7 @@ def test_severity_has_opentelemetrys_numbers() -> None:
 
 
 def test_handlers_are_called_in_order_in_the_logging_thread() -> None:
-    """They get the very Event, in the order of registration; the parameters have torch's names."""
+    """Handlers get the very Event, in the order of registration; the parameters have torch's names."""
     calls: list[tuple[str, Event, int]] = []
 
     def handler(name: str) -> Callable[[Event], str]:

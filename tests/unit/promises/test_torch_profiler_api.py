@@ -236,7 +236,7 @@ def test_exception_of_the_callback_is_raised_once_and_the_next_cycle_is_recorded
 
 
 def test_range_that_still_runs_at_the_stop_ends_there(clock: ManualClock) -> None:
-    """It is recorded up to the stop, as not finished; results before the start are torch's errors."""
+    """The range is recorded up to the stop, as not finished; results before the start are torch's errors."""
     prof = profile()
     with pytest.raises(AssertionError, match=r"^Profiler must be initialized before accessing events$"):
         prof.events()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known about a process; all times are seconds.
+    """Known facts about a process; all times are seconds.
 
     Attributes:
         rank: Its rank; None for a process without one.
@@ -761,7 +761,7 @@ def test_delay_of_30_ms_is_always_found(seed: int, number: int, stage: str, dela
 def test_no_rank_but_the_hanging_one_is_named(
     seed: int, number: int, activity: str, key: str, collectives: bool
 ) -> None:
-    """It is named where a wait or an activity shows it; threads that prefetch wait on all ranks."""
+    """The rank is named where a wait or an activity shows it; threads that prefetch wait on all ranks."""
     random = Random(seed)
     culprit, since = random.randrange(number), random.uniform(31.0, 5000.0)
     job = []

@@ -211,7 +211,7 @@ def test_window_carries_the_definition_of_its_stat(monitel: ModuleType, make_sta
 
 @pytest.mark.parametrize("spread", [0.001, 1.0, 4.0])
 def test_aggregations_are_those_of_the_samples(make_stat: MakeStat, events: list[Any], spread: float) -> None:
-    """Of 1,000 samples: exact aggregates; percentiles and standard deviation as they are documented."""
+    """A window of 1,000 samples has exact aggregates; percentiles and standard deviation as they are documented."""
     rng = random.Random(5)
     samples = [rng.lognormvariate(0, spread) for _ in range(1000)]
     stat = make_stat("x")
@@ -283,7 +283,7 @@ def test_each_window_has_its_own_distribution(
 
 
 def test_samples_that_are_not_finite_are_in_no_bucket(make_stat: MakeStat, events: list[Any]) -> None:
-    """They count in the window, whose mean and standard deviation are NaN; quantiles are of the others."""
+    """Such samples count in the window, whose mean and standard deviation are NaN; quantiles are of the others."""
     stat = make_stat()
     for sample in (1.0, math.nan, 3.0, math.inf):
         stat.add(sample)
@@ -295,7 +295,7 @@ def test_samples_that_are_not_finite_are_in_no_bucket(make_stat: MakeStat, event
 
 
 def test_standard_deviation_keeps_its_digits(make_stat: MakeStat, events: list[Any]) -> None:
-    """It is exact where the samples are large and differ little, which a sum of squares is not."""
+    """The deviation is exact where the samples are large and differ little, which a sum of squares is not."""
     stat = make_stat()
     for sample in (1e9 + 4, 1e9 + 7, 1e9 + 13, 1e9 + 16):
         stat.add(sample)

@@ -113,7 +113,7 @@ def test_close_writes_if_no_thread_can_start(tmp_path: Path, monkeypatch: pytest
 
 
 def test_item_that_no_point_can_hold_is_dropped_and_counted(tmp_path: Path) -> None:
-    """It raises no error; the other items of the event are written."""
+    """No error is raised; the other items of the event are written."""
     event = monitel.Event("odd", dt.datetime(2026, 1, 1), {"good": 1})  # noqa: DTZ001  local time
     odd: dict[str, Any] = {"list": [1], "none": None, "huge": 10**400}
     event.data.update(odd)

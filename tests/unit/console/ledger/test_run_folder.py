@@ -1,4 +1,4 @@
-"""The file of a run's ledger: in a safe folder of its own, locked, replaced as a whole, and never trusted blindly."""
+"""The file of a run's ledger: in a safe and separate folder, locked, replaced as a whole, and never trusted blindly."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_two_processes_never_write_one_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["truncated", "newer", "symbolic link", "fifo"])
 def test_unusable_file_is_kept_aside_and_logged(kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """It is never followed, overwritten or deleted; readers return the other runs, and the run gets a new file."""
+    """Never is it followed, overwritten or deleted; readers return the other runs, and the run gets a new file."""
     victim = tmp_path / "victim"
     victim.write_text("precious", encoding="utf-8")
     path = write(tmp_path, history())

@@ -75,7 +75,7 @@ def test_requests_of_the_pipeline_are_not_instrumented(
 def test_faulty_event_handler_stops_nothing_else(
     *, receiver: Receiver, start: Start, clock: ManualClock, caplog: pytest.LogCaptureFixture, fault: str
 ) -> None:
-    """It is called in the thread that closes expired windows: everything is still delivered, also its window."""
+    """The thread that closes expired windows calls it: everything is still delivered, and so is its window."""
     release, called = Signal(), Signal()
 
     def handle(event: monitel.Event) -> None:
