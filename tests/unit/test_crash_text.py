@@ -49,29 +49,6 @@ def waiting() -> Iterator[Waiting]:
     threads.end()
 
 
-def test_all_threads(waiting: Waiting) -> None:
-    """The main thread is the first; each thread has its name, and its frames from the innermost."""
-
-    def hold() -> None:
-        waiting.wait()
-
-    thread = waiting.start(hold, "holder")
-    found: list[str] = []
-    other = threading.Thread(target=lambda: found.append(stacks_now()), name="asking")
-    other.start()
-    other.join(30)
-    blocks = found[0].split("\n\n")
-    main = threading.main_thread()
-    assert f"Thread 0x{main.ident:016x} [MainThread] (most recent call first):" == blocks[0].splitlines()[0]
-    assert " in test_all_threads\n" in blocks[0]
-    heads = [block.splitlines()[0] for block in blocks if block]
-    assert f"Thread 0x{thread.ident:016x} [holder] (most recent call first):" in heads
-    assert 1 == sum(head.startswith("Current thread ") and "[asking]" in head for head in heads)
-    held = next(block for block in blocks if "[holder]" in block)
-    line = hold.__code__.co_firstlineno + 1
-    assert f'in wait\n  File "{__file__}", line {line} in hold\n  File "{threading.__file__}", line ' in held
-
-
 def test_deep_stacks_and_limits(waiting: Waiting) -> None:
     """100 frames of a thread, and at most so many characters in all."""
 

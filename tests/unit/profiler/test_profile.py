@@ -86,20 +86,6 @@ def test_self_times_of_interleaved_tasks(clock: ManualClock) -> None:
     ]
 
 
-def test_trace_ids() -> None:
-    """Trace ids are 32 hexadecimal digits, or come from a callback, which must return a str."""
-    with profile() as prof:
-        first = prof.get_trace_id()
-    assert first is not None
-    assert (32, first.upper(), first) == (len(first), first, f"{int(first, 16):032X}")
-    prof.set_custom_trace_id_callback(lambda: "mine")
-    with pytest.warns(UserWarning, match="clears"), prof:
-        assert "mine" == prof.get_trace_id()
-    wrong: Any = lambda: 5  # noqa: E731
-    with pytest.raises(TypeError, match="custom_trace_id_callback must return a str, got int"):
-        profile(custom_trace_id_callback=wrong).start()
-
-
 def test_observers_are_independent(tmp_path: Path) -> None:
     """Two observers write two files (torch's second one writes none), one of them when it is garbage-collected."""
     first = profiler.ExecutionTraceObserver().register_callback(str(tmp_path / "1.json"))

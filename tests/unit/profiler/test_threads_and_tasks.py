@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from functools import partial
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     RunThreads = Any
 
 THREADS = 3
-RANGES = 400  # of each thread
 BLOCKS = 300  # of each thread
 _DEADLINE = 60.0
 
@@ -116,28 +114,3 @@ def test_threads_share_an_object_while_listeners_come_and_go(
     position = {id(each): number for number, each in enumerate(ended)}
     assert all(position[id(each)] < position[id(each.parent)] for each in ended if id(each.parent) in position)
     assert all(each.parent is None or each.parent.track is each.track for each in ended)
-
-
-def test_of_several_threads_one_ends_a_range(
-    ranges: Any, record: type[record_function], run_threads: Any, twin: str
-) -> None:
-    """In C a range ends once, and the other threads get an error; in Python several may end it."""
-    if twin == "py":
-        return
-    ended: list[Any] = []
-    errors: list[str] = []
-
-    def end(blocks: list[Any]) -> None:
-        for block in blocks:
-            try:
-                block.__exit__(None, None, None)
-            except AssertionError as error:
-                errors.append(str(error))
-
-    with ranges.listen(ended=ended.append):
-        blocks = [record(f"range {number}") for number in range(RANGES)]
-        for block in blocks:
-            block.__enter__()
-        run_threads(*(partial(end, blocks) for _ in range(THREADS)))
-    assert Counter(f"range {number}" for number in range(RANGES)) == Counter(each.name for each in ended)
-    assert ["Expected record to be set"] * (RANGES * (THREADS - 1)) == errors
