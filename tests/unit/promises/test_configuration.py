@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import base64
 import inspect
 import logging
 import os
@@ -25,6 +26,7 @@ from monitel import COUNT, HISTOGRAM, Stat
 from monitel.profiler import record_function
 
 if TYPE_CHECKING:
+    from tests.support.grpc_receiver import GrpcReceiver
     from tests.support.pipelines import Start
     from tests.support.receiver import Receiver
 
@@ -291,6 +293,43 @@ def test_variables_of_one_signal_apply_to_it_alone(
     found = {(request.path, request.headers.get("content-encoding")) for request in receiver.requests}
     assert {("/base/v1/metrics", None), ("/own/logs", "gzip")} == found
     assert (2, ["event"]) == (len(receiver.of("logs")), receiver.record_names())
+
+
+@pytest.mark.parametrize("compression", ["gzip", "deflate"])
+def test_bodies_are_compressed_on_request(
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, compression: str
+) -> None:
+    """The header names the form in which the body is."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", compression)
+    pipeline = start()
+    monitel.emit("event", text="x" * 10_000)
+    assert pipeline.force_flush(DEADLINE)
+    (request,) = receiver.of("logs")
+    assert (compression, ["event"]) == (request.headers.get("content-encoding"), receiver.record_names())
+
+
+def test_user_and_password_of_an_address_are_decoded(receiver: Receiver, start: Start) -> None:
+    """User and password are sent as Basic authorization."""
+    pipeline = start(endpoint=receiver.url.replace("://", "://me%40here:pass%2Fw%23%20rd@"))
+    monitel.emit("event")
+    assert pipeline.force_flush(DEADLINE)
+    scheme, _, coded = receiver.of("logs")[0].headers["authorization"].partition(" ")
+    assert ("Basic", b"me@here:pass/w# rd") == (scheme, base64.b64decode(coded))
+
+
+def test_grpc_address_without_a_scheme_uses_tls_unless_it_is_insecure(
+    grpc_receiver: GrpcReceiver, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The variable that says so is ``true`` in any case."""
+    monkeypatch.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")  # as the transport sets it
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", grpc_receiver.url.removeprefix("http://"))
+    assert start(endpoint=None).endpoints["logs"].startswith("https://")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_INSECURE", "True")
+    pipeline = start(endpoint=None)
+    monitel.emit("event")
+    assert pipeline.force_flush(DEADLINE)
+    assert ["event"] == grpc_receiver.record_names()
 
 
 @pytest.mark.parametrize("given", ["argument", "variable"])
