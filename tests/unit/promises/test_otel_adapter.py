@@ -429,3 +429,19 @@ def test_wrong_limit_is_an_error_that_installs_nothing(backend: Backend, wrong: 
         monitel_otel.install(backend.meter_provider, backend.logger_provider, spans=True, **wrong)  # type: ignore[arg-type]
     monitel.emit("event")
     assert [] == backend.records()
+
+
+def test_second_installation_with_the_same_providers_replaces_the_first(backend: Backend, clock: ManualClock) -> None:
+    """A notebook's cell may run again: nothing is recorded twice."""
+    stat = Stat("loss", [COUNT], 60.0)
+    monitel_otel.install(backend.meter_provider, backend.logger_provider, backend.tracer_provider)
+    with monitel_otel.install(backend.meter_provider, backend.logger_provider, backend.tracer_provider):
+        close_windows(stat, clock, [1.0, 2.0])
+        monitel.emit("event")
+        with record_function("range"):
+            pass
+        assert [(2, {})] == points(backend, "loss.count")
+    assert (["event"], ["range"]) == (
+        [each.event_name for each in backend.records()],
+        [each.name for each in backend.spans()],
+    )
