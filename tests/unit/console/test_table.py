@@ -16,7 +16,6 @@ from monitel_otlp.table.columns import COLUMNS, fitting
 from monitel_otlp.table.figures import per_second, percent, short_time, sparkline
 from monitel_otlp.table.plain_text import table_lines
 from monitel_otlp.terminal.listing import Listing
-from monitel_otlp.top.rank import RankState
 from monitel_otlp.verdict.rules import Verdict
 
 if TYPE_CHECKING:
@@ -38,27 +37,6 @@ def order(look: Look, listing: Listing) -> list[int | None]:
     listing.update(look)
     boxes = [line.box for line in listing.lines(look, 200) if line.box]
     return [next(rank.rank for rank in look.ranks if rank.box == box) for box in boxes]
-
-
-def test_row_has_a_cell_for_each_column() -> None:
-    """One row shows all numbers of a rank, in the order of the titles."""
-    listing = Listing(TERMINAL)
-    row = rank_of(2, waiting=0.25, value=float("nan"))
-    (line,) = shown(look_at(row), listing=listing)[2:]
-    title = listing.title(200, "train.loss").text
-    cells = line.split()
-    assert ["2", "4002", "alive", "1200", "8.25", "█▄█", "120", "ms", "155", "ms"] == cells[:10]
-    assert ["5", "%", "25", "%", "nan", "91", "%", "-", "step", "2", "min", "checkpoint.saved"] == cells[10:]
-    assert title.index("WAITING") == line.index("-")
-    assert title.index("LAST EVENT") == line.index("2 min")
-    assert "TRAIN.LOSS" in title
-
-
-def test_dead_rank_shows_how_it_died() -> None:
-    """The line below the row of a dead rank has the cause and the time of its last sign of life."""
-    lines = shown(look_at(dead_rank(1), rank_of(2, state=RankState.DEAD, seen_ns=0)))
-    assert lines[3].startswith("  killed by SIGKILL; last sign of life 4.0 s ago, at 2026-01-02 ")
-    assert "  cause unknown, as after SIGKILL or by the OOM killer" == lines[5]
 
 
 def test_order_follows_a_column() -> None:

@@ -1,10 +1,9 @@
-"""Details of checkpoints: paths, sizes of files and folders, loads in parts, threads, and handlers that fail."""
+"""Details of checkpoints: paths, sizes of files and folders, and loads in parts."""
 
 from __future__ import annotations
 
-import logging
 import os
-from threading import Event, Thread
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -100,33 +99,3 @@ def test_parts_of_a_load(events: list[Any]) -> None:
     assert 3 == event.step
     assert load.seconds == event.data["checkpoint.duration"] >= 0.04
     assert load.seconds <= total("checkpoint.load")
-
-
-def test_each_thread_has_its_own_checkpoints(events: list[Any]) -> None:
-    """A save in another thread is not part of the one in this thread."""
-
-    def save() -> None:
-        with checkpoints.Checkpoint(checkpoints.SAVE, "background"):
-            pass
-
-    with checkpoints.Checkpoint(checkpoints.SAVE, "here"):
-        thread = Thread(target=save)
-        thread.start()
-        thread.join()
-    assert ["background", "here"] == [event.data["checkpoint.path"] for event in events]
-
-
-def test_failing_handler_is_logged_once(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The save goes on."""
-
-    def fail(_event: object) -> None:
-        raise RuntimeError("broken")
-
-    monkeypatch.setattr(checkpoints, "_warned", False)
-    with monitel.register_event_handler(fail), caplog.at_level(logging.WARNING, "monitel"):
-        for _ in range(2):
-            with checkpoints.Checkpoint(checkpoints.SAVE, "path"):
-                pass
-    assert ["the event of a checkpoint failed (further failures are not logged)"] == [
-        record.getMessage() for record in caplog.records
-    ]

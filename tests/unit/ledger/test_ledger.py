@@ -1,4 +1,4 @@
-"""The ledger beyond its promises: any order of entries, threads that take over, copies, and races."""
+"""The ledger beyond its promises: any order of entries, the thread at the exit, and races."""
 
 from __future__ import annotations
 
@@ -147,30 +147,6 @@ def test_a_clock_that_goes_back_takes_nothing() -> None:
         book.now_ns -= 50
     read: Any = book.made.read()
     assert (100, {"startup": 100, "other": 0}) == read[:2]
-
-
-def test_previous_training_thread_leaves_what_it_has_entered() -> None:
-    """If both threads have entered one object, the previous one removes its own entry, not that of the new one."""
-    book = Book()
-    shared = book.activity("data")
-    shared.__enter__()
-    entered, left = Event(), Event()
-
-    def train() -> None:
-        book.made.end_startup("step")
-        with shared:
-            entered.set()
-            assert left.wait(DEADLINE)
-            book.wait(10)
-
-    thread = Thread(target=train)
-    thread.start()
-    assert entered.wait(DEADLINE)
-    shared.__exit__(None, None, None)
-    left.set()
-    thread.join()
-    book.wait(100)
-    assert {"data": 10, "step": 100} == book.totals
 
 
 def test_entry_for_the_training_thread_ends_with_its_object() -> None:

@@ -81,21 +81,6 @@ def test_the_time_between_attempts_is_down(ledger: Ledger) -> None:
     assert 40 / 110 == time.goodput()
 
 
-def test_activities_of_the_user_add_to_those_of_the_run(ledger: Ledger) -> None:
-    """The totals add up, and do not fall, if a program uses the names ``down`` and ``lost`` itself."""
-    monitel.set_step(1)
-    for name, duration in (("down", 5), ("lost", 3)):
-        with monitel.activity(name):
-            ledger.wait(duration)
-    ledger.wait(4)
-    assert {"step": 4, "down": 5, "lost": 3} == seconds()
-    time = training_time
-    time.continue_run(time.Past(elapsed_ns=9 * SECOND, productive_ns=2 * SECOND, down_ns=1 * SECOND))
-    time.repeat(2 * SECOND)
-    ledger.wait(10)
-    assert {"step": 12, "down": 6, "lost": 5} == seconds()
-
-
 @pytest.mark.parametrize(("past", "lost", "expected"), [((0, 0, 0), 50, 0.0), ((5, 40, 0), 0, 1.0)])
 def test_goodput_stays_a_share(ledger: Ledger, past: tuple[int, int, int], lost: int, expected: float) -> None:
     """The goodput is between 0 and 1, even if the stored past contradicts the clock."""
@@ -139,27 +124,6 @@ def test_totals_never_fall_and_add_up(actions: list[tuple[str, int]]) -> None:
     assert lost / SECOND == found[-1].get("lost", 0)
     for one, other in pairwise(found):
         assert all(total <= other[name] for name, total in one.items() if total)
-
-
-def test_a_reading_that_is_interrupted_starts_again(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A signal handler, or another thread, reads in the middle of it and shows more as lost."""
-    monitel.set_step(1)
-    ledger.wait(5)
-    seconds()
-    ledger.wait(1)
-    read, inner = monitel.activities.ledger, []
-
-    def interrupted() -> Any:
-        book = read()
-        monkeypatch.setattr(monitel.activities, "ledger", read)
-        training_time.repeat(10 * SECOND)
-        ledger.wait(2)
-        inner.append(seconds())
-        return book
-
-    monkeypatch.setattr(monitel.activities, "ledger", interrupted)
-    assert {"step": 5, "lost": 3} == seconds()
-    assert [{"step": 5, "lost": 3}] == inner
 
 
 def test_a_counter_of_the_user_stays(caplog: pytest.LogCaptureFixture) -> None:

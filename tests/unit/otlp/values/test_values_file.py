@@ -1,4 +1,4 @@
-"""The file with the values of a run: written rarely, continued by the next attempt, and never in the way of a job."""
+"""The file with the values of a run: written rarely, and never in the way of a job."""
 
 from __future__ import annotations
 
@@ -71,21 +71,6 @@ def test_pause_between_writes_doubles_up_to_a_minute(monkeypatch: pytest.MonkeyP
     assert (len(written) + 1, "completed") == (folder.writes, folder.values.status)
 
 
-def test_totals_of_attempts_add_up() -> None:
-    """Totals and steps go on where the previous attempt has ended; other values are replaced."""
-    folder = Memory()
-    stored("one", folder, None)
-    later = NOW._replace(values=[GAUGE._replace(value=0.25), COUNTER._replace(value=16)], config={"layers": 2})
-    found = stored("two", folder, Attempted("one", 0, 3), later)
-    assert {"loss.mean": 0.25, "samples": 24, "loss.count": 4} == {each.name: each.value for each in found.values}
-    assert (Progress(4, 3, 4, 1.0), Progress(4, 3, 4, 1.0)) == (found.before, found.progress)
-    assert {"rate": 0.5, "layers": 2} == found.config
-    assert {"training.world_size": 2, "odd": "('a',)"} == found.attributes
-    third = stored("three", folder, Attempted("two", 4, 9), NOW)
-    assert {"samples": 32, "loss.count": 8, "loss.mean": 0.5} == {each.name: each.value for each in third.values}
-    assert 4 + 10 + 4 == third.before.plus(third.progress).steps
-
-
 def test_second_pipeline_of_a_process_counts_nothing_twice() -> None:
     """Counters and steps are those of the process; the totals of Stats begin again with the pipeline."""
     folder = Memory()
@@ -95,18 +80,6 @@ def test_second_pipeline_of_a_process_counts_nothing_twice() -> None:
     found = stored("one", folder, Attempted("one", 0, 3), whole)
     assert {"samples": 28, "loss.count": 12, "loss.mean": 0.5} == {each.name: each.value for each in found.values}
     assert Progress(13, 8, 13, 4.0) == found.before.plus(found.progress)
-
-
-def test_file_is_restored_as_it_was_found() -> None:
-    """A process that turns out not to be rank zero leaves the file of the run as it was."""
-    folder = Memory()
-    stored("one", folder, None)
-    before, each = folder.files[VALUES], values_file("two")
-    each.resume(folder, Attempted("one"))
-    each.store(folder, status="", last=False)
-    assert before != folder.files[VALUES]
-    each.restore(folder)
-    assert before == folder.files[VALUES]
 
 
 def test_values_that_cannot_be_read_do_not_stop_the_ledger() -> None:

@@ -1,4 +1,4 @@
-"""The stored form of the values of a run: its size is limited, and the ledger completes its steps."""
+"""The stored form of the values of a run: its size is limited, and long texts that differ stay different."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from monitel_otlp.values.run_values import Attempted, Progress, RunValues, Value
+from monitel_otlp.values.run_values import Progress, RunValues, Value
 from monitel_otlp.values.stored import (
     LIMIT_BYTES,
     LONGEST_TEXT,
@@ -67,13 +67,3 @@ def test_long_texts_that_differ_are_stored_as_texts_that_differ() -> None:
     assert str(found.config["first"]).startswith("x" * 900)
     assert "... (1,001 characters, SHA-256 " in str(found.config["first"])
     assert found == decode(encode(found))
-
-
-def test_ledger_completes_the_steps() -> None:
-    """The steps that the ledger has recorded after the values are added, in the same attempt and in a later one."""
-    same = VALUES.until(Attempted("process", 0, 25))
-    assert (Progress(26, 25, 18, 3.5), "completed") == (same.progress, same.status)
-    assert VALUES == VALUES.until(Attempted("process", 0, 7))
-    later = VALUES.until(Attempted("next", 15, 17))
-    assert (Progress(3, 17), Progress(30, 19, 26, 5.0), "") == (later.progress, later.before, later.status)
-    assert Progress(30, 19, 26, 5.0) == VALUES.until(Attempted("next")).before
