@@ -311,7 +311,7 @@ def test_read_that_hangs_does_not_stop_what_is_in_memory(
     assert logs(pipeline).on_disk
     assert not disk.back.is_set()
     disk.back.set()
-    assert pipeline.force_flush(DEADLINE)
+    wait_until(lambda: pipeline.force_flush(1.0), "everything on disk")
     assert sorted([*names, "new"]) == sorted(receiver.record_names())
     assert 65 == logs(pipeline).delivered
 
