@@ -147,7 +147,9 @@ for each in processes:
     each.wait()
 """
     with jobs(tmp_path, script, script):
-        console.until(lambda rows: len(rows) == 4, "top", "--once", "--interval", "0.1")
+        console.until(
+            lambda rows: 4 * ["alive"] == [row["state"] for row in rows], "top", "--once", "--interval", "0.1"
+        )
         lines = console.top().splitlines()
         assert "2 jobs, 4 processes: 4 alive" == lines[0]
         assert 2 == sum(line.startswith("llm, 2 of 2 ranks, on ") for line in lines)

@@ -131,7 +131,7 @@ for number in (7, 0):
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_children_of_multiprocessing_deliver_at_their_end(receiver: Receiver, train: Run, method: str) -> None:
-    """Children end without ``atexit``, by a return, an exception or ``sys.exit()``; spawned ones call ``configure()``."""
+    """A child ends without ``atexit``: a return, an exception or ``sys.exit()``; spawned ones call ``configure()``."""
     script = f"""\
 import multiprocessing
 
@@ -295,7 +295,7 @@ def test_child_that_lives_on_does_not_lock_the_parents_spool(receiver: Receiver,
 
 
 def test_forked_child_goes_to_disk_with_grpc(receiver: Receiver, train: Run, tmp_path: Path) -> None:
-    """gRPC does not survive a fork: one warning, and nothing is lost."""
+    """A channel of gRPC does not survive a fork: one warning, and nothing is lost."""
     pytest.importorskip("grpc", reason="the extra monitel-otlp[grpc] is not installed")
     child = "if os.fork() == 0:\n    monitel.emit('child')\n    sys.exit()\nos.wait()\n"
     script = CONFIGURE.replace(", spool_dir", ", protocol='grpc', spool_dir")

@@ -48,17 +48,17 @@ def test_killed_run_continues_with_its_time_down_and_its_steps_lost(
     before = commands.run_of("run-7")
     assert {"startup", "step", "data"} == before["activities"].keys()
     steps = moments(printed)
-    assert steps[100] == pytest.approx(before["activities"]["startup"], abs=0.02)
+    assert 0 <= steps[100] - before["activities"]["startup"] < 5  # printed after the step has begun
     ended = train(JOB + END, 105, 4, 0.04, 0.5, env=RUN)
     whole = time.time() - began
     run = commands.run_of("run-7")
     own, activities = truth(ended.stdout), run["activities"]
     assert ("completed", 2) == (run["outcome"], run["attempts"])
     made_again = kept - steps[105]  # with the time that belongs to data
-    assert made_again - 5 * 0.04 - 1.2 < activities["lost"] < whole
+    assert made_again - before["activities"]["data"] - 1.2 < activities["lost"] < whole
     assert activities["lost"] == pytest.approx(before["activities"]["step"] + own["step"] - activities["step"], abs=0.3)
     assert 0 < activities["down"] < whole - run["activities"]["step"]
-    assert whole - 5 < run["duration_seconds"] < whole + 0.1
+    assert whole - 30 < run["duration_seconds"] < whole + 0.1
     text = commands.run("ledger", "run-7", "--spool-dir", "spool").out
     assert re.search(r"^run +run-7\nstarted +.*\nstate +ended at .* ago\nattempts +2, with .* down and .* lost\n", text)
     table = rows(text)
@@ -88,7 +88,10 @@ def test_end_is_stored_and_printed_however_the_process_ends(
     shares = {name: int(percent) for name, percent in re.findall(r"[(,] ?(\S+) (\d+) %", line)}
     assert 100 == sum(shares.values())
     table = {name: percent for name, (_, percent) in rows(text).items()}
-    assert {name: table[name] for name in shares} == pytest.approx(shares, abs=5)  # the end took some time
+    shutdown = table.pop("shutdown") - shares.pop("shutdown", 0)  # the end took some time
+    assert shutdown >= -1  # of rounding
+    scale = sum(shares.values()) / sum(table[name] for name in shares)
+    assert {name: table[name] * scale for name in shares} == pytest.approx(shares, abs=5)
     assert re.search(r"\d+ % of the time went into ", text.splitlines()[-1])
 
 

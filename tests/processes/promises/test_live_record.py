@@ -160,7 +160,7 @@ def test_forked_child_writes_nothing_into_its_parents_record(tmp_path: Path) -> 
 
 
 def test_late_rank_is_named_while_the_others_wait(tmp_path: Path) -> None:
-    """One of two ranks is in the collective: the other one is late."""
+    """The rank that is not in the collective is the late one."""
     world = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
     ranks = [{**world, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
     with running(tmp_path, NOWHERE, ranks[0]) as zero, running(tmp_path, NOWHERE, ranks[1]) as one:

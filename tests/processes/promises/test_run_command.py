@@ -290,7 +290,7 @@ def test_program_is_exported_without_code(receiver: Receiver) -> None:
 
 @pytest.mark.usefixtures("run_events")
 def test_killed_program_is_delivered_and_named(receiver: Receiver) -> None:
-    """Everything that is older than a second arrives once, with one event of the death, and the summary names the signal."""
+    """All that is older than a second arrives once, with one event of the death; the summary names the signal."""
     status, stdout, stderr, summary = record(receiver, KILLED)
     assert (-signal.SIGKILL, "trained\n", "") == (status, stdout, stderr)
     names = ["run.started", "epoch", "process.died", "attempt.started", "attempt.ended"]

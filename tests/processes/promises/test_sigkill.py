@@ -354,7 +354,7 @@ def test_exec_is_not_a_death(tmp_path: Path, receiver: Receiver) -> None:
 
 
 def test_next_attempt_continues_a_killed_run(tmp_path: Path, receiver: Receiver) -> None:
-    """The next attempt delivers what the first one has left; time between them is ``down``, and repeated steps are ``lost``."""
+    """The next one delivers what the first has left; time between them is ``down``, repeated steps are ``lost``."""
     run = {"OTEL_RESOURCE_ATTRIBUTES": "training.run.id=r1"}
     with running(tmp_path, receiver.url, run) as job:
         job.do("configure()\nloss = Stat('loss', [COUNT], 3600.0)")
