@@ -347,7 +347,7 @@ def test_record_of_logging_is_exported(receiver: Receiver, start: Start, root: A
     assert 2 == second.attributes["code.line.number"] - first.attributes["code.line.number"] - 2
     assert 0 <= first.observed_ns - first.time_ns < 60e9
     assert abs(first.time_ns - time.time_ns()) < 60e9
-    assert ("step failed", 17) == (second.body, second.severity)
+    assert ("step failed", 17, "ERROR") == (second.body, second.severity, second.severity_text)
     names = ("exception.type", "exception.message")
     assert ("FloatingPointError", "overflow in step 7") == tuple(second.attributes[name] for name in names)
     assert "test_record_of_logging_is_exported" in second.attributes["exception.stacktrace"]

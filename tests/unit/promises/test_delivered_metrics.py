@@ -224,6 +224,23 @@ def test_windows_less_than_a_millisecond_apart_are_one_point(
     assert 2 == pipeline.account()["metrics"].delivered
 
 
+def test_delta_of_windows_less_than_a_millisecond_apart_has_the_samples_of_both(
+    receiver: Receiver, start: Start, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Count, sum and histogram cover the time from the start of the first window to the end of the second one."""
+    monkeypatch.setenv(TEMPORALITY, "delta")
+    pipeline = start(distributions="histogram")
+    stat = Stat("x", [COUNT, SUM, HISTOGRAM], 60.0, monotonic=True)
+    for sample in (1.0, 4.0):
+        stat.add(sample)
+        clock.advance(0.0004)
+        stat.flush()
+    assert pipeline.force_flush(DEADLINE)
+    assert ([2], [5.0]) == (receiver.values("x.count"), receiver.values("x.sum"))
+    assert [2] == [point.proto.count for point in receiver.points("x.histogram")]
+    assert {(START_NS, START_NS + 800_000)} == {(point.start_ns, point.time_ns) for point in of_stat(receiver)}
+
+
 def test_windows_of_two_stats_less_than_a_millisecond_apart_have_the_metrics_of_both(
     receiver: Receiver, start: Start, clock: ManualClock
 ) -> None:
