@@ -428,6 +428,9 @@ def test_records_that_loki_has_stored_count_as_delivered(receiver: Receiver, sta
     assert not pipeline.force_flush(DEADLINE)
     assert (6, {"rejected": 2}) == (logs(pipeline).delivered, dict(logs(pipeline).dropped))
     assert ["old", "old"] == [name for name in kept_in_rejected(pipeline, receiver) if name == "old"]
+    monitel.emit("new")
+    assert not pipeline.shutdown(DEADLINE), "something was lost before"
+    assert 7 == logs(pipeline).delivered
 
 
 def test_request_that_breaks_the_backend_is_tried_three_times(backend: Inbox, start: Start) -> None:
