@@ -219,15 +219,18 @@ def test_counters_steps_and_waits_are_observed(backend: Backend, clock: ManualCl
         with monitel.WaitCounter("data.loading").guard():
             clock.advance(0.5)
             metrics = backend.collect()
+        longest = [points(backend, "data.loading.wait.max") for _ in range(2)]
+    assert [[(0.5, {})], []] == longest, "since the last collection"
     assert [(60, {"split": "train"})] == points(backend, "training.samples")
     assert {
         "time": (2.0, "s", "Sum", True),
         "count": (1, "{wait}", "Sum", True),
         "active": (1, "{wait}", "Sum", False),
+        "max": (2.0, "s", "Gauge", None),
     } == {
         name.rpartition(".")[2]: (metric.data.data_points[0].value, *shape(metric))
         for name, metric in metrics.items()
-        if name.startswith("data.loading.wait.") and not name.endswith("max")
+        if name.startswith("data.loading.wait.")
     }
 
 
