@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ALL = list(monitel.Aggregation)
-_DEADLINE = 60.0
+_DEADLINE = 120.0
 EXPORTED = monitel.Stat("exported", ALL, math.inf)  # the compiler keeps it
 
 
