@@ -51,6 +51,21 @@ def test_top_shows_what_the_process_does(tmp_path: Path) -> None:
             assert words in printed
 
 
+def test_top_shows_the_number_that_is_asked_for(tmp_path: Path) -> None:
+    """The Stat or logged number with exactly that name; without a name, the first one that ends with ``loss``."""
+    with running(tmp_path, NOWHERE) as job:
+        job.do(RECORD)
+        job.do("norm = Stat('grad.norm', [COUNT], 3600.0)\nnorm.add(3.0)\nmonitel.log({'rate': 0.25})")
+        job.wait_for_sample(3.0, "grad.norm")
+        job.wait_for_sample(0.25, "rate")
+        job.wait_for_sample(0.5, "train.loss")
+        (usual,) = [row for row in top() if row["pid"] == job.pid]
+        assert ("train.loss", 0.5) == (usual["value_name"], usual["value"])
+        assert ("norm", None) == tuple(job.row("norm")[name] for name in ("value_name", "value"))
+        table = command("top", job.pid, "--once", "--show", "rate").output
+        assert "0.25" in table
+
+
 def test_step_and_waits_are_those_of_this_moment(tmp_path: Path) -> None:
     """A reader sees each step as soon as set_step() has returned, and a wait while it lasts, not a second later."""
     with running(tmp_path, NOWHERE) as job:
