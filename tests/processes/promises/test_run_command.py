@@ -97,6 +97,7 @@ def test_environment_has_two_more_variables() -> None:
 def test_options_become_variables() -> None:
     """Options take the place of the variables of single signals; headers are added."""
     given = {"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://other:1/v1/metrics", "OTEL_EXPORTER_OTLP_HEADERS": "a=1"}
+    given["OTEL_EXPORTER_OTLP_LOGS_HEADERS"] = "b=2"
     options = ["--endpoint", "http://localhost:9", "--protocol=http/protobuf", "--header", "x=y z"]
     command = [*RUN[:-1], *options, "--service-name", "mine", "env", "-0"]
     after = variables(outcome(command, env={**os.environ, **given}).stdout)
@@ -104,6 +105,7 @@ def test_options_become_variables() -> None:
         "OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:9",
         "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
         "OTEL_EXPORTER_OTLP_HEADERS": "a=1,x=y%20z",
+        "OTEL_EXPORTER_OTLP_LOGS_HEADERS": "b=2,x=y%20z",
         "OTEL_SERVICE_NAME": "mine",
     } == {name: value for name, value in after.items() if "OTLP" in name or "SERVICE" in name}
 
