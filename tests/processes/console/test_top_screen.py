@@ -35,7 +35,8 @@ def test_end_restores_the_terminal(tmp_path: Path, end: str | signal.Signals, st
     """Keys and signals end it with the screen, the cursor and the modes of the terminal as they were."""
     pytest.importorskip("textual", reason="the extra monitel-otlp[top] is not installed")
     (tmp_path / "boxes").mkdir()
-    script = f"stty -g; sh -c 'echo $$ >pid; exec {shlex.join(TOP)}'; echo status $?; stty -g; exec tail -f /dev/null"
+    top = f"sh -c 'echo $$ >pid; exec {shlex.join(TOP)}'"
+    script = f"stty -g >modes; {top}; echo status $?; stty -g >>modes; touch over; exec tail -f /dev/null"
     with terminal(tmp_path, "sh", "-c", script, env={"MONITEL_BLACK_BOX_DIR": str(tmp_path / "boxes")}) as screen:
         screen.until_shown("no process of this user with a black box runs here: waiting for one")
         if isinstance(end, signal.Signals):
@@ -43,9 +44,9 @@ def test_end_restores_the_terminal(tmp_path: Path, end: str | signal.Signals, st
         else:
             screen.press(end)
         screen.until_shown("status ")
-        screen.until(lambda: screen.lines[2], "the modes of the terminal")
-        before, shown, after, *others = screen.lines
-        assert (f"status {status}", before, False) == (shown, after, any(others))
+        screen.until((tmp_path / "over").exists, "the modes of the terminal")
+        before, after = (tmp_path / "modes").read_text().splitlines()
+        assert (before, [f"status {status}"]) == (after, [line for line in screen.lines if line])
         flags = screen.tmux("display-message", "-p", "#{cursor_flag} #{alternate_on}").strip()
         assert "1 0" == flags
 

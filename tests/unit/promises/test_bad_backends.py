@@ -205,7 +205,7 @@ def test_answer_without_an_end_is_not_read_to_its_end(
 
 @pytest.mark.parametrize("size", [70_000, 20_000_000])
 def test_large_answer_over_grpc_is_a_delivery(grpc_receiver: GrpcReceiver, start: Start, size: int) -> None:
-    """It does not mean that the request was too large, which is not sent again."""
+    """The error of gRPC does not mean that the request was too large; the request is not sent again."""
     grpc_receiver.answer("logs", GrpcAnswer(body=bytes(size)))
     pipeline = start(**to(grpc_receiver))
     assert emit(pipeline, "event")
@@ -233,7 +233,7 @@ PASSING: dict[str, list[Answer]] = {
 def test_passing_faults_lose_neither_items_nor_order(
     backend: Inbox, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The same request is sent again before later ones, also with a nonsensical ``Retry-After``; one line is logged."""
+    """A request is sent again before later ones, even with a nonsensical ``Retry-After``; one line is logged."""
     pipeline, names = start(**to(backend)), list[str]()
     for number, answer in enumerate(PASSING[protocol(backend)]):
         known = len(backend.of("logs"))
@@ -490,7 +490,7 @@ def test_pause_that_the_backend_asks_for_is_kept(backend: Inbox, start: Start) -
 
 
 def test_request_is_sent_when_the_pause_is_over(backend: Inbox, start: Start) -> None:
-    """The same request, not before the time that the backend has asked for."""
+    """The refused request is sent, and not before the time that the backend has asked for."""
     answer, least = Answer(503, {"Retry-After": "1"}), 1.0
     if isinstance(backend, GrpcReceiver):
         answer, least = GrpcAnswer(code=Code.RESOURCE_EXHAUSTED, retry_delay=0.4), 0.4

@@ -189,7 +189,7 @@ def test_wrong_variables_are_warnings_and_the_defaults_apply(
 def test_secret_in_a_wrong_variable_is_not_logged(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What looks like a secret is replaced; entries of headers and addresses are not shown at all."""
+    """Text that looks like a secret is replaced; entries of headers and addresses are not shown at all."""
     monkeypatch.setenv("MONITEL_SPAN_BUDGET", f"https://me:{TOKEN}@host")
     monkeypatch.setenv("MONITEL_SPAN_STEPS", f"hf_{TOKEN}")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", f"{TOKEN},tenant=a")
@@ -247,7 +247,7 @@ def test_argument_overrides_its_variable(
     assert pipeline.force_flush(DEADLINE)
     assert {"/otlp/v1/logs", "/otlp/v1/metrics"} == {request.path for request in receiver.requests}
     assert tmp_path / "spool" == Path(pipeline.spool_dir).parent
-    expected = {"service.name": "train", "team": "a", "host.name": "n1", "host.arch": "vax"}
+    expected: dict[str, Any] = {"service.name": "train", "team": "a", "host.name": "n1", "host.arch": "vax"}
     expected |= {"training.rank": 1, "training.run.id": "baseline"}
     assert expected.items() <= receiver.records("event")[0].resource.items()
     assert "SPAN_STEPS" not in caplog.text
@@ -256,7 +256,7 @@ def test_argument_overrides_its_variable(
 def test_empty_variable_is_not_set(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    """It has no effect, and is not a wrong value."""
+    """An empty text has no effect, and is not a wrong value."""
     for name in WRONG_VARIABLES:
         monkeypatch.setenv(name, " ")
     monkeypatch.setenv("MONITEL_RUN_EVENTS", "0")

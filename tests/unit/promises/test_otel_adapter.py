@@ -366,7 +366,7 @@ def test_parent_of_a_span_is_the_innermost_range_or_span(backend: Backend) -> No
 
 
 def test_spans_beyond_the_budget_are_folded_into_one(backend: Backend, clock: ManualClock) -> None:
-    """Of every second step the first two ranges are spans; the others are one span with their number and time."""
+    """The first two ranges of every second step are spans; the others are one span with their number and time."""
     with monitel_otel.install(tracer_provider=backend.tracer_provider, span_budget=2, span_steps=2):
         for step in range(3):
             monitel.set_step(step)

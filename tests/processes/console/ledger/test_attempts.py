@@ -81,8 +81,7 @@ def test_forked_child_does_not_keep_the_run(train: Run, commands: Commands, tmp_
     script = write_script(tmp_path, JOB + fork + "pipeline.shutdown()\n" + READY + "os.kill(os.getpid(), 9)\n")
     with started(tmp_path, "-W", "ignore", script, 0, 3, 0.01, 0.5, env=RUN) as first:
         assert first.stdout is not None
-        while first.stdout.readline() != "ready\n":
-            assert first.poll() is None
+        assert "ready\n" in iter(first.stdout.readline, "")
         first.wait(60)
         train(JOB + END, 3, 1, 0.01, 0.5, env=RUN)
     assert 2 == commands.run_of("run-7")["attempts"]
