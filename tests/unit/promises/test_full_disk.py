@@ -201,7 +201,8 @@ def test_full_disk_and_full_memory_drop_the_oldest_requests(
     assert not pipeline.force_flush(DEADLINE)
     account = logs(pipeline)
     assert 320 == account.delivered + account.dropped["disk"]
-    assert (account.delivered, names[-16:]) == (len(receiver.record_names()), receiver.record_names()[-16:])
+    assert account.delivered == len(receiver.record_names())
+    assert {*names[-16:]} <= {*receiver.record_names()}
 
 
 def test_space_that_comes_back_is_used(
@@ -300,11 +301,11 @@ def test_read_that_hangs_does_not_stop_what_is_in_memory(
     receiver: Receiver, start: Start, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The backend is back, the disk is not: new items arrive at once, those on disk later, each once."""
-    make_small(monkeypatch, memory_bytes=2_000)
+    make_small(monkeypatch, memory_bytes=8_000)  # for half of the events; twice as much would be dropped
     receiver.rule(lambda request: Answer(503) if request.signal == "logs" else None)
     pipeline = start()
     names = emit(pipeline, 64)
-    wait_until(lambda: logs(pipeline).waiting < 20, "events on disk")
+    wait_until(lambda: logs(pipeline).waiting < 40, "events on disk")
     disk.hang("pread")
     receiver.forget_rules()
     wait_until(disk.hung.is_set, "a read that hangs")
