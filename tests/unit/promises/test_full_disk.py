@@ -202,7 +202,8 @@ def test_full_disk_and_full_memory_drop_the_oldest_requests(
     account = logs(pipeline)
     assert 320 == account.delivered + account.dropped["disk"]
     assert account.delivered == len(receiver.record_names())
-    assert {*names[-16:]} <= {*receiver.record_names()}
+    older = [name for name in receiver.record_names() if name not in names[-account.delivered :]]
+    assert len(older) <= 16  # of the request that was being sent; all others are the newest
 
 
 def test_space_that_comes_back_is_used(
