@@ -102,7 +102,8 @@ def end_what_runs(namespace: dict[str, Any]) -> None:
         elif isinstance(each, HTTPServer):
             each.shutdown()
             each.server_close()
-    namespace.clear()
+    for name in [each for each in namespace if not each.startswith("__")]:  # torch.compile removes what it has added
+        del namespace[name]
 
 
 def run_page(page: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ def main() -> None:
         loss, finish = torch.ones((), device=torch.accelerator.current_accelerator()), torch.accelerator.synchronize
         stream = torch.accelerator.current_stream()
     else:
-        sys.path.append(str(Path(__file__).parents[2] / "torch" / "scalars"))
+        sys.path.append(str(Path(__file__).parents[2] / "torch"))
         tests: Any = import_module("later_device")
         tests.start()
         later, on_later = tests.later, tests.on_later
