@@ -29,10 +29,10 @@ _LOOP = """
 import json
 pipeline = monitel_otlp.configure(service_name=SERVICE, spool_dir="spool")
 stages = [
-    (Stat("training.stage.duration", [MEAN], 60.0, unit="s", attributes={"training.stage": stage}), seconds)
+    (Stat("training.stage.duration", [MEAN], 1e9, unit="s", attributes={"training.stage": stage}), seconds)
     for stage, seconds in STAGES.items()
 ]
-loss = Stat("train.loss", [MEAN], 60.0)
+loss = Stat("train.loss", [MEAN], 1e9)
 samples = monitel.counter("train.samples")
 data = 0.0
 with open("notes.jsonl", "w", buffering=1) as notes:

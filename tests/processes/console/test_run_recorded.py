@@ -26,7 +26,7 @@ import os, signal, sys, time
 import monitel
 for step in range(5):
     monitel.set_step(step)
-    monitel.stat("loss", [monitel.COUNT], 60.0).add(step)
+    monitel.stat("loss", [monitel.COUNT], 1e9).add(step)
 monitel.emit("epoch")
 print("trained", flush=True)
 """
@@ -109,7 +109,7 @@ monitel.emit("early")
 import monitel_otlp
 {patience()}{{delay}}
 pipeline = monitel_otlp.configure(endpoint=sys.argv[-1], service_name="mine", spool_dir="own")
-loss = monitel.stat("loss", [monitel.COUNT], 60.0)
+loss = monitel.stat("loss", [monitel.COUNT], 1e9)
 loss.add(1)
 monitel.emit("late")
 {{end}}
@@ -157,7 +157,7 @@ exporter = monitel_otlp.MetricExporter(endpoint=sys.argv[-1], spool_dir="own")
 reader = PeriodicExportingMetricReader(exporter, 3_600_000)
 provider = MeterProvider([reader], Resource.create({{"service.name": "mine"}}))
 metrics.set_meter_provider(provider)
-monitel.stat("loss", [monitel.COUNT], 60.0).add(1)
+monitel.stat("loss", [monitel.COUNT], 1e9).add(1)
 monitel.flush()
 assert metrics.get_meter_provider() is provider
 """

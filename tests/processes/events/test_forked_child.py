@@ -40,7 +40,7 @@ def child():
     seen.clear()
     for _ in range(100):
         stat.add(2.0)
-        other = Stat("z", every, 60.0)
+        other = Stat("z", every, 1e9)
         other.add(2.0)
     monitel.flush()
     exact = [each.count == each.histogram.count and each.histogram.min == 2.0 for each in seen]
@@ -62,7 +62,7 @@ say("failed", failed)
 def test_parent_logs_the_samples_that_it_had_collected(run_script: RunScript) -> None:
     """The child's window has its samples only, even if a handler forks in the middle of a flush."""
     ended = run_script("""
-stat, other = Stat("x", [SUM], 60.0), Stat("y", [SUM], 60.0)
+stat, other = Stat("x", [SUM], 1e9), Stat("y", [SUM], 1e9)
 stat.add(1.0)
 other.add(4.0)
 

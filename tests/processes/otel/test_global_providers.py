@@ -40,7 +40,7 @@ if sys.argv[1] == "before":
 installation = monitel_otel.install(spans=True)
 if sys.argv[1] == "after":
     set_providers()
-stat = monitel.Stat("loss", [monitel.SUM], 60.0)
+stat = monitel.Stat("loss", [monitel.SUM], 1e9)
 stat.add(5)
 stat.flush()
 monitel.emit("epoch")
@@ -58,7 +58,7 @@ import sys
 import monitel, monitel_otel
 
 with monitel_otel.install():
-    stat = monitel.Stat("loss", monitel.aggregation.TORCHS, 60.0)
+    stat = monitel.Stat("loss", monitel.aggregation.TORCHS, 1e9)
     for number in range(3):
         stat.add(number)
         stat.flush()

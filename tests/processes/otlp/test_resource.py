@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 SCRIPT = """\
 with monitel_otlp.configure(spool_dir="spool", endpoint=sys.argv[1] if sys.argv[1] != "offline" else None) as pipeline:
-    monitel.stat("loss", [COUNT], 60.0).add(1)
+    monitel.stat("loss", [COUNT], 1e9).add(1)
     monitel.emit("epoch")
     with pipeline.tracer_provider.get_tracer("mine").start_as_current_span("mine"):
         pass
@@ -54,7 +54,7 @@ resource = Resource({"service.name": "theirs"})
 metrics.set_meter_provider(MeterProvider([], resource))
 trace.set_tracer_provider(TracerProvider(resource=resource))
 with monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool"):
-    monitel.stat("loss", [COUNT], 60.0).add(1)
+    monitel.stat("loss", [COUNT], 1e9).add(1)
 """
     train(script, receiver.url)
     (point,) = receiver.points("loss.count")

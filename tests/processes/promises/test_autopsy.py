@@ -20,7 +20,7 @@ __all__ = ["console"]
 
 #: Hangs in a function with a name after 50 steps, and a NaN.
 HANGS = f"""
-lr = Stat("lr", [COUNT], 60.0, attributes={{"group": "head"}})
+lr = Stat("lr", [COUNT], 1e9, attributes={{"group": "head"}})
 lr.add(float("nan"))
 monitel.emit("epoch.end", epoch=7)
 {HANG.replace('activity("stuck")', 'activity("checkpoint.save")')}

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 BEGIN = """\
 pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=0.05)
-loss = monitel.stat("loss", [COUNT], 60.0)
+loss = monitel.stat("loss", [COUNT], 1e9)
 loss.add(1)
 loss.add(1)
 monitel.emit("parent")
@@ -79,7 +79,7 @@ else:
 
 
 COUNT = """\
-loss, samples, waiting = Stat("loss", [COUNT], 60.0), monitel.counter("samples"), monitel.WaitCounter("loading")
+loss, samples, waiting = Stat("loss", [COUNT], 1e9), monitel.counter("samples"), monitel.WaitCounter("loading")
 def count(number):
     samples.add(number)
     for _ in range(number):
@@ -138,7 +138,7 @@ import multiprocessing
 def work(url, how):
     if {method!r} != "fork":
         monitel_otlp.configure(endpoint=url, spool_dir="spool", export_interval=3600.0)
-    monitel.stat("loss", [COUNT], 60.0).add(1)
+    monitel.stat("loss", [COUNT], 1e9).add(1)
     monitel.counter("samples").add(5)
     monitel.emit("child")
     if how == "raise": raise ValueError("why")
@@ -179,7 +179,7 @@ def work(number):
     monitel.emit("task", number=number)
 
 pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=3600.0)
-loss = Stat("loss", [COUNT], 60.0)
+loss = Stat("loss", [COUNT], 1e9)
 if __name__ == "__main__":
     context = multiprocessing.get_context("fork")
     {POOLS[pool]}"""
@@ -194,7 +194,7 @@ import signal
 signal.alarm(100)  # children inherit no alarm: each sets its own
 pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=0.002)
 busy = monitel.stat("busy", [COUNT], 0.001)
-loss = Stat("loss", [COUNT], 60.0)
+loss = Stat("loss", [COUNT], 1e9)
 children = []
 for _ in range({CHILDREN}):
     for number in range(50):
@@ -242,7 +242,7 @@ if os.fork() == 0:
     full.add(1)
     monitel.unregister_event_handler(handle)
     with monitel.register_event_handler(print), monitel.WaitCounter("wait").guard():
-        monitel.stat("mine", [COUNT], 60.0).add(1)
+        monitel.stat("mine", [COUNT], 1e9).add(1)
         monitel.counter("samples").add(1)
         monitel.set_step(1)
     sys.exit()
@@ -315,7 +315,7 @@ sys.modules["torch.utils.data"] = data
 def load():
     for _ in range(3):
         monitel.emit("sample")
-    stat = Stat("loss", [COUNT], 60.0)
+    stat = Stat("loss", [COUNT], 1e9)
     stat.add(1)
     stat.flush()
     monitel.log({'accuracy': 0.5})

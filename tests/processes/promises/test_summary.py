@@ -29,10 +29,10 @@ import monitel
 rank = int(sys.argv[1])
 times = {"optimizer": 5, "data": 40 if rank == 2 else 10, "forward": 28, "backward": 62, "sync": 0 if rank == 2 else 30}
 stages = {
-    stage: monitel.Stat("training.stage.duration", [monitel.MEAN], 60.0, unit="s", attributes={"training.stage": stage})
+    stage: monitel.Stat("training.stage.duration", [monitel.MEAN], 1e9, unit="s", attributes={"training.stage": stage})
     for stage in times
 }
-duration = monitel.Stat("training.step.duration", [monitel.MEAN, monitel.COUNT], 60.0, unit="s", monotonic=True)
+duration = monitel.Stat("training.step.duration", [monitel.MEAN, monitel.COUNT], 1e9, unit="s", monotonic=True)
 for step in range(1, 401):
     monitel.set_step(step)
     for stage, milliseconds in times.items():

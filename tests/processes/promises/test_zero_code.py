@@ -26,7 +26,7 @@ import monitel
 from monitel import COUNT
 from opentelemetry import _logs, metrics, trace
 
-loss = monitel.stat("loss", [COUNT], 60.0)
+loss = monitel.stat("loss", [COUNT], 1e9)
 loss.add(1)
 loss.flush()
 monitel.set_step(7)
@@ -106,7 +106,7 @@ def test_process_without_telemetry_sends_and_prints_nothing(receiver: Receiver, 
 
 def test_window_that_is_open_at_exit_is_exported(receiver: Receiver, instrument: Instrument) -> None:
     """Even without an instrument, an event, or a collection before the exit."""
-    script = "import monitel\nmonitel.stat('x', [monitel.COUNT], 60.0).add(1)\n"
+    script = "import monitel\nmonitel.stat('x', [monitel.COUNT], 1e9).add(1)\n"
     instrument(script, env={METRICS: "monitel", LOGS: "monitel", TRACES: "none"})
     assert [1] == receiver.values("x.count")
 
@@ -132,7 +132,7 @@ def test_variables_choose_as_the_arguments_of_configure(receiver: Receiver, inst
     script = """\
 import monitel
 for layer in range(3):
-    monitel.Stat("wide", [monitel.HISTOGRAM, monitel.COUNT], 60.0, attributes={"layer": layer}).add(1)
+    monitel.Stat("wide", [monitel.HISTOGRAM, monitel.COUNT], 1e9, attributes={"layer": layer}).add(1)
 """
     chosen = {"MONITEL_DISTRIBUTIONS": "both", "MONITEL_RANK_ATTRIBUTE": "on", "MONITEL_SERIES_LIMIT": "2"}
     ended = instrument(script, env={**NONE, METRICS: "monitel", "RANK": "3", **chosen})

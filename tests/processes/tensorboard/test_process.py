@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 STAT = """
 import os, sys, threading, time, monitel, monitel_tensorboard
-loss = monitel.Stat("loss", [monitel.SUM], 60.0)
+loss = monitel.Stat("loss", [monitel.SUM], 1e9)
 """
 INSTALL = 'installed = monitel_tensorboard.install("runs")\n'
 FORK = "pid = os.fork()\n"

@@ -69,7 +69,7 @@ import logging, types
 from monitel.profiler import record_function
 if os.fork() == 0:
     sys.modules["torch.utils.data"] = types.SimpleNamespace(get_worker_info=lambda: object())
-    loss = Stat("loss", [COUNT], 60.0)
+    loss = Stat("loss", [COUNT], 1e9)
     loss.add(1)
     loss.flush()
     monitel.emit("event")

@@ -58,7 +58,7 @@ for number in range(int(sys.argv[4])):
     meter.create_observable_gauge(f"faulty{number}", [globals()[sys.argv[2]]])
 if float(sys.argv[3]) < 1:
     entered.wait()
-loss = Stat("loss", [COUNT], 60.0)
+loss = Stat("loss", [COUNT], 1e9)
 loss.add(1)
 for number in range(1000):
     monitel.emit("event")
@@ -94,7 +94,7 @@ def refuse(_thread):
 def refuse_threads():  # as CPython does from 3.12 on
     threading.Thread.start = refuse
 atexit.register(refuse_threads)
-loss = Stat("loss", [COUNT], 60.0)
+loss = Stat("loss", [COUNT], 1e9)
 loss.add(1)
 for number in range(1000):
     monitel.emit("event", number=number)
@@ -165,7 +165,7 @@ logging.basicConfig(level=logging.INFO, stream=sys.stderr)
 pipeline = monitel_otlp.configure(spool_dir="spool", sigterm=True, export_interval=3600.0)
 pipeline.meter_provider.get_meter("mine").create_counter("mine").add(7)
 monitel.register_event_handler(lambda event: logging.getLogger("mine").info("an event"))
-loss = Stat("loss", [COUNT], 60.0)
+loss = Stat("loss", [COUNT], 1e9)
 loss.add(1)
 with logging.getLogger().handlers[0].lock:
     print("ready", flush=True)
