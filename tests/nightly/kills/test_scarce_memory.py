@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.processes.promises.jobs import command, replay, running
+from tests.processes.promises.jobs import replay, running
+from tests.support.commands import command
 from tests.support.scripts import finish
 
 if TYPE_CHECKING:

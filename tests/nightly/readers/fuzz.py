@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 ROOT = Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT))
 
-from tests.processes.promises.jobs import command  # noqa: E402
+from tests.support.commands import command  # noqa: E402
 from tests.support.receiver import Receiver  # noqa: E402
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 import pytest
 from tests.processes.patience import SHORT, with_patience
-from tests.processes.promises.jobs import Printed, command
+from tests.support.commands import Printed, command
 from tests.support.inbox import DEADLINE
 from tests.support.scripts import started, wait_until_ready, write_script
 

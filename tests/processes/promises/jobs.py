@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import signal
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from importlib.metadata import entry_points
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from tests.processes.patience import with_patience
 from tests.support.checks import wait_until
+from tests.support.commands import Printed, command
 from tests.support.scripts import finish, started, write_script
-from tqdm import tqdm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -82,24 +80,6 @@ def running(folder: Path, url: str, env: Mapping[str, str] | None = None) -> Ite
     """Run a job that sends to a URL on request."""
     with started(folder, "-W", "ignore", write_script(folder, with_patience(_SERVE)), url, env=env) as process:
         yield Job(process)
-
-
-class Printed(NamedTuple):
-    """The result of a command."""
-
-    status: int
-    output: str
-    errors: str
-
-
-def command(*arguments: object) -> Printed:
-    """Run ``monitel`` with these arguments in this process."""
-    (script,) = entry_points(group="console_scripts", name="monitel")
-    output, errors = io.StringIO(), io.StringIO()
-    tqdm.monitor_interval = 0  # it starts no thread
-    with redirect_stdout(output), redirect_stderr(errors):
-        status = script.load()([*map(str, arguments)])
-    return Printed(status, output.getvalue(), errors.getvalue())
 
 
 def replay(folder: Path, url: str) -> Printed:

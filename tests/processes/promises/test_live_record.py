@@ -8,8 +8,9 @@ import signal
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from tests.processes.promises.jobs import autopsy, command, running, top
+from tests.processes.promises.jobs import autopsy, running, top
 from tests.support.checks import wait_until
+from tests.support.commands import command
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from google.protobuf.json_format import Parse
-from tests.processes.promises.jobs import autopsy, command, replay, running
+from tests.processes.promises.jobs import autopsy, replay, running
 from tests.support.checks import wait_until
+from tests.support.commands import command
 from tests.support.inbox import DEADLINE, TEMPORALITY, Answer, points_of, records_of
 from tests.support.receiver import MESSAGES
 from tests.support.scripts import finish, needs_c, started, write_script

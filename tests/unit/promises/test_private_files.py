@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import pickle
 import random
 import stat
 import time
-from contextlib import redirect_stderr, redirect_stdout
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from tests.support.checks import wait_until
+from tests.support.commands import Printed
+from tests.support.commands import command as run_command
 from tests.support.inbox import DEADLINE
-from tqdm import tqdm
 
 import monitel
 
@@ -32,23 +30,10 @@ _SEED = 7
 _EVENTS = 4
 
 
-class Printed(NamedTuple):
-    """The result of a command."""
-
-    status: int
-    output: str
-    errors: str
-
-
 def command(*arguments: object) -> Printed:
     """Run ``monitel`` with these arguments; it prints text, and never a traceback."""
-    (script,) = entry_points(group="console_scripts", name="monitel")
-    output, errors = io.StringIO(), io.StringIO()
-    tqdm.monitor_interval = 0  # it starts no thread
-    with redirect_stdout(output), redirect_stderr(errors):
-        status = script.load()([*map(str, arguments)])
-    printed = Printed(status, output.getvalue(), errors.getvalue())
-    assert status in {0, 1}, printed
+    printed = run_command(*arguments)
+    assert printed.status in {0, 1}, printed
     assert "Traceback" not in printed.errors
     assert all(each.isprintable() for each in (printed.output + printed.errors).replace("\n", ""))
     return printed

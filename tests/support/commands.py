@@ -1,0 +1,28 @@
+"""The command ``monitel`` in this process."""
+
+from __future__ import annotations
+
+import io
+from contextlib import redirect_stderr, redirect_stdout
+from importlib.metadata import entry_points
+from typing import NamedTuple
+
+from tqdm import tqdm
+
+
+class Printed(NamedTuple):
+    """The result of a command."""
+
+    status: int
+    output: str
+    errors: str
+
+
+def command(*arguments: object) -> Printed:
+    """Run ``monitel`` with these arguments in this process."""
+    (script,) = entry_points(group="console_scripts", name="monitel")
+    output, errors = io.StringIO(), io.StringIO()
+    tqdm.monitor_interval = 0  # it starts no thread
+    with redirect_stdout(output), redirect_stderr(errors):
+        status = script.load()([*map(str, arguments)])
+    return Printed(status, output.getvalue(), errors.getvalue())
