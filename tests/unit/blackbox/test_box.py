@@ -39,7 +39,7 @@ def test_box_is_there_from_the_first_event_to_the_end(own_boxes: Path, start: St
     monitel.emit("event")
     (box,) = boxes(own_boxes)
     assert box.name.startswith(f"{os.getpid()}-")
-    assert pipeline.shutdown()
+    assert pipeline.shutdown(DEADLINE)
     assert [] == [*own_boxes.iterdir()]
     assert ["event"] == receiver.record_names()
 

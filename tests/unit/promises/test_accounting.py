@@ -153,7 +153,7 @@ def test_ranges_beyond_the_budget_are_folded_when_their_step_is_over(
     account = pipeline.account()["traces"]
     assert (9, budget, 0, 9 - budget, 0, 0) == numbers(account)
     assert (1, budget + 1) == (account.synthetic, len(receiver.spans()))
-    assert pipeline.shutdown()
+    assert pipeline.shutdown(DEADLINE)
 
 
 def test_spans_of_steps_are_not_items(receiver: Receiver, start: Start) -> None:
@@ -163,7 +163,7 @@ def test_spans_of_steps_are_not_items(receiver: Receiver, start: Start) -> None:
         monitel.set_step(step)
         with record_function("range"):
             pass
-    assert pipeline.shutdown()
+    assert pipeline.shutdown(DEADLINE)
     account = pipeline.account()["traces"]
     assert (3, 3, 6, 9) == (account.recorded, account.delivered, account.synthetic, len(receiver.spans()))
 
@@ -180,7 +180,7 @@ def test_account_is_a_snapshot(start: Start) -> None:
         before["logs"].recorded = 1  # type: ignore[misc]
     before.clear()
     assert set(SIGNALS) == set(pipeline.account())
-    assert pipeline.shutdown()
+    assert pipeline.shutdown(DEADLINE)
     final = pipeline.account()
     monitel.emit("late")
     pipeline.force_flush(1.0)
@@ -388,7 +388,7 @@ def test_account_without_a_backend_is_what_the_disk_holds(
         monkeypatch.setenv(name, value)
     pipeline = start(endpoint=None, export_interval=0.02, spans=True, logging_level="INFO")
     recorded = produce(pipeline, 7)
-    assert pipeline.shutdown()
+    assert pipeline.shutdown(DEADLINE)
     on_disk = {signal: each.on_disk for signal, each in pipeline.account().items()}
     assert recorded == Counter(on_disk)
     assert on_disk == stored(cat(capsys, tmp_path / "spool"))

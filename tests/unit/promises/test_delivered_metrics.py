@@ -132,7 +132,7 @@ def test_open_window_is_sent_at_the_end(receiver: Receiver, start: Start) -> Non
     """The end of the pipeline closes the windows of all Stats; a registered Stat has torch's six aggregations."""
     pipeline = start()
     monitel.stat("x").add(0.5)
-    assert pipeline.shutdown()
+    assert pipeline.shutdown(DEADLINE)
     expected = {"x.count": 1, **dict.fromkeys(("x.sum", "x.mean", "x.max", "x.min", "x.value"), 0.5)}
     assert expected == {point.metric: point.value for point in of_stat(receiver)}
 

@@ -181,7 +181,7 @@ def test_unfinished_ranges_end_with_the_pipeline(receiver: Receiver, start: Star
     with record_function("step"):
         work("forward")
         with record_function("all_reduce"), record_function("folded"):
-            assert pipeline.shutdown()
+            assert pipeline.shutdown(DEADLINE)
     assert {"step": "", "forward": "step", "all_reduce": "step", FOLDED: "step"} == receiver.parents()
     assert {"step", "all_reduce"} == {
         each.name for each in receiver.spans() if each.attributes.get("monitel.unfinished")
@@ -296,7 +296,7 @@ def test_folded_span_names_the_ten_longest(receiver: Receiver, start: Start, clo
         for number in range(1, 1201):
             with record_function(f"{number} \ud800 {'x' * 200}"):
                 clock.advance(number / 1000)
-    assert pipeline.shutdown()
+    assert pipeline.shutdown(DEADLINE)
     assert {"job": "", "kept": "job", FOLDED: "job"} == receiver.parents()  # its parent is that of the first span
     found = receiver.span(FOLDED).attributes
     assert 1200 == found["monitel.folded.count"]
@@ -357,7 +357,7 @@ def test_spans_and_folds_add_up_to_all_ranges(
             thread = Thread(target=nest, args=[random.Random(seed + step), clock, names])
             thread.start()
             thread.join(DEADLINE)
-    assert pipeline.shutdown()
+    assert pipeline.shutdown(DEADLINE)
     for step in range(3):
         of_step = [span for span in receiver.spans() if span.attributes["training.step"] == step]
         kept = [span for span in of_step if span.name.startswith("op ")]

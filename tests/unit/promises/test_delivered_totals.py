@@ -185,7 +185,7 @@ def test_threads_lose_no_amount(receiver: Receiver, start: Start, temporality: i
                 assert pipeline.force_flush(DEADLINE)
 
     run_together(*[run] * 4)
-    assert pipeline.shutdown()
+    assert pipeline.shutdown(DEADLINE)
     found = {
         metric: increase(receiver, metric) if temporality == CUMULATIVE else sum(receiver.values(metric))
         for metric in ("x", "y.wait.count")
@@ -348,7 +348,7 @@ def test_last_export_has_the_shutdown(receiver: Receiver, start: Start) -> None:
     pipeline = start()
     monitel.set_step(1)
     before = ledger().elapsed_ns
-    assert pipeline.shutdown()
+    assert pipeline.shutdown(DEADLINE)
     last = exports(receiver)[-1]
     assert {"startup", "step", "shutdown"} == {*last}
     total = sum(point.value for point in last.values())
@@ -373,7 +373,7 @@ def test_totals_that_have_not_changed_are_not_written_to_disk(
     assert exported[0] == exported[1] == exported[2]
     assert [1, 1, 1] == [two - one for one, two in zip(exported[2], exported[3], strict=True)]
     before = ledger().elapsed_ns / SECOND_NS
-    assert pipeline.shutdown() in {True, False}  # everything is on disk
+    assert pipeline.shutdown(DEADLINE) in {True, False}  # everything is on disk
     points = cat(capsys, tmp_path / "spool").points(TIME)
     last_ns = max(point.time_ns for point in points)
     assert before - 1e-3 <= sum(point.value for point in points if point.time_ns == last_ns)

@@ -257,7 +257,7 @@ def test_healthy_backend_needs_no_disk(receiver: Receiver, start: Start, disk: D
     monitel_api.emit("first")
     assert pipeline.force_flush(DEADLINE)
     monitel_api.emit("second")
-    assert pipeline.shutdown()
+    assert pipeline.shutdown(DEADLINE)
     assert not disk.back.is_set()
     assert (["first", "second"], 2) == (receiver.record_names(), logs(pipeline).delivered)
 
@@ -302,11 +302,13 @@ def test_read_that_hangs_does_not_stop_what_is_in_memory(
     receiver: Receiver, start: Start, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The backend is back, the disk is not: new items arrive at once, those on disk later, each once."""
-    make_small(monkeypatch, memory_bytes=8_000)  # for half of the events; twice as much would be dropped
+    make_small(monkeypatch, memory_bytes=8_000)  # for one request; more than twice as much would be dropped
     receiver.rule(lambda request: Answer(503) if request.signal == "logs" else None)
     pipeline = start()
-    names = emit(pipeline, 64)
-    wait_until(lambda: logs(pipeline).waiting < 40, "events on disk")
+    names = []
+    for first in range(0, 64, 16):
+        names += emit(pipeline, 16, first)
+        wait_until(lambda: logs(pipeline).waiting <= 32, "events on disk")
     disk.hang("pread")
     receiver.forget_rules()
     wait_until(disk.hung.is_set, "a read that hangs")

@@ -184,7 +184,7 @@ def test_next_pipeline_delivers_what_the_last_one_left(start: Start, tmp_path: P
         assert pipeline.force_flush(DEADLINE)
         receiver.wait_until(lambda: 21 == len(receiver.records()) and 20 == len(receiver.spans()))
         wait_until(lambda: not folder.exists())
-        assert pipeline.shutdown()
+        assert pipeline.shutdown(DEADLINE)
         assert {*EVENTS, "own"} == {*receiver.record_names()}
         assert EVENTS == [name for name in receiver.record_names() if name != "own"]
         assert 1 == pipeline.account()["logs"].recorded
@@ -198,7 +198,7 @@ def test_what_was_recorded_for_another_endpoint_is_left_alone(
     pipeline = start()
     monitel_api.emit("own")
     assert pipeline.force_flush(DEADLINE)
-    assert pipeline.shutdown()
+    assert pipeline.shutdown(DEADLINE)
     assert ["own"] == receiver.record_names()
     assert [EVENTS, EVENTS] == [cat(capsys, folder).names for folder in folders]
 

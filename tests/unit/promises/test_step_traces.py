@@ -58,7 +58,7 @@ def test_ids_of_a_step_trace_are_the_documented_hashes(
     with record_function("forward"):
         work("layer", "layer")
     monitel.emit("outside")
-    assert pipeline.shutdown()
+    assert pipeline.shutdown(DEADLINE)
     trace_id = bytes.fromhex(digest(16, b"run-7", b"1", b"12"))
     top = digest(8, trace_id, b"2")
     forward = digest(8, bytes.fromhex(top), b"forward", b"0")
@@ -101,7 +101,7 @@ def test_repeated_step_has_another_trace(receiver: Receiver, start: Start, monke
     for step in (5, 6, 5, 6, 7):
         monitel.set_step(step)
         work("forward")
-    assert pipeline.shutdown()
+    assert pipeline.shutdown(DEADLINE)
     words = [(b"5",), (b"6",), (b"5", b"1"), (b"6", b"1"), (b"7",)]
     expected = {digest(16, b"run-7", b"1", *each): 2 for each in words}
     assert expected == Counter(span.trace_id for span in receiver.spans())
@@ -121,7 +121,7 @@ def test_range_around_several_steps_is_in_its_first_trace_only(
             with record_function(f"forward {step}"):
                 monitel.emit(f"forward {step}")
         work("kept", "folded", "folded")
-    assert pipeline.shutdown()
+    assert pipeline.shutdown(DEADLINE)
     spans = {span.name: span for span in receiver.spans() if span.name != "training.rank"}
     tops = {span.attributes["training.step"]: span for span in receiver.spans() if span.name == "training.rank"}
     assert spans["job"].span_id == spans["epoch"].parent_id
@@ -142,7 +142,7 @@ def test_all_ranks_sample_the_same_steps(receiver: Receiver, start: Start, monke
         monitel.set_step(step)
         with record_function("forward"):
             work("layer")
-    assert pipeline.shutdown()
+    assert pipeline.shutdown(DEADLINE)
     of_step = {step: digest(16, b"run-7", b"1", b"%d" % step) for step in range(0, 60, 2)}
     expected = {
         step for step, trace_id in of_step.items() if int(trace_id[16:], 16) < 2**63
@@ -161,7 +161,7 @@ def test_unknown_rank_does_not_take_the_place_of_rank_zero(
         pipeline = start(step_traces=True)
         monitel.set_step(12)
         work("forward")
-        assert pipeline.shutdown()
+        assert pipeline.shutdown(DEADLINE)
     trace_id = bytes.fromhex(digest(16, b"run-7", b"0", b"12"))
     tops = [span for span in receiver.spans() if span.name == "training.rank"]
     assert [digest(8, trace_id)] * 2 == [span.parent_id for span in tops]
@@ -193,7 +193,7 @@ def test_range_of_a_late_thread_is_in_the_trace_of_its_step(
         on.set()
         thread.join(DEADLINE)
         work("after")
-    assert pipeline.shutdown()
+    assert pipeline.shutdown(DEADLINE)
     steps = [("early", 1), ("late", 1), ("training.rank", 1), ("next", 2), ("after", 2), ("training.rank", 2)]
     found = Counter((span.name, span.attributes["training.step"]) for span in receiver.spans())
     assert dict.fromkeys(steps, 1) == found
@@ -209,7 +209,7 @@ def test_run_id_of_the_resource_makes_the_traces(
         pipeline = start(step_traces=True, **arguments)
         monitel.set_step(1)
         work("forward")
-        assert pipeline.shutdown()
+        assert pipeline.shutdown(DEADLINE)
     traces = [*dict.fromkeys(span.trace_id for span in receiver.spans())]
     assert (3, digest(16, b"mine", b"0", b"1")) == (len(traces), traces[-1])
     assert [] == caplog.records

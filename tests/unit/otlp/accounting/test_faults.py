@@ -88,7 +88,7 @@ def test_instruments_that_cannot_be_collected_stop_nothing_else(
     monkeypatch.setattr(pipeline.engine.providers, "collect", broken)
     handed_over = emit_items(pipeline, 60, 5)
     assert pipeline.force_flush(DEADLINE)
-    assert pipeline.shutdown()
+    assert pipeline.shutdown(DEADLINE)
     assert handed_over == {signal: each.delivered for signal, each in pipeline.account().items()}
     assert 1 == len([each for each in caplog.records if "cannot be collected" in each.getMessage()])
 

@@ -109,4 +109,4 @@ def test_callback_that_hangs_is_skipped_until_it_returns(
     wait_until(lambda: pipeline.force_flush(DEADLINE) and receiver.values("faulty"), "the late result")
     assert {7} == {*receiver.values("faulty")}
     assert receiver.values("after") == [*range(1, len(receiver.values("after")) + 1)]
-    assert pipeline.shutdown()
+    assert pipeline.shutdown(DEADLINE)

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 def test_nothing_is_sent_after_shutdown(receiver: Receiver, start: Start) -> None:
     """Stats, events and providers can still be used, and a flush returns at once."""
     pipeline = start()
-    assert pipeline.shutdown()
-    assert pipeline.shutdown()
+    assert pipeline.shutdown(DEADLINE)
+    assert pipeline.shutdown(DEADLINE)
     sent = len(receiver.requests)
     monitel.emit("late")
     pipeline.meter_provider.get_meter("mine").create_counter("late").add(1)
@@ -96,7 +96,7 @@ def test_faulty_event_handler_stops_nothing_else(
             record_one_of_each(pipeline, number)
             receiver.wait_until(partial(has_arrived, receiver, number))
         wait_until(lambda: warnings_with(caplog, "event handler"), "a warning")
-        assert pipeline.shutdown()
+        assert pipeline.shutdown(DEADLINE)
     release.set()
     assert 1 == len(warnings_with(caplog, "event handler"))
     caplog.clear()  # its traceback keeps the Stat
