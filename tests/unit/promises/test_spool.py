@@ -210,6 +210,7 @@ def emit_in_an_outage(pipeline: Pipeline, receiver: Receiver, count: int) -> lis
     for name in names:
         monitel_api.emit(name, text="x" * 200)
         pipeline.force_flush(0.0)
+        wait_until(lambda: receiver.of("logs"), "a request of the first event alone, which is sent again and again")
         # 2,000 bytes are three or four requests, and one is being sent; those beyond twice as much would be dropped.
         wait_until(lambda: pipeline.account()["logs"].waiting < 6, "events on disk")
     assert pipeline.account()["logs"].on_disk
