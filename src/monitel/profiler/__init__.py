@@ -7,18 +7,23 @@ To use it, replace ``from torch.profiler import ...`` by ``from monitel.profiler
 * ``torch_api``: the classes and functions of ``torch.profiler``
 """
 
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
 from monitel.profiler import itt as itt
 from monitel.profiler import ranges as ranges
 from monitel.profiler.ranges import record_function
 from monitel.profiler.torch_api.activities import DeviceType, ProfilerActivity, kineto_available, supported_activities
+from monitel.profiler.torch_api.activities import RecordScope as RecordScope
+from monitel.profiler.torch_api.activities import _ExperimentalConfig as _ExperimentalConfig
+from monitel.profiler.torch_api.event_list import EventList as EventList
+from monitel.profiler.torch_api.event_list import FunctionEventAvg as FunctionEventAvg
 from monitel.profiler.torch_api.execution_trace import ExecutionTraceObserver
-from monitel.profiler.torch_api.experimental import _ExperimentalConfig as _ExperimentalConfig
+from monitel.profiler.torch_api.function_events import FunctionEvent as FunctionEvent
 from monitel.profiler.torch_api.kineto_profile import _KinetoProfile as _KinetoProfile
-from monitel.profiler.torch_api.profile import profile
-from monitel.profiler.torch_api.schedule import ProfilerAction, schedule
+from monitel.profiler.torch_api.profile import ProfilerAction, profile, schedule, tensorboard_trace_handler
 from monitel.profiler.torch_api.step_tracker import KinetoStepTracker
 from monitel.profiler.torch_api.step_tracker import _optimizer_post_hook as _optimizer_post_hook
-from monitel.profiler.torch_api.trace_handler import tensorboard_trace_handler
+from monitel.profiler.torch_api.step_tracker import count_optimizer_steps as _count_optimizer_steps
 
 __all__ = [
     "DeviceType",
@@ -33,3 +38,19 @@ __all__ = [
     "supported_activities",
     "tensorboard_trace_handler",
 ]
+
+_supported_activities = supported_activities
+_count_optimizer_steps()
+
+if not _TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Return the two names of torch.optim that ``torch.profiler`` has too, which need torch."""
+        if name in {"Optimizer", "register_optimizer_step_post_hook"}:
+            from importlib import import_module
+
+            try:
+                return getattr(import_module("torch.optim.optimizer"), name)
+            except ImportError as error:  # hasattr() expects an AttributeError
+                raise AttributeError(f"{__name__}.{name} is torch's: {error}") from error
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

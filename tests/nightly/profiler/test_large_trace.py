@@ -9,7 +9,7 @@ import tracemalloc
 from typing import TYPE_CHECKING
 
 from monitel.profiler import profile, record_function
-from monitel.profiler.trace import chrome_trace, progress, recording
+from monitel.profiler.trace import chrome_trace, recording
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,7 +36,7 @@ def test_a_million_ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
                 pass
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(progress, "_INTERVAL", 0.1)
+    monkeypatch.setattr(chrome_trace, "_INTERVAL", 0.1)
     path = tmp_path / "trace.json"
     prof.export_chrome_trace(path)
     with path.open() as file:

@@ -27,6 +27,7 @@ typedef struct Range {
     struct Range *parent;
     _Atomic(const void *) label; /* address of the record_function that began it; NULL after the end */
     int64_t start, end, epoch, step;
+    unsigned long long number;
 } Range;
 
 /* The module cannot be imported in sub-interpreters, so process-wide state is safe. */
@@ -37,6 +38,7 @@ static struct {
     int64_t epoch;
 } settings;
 static Lock settings_lock;
+static atomic_ullong last_number;
 static PyObject *innermost; /* a ContextVar */
 static PyObject *get_step, *track_of_thread, *track_of_task;
 static _Atomic(PyObject *) get_running_loop, current_task; /* functions of asyncio; they stay after it is loaded */
@@ -249,6 +251,7 @@ new_range(PyObject *name, PyObject *args, int64_t start, const void *label, PyOb
     self->start = start;
     self->end = -1;
     self->step = number;
+    self->number = atomic_fetch_add_explicit(&last_number, 1, memory_order_relaxed) + 1;
     Py_XDECREF(around);
     return self;
 }
@@ -548,6 +551,8 @@ static PyMemberDef range_members[] = {
      PyDoc_STR("Beginning, by the monotonic clock.")},
     {"monotonic_end_ns", T_LONGLONG, offsetof(Range, end), READONLY,
      PyDoc_STR("End, by the monotonic clock; -1 while it runs.")},
+    {"number", T_ULONGLONG, offsetof(Range, number), READONLY,
+     PyDoc_STR("Number of ranges that this process has recorded so far, with this one.")},
     {NULL, 0, 0, 0, NULL},
 };
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from contextvars import ContextVar
+from itertools import count
 from sys import modules
 from typing import TYPE_CHECKING, Any
 
 from monitel import _window
 from monitel.clock import SYSTEM
 from monitel.failures import report_unraisable
+from monitel.os_threads import local
 from monitel.profiler.ranges.tracks import Track, track_of_task, track_of_thread
 
 if TYPE_CHECKING:
@@ -20,11 +21,12 @@ if TYPE_CHECKING:
     Callbacks = tuple[Callable[["Range"], object], ...]
 
 _get_step = _window.get_step
-_local = threading.local()
+_local = local()
 _innermost: ContextVar[Range | None] = ContextVar("monitel.profiler.range", default=None)
 _listeners: tuple[Callbacks, Callbacks] = (), ()  # of beginnings and of ends, read together
 _now: Callable[[], int] = SYSTEM.monotonic_ns
 _epoch_ns = 0
+_numbers = count(1)
 
 
 class Range:
@@ -41,6 +43,8 @@ class Range:
             none.
         monotonic_start_ns: Beginning, by the monotonic clock.
         monotonic_end_ns: End, by the monotonic clock; -1 while it runs.
+        number: Number of ranges that this process has recorded so far, with this one. Traces call it
+            ``Record function id``, and execution traces ``rf_id``.
     """
 
     __slots__ = (
@@ -52,6 +56,7 @@ class Range:
         "monotonic_end_ns",
         "monotonic_start_ns",
         "name",
+        "number",
         "parent",
         "step",
         "track",
@@ -64,6 +69,7 @@ class Range:
     error_type: str | None
     monotonic_start_ns: int
     monotonic_end_ns: int
+    number: int
     _epoch_ns: int
     _listeners: Callbacks
     _label: int
@@ -163,6 +169,7 @@ def _new(name: str, args: Any, start_ns: int, label: int, listeners: Callbacks) 
     self.error_type = None
     self.monotonic_start_ns = start_ns
     self.monotonic_end_ns = -1
+    self.number = next(_numbers)
     self._epoch_ns = _epoch_ns
     self._listeners = listeners
     self._label = label  # an address, as in C, because a reference would be a cycle; 0 after the end

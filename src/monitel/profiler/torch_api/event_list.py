@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from monitel.profiler.torch_api.function_events import FunctionEvent, Timed, time_text
 from monitel.profiler.trace.atomic_file import atomic_file
-from monitel.profiler.trace.json_text import well_formed
+from monitel.profiler.trace.json_text import json_text, well_formed
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Iterable
 
 _METRICS = [
     "self_cpu_time_total",
@@ -28,19 +29,22 @@ _Event = TypeVar("_Event", bound=Timed)
 class FunctionEventAvg(Timed):
     """Sums over all events of one name; ``cpu_time`` is the mean."""
 
-    __slots__ = ("count", "cpu_parent", "cpu_time_total", "key", "self_cpu_time_total")
+    __slots__ = ("count", "cpu_children", "cpu_parent", "cpu_time_total", "key", "self_cpu_time_total")
 
-    def __init__(self, key: str) -> None:
-        self.key = key
+    def __init__(self, key: str = "") -> None:
+        self.key = key  # without one that of the first event
         self.count = 0
         self.cpu_time_total = 0.0
         self.self_cpu_time_total = 0.0
-        self.cpu_parent: FunctionEvent | None = None  # of the first event
+        self.cpu_parent: FunctionEvent | None = None  # of the first event, as its children
+        self.cpu_children: list[FunctionEvent] = []
 
     def add(self, other: Timed) -> FunctionEventAvg:
         """Add an event or another average, and return self."""
         if not self.count:
+            self.key = self.key or other.key
             self.cpu_parent = getattr(other, "cpu_parent", None)
+            self.cpu_children = getattr(other, "cpu_children", [])
         self.count += other.count
         self.cpu_time_total += other.cpu_time_total
         self.self_cpu_time_total += other.self_cpu_time_total
@@ -67,6 +71,16 @@ class EventList(list[_Event]):
         -------...
         forward...
     """
+
+    def __init__(
+        self,
+        events: Iterable[_Event] = (),
+        *,
+        use_device: str | None = None,  # noqa: ARG002  torch's
+        profile_memory: bool = False,  # noqa: ARG002  torch's
+        with_flops: bool = False,  # noqa: ARG002  torch's
+    ) -> None:
+        super().__init__(events)
 
     @property
     def self_cpu_time_total(self) -> float:
@@ -95,7 +109,7 @@ class EventList(list[_Event]):
     def table(  # noqa: PLR0917  torch accepts them by position
         self,
         sort_by: str | None = None,
-        row_limit: int = 100,
+        row_limit: int | None = 100,
         max_src_column_width: int = 75,  # noqa: ARG002  torch's
         max_name_column_width: int | None = 55,
         max_shapes_column_width: int = 80,  # noqa: ARG002  torch's
@@ -107,7 +121,7 @@ class EventList(list[_Event]):
 
         Args:
             sort_by: Attribute to sort by, in descending order; None keeps the order of the list.
-            row_limit: Maximum number of rows; -1 for all.
+            row_limit: Maximum number of rows; -1 or None for all.
             max_src_column_width: Accepted without effect.
             max_name_column_width: Maximum length of names, longer ones are cut; None for no limit.
             max_shapes_column_width: Accepted without effect.
@@ -134,7 +148,7 @@ class EventList(list[_Event]):
         if top_level_events_only:
             lines += ["=" * (len(rule) - 2), "This report only display top-level ops statistics"]
         lines += [rule, _row(("Name", *_HEADERS), widths), rule]
-        for event in events[: None if row_limit < 0 else row_limit]:
+        for event in events[: row_limit if row_limit is not None and row_limit >= 0 else None]:
             cells = (
                 _shortened(event.key, max_name_column_width),
                 _share(event.self_cpu_time_total, whole),
@@ -146,6 +160,23 @@ class EventList(list[_Event]):
             )
             lines.append(_row(cells, widths))
         return "\n".join([*lines, rule, f"Self CPU time total: {_time(whole, time_unit)}", ""])
+
+    def export_chrome_trace(self, path: str | os.PathLike[str]) -> None:
+        """Write the events for chrome://tracing and Perfetto, in the list format of torch's method.
+
+        Averages, which torch cannot write, are shown one after the other, with their total times.
+        """
+        end = 0.0
+        with atomic_file(path) as file:
+            for number, event in enumerate(self):
+                if isinstance(event, FunctionEvent):
+                    name, start, thread = event.trace_name, event.time_range.start, event.thread
+                else:
+                    name, start, thread = event.key, end, 0
+                end = start + event.cpu_time_total
+                line = {"name": name, "ph": "X", "ts": start, "dur": event.cpu_time_total, "tid": thread}
+                file.write(f"{',' if number else '['}\n{json_text({**line, 'pid': 'CPU functions', 'args': {}})}")
+            file.write("\n]\n" if self else "[]\n")
 
     def supported_export_stacks_metrics(self) -> list[str]:
         """Return the metrics that :meth:`export_stacks` accepts."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from monitel.profiler.ranges import Listening, Range
 
+_log = logging.getLogger("monitel.profiler")
 _SCHEMA = "1.1.1-chakra.0.0.4"  # as written by torch 2.13
 _PROCESS, _FIRST_THREAD = 1, 2
 _NO_VALUES: dict[str, list[Any]] = {"values": [], "shapes": [], "types": [], "strides": []}
@@ -43,9 +45,10 @@ class ExecutionTraceObserver:
         self._began: list[Range] = []
         self._listening: Listening | None = None
         self._start_ns = 0
+        self._pid = os.getpid()
 
     def __del__(self) -> None:
-        self.unregister_callback()
+        self.cleanup()
 
     @staticmethod
     def build_execution_trace_obs_from_env() -> ExecutionTraceObserver | None:
@@ -65,17 +68,23 @@ class ExecutionTraceObserver:
             self._path = str(target_of(output_file_path))
             self._registered = True
             self._start_ns = ranges.now()
+            self._pid = os.getpid()
             self._began = []
         return self
 
     def unregister_callback(self) -> None:
-        """Stop, and write the file. Idempotent."""
+        """Stop, and write the file. Idempotent.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
         if not self._registered:
             return
         self.stop()
         self._registered = False
-        with atomic_file(self._path) as file:
-            file.writelines(self._lines())
+        if self._pid == os.getpid():  # the file of a forked child would replace the parent's
+            with atomic_file(self._path) as file:
+                file.writelines(self._lines())
 
     @property
     def is_registered(self) -> bool:
@@ -98,8 +107,13 @@ class ExecutionTraceObserver:
             self._listening = None
 
     def cleanup(self) -> None:
-        """Write the file. A profile calls this when its ``with`` block ends."""
-        self.unregister_callback()
+        """Stop, and write the file, as a profile does when its ``with`` block ends. If that fails, log it."""
+        try:
+            self.unregister_callback()
+        except FileNotFoundError as error:  # the folder was removed: nobody wants the file
+            _log.info("the execution trace was not written: %s", error)
+        except Exception as error:
+            _log.warning("the execution trace was not written: %s: %s", type(error).__name__, error)
 
     def get_output_file_path(self) -> str | None:
         """Return the path of the file, None if no file was set."""
@@ -130,13 +144,14 @@ class ExecutionTraceObserver:
         numbers = {id(each): number for number, each in enumerate(self._began, first)}
         for each in self._began:
             around = numbers.get(id(each.parent), lines[id(each.track)])
-            yield f",\n{json_text(_node(numbers[id(each)], each.name, around, each.track.thread_id, each.args))}"
+            node = _node(numbers[id(each)], each.name, around, each.track.thread_id, args=each.args, record=each.number)
+            yield f",\n{json_text(node)}"
         yield f'\n],"finish_ts":{ranges.now() // 1000}}}\n'
 
 
-def _node(number: int, name: str, around: int, thread_id: int, args: Any = None) -> dict[str, Any]:
+def _node(number: int, name: str, around: int, thread_id: int, *, args: Any = None, record: int = 0) -> dict[str, Any]:
     inputs = _NO_VALUES if args is None else {"values": [args], "shapes": [[]], "types": ["String"], "strides": [[]]}
-    attributes = [("rf_id", "uint64", number), ("scope", "uint64", 7), ("tid", "uint64", thread_id)]
+    attributes = [("rf_id", "uint64", record), ("scope", "uint64", 7), ("tid", "uint64", thread_id)]
     return {
         "id": number,
         "name": name,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+import os
+from copy import copy
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from monitel.profiler.torch_api.activities import DeviceType
 
@@ -14,6 +17,24 @@ if TYPE_CHECKING:
     from monitel.profiler.trace.recording import Recorded
 
 STEP_NAME = "ProfilerStep"
+_LISTS = ("stack", "kernels", "input_shapes", "concrete_inputs", "input_dtypes")
+#: Other attributes of torch's events, as torch has them for ranges: values, and functions of the event.
+_OTHERS: dict[str, Any] = {
+    **{name: [] for name in (*_LISTS, "structured_input_shapes", "structured_input_strides")},
+    **dict.fromkeys(("fwd_thread", "flow_id", "flow_type", "linked_correlation_id", "self_cuda_memory_usage"), 0),
+    **dict.fromkeys(("cuda_time", "cuda_time_total", "self_cuda_time_total"), 0.0),
+    **dict.fromkeys(("device_time_str", "device_time_total_str", "self_device_time_total_str"), "0.000us"),
+    **dict.fromkeys(("python_id", "python_parent_id", "python_module_id"), -1),
+    **dict.fromkeys(("self_cpu_percent", "total_cpu_percent", "total_device_percent"), -1),
+    **dict.fromkeys(("is_python_function", "flow_start"), False),
+    "activity_type": "user_annotation",
+    "kwinputs": {},
+    "metadata_json": "",
+    "event_metadata": None,
+    "external_id": attrgetter("id"),
+    "device_index": lambda _event: os.getpid(),
+    "device_resource_id": attrgetter("thread"),
+}
 
 
 class Interval(NamedTuple):
@@ -52,8 +73,8 @@ class Timed:
     is_legacy: ClassVar[bool] = False
     use_device: ClassVar[str | None] = None
     overload_name: ClassVar[str] = ""
-    stack: ClassVar[tuple[str, ...]] = ()
-    input_shapes: ClassVar[tuple[str, ...]] = ()
+    stack: list[str]
+    input_shapes: list[str]
     flops: ClassVar[int] = 0
     device_time: ClassVar[float] = 0.0
     device_time_total: ClassVar[float] = 0.0
@@ -62,6 +83,13 @@ class Timed:
     self_cpu_memory_usage: ClassVar[int] = 0
     device_memory_usage: ClassVar[int] = 0
     self_device_memory_usage: ClassVar[int] = 0
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name not in _OTHERS:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            return _OTHERS[name](self) if callable(_OTHERS[name]) else copy(_OTHERS[name])
 
     @property
     def cpu_time(self) -> float:
@@ -121,15 +149,14 @@ class FunctionEvent(Timed):
     count = 1
 
     def __init__(self, number: int, recorded: Recorded, origin_ns: int) -> None:
-        source = recorded.range
+        source, start_ns, end_ns, self.finished = recorded
         self.id = number
         self.trace_name = source.name
         self.name = f"{STEP_NAME}*" if source.name.startswith(f"{STEP_NAME}#") else source.name
         self.args: Arguments = source.args
         self.step = source.step
-        self.time_range = Interval((recorded.start_ns - origin_ns) / 1000, (recorded.end_ns - origin_ns) / 1000)
+        self.time_range = Interval((start_ns - origin_ns) / 1000, (end_ns - origin_ns) / 1000)
         self.thread = source.track.thread_id
-        self.finished = recorded.finished
         self.cpu_parent: FunctionEvent | None = None
         self.cpu_children: list[FunctionEvent] = []
 
@@ -161,14 +188,15 @@ def function_events(recorded: Iterable[Recorded], origin_ns: int, first: int = 0
     by_range: dict[Range, FunctionEvent] = {}
     running: dict[Track, list[FunctionEvent]] = {}
     for number, each in enumerate(recorded, first):
-        event = by_range[each.range] = FunctionEvent(number, each, origin_ns)
-        around = each.range.parent
-        while around is not None and not _contains(by_range.get(around), around, event, each):
+        source = each[0]
+        event = by_range[source] = FunctionEvent(number, each, origin_ns)
+        around = source.parent
+        while around is not None and not _contains(by_range.get(around), around, event, source):
             around = around.parent
         # A range that was recorded after its end, as an optimizer's, is not the parent of the ranges that it contains.
         start, end = event.time_range
-        earlier = [other for other in running.get(each.range.track, []) if other.time_range.end > start]
-        running[each.range.track] = [*earlier, event]
+        earlier = [other for other in running.get(source.track, []) if other.time_range.end > start]
+        running[source.track] = [*earlier, event]
         candidates = [other for other in earlier if end <= other.time_range.end]
         if around is not None:
             candidates.append(by_range[around])
@@ -179,8 +207,8 @@ def function_events(recorded: Iterable[Recorded], origin_ns: int, first: int = 0
     return events
 
 
-def _contains(outer: FunctionEvent | None, around: Range, inner: FunctionEvent, each: Recorded) -> bool:
-    return outer is not None and around.track is each.range.track and inner.time_range.end <= outer.time_range.end
+def _contains(outer: FunctionEvent | None, around: Range, inner: FunctionEvent, source: Range) -> bool:
+    return outer is not None and around.track is source.track and inner.time_range.end <= outer.time_range.end
 
 
 def time_text(microseconds: float) -> str:

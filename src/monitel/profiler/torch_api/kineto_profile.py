@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 from warnings import warn
 
 from monitel.profiler.torch_api.activities import ProfilerActivity, parse_activities
@@ -17,8 +19,7 @@ from monitel.profiler.trace.recording import Recording
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from monitel.profiler.torch_api.activities import Activities
-    from monitel.profiler.torch_api.experimental import _ExperimentalConfig
+    from monitel.profiler.torch_api.activities import Activities, _ExperimentalConfig
     from monitel.profiler.trace.recording import Recorded
 
 _USER_ANNOTATION = "USER_ANNOTATION"  # libkineto's name for ranges
@@ -126,7 +127,10 @@ class _KinetoProfile:
         recording, self._prepared, self._events = self._prepared, None, None
         if self.execution_trace_observer:
             self.execution_trace_observer.start()
-        recording.metadata = {**dict.fromkeys(self._options(), "1"), **self.preset_metadata, **self._early_metadata}
+        recording.metadata = dict.fromkeys(self._options(), "1")
+        if info := _distributed_info():
+            recording.metadata["distributedInfo"] = json_text(info)
+        recording.metadata |= {**self.preset_metadata, **self._early_metadata}
         self._early_metadata = {}
         self._cycles = [*(self._cycles if self.acc_events else ()), recording]
         recording.start()
@@ -279,6 +283,22 @@ class _KinetoProfile:
                 warn(f"events() returns {done} of {len(recording)} ranges: timeout after {limit} s", stacklevel=3)
                 return
             yield each
+
+
+def _distributed_info() -> dict[str, Any]:
+    """Return rank and process groups, as torch does; without torch.distributed, rank and world size of the launcher."""
+    info: dict[str, Any] = {}
+    dist: Any = sys.modules.get("torch.distributed")
+    with suppress(Exception):  # torch is being imported, or the group is being destroyed
+        if dist is not None and dist.is_available() and dist.is_initialized():
+            info = {"backend": dist.get_backend(), "rank": dist.get_rank(), "world_size": dist.get_world_size()}
+            info["pg_count"] = dist.get_pg_count()
+            info["pg_config"] = dist.distributed_c10d._get_all_pg_configs()
+            if info["backend"] == "nccl":
+                info["nccl_version"] = ".".join(map(str, sys.modules["torch"].cuda.nccl.version()))
+    with suppress(KeyError, ValueError):  # a process without a launcher
+        info = info or {key: int(os.environ[key.upper()]) for key in ("rank", "world_size")}
+    return info
 
 
 def _allowed(key: str) -> str:

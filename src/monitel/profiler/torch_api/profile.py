@@ -1,21 +1,89 @@
-"""Profiles with a schedule: the context manager that records some steps of a training loop."""
+"""Profiles with a schedule: the context manager that records some steps of a training loop, and its schedules."""
 
 from __future__ import annotations
 
+import os
+import socket
+import time
+from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from warnings import warn
 
 from monitel.profiler.ranges import record_function
 from monitel.profiler.torch_api.function_events import STEP_NAME
 from monitel.profiler.torch_api.kineto_profile import _KinetoProfile
-from monitel.profiler.torch_api.schedule import ProfilerAction, always
+from monitel.profiler.torch_api.step_tracker import KinetoStepTracker, steps_are_counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from monitel.profiler.torch_api.activities import Activities
-    from monitel.profiler.torch_api.experimental import _ExperimentalConfig
+    from monitel.profiler.torch_api.activities import Activities, _ExperimentalConfig
     from monitel.profiler.torch_api.kineto_profile import TraceObserver
+
+
+class ProfilerAction(Enum):
+    """Action of a profile at a step, with torch's names and numbers.
+
+    A schedule can return any action except DEVICE_STOPPED, which torch sets when a device stops collecting early.
+    """
+
+    NONE = 0  #: do not record
+    WARMUP = 1  #: prepare to record
+    RECORD = 2  #: record
+    RECORD_AND_SAVE = 3  #: record; the trace is ready after this step
+    DEVICE_STOPPED = 4  #: set only by torch
+
+
+def schedule(
+    *, wait: int, warmup: int, active: int, repeat: int = 0, skip_first: int = 0, skip_first_wait: int = 0
+) -> Callable[[int], ProfilerAction]:
+    """Return a schedule of cycles. A cycle has ``wait`` idle, ``warmup`` preparing and ``active`` recorded steps.
+
+    Args:
+        wait: Idle steps at the beginning of a cycle.
+        warmup: Steps between the idle and the recorded ones.
+        active: Recorded steps; the trace is ready after the last one.
+        repeat: Number of cycles; 0 means no limit.
+        skip_first: Steps before the first cycle.
+        skip_first_wait: If not 0, the first cycle has no idle steps.
+
+    Returns:
+        A function of the step number, for ``profile(schedule=...)``. It raises AssertionError for a negative step.
+
+    Raises:
+        AssertionError: A number is negative, or ``active`` is 0.
+
+    Example:
+        >>> from monitel.profiler import schedule
+        >>> plan = schedule(wait=1, warmup=1, active=2, repeat=1)
+        >>> [plan(step).name for step in range(5)]
+        ['NONE', 'WARMUP', 'RECORD', 'RECORD_AND_SAVE', 'NONE']
+    """
+    if min(wait, warmup, active - 1, repeat, skip_first) < 0:
+        raise AssertionError(
+            f"Invalid profiler schedule arguments. Got wait={wait} (need >= 0), warmup={warmup} (need >= 0), "
+            f"active={active} (need > 0), repeat={repeat} (need >= 0), skip_first={skip_first} (need >= 0)."
+        )
+    if warmup == 0:
+        warn("Profiler won't be using warmup, this can skew profiler results", stacklevel=2)
+    cycle = wait + warmup + active
+    offset = (wait if skip_first_wait else 0) - skip_first
+
+    def action(step: int) -> ProfilerAction:
+        if step < 0:
+            raise AssertionError(f"Step must be non-negative. Got {step}.")
+        if step < skip_first:
+            return ProfilerAction.NONE
+        done, position = divmod(step + offset, cycle)
+        if position < wait or 0 < repeat <= done:
+            return ProfilerAction.NONE
+        if position < wait + warmup:
+            return ProfilerAction.WARMUP
+        return ProfilerAction.RECORD if position < cycle - 1 else ProfilerAction.RECORD_AND_SAVE
+
+    return action
+
 
 _NONE, _WARMUP, _RECORD, _SAVE = list(ProfilerAction)[:4]
 _RECORDING = (_RECORD, _SAVE)
@@ -96,12 +164,13 @@ class profile(_KinetoProfile):  # noqa: N801  torch's name
             custom_trace_id_callback=custom_trace_id_callback,
             post_processing_timeout_s=post_processing_timeout_s,
         )
-        self.schedule = schedule or always
+        self.schedule = schedule or (lambda _step: _RECORD)
         self.record_steps = bool(schedule)
         self.on_trace_ready = on_trace_ready
         self.step_num = 0
         self.step_rec_fn: record_function | None = None
         self.current_action = self._scheduled(0)
+        KinetoStepTracker.init_step_count(STEP_NAME)
 
     def __enter__(self) -> profile:  # noqa: PYI034  typing.Self is 3.11's
         self.start()
@@ -111,6 +180,7 @@ class profile(_KinetoProfile):  # noqa: N801  torch's name
         try:
             self.stop()
         finally:
+            KinetoStepTracker.erase_step_count(STEP_NAME)
             if self.execution_trace_observer:
                 self.execution_trace_observer.cleanup()
 
@@ -145,6 +215,8 @@ class profile(_KinetoProfile):  # noqa: N801  torch's name
         self.step_num += 1
         try:
             self._transit(before, action)
+            if steps_are_counted():
+                KinetoStepTracker.increment_step(STEP_NAME)
         finally:  # if a callback raises, the next cycle is still complete
             self._open_step()
 
@@ -189,3 +261,33 @@ class profile(_KinetoProfile):  # noqa: N801  torch's name
         if self.step_rec_fn is not None:
             step, self.step_rec_fn = self.step_rec_fn, None
             step.__exit__(None, None, None)
+
+
+def tensorboard_trace_handler(
+    dir_name: str | os.PathLike[str],
+    worker_name: str | None = None,
+    use_gzip: bool = False,
+    use_python_export: bool = False,
+) -> Callable[[_KinetoProfile], None]:
+    """Return a callback for ``profile(on_trace_ready=...)`` that writes each trace to a file in a folder.
+
+    The callback raises RuntimeError if the folder cannot be created.
+
+    Args:
+        dir_name: Folder, created when the first trace is ready.
+        worker_name: Beginning of the file name, unique in a distributed job; by default ``<host>_<pid>``.
+        use_gzip: Compress the files.
+        use_python_export: Accepted without effect.
+    """
+
+    def handler(prof: _KinetoProfile) -> None:
+        try:
+            Path(dir_name).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RuntimeError(f"Can't create directory: {os.fspath(dir_name)}") from error
+        worker = worker_name or f"{socket.gethostname()}_{os.getpid()}"
+        suffix = ".gz" if use_gzip else ""
+        file = Path(dir_name, f"{worker}.{time.time_ns()}.pt.trace.json{suffix}")
+        prof.export_chrome_trace(file, use_python_export=use_python_export)
+
+    return handler

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
+from importlib import import_module
 from typing import Any, ClassVar
 from warnings import warn
+
+from monitel.import_hook import AfterImport
+
+_OPTIMIZERS = "torch.optim.optimizer"
 
 
 class KinetoStepTracker:
     """Counts steps by requester, with process-wide state. No part of monitel reads the counts.
 
-    The current step is the largest count of any requester, and never decreases.
+    The current step is the largest count of any requester, and never decreases. Where the environment variable
+    KINETO_USE_DAEMON is set, the steps of profiles are counted, and those of torch's optimizers, as torch does.
 
     Example:
         >>> from monitel.profiler import KinetoStepTracker
@@ -57,5 +64,23 @@ class KinetoStepTracker:
 
 
 def _optimizer_post_hook(optimizer: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG001  torch calls it so
-    """Count a step of the requester "Optimizer". The hook is not registered with torch."""
+    """Count a step of the requester "Optimizer"."""
     KinetoStepTracker.increment_step("Optimizer")
+
+
+_optimizer_post_hook._torchdynamo_disable = True  # type: ignore[attr-defined]  # compiled steps are counted too
+
+
+def steps_are_counted() -> bool:
+    """Return whether the environment asks for counts of steps."""
+    return bool(os.environ.get("KINETO_USE_DAEMON"))
+
+
+def count_optimizer_steps() -> None:
+    """Give torch's optimizers the hook if steps are counted: now, or as soon as torch is imported."""
+
+    def register() -> None:  # import_module() waits until another thread has imported all of it
+        import_module(_OPTIMIZERS).register_optimizer_step_post_hook(_optimizer_post_hook)
+
+    if steps_are_counted():
+        AfterImport(_OPTIMIZERS, register)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
 _LARGEST = 2**1000  # readers do not accept larger numbers
@@ -16,7 +15,6 @@ def json_text(value: Any) -> str:
     return json.dumps(_plain(value, _MAX_DEPTH), separators=(",", ":"))
 
 
-@lru_cache(maxsize=4096)
 def quoted(text: str) -> str:
     """Return a str as JSON."""
     return json.dumps(well_formed(text))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, TypeAlias
 
 from monitel.profiler import ranges
 from monitel.profiler.ranges import gc_pauses
@@ -17,20 +17,9 @@ _MAX_DISORDER = 1 << 15  # positions by which a range can be out of order, becau
 _start = attrgetter("monotonic_start_ns")
 
 
-class Recorded(NamedTuple):
-    """A range of a recording. A range that still runs when the recording stops ends at the stop.
-
-    Attributes:
-        range: The range.
-        start_ns: Beginning, monotonic ns.
-        end_ns: End, monotonic ns, at the latest the stop.
-        finished: False if the range still ran at the stop.
-    """
-
-    range: Range
-    start_ns: int
-    end_ns: int
-    finished: bool
+#: A range, its beginning and its end in monotonic ns, and whether it has finished. A range that still runs when the
+#: recording stops ends at the stop.
+Recorded: TypeAlias = "tuple[Range, int, int, bool]"
 
 
 class Recording:
@@ -87,13 +76,12 @@ class Recording:
 
     def __iter__(self) -> Iterator[Recorded]:
         """Yield the ranges recorded so far by start, outer ranges first if the start is the same."""
-        stop_ns = ranges.now() if self.stop_ns is None else self.stop_ns
+        first_ns, stop_ns = self.start_ns, ranges.now() if self.stop_ns is None else self.stop_ns
         for each in self._by_start():
-            if each.monotonic_start_ns < self.start_ns:  # recorded at its end, as a training step
-                continue
-            end_ns = each.monotonic_end_ns
-            finished = 0 <= end_ns <= stop_ns
-            yield Recorded(each, each.monotonic_start_ns, end_ns if finished else stop_ns, finished)
+            start_ns, end_ns = each.monotonic_start_ns, each.monotonic_end_ns
+            if start_ns >= first_ns:  # else it was recorded at its end, as a training step
+                finished = 0 <= end_ns <= stop_ns
+                yield each, start_ns, end_ns if finished else stop_ns, finished
 
     def _by_start(self) -> Iterator[Range]:
         """Yield the ranges by start, sorting a bounded part of the list at a time: they are almost in order."""

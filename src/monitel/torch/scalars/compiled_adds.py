@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from monitel.import_hook import AfterImport
 from monitel.stats import Stat
 from monitel.torch._compat import COMPILER, call_after_graph, compile_time, trace_instead
-from monitel.torch.import_hook import AfterImport
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,14 +7,14 @@ import os
 import sys
 from concurrent.futures import CancelledError
 from contextlib import AbstractContextManager, nullcontext, suppress
-from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from monitel import activities
 from monitel.checkpoints import LOAD, SAVE, Checkpoint
+from monitel.import_hook import AfterImport
+from monitel.os_threads import get_ident
 from monitel.torch._compat import Missing
 from monitel.torch.function_wrapper import FunctionWrapper
-from monitel.torch.import_hook import AfterImport
 
 if TYPE_CHECKING:
     from collections.abc import Callable

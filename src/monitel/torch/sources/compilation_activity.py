@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from monitel.import_hook import AfterImport
 from monitel.torch._compat import COMPILER, compilation_scopes
-from monitel.torch.import_hook import AfterImport
 from monitel.torch.thread_activity import training_activity
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from monitel import clock
+from monitel.import_hook import AfterImport
 from monitel.profiler import record_function
 from monitel.step import get_step
 from monitel.torch._compat import COMPILER, compilation_callbacks
 from monitel.torch.context import emit_at
-from monitel.torch.import_hook import AfterImport
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,15 +8,16 @@ from __future__ import annotations
 import logging
 import sys
 from importlib.abc import Loader, MetaPathFinder
-from threading import Lock
 from typing import TYPE_CHECKING, Any
+
+from monitel.os_threads import Lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
-_log = logging.getLogger("monitel.torch")
+_log = logging.getLogger("monitel")
 _lock = Lock()
 
 
