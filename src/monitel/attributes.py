@@ -1,27 +1,30 @@
-"""Attributes: the checks of names and values, and what exporters need to send them.
+"""Names, units and attributes that the application chooses: the checks, and the forms that each exporter can send.
 
-An attribute value is a str that UTF-8 can hold, an int of 64 bits, a float or a bool. Exporters check again, because
-``event.data`` can be changed after the check.
+An attribute value is a str that UTF-8 can hold, an int of 64 bits, a float or a bool.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Callable, Hashable
 
     AttributeValue = str | bool | int | float
 
-__all__ = ["INT64_MAX", "INT64_MIN", "escape_surrogates", "fits_int64", "typed_items"]
+__all__ = ["INT64_MAX", "INT64_MIN", "ascii_text", "escape_surrogates", "fits_int64", "recordable", "typed_items"]
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 _PLAIN = (str, float, int, bool)
 _NO_ATTRIBUTES: Mapping[str, AttributeValue] = MappingProxyType({})
+_LONGEST_UNIT = 63  # characters, of OpenTelemetry
+_UNITS = {"°C": "Cel", "°F": "[degF]", "°": "deg", "μ": "u", "Ω": "Ohm", "Å": "Ao", "·": ".", "⋅": "."}
+_NOT_IN_UNITS = re.compile(r"[^!-~]+")
 
 
 def fits_int64(number: int) -> bool:
@@ -40,6 +43,93 @@ def escape_surrogates(text: str) -> str:
     if text.isascii():
         return text if type(text) is str else str.__str__(text)
     return text.encode(errors="backslashreplace").decode()
+
+
+def ascii_text(text: str) -> str:
+    """Return text in readable ASCII: letters by their names in Unicode, other characters as ``_``.
+
+    Example:
+        >>> from monitel.attributes import ascii_text
+        >>> [ascii_text(text) for text in ("Größe", "λ", "損失", "손실", "train.loss")]
+        ['Grose', 'lamda', 'u640du5931', 'sonsil', 'train.loss']
+    """
+    if text.isascii():
+        return text
+    import unicodedata  # loaded on demand
+
+    return "".join(
+        each
+        if each.isascii()
+        else _in_ascii(unicodedata.category(each), unicodedata.name(each, ""), upper=each.isupper())
+        for each in unicodedata.normalize("NFKC", text)
+    )
+
+
+def _in_ascii(category: str, name: str, *, upper: bool) -> str:
+    if category[0] == "M" or category == "Lm":  # part of the letter before
+        return ""
+    if category[0] in "CPZ" or not name:
+        return "_"
+    word = name.partition(" WITH ")[0].removesuffix(" SIGN").split()[-1]
+    word = f"u{word.rpartition('-')[2]}" if "-" in word else word  # CJK UNIFIED IDEOGRAPH-640D
+    return word.capitalize() if upper else word.lower()
+
+
+def checked_unit(unit: object) -> str:
+    """Return a unit in ASCII, of at most 63 characters, as each exporter can send it: ``"µs"`` becomes ``"us"``.
+
+    Raises:
+        TypeError: Not a str.
+    """
+    text = checked_text("unit", unit)
+    if not text.isascii():
+        import unicodedata
+
+        text = unicodedata.normalize("NFKC", text)
+        for letters, code in _UNITS.items():
+            text = text.replace(letters, code)
+    return _NOT_IN_UNITS.sub("_", ascii_text(text).strip())[:_LONGEST_UNIT]
+
+
+def recordable(values: Mapping[Any, Any], left_out: Callable[[object, object], object]) -> dict[str, AttributeValue]:
+    r"""Return the values that each exporter can send, with the text of each key.
+
+    A lone surrogate becomes its escape. The function never raises for a key or a value.
+
+    Args:
+        values: Values of any type.
+        left_out: Called with key and value of each item that cannot be sent.
+
+    Example:
+        >>> from monitel.attributes import recordable
+        >>> recordable({"path": "a\udc80", 1: 0.5, "shape": [2, 3]}, lambda key, value: print(key, value))
+        shape [2, 3]
+        {'path': 'a\\udc80', '1': 0.5}
+    """
+    found: dict[str, AttributeValue] = {}
+    for key, value in values.items():
+        kind = type(value)
+        if type(key) is str and key and key.isascii() and (kind is float or (kind is str and value.isascii())):
+            found[key] = value
+            continue
+        name = text_of(key)
+        try:
+            sent = escape_surrogates(value) if isinstance(value, str) else checked_value(name, value)
+        except Exception:  # of another type, or raised by its class
+            name = ""
+        if name:
+            found[name] = sent
+        else:
+            left_out(key, value)
+    return found
+
+
+def text_of(key: object) -> str:
+    """Return a key of a mapping as text that UTF-8 can hold; the empty text if its class raises."""
+    try:
+        return escape_surrogates(key if isinstance(key, str) else str(key))
+    except Exception:
+        return ""
 
 
 def typed_items(attributes: Mapping[str, Any]) -> Hashable:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import math
+import logging
 import sys
 from numbers import Integral, Real
-from threading import RLock
 from typing import TYPE_CHECKING, NamedTuple
 
 from monitel import clock
-from monitel.attributes import INT64_MAX, checked_attributes, checked_text, typed_items
+from monitel.attributes import INT64_MAX, checked_attributes, checked_text, checked_unit, fits_int64, typed_items
 from monitel.fork import register_at_fork
+from monitel.os_threads import RLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping
 
     from monitel.attributes import AttributeValue
+
+_log = logging.getLogger("monitel")
 
 _lock = RLock()
 _counters: dict[Hashable, Counter] = {}
@@ -23,6 +25,7 @@ _items: tuple[tuple[Hashable, Counter], ...] = ()  # of _counters, for a forked 
 _first_of_name: dict[str, Counter] = {}
 _names: tuple[tuple[str, Counter], ...] = ()  # items of _first_of_name
 _followers: tuple[Callable[[], Iterable[CounterReading]], ...] = ()
+_warned: set[str] = set()  # calls that have left something out
 
 
 class CounterReading(NamedTuple):
@@ -90,15 +93,11 @@ class Counter:
         return total if total <= INT64_MAX else min(float(total), sys.float_info.max)
 
     def add(self, amount: float = 1) -> None:
-        """Add an amount.
+        """Add an amount. Never raises: what is not a number from 0 on is left out, see :func:`leave_out`.
 
         Args:
-            amount: A number that is not negative: an int, a float or a NumPy number. A tensor is refused, because its
-                value may have to be waited for; add the size of its shape instead.
-
-        Raises:
-            TypeError: Not a number.
-            ValueError: Negative, infinite, NaN, or too large for a float.
+            amount: An int, a float or a NumPy number. A tensor is left out, because its value may have to be waited
+                for: add the size of its shape instead.
 
         Example:
             >>> import monitel
@@ -107,12 +106,12 @@ class Counter:
             >>> tokens.total
             4096
         """
-        if type(amount) is not int:
-            amount = _checked(amount)
-        if amount < 0:
-            raise ValueError(f"counter {self._name!r} only rises: add() takes an amount of at least 0, got {amount!r}")
-        if amount > INT64_MAX:
-            amount = _as_float(amount)
+        if type(amount) is not int or not 0 <= amount <= INT64_MAX:
+            number = _checked(amount)
+            if number is None:
+                leave_out("Counter.add()", self._name, amount)
+                return
+            amount = number
         with self._lock:
             self._total += amount  # no call in between, so no signal handler either
 
@@ -147,7 +146,8 @@ def counter(
 
     Args:
         name: Name of the metric.
-        unit: UCUM unit such as ``"{sample}"``. The first call with this name decides; None accepts its unit.
+        unit: UCUM unit such as ``"{sample}"``, as of a :class:`monitel.Stat`. The first call with this name decides;
+            None accepts its unit.
         description: The counted quantity, in words. The first call with this name decides.
         attributes: Part of the counter's identity: str, int, float or bool.
 
@@ -170,7 +170,7 @@ def counter(
     name = checked_text("counter name", name)
     if not name:
         raise ValueError("a counter's name must not be empty")
-    unit = unit if unit is None else checked_text("unit", unit)
+    unit = unit if unit is None else checked_unit(unit)
     description = description if description is None else checked_text("description", description)
     checked = checked_attributes(attributes)
     identity = (name, typed_items(checked)) if checked else name
@@ -275,23 +275,42 @@ def _compare(first: Counter, unit: str | None, description: str | None) -> None:
             raise ValueError(f"counter {first.name!r} was created with {key}={decided!r}, got {key}={given!r}")
 
 
-def _checked(amount: object) -> float:
-    if type(amount) is not float:  # the checks of NumPy numbers are slower, and take locks
-        if isinstance(amount, Integral):
-            return int(amount)
-        if not isinstance(amount, Real):  # a tensor is neither; its repr() would wait for a device
-            raise TypeError(f"add() takes a number, got {type(amount).__qualname__}")
-    number = _as_float(amount)
-    if not math.isfinite(number):
-        raise ValueError(f"add() takes a finite number, got {amount!r}")
-    return number
-
-
-def _as_float(amount: Real | float) -> float:
+def _checked(amount: object) -> float | None:
+    """Return an amount as an exact int of 64 bits or a float; None if it cannot be added."""
+    number: float
     try:
-        return float(amount)
-    except OverflowError:
-        raise ValueError("add() takes a finite number, got one that is too large for a float") from None
+        if type(amount) is float:  # the checks of NumPy numbers are slower, and take locks
+            number = amount
+        elif isinstance(amount, Integral):
+            number = int(amount)
+            number = number if number <= INT64_MAX else float(number)
+        elif isinstance(amount, Real):  # a tensor is not one; float() would wait for its device
+            number = float(amount)
+        else:
+            return None
+    except Exception:  # too large for a float, or raised by the class of the amount
+        return None
+    return number if 0 <= number <= sys.float_info.max else None  # which NaN is not
+
+
+def leave_out(call: str, name: object, value: object) -> None:
+    """Count a value that cannot be recorded in the counter ``monitel.log.left_out``; log the first one of each call.
+
+    Args:
+        call: The call that leaves it out, such as ``"log()"``.
+        name: Its name.
+        value: The value.
+    """
+    counter("monitel.log.left_out", unit="{value}", description="Values that cannot be recorded").add()
+    if call in _warned:
+        return
+    _warned.add(call)
+    shown = type(value) is float or (type(value) is int and fits_int64(value))
+    _log.warning(
+        "%s leaves out values that it cannot record: %r is %s (further values are only counted, in %s)",
+        *(call, name if isinstance(name, str) else type(name).__qualname__),
+        *(repr(value) if shown else f"of the type {type(value).__qualname__}", "monitel.log.left_out"),
+    )
 
 
 def _start_in_child() -> None:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import atexit
+import logging
+import os
+import sys
+import time
 from collections.abc import Mapping
-from threading import RLock
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from monitel import clock
+from monitel.attributes import escape_surrogates, recordable
+from monitel.counter import leave_out
 from monitel.event import Event, Severity
 from monitel.failures import raise_first
 from monitel.fork import register_at_fork
+from monitel.os_threads import RLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,6 +59,7 @@ class EventHandlerHandle:
         raise TypeError("cannot pickle an EventHandlerHandle: register the handler in the process that needs it")
 
 
+_log = logging.getLogger("monitel")
 _lock = RLock()  # held briefly while the tuple is replaced, never while handlers run
 _handlers: tuple[EventHandlerHandle, ...] = ()
 
@@ -75,6 +84,7 @@ def register_event_handler(callback: Callable[[Event], object]) -> EventHandlerH
         epoch {'epoch': 1}
     """
     global _handlers
+    expect_no_handler()
     if not callable(callback):
         raise TypeError(f"register_event_handler() takes a callable, got {type(callback).__qualname__}")
     handle = EventHandlerHandle._of(callback)
@@ -114,6 +124,8 @@ def log_event(event: Event) -> None:
     if not isinstance(event, Event):
         raise TypeError(f"log_event() takes an Event, got {type(event).__qualname__}")
     failures = None
+    if not _handlers:
+        _warn_of_no_handler()
     for handler in _handlers:
         try:
             handler._callback(event)
@@ -121,6 +133,40 @@ def log_event(event: Event) -> None:
             failures = [*(failures or ()), error]
     if failures:
         raise_first(failures)
+
+
+_PATIENCE = 5.0  # seconds for which an application may record before it registers its first handler
+_RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+
+_warns = True  # no handler was registered in this process yet
+_unhandled_since: float | None = None
+
+
+def expect_no_handler() -> None:
+    """Do not warn that there is no handler: there was one, or the application reads windows itself."""
+    global _warns
+    _warns = False
+
+
+def _warn_of_no_handler(*, ends: bool = False) -> None:
+    """Warn once that what is recorded goes nowhere, in the first rank, and not in children of multiprocessing."""
+    global _unhandled_since
+    if not _warns:
+        return
+    now = time.monotonic()
+    if _unhandled_since is None and not ends:
+        _unhandled_since = now
+    elif _unhandled_since is not None and (ends or now - _unhandled_since >= _PATIENCE):
+        expect_no_handler()
+        process = getattr(sys.modules.get("multiprocessing.process"), "parent_process", bool)()
+        if not process and all(os.environ.get(each, "0") == "0" for each in _RANKS):
+            _log.warning(
+                "log(), emit() and windows go nowhere: this process has no exporter. Call monitel_otlp.configure() or "
+                "monitel_tensorboard.install() first, or monitel.register_event_handler()"
+            )
+
+
+atexit.register(_warn_of_no_handler, ends=True)  # after the flush of Stats, which is registered later
 
 
 def _merged(data: Mapping[str, Any], attributes: Mapping[str, Any]) -> tuple[Mapping[str, Any], Log]:
@@ -149,22 +195,25 @@ def emit(
     data: Mapping[str, str | SupportsFloat] | None = None,
     /,
     *,
-    severity: Severity = Severity.INFO,
+    severity: Severity | str = Severity.INFO,
     timestamp: datetime | None = None,
     **attributes: str | SupportsFloat,
 ) -> None:
     """Create an :class:`monitel.Event` and log it.
 
+    Details that are not str, bool, int (64 bits) or float, such as None and lists, are left out. They never raise: they
+    are counted in ``monitel.log.left_out``, and the first one is logged.
+
     Args:
         name: The kind of event.
         data: Details whose names are not Python identifiers.
-        severity: A :class:`Severity`.
+        severity: A :class:`Severity`, or its name such as ``"warning"``.
         timestamp: Time of the event; the current time by default.
         **attributes: Further details; they replace items of ``data`` with the same name.
 
     Raises:
-        TypeError: As :class:`monitel.Event`.
-        ValueError: As :class:`monitel.Event`.
+        TypeError: ``name`` is not a str, ``data`` not a mapping, or ``timestamp`` not a datetime.
+        ValueError: ``severity`` is not a :class:`Severity`.
 
     Example:
         >>> import monitel
@@ -175,13 +224,19 @@ def emit(
     """
     when = clock.now() if timestamp is None else timestamp
     details, log = details_of({} if data is None else data, attributes)
-    event = Event(name, when, details, severity=severity)
+    try:
+        event = Event(name, when, details, severity=severity)
+    except (TypeError, ValueError):  # clean name and details; any other argument raises again
+        if isinstance(details, Mapping):
+            details = recordable(details, partial(leave_out, "emit()"))
+        event = Event(escape_surrogates(name) if isinstance(name, str) else name, when, details, severity=severity)
     log(event)
 
 
-def _renew_lock() -> None:
+def _begin_in_child() -> None:
     global _lock
     _lock = RLock()
+    expect_no_handler()
 
 
-register_at_fork(after_in_child=_renew_lock)
+register_at_fork(after_in_child=_begin_in_child)

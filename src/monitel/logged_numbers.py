@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
-from operator import index
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from monitel import clock
 from monitel._window import get_step
-from monitel.attributes import checked_attributes, checked_text, fits_int64
+from monitel.attributes import checked_attributes, fits_int64, recordable, text_of
+from monitel.counter import leave_out
 from monitel.event import Event, Severity
 from monitel.handlers import details_of, log_event
+from monitel.pending import waiting
+from monitel.step import checked_step
 
 if TYPE_CHECKING:
     from monitel.attributes import AttributeValue
     from monitel.handlers import Log
 
-_log = logging.getLogger("monitel")
-
 _EVENT = "run.log"
 _DEEPEST = 20  # levels of nested mappings
-
-_warned = False  # of the first value that is left out
 
 
 class LoggedNumbers(Event):
@@ -58,7 +55,7 @@ class LoggedNumbers(Event):
         self._left_out = left_out
 
     @classmethod
-    def _of(cls, data: dict[str, Any], step: int | None, attributes: dict[str, AttributeValue], left_out: int) -> Event:
+    def _of(cls, data: dict[str, Any], step: int | None, attributes: dict[str, AttributeValue], left_out: int) -> LoggedNumbers:
         """Return the Event of checked arguments, in half the time of the constructor."""
         event = cls.__new__(cls)
         event._time_ns = time_ns = clock.time_ns()
@@ -79,13 +76,20 @@ class LoggedNumbers(Event):
 
     @property
     def left_out(self) -> int:
-        """Number of values of the call that are not in ``data``, because they are not numbers."""
+        """Number of values of the call that are not recorded: not a number, without a name, or a wrong attribute."""
         return self._left_out
 
     @property
     def time_ns(self) -> int:
         """Time of the call, in nanoseconds since the Unix epoch."""
         return self._time_ns
+
+    def _later(self, data: dict[str, Any]) -> LoggedNumbers:
+        """Return the event of further numbers of the same call, which are recorded later."""
+        left_out, self._left_out = (0, self._left_out) if self._data else (self._left_out, 0)
+        event = self._of(data, self._step, self._attributes, left_out)
+        event._time_ns, event._timestamp = self._time_ns, self._timestamp
+        return event
 
     def __getstate__(self) -> tuple[Any, ...]:
         return super().__getstate__(), self._attributes, self._left_out, self._time_ns
@@ -96,7 +100,7 @@ class LoggedNumbers(Event):
         super().__setstate__(event)
 
 
-def log(values: Mapping[str, Any], /, *, step: int | None = None, **attributes: AttributeValue) -> None:
+def log(values: Mapping[Any, Any] | None = None, /, *, step: float | None = None, **attributes: Any) -> None:
     """Record numbers, each at the present time and step, without a window.
 
     Use it for numbers of which each counts, such as those of an evaluation. A :class:`monitel.Stat` costs less where
@@ -107,110 +111,109 @@ def log(values: Mapping[str, Any], /, *, step: int | None = None, **attributes: 
     is still on a device is recorded when it arrives, with the time and step of the call.
 
     Values that are not numbers, such as None, strings and arrays of several elements, are left out. They are counted
-    (:attr:`monitel.LoggedNumbers.left_out`), and the first one is logged.
+    (:attr:`monitel.LoggedNumbers.left_out`), and the first one is logged. So are values with an empty name, and
+    attributes of other types.
 
     Args:
         values: Numbers by name: Python numbers, and objects that convert to a float, such as arrays and tensors of one
             element. The names of nested mappings are joined by dots. If two names become the same, the last one counts.
-        step: The training step; by default that of :func:`monitel.set_step`.
-        **attributes: Attributes of each number, such as ``split="validation"``.
+        step: The training step, a whole number; by default that of :func:`monitel.set_step`.
+        **attributes: Attributes of each number, such as ``split="validation"``: str, bool, int or float. Without
+            ``values``, only text is an attribute, and the others are the numbers.
 
     Raises:
-        TypeError: ``values`` is not a mapping, a name is not a str, ``step`` is not an int, or an attribute has another
-            type than str, bool, int and float.
-        ValueError: A name is empty, or ``step`` is negative or beyond 64 bits.
+        TypeError: ``values`` is not a mapping, or ``step`` is not a whole number.
+        ValueError: ``step`` is negative or beyond 64 bits.
 
     Example:
         >>> import monitel
         >>> with monitel.testing.capture_events() as events:
         ...     monitel.log({"loss": 0.25, "validation": {"accuracy": 0.9}}, step=10)
-        >>> events[0].data
-        {'loss': 0.25, 'validation.accuracy': 0.9}
+        ...     monitel.log(loss=0.25, step=10)
+        >>> events[0].data, events[1].data
+        ({'loss': 0.25, 'validation.accuracy': 0.9}, {'loss': 0.25})
     """
+    if values is None and attributes:
+        values = {name: value for name, value in attributes.items() if not isinstance(value, str)}
+        attributes = {name: value for name, value in attributes.items() if isinstance(value, str)}
     if type(values) is not dict and not isinstance(values, Mapping):
-        raise TypeError(f"log() takes a mapping of names to numbers, got {type(values).__qualname__}: {values!r:.80}")
-    own_step = get_step() if step is None else _checked_step(step)
-    own_attributes = dict(checked_attributes(attributes)) if attributes else {}
+        raise TypeError(
+            "log() takes a mapping of names to numbers, or the numbers by keyword as in log(loss=0.5), "
+            f"got {type(values).__qualname__}: {values!r:.80}"
+        )
+    own_step = get_step() if step is None else checked_step(step)
     numbers: dict[str, Any] = {}
+    left_out = _LeftOut()
     write: Log = log_event
-    left_out = 0
-    if not _flatten(values, "", numbers, 0):
-        numbers, write, left_out = _converted(numbers)
-    write(LoggedNumbers._of(numbers, own_step, own_attributes, left_out))
+    checked = recordable(attributes, left_out.add) if attributes else {}
+    if not _flatten(values, "", numbers, left_out, 0) or waiting:
+        numbers, write = _converted(numbers, left_out)
+    write(LoggedNumbers._of(numbers, own_step, checked, left_out.number))
 
 
-def _checked_step(step: object) -> int:
-    try:
-        checked = index(step)  # type: ignore[arg-type]
-    except TypeError:
-        raise TypeError(f"step must be an int, got {type(step).__qualname__}: {step!r:.80}") from None
-    if checked < 0 or not fits_int64(checked):
-        raise ValueError(f"step must be from 0 to 2**63 - 1, got {checked}")
-    return checked
+class _LeftOut:
+    """The number of values of one call that are left out."""
+
+    number = 0
+
+    def add(self, name: object, value: object) -> bool:
+        """Count a value and return False; log the first one of the process."""
+        self.number += 1
+        leave_out("log()", name, value)
+        return False
 
 
-def _flatten(values: Mapping[Any, Any], prefix: str, found: dict[str, Any], depth: int) -> bool:
+def _flatten(values: Mapping[Any, Any], prefix: str, found: dict[str, Any], left_out: _LeftOut, depth: int) -> bool:
     """Collect the values by dotted name; return True if all of them are exactly floats and ints, as usual."""
     plain = True
     for key, value in values.items():
-        name = key if type(key) is str and key and key.isascii() else _checked_name(key)
+        name = key if type(key) is str and key and key.isascii() else text_of(key)
+        if not name:
+            left_out.add(key, value)
+            continue
         if prefix:
             name = f"{prefix}.{name}"
         kind = type(value)
         if kind is float or (kind is int and fits_int64(value)):
             found[name] = value
         elif isinstance(value, Mapping) and depth < _DEEPEST:
-            plain = _flatten(value, name, found, depth + 1) and plain
+            plain = _flatten(value, name, found, left_out, depth + 1) and plain
         else:
             found[name] = value
             plain = False
     return plain
 
 
-def _checked_name(key: object) -> str:
-    if not isinstance(key, str):
-        raise TypeError(f"a name in log() must be a str, got {type(key).__qualname__}: {key!r:.80}")
-    if not key:
-        raise ValueError("a name in log() must not be empty")
-    return checked_text("a name in log()", key)
-
-
-def _converted(values: dict[str, Any]) -> tuple[dict[str, Any], Log, int]:
-    """Return the numbers, the function that logs their Event, and the number of values that were left out.
+def _converted(values: dict[str, Any], left_out: _LeftOut) -> tuple[dict[str, Any], Log]:
+    """Return the numbers, and the function that logs their Event.
 
     A number that is still on a device is not among the numbers: the function adds it when it has arrived.
     """
-    kept = {name: value for name, value in values.items() if _may_be_number(name, value)}
+    kept = {name: value for name, value in values.items() if _may_be_number(value) or left_out.add(name, value)}
     write: Log = log_event
     try:
         details, write = details_of(kept, {})
     except Exception:  # one of the values, such as a tensor that is distributed over ranks, cannot be read
-        kept = {name: value for name, value in kept.items() if _is_readable(name, value)}
+        kept = {name: value for name, value in kept.items() if _is_readable(name, value) or left_out.add(name, value)}
         details, write = details_of(kept, {})
-    left_out = len(values) - len(kept)
     numbers = {}
     for name, value in details.items():
         try:
             numbers[name] = _number(value)
         except Exception:
-            _warn_once(name, value)
-            left_out += 1
-    return numbers, write, left_out
+            left_out.add(name, value)
+    return numbers, write
 
 
-def _may_be_number(name: str, value: object) -> bool:
+def _may_be_number(value: object) -> bool:
     kind = type(value)
-    if not isinstance(value, (str, bytes)) and (hasattr(kind, "__float__") or hasattr(kind, "__index__")):
-        return True
-    _warn_once(name, value)
-    return False
+    return not isinstance(value, (str, bytes)) and (hasattr(kind, "__float__") or hasattr(kind, "__index__"))
 
 
 def _is_readable(name: str, value: object) -> bool:
     try:
         details_of({name: value}, {})
     except Exception:
-        _warn_once(name, value)
         return False
     return True
 
@@ -220,13 +223,3 @@ def _number(value: Any) -> float:
     if isinstance(element, int) and fits_int64(element):
         return int.__int__(element)
     return float.__float__(float(element))
-
-
-def _warn_once(name: str, value: object) -> None:
-    global _warned
-    if not _warned:
-        _warned = True
-        _log.warning(
-            "log() leaves out values that are not numbers: %r has the type %s (further values are only counted)",
-            *(name, type(value).__qualname__),
-        )

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, NoReturn
 from monitel import clock, pending
 from monitel._window import Accumulator, own_add
 from monitel.aggregation import Aggregation
-from monitel.attributes import checked_attributes, checked_text
+from monitel.attributes import checked_attributes, checked_text, checked_unit
 from monitel.event import Event
 from monitel.failures import call_each
-from monitel.handlers import log_event
+from monitel.handlers import expect_no_handler, log_event
 from monitel.histogram import Histogram
 from monitel.pending import PendingSamples, PendingWindow, PendingWindows
 from monitel.stat_arguments import NO_LIMIT, checked_aggregations, checked_max_samples, window_length_ns
@@ -37,12 +37,13 @@ class Stat(Accumulator):
 
     Args:
         name: The measured quantity, e.g. ``"train.loss"``.
-        aggregations: The numbers that ``get()`` and the events report; duplicates are ignored.
+        aggregations: The numbers that ``get()`` and the events report, such as ``[MEAN, MAX]`` or ``["mean", "max"]``;
+            duplicates are ignored.
         window_size: A :class:`~datetime.timedelta`, or a float in seconds; at least 1 ms, truncated to whole
             milliseconds. With ``math.inf`` a window never ends by time.
         max_samples: The window is closed and logged when it has this many samples; further samples are discarded
             until its regular end, and counted in ``discarded``.
-        unit: UCUM unit such as ``"s"`` or ``"By"``.
+        unit: UCUM unit such as ``"s"`` or ``"By"``. Other letters than ASCII are replaced: ``"µs"`` by ``"us"``.
         description: The measured quantity, in words.
         attributes: Attributes that distinguish Stats of the same name, e.g. ``{"split": "val"}``.
         monotonic: True if samples are never negative, so that the sum is exported as a counter.
@@ -54,8 +55,7 @@ class Stat(Accumulator):
     ``docs/how-to/replace-torch-monitor.md`` lists the differences.
 
     Raises:
-        TypeError: An argument of a wrong type: an int as window_size, a name that is not a str, aggregations that
-            are not Aggregations.
+        TypeError: An argument of a wrong type: an int as window_size, a name that is not a str, an unknown aggregation.
         ValueError: A window of less than 1 ms or NaN, ``max_samples`` below 1, an empty attribute name.
 
     Example:
@@ -74,7 +74,7 @@ class Stat(Accumulator):
     def __init__(
         self,
         name: str,
-        aggregations: Sequence[Aggregation],
+        aggregations: Sequence[Aggregation | str],
         window_size: dt.timedelta | float,
         max_samples: int = NO_LIMIT,
         *,
@@ -88,7 +88,7 @@ class Stat(Accumulator):
         definition = StatDefinition(
             checked_text("Stat name", name),
             checked_aggregations(aggregations),
-            checked_text("unit", unit),
+            checked_unit(unit),
             checked_text("description", description),
             checked_attributes(attributes),
             bool(monotonic),
@@ -126,6 +126,7 @@ class Stat(Accumulator):
 
         ``HISTOGRAM`` is not a number, and therefore left out: see :meth:`quantile`.
         """
+        expect_no_handler()
         last = self._last_window
         numbers = (each for each in self._definition.aggregations if each is not Aggregation.HISTOGRAM)
         return {aggregation: 0.0 if last is None else last.value(aggregation) for aggregation in numbers}
@@ -150,6 +151,7 @@ class Stat(Accumulator):
             >>> seconds.quantile(0.5) == 0.5, abs(seconds.quantile(0.5) / 0.5 - 1) < 0.022, seconds.quantile(1)
             (False, True, 1.0)
         """
+        expect_no_handler()
         last = self._last_window
         if last is not None:
             return last.quantile(q)

@@ -36,7 +36,7 @@ def events() -> dict[str, Contender]:
     from opentelemetry.context import Context  # late: monitel_otlp may be missing
     from opentelemetry.sdk.resources import Resource
 
-    from monitel_otel import Records
+    from monitel_otel.records import Records
     from monitel_otlp._compat import LoggerProvider, LogRecordProcessor, encode_logs
     from monitel_otlp.logs.requests import EventRequests
     from monitel_otlp.raw.forms import raw_events

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import monitel
 from monitel import COUNT, MEAN, SUM
 from monitel.readings import counter_names, unit_of_counter
-from monitel_otel import MetricNames
+from monitel_otel.names import MetricNames
 
 WAITS = {
     ".wait.time": ("s", True),
@@ -55,15 +55,15 @@ def test_no_two_sources_have_one_name_in_prometheus(found: list[tuple[str, str, 
         source = kind.split()[-1], name
         if source[0] == "Stat":
             monotonic = kind != "Stat"
-            base = names.of_stat(name, (MEAN, COUNT, SUM), unit, monotonic)
+            base = names.of_stat(monitel.StatDefinition(name, (MEAN, COUNT, SUM), unit, "", {}, monotonic))
             metrics = {".mean": (unit, False), ".count": ("{sample}", True), ".sum": (unit, monotonic)}
         elif kind == "number":
-            base, metrics = names.of_number(name), {"": ("", False)}
+            base, metrics = names.of("logged number", name), {"": ("", False)}
         elif kind == "counter":
             chosen = monitel.counter(name, unit=unit).unit if name not in counter_names() else None
-            base, metrics = names.of_counter(name), {"": (chosen or unit_of_counter(name), True)}
+            base, metrics = names.of("counter", name), {"": (chosen or unit_of_counter(name), True)}
         else:
-            base, metrics = names.of_wait_counter(name), WAITS
+            base, metrics = names.of("wait counter", name), WAITS
         assert base == given_names.setdefault((kind, name, unit if source[0] == "Stat" else ""), base)
         for suffix, (metric_unit, monotonic) in metrics.items():
             metric = base + suffix

@@ -141,14 +141,15 @@ def test_open_window_is_sent_at_the_end(receiver: Receiver, start: Start) -> Non
     ("name", "metric", "description"),
     [
         ("train/loss-1_a.b", "train/loss-1_a.b", "mine"),
-        ("perte d'\u00e9nergie", "perte_d__nergie", None),
+        ("perte d'\u00e9nergie", "perte_d_energie", None),
+        ("\u640d\u5931/\u03bb", "u640du5931/lamda", None),
         ("1st", "stat_1st", None),
     ],
 )
 def test_name_that_is_not_allowed_is_changed(
     receiver: Receiver, start: Start, name: str, metric: str, description: str | None
 ) -> None:
-    """Characters that OpenTelemetry does not allow become ``_``, and the description has the name of the Stat."""
+    """Letters beyond ASCII are spelled out, other characters become ``_``; the description has the name of the Stat."""
     pipeline = start()
     stat = Stat(name, [MAX], 60.0, description="mine")
     stat.add(1)

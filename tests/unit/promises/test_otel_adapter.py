@@ -21,6 +21,7 @@ import monitel
 import monitel_otel
 from monitel import COUNT, HISTOGRAM, MAX, MEAN, MIN, STDDEV, SUM, VALUE, Stat
 from monitel.profiler import ranges, record_function
+from monitel_otel.scope import SCHEMA_URL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -279,7 +280,7 @@ def test_event_is_a_log_record(backend: Backend) -> None:
     assert MOMENT_NS < spike.observed_timestamp < epoch.observed_timestamp
     (scope, _) = [each.instrumentation_scope for each in backend.exporter.get_finished_logs()]
     assert scope is not None
-    assert ("monitel", monitel.__version__, monitel_otel.SCHEMA_URL) == (scope.name, scope.version, scope.schema_url)
+    assert ("monitel", monitel.__version__, SCHEMA_URL) == (scope.name, scope.version, scope.schema_url)
 
 
 @pytest.mark.usefixtures("installed")

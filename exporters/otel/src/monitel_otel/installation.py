@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import logging
 import sys
 from typing import TYPE_CHECKING
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from monitel_otel._compat import LoggerProvider
     from monitel_otel.spans import Spans
 
+_log = logging.getLogger("monitel.otel")
+
 
 class Installation:
     """The registration of one :func:`install`; leaving ``with install():`` uninstalls."""
@@ -36,26 +40,49 @@ class Installation:
             spans.listen()
         self._handle = monitel.register_event_handler(self._write)
         enter(self)
+        atexit.register(self._write_last)  # before the providers shut down, which were made earlier
 
     def _write(self, event: monitel.Event) -> None:
+        """Write an event. Never raises: a provider that fails must not stop the training."""
+        for write in (self._write_metrics, self._write_record):
+            try:
+                write(event)
+            except Exception:
+                failed = monitel.counter(
+                    "monitel.otel.failed", unit="{event}", description="Events that a provider refused"
+                )
+                if not failed.total:
+                    _log.exception("the application's providers failed on an event (further ones are only counted)")
+                failed.add()
+
+    def _write_metrics(self, event: monitel.Event) -> None:
         if event.window is not None:
             self._instruments.write(event.window)
             return
         self._instruments.refresh()
         if isinstance(event, monitel.LoggedNumbers):
             self._instruments.write_numbers(event)
-        context = None if self._spans is None else self._spans.context()
-        self._records.write(event, step=event.step, context=context)
+
+    def _write_record(self, event: monitel.Event) -> None:
+        if event.window is None:
+            context = None if self._spans is None else self._spans.context()
+            self._records.write(event, step=event.step, context=context)
 
     def uninstall(self) -> None:
         """Stop writing. Open windows are not closed. Idempotent."""
         self._leave(sys.exc_info()[1])
         monitel.unregister_event_handler(self._handle)
         self._instruments.stop()
+        atexit.unregister(self._write_last)
         if self._spans is not None:
             self._spans.close()
         if self in _installed:
             _installed.remove(self)
+
+    def _write_last(self) -> None:
+        monitel.flush()
+        if self._spans is not None:
+            self._spans.close()
 
     def _leave(self, error: BaseException | None) -> None:
         leave(self, error)

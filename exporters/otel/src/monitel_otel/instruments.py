@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import logging
 import math
-from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.metrics import Observation
 
 import monitel
-from monitel_otel.counters import CounterInstruments
-from monitel_otel.names import NAMES, describe
+from monitel.os_threads import get_ident
+from monitel_otel._compat import shuts_down
+from monitel_otel.names import NAMES, describe, unit_of_number
+from monitel_otel.observed import CounterInstruments, WaitInstruments
 from monitel_otel.scope import SCOPE
-from monitel_otel.units import unit_of_number
-from monitel_otel.waits import WaitInstruments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,6 +25,7 @@ _log = logging.getLogger("monitel.otel")
 _CUMULATIVE = {monitel.COUNT, monitel.SUM}
 
 NAMES.reserve("monitel.windows", "monitel.stat.nonfinite")
+NAMES.reserve("monitel.log.left_out", "monitel.otel.failed", kind="counter")
 
 
 class Instruments:
@@ -38,15 +38,18 @@ class Instruments:
     on, a wait counter from the first window.
 
     A logged number is a gauge with its name. Values that are not finite are left out and counted as well.
+
+    An instrument that the provider refuses is logged once, and its values are lost.
     """
 
     def __init__(self, meter_provider: MeterProvider) -> None:
+        self._provider = meter_provider
         self._meter = meter_provider.get_meter(*SCOPE)
         self._gauges: dict[str, Callable[..., None]] = {}
         self._writers: dict[monitel.StatDefinition, dict[str, Callable[..., None]]] = {}
         self._instruments: dict[tuple[str, str, bool, str], Callable[..., None]] = {}
         self._since_collect: set[tuple[str, frozenset[tuple[str, Any]]]] | None = None  # None until a reader collects
-        self._warned = False
+        self._warned = self._refused = self._ended = False
         self._waits = WaitInstruments(self._meter)
         self._counters = CounterInstruments(self._meter)
         self._collecting = False
@@ -80,6 +83,13 @@ class Instruments:
         if thread not in self._windows:
             self._windows[thread] = 0
         self._windows[thread] += 1  # no call in between, so no signal handler either
+        if not (self._collecting or self._ended) and shuts_down(self._provider):
+            self._ended = True
+            _log.warning(
+                "a window of %r is lost because the MeterProvider has shut down: call monitel.flush() before that, and "
+                "record nothing afterwards",
+                definition.name,
+            )
         self._watch_for_loss(definition)
 
     def write_numbers(self, numbers: monitel.LoggedNumbers) -> None:
@@ -99,9 +109,8 @@ class Instruments:
     def _gauge(self, name: str) -> Callable[..., None]:
         known = self._gauges.get(name)
         if known is None:
-            metric = NAMES.of_number(name)
-            description = "" if metric == name else f"Logged as {name!r}"
-            known = self._gauges[name] = self._meter.create_gauge(metric, unit_of_number(name), description).set
+            metric, unit = NAMES.of("logged number", name), unit_of_number(name)
+            known = self._gauges[name] = self._made("gauge", metric, unit, describe("logged number", name, metric))
         return known
 
     def stop(self) -> None:
@@ -109,23 +118,29 @@ class Instruments:
         self._active = False
 
     def _instrument(self, definition: monitel.StatDefinition, suffix: str) -> Callable[..., None]:
-        metric = NAMES.of_stat(definition.name, definition.aggregations, definition.unit, definition.monotonic)
+        metric = NAMES.of_stat(definition)
         key = metric, definition.unit, definition.monotonic, suffix
         known = self._instruments.get(key)
         if known is None:
-            known = self._instruments[key] = self._make(definition, metric, suffix)
+            kind = "gauge"
+            if suffix in {"count", "sum"}:
+                kind = "counter" if definition.monotonic or suffix == "count" else "up_down_counter"
+            unit = "{sample}" if suffix == "count" else definition.unit
+            description = describe("Stat", definition.name, metric, definition.description)
+            known = self._instruments[key] = self._made(kind, f"{metric}.{suffix}", unit, description)
         return known
 
-    def _make(self, definition: monitel.StatDefinition, metric: str, suffix: str) -> Callable[..., None]:
-        name = f"{metric}.{suffix}"
-        description = describe(definition.name, definition.description, metric)
-        if suffix == "count":
-            return self._meter.create_counter(name, "{sample}", description).add
-        if suffix != "sum":
-            return self._meter.create_gauge(name, definition.unit, description).set
-        if definition.monotonic:
-            return self._meter.create_counter(name, definition.unit, description).add
-        return self._meter.create_up_down_counter(name, definition.unit, description).add
+    def _made(self, kind: str, *arguments: str) -> Callable[..., None]:
+        """Return the function that writes a new instrument; one that does nothing if the provider refuses it."""
+        try:
+            made = getattr(self._meter, f"create_{kind}")(*arguments)
+        except Exception:
+            if not self._refused:
+                self._refused = True
+                _log.exception("the MeterProvider refuses %r (further instruments are not logged)", arguments[0])
+            return lambda *_: None
+        write: Callable[..., None] = made.set if kind == "gauge" else made.add
+        return write
 
     def _watch_for_loss(self, definition: monitel.StatDefinition) -> None:
         if self._warned or self._since_collect is None or _CUMULATIVE.issuperset(definition.aggregations):
@@ -145,9 +160,12 @@ class Instruments:
         if self._active:
             self._collecting = True
             try:
-                monitel.close_expired_windows()
+                if shuts_down(self._provider):
+                    monitel.flush()
+                else:
+                    monitel.close_expired_windows()
             except Exception:
-                _log.exception("an event handler raised while expired windows were closed for a metric reader")
+                _log.exception("an event handler raised while windows were closed for a metric reader")
             finally:
                 self._collecting = False
             self._since_collect = set()

@@ -8,23 +8,31 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 import monitel
+from monitel.attributes import ascii_text
 from monitel.readings import counter_names, unit_of_counter, wait_keys
-from monitel_otel.prometheus import stored_names
-from monitel_otel.units import unit_of_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+__all__ = ["NAMES", "WAITS", "MetricNames", "describe", "metric_name", "stored_names", "unit_of_number"]
+
 _log = logging.getLogger("monitel.otel")
 
 _INVALID = re.compile(r"[^A-Za-z0-9_./-]")
+_SEPARATORS = re.compile(r"[^a-z0-9]+")
+_ANNOTATION = re.compile(r"\{[^}]*\}")
 _LONGEST = 255 - len(".number_99.wait.active")  # leaves room for the longest suffixes
 
 Source = tuple[str, str]  # kind and name
 Metrics = dict[str, tuple[str, bool]]  # suffix, unit, and True for a monotonic sum
 
-_OWN = "metric of monitel"
-_WORDS = {"Stat": ".stat", "logged number": ".number", "counter": ".counter"}
+#: Kinds of sources: what is added to the name of a later one, and the name in the program in a description.
+_KINDS = {
+    "Stat": (".stat", "Stat {!r}"),
+    "logged number": (".number", "Logged as {!r}"),
+    "counter": (".counter", "Counted as {!r}"),
+    "wait counter": ("", "WaitCounter {!r}"),
+}
 #: The metrics of a wait counter: time and number of the waits that have ended, waits in progress, the longest wait.
 WAITS: Metrics = {
     ".wait.time": ("s", True),
@@ -35,21 +43,72 @@ WAITS: Metrics = {
 _DISTRIBUTION = ("p50", "p90", "p95", "p99", "histogram")
 
 
+def _pairs(text: str) -> dict[str, str]:
+    return dict(pair.split(":") for pair in text.split())
+
+
+# Units in words, as Prometheus adds them to names.
+_UNITS = _pairs(
+    "By:bytes kBy:kilobytes MBy:megabytes GBy:gigabytes TBy:terabytes KiBy:kibibytes MiBy:mebibytes GiBy:gibibytes "
+    "TiBy:tebibytes d:days h:hours min:minutes s:seconds ms:milliseconds us:microseconds ns:nanoseconds m:meters "
+    "V:volts A:amperes J:joules W:watts g:grams Cel:celsius Hz:hertz %:percent 1:"
+)
+_PER = _pairs("s:second m:minute h:hour d:day w:week mo:month y:year")
+
+
+def stored_names(metric: str, unit: str, *, monotonic: bool) -> list[str]:
+    """Return the names of a metric in lower case, with ``_`` for all separators: without and with what Prometheus adds.
+
+    Prometheus adds the unit in words, ``total`` to a monotonic sum, and ``ratio`` to another metric with the unit 1,
+    each unless the name has it. A backend may be configured to add no unit. The first name has no additions.
+
+    Example:
+        >>> from monitel_otel.names import stored_names
+        >>> stored_names("disk.read", "By", monotonic=True)
+        ['disk_read', 'disk_read_total', 'disk_read_bytes_total']
+    """
+    words, last = _words(metric), "total" if monotonic else "ratio" if unit == "1" else ""
+    main, _, per = _ANNOTATION.sub("", unit).partition("/")
+    added, divisor = _words(_UNITS.get(main, main)), _words(_PER.get(per, per))
+    added = [] if set(added) <= set(words) else added
+    added += [] if set(divisor) <= set(words) else ["per", *divisor]
+    longer = (words, [*words, *added])
+    found = longer if not last else ([*(word for word in each if word != last), last] for each in longer)
+    return list(dict.fromkeys("_".join(each) for each in (words, *found)))
+
+
+def _words(text: str) -> list[str]:
+    return [word for word in _SEPARATORS.split(text.lower()) if word]
+
+
 def metric_name(name: str) -> str:
     """Return ``name`` changed to OpenTelemetry's syntax for instrument names.
 
-    Invalid characters become ``_``; a name that does not begin with a letter gets the prefix ``stat_``. A long name is
-    cut.
+    Letters beyond ASCII are spelled out, and other characters become ``_``; a name that does not begin with a letter
+    then gets the prefix ``stat_``. A long name is cut.
 
     Example:
-        >>> from monitel_otel import metric_name
-        >>> metric_name("train.loss"), metric_name("step time"), metric_name("1st")
-        ('train.loss', 'step_time', 'stat_1st')
+        >>> from monitel_otel.names import metric_name
+        >>> metric_name("train.loss"), metric_name("step time"), metric_name("1st"), metric_name("λ")
+        ('train.loss', 'step_time', 'stat_1st', 'lamda')
     """
-    cleaned = _INVALID.sub("_", name)
+    cleaned = _INVALID.sub("_", ascii_text(name))
     if not cleaned[:1].isalpha():
         cleaned = f"stat_{cleaned}"
     return cleaned[:_LONGEST]
+
+
+def unit_of_number(name: str) -> str:
+    """Return the unit of a number of ``monitel.log()``, which takes none: ``"1"`` for monitel's ``training.mfu``."""
+    return "1" if name == "training.mfu" else ""
+
+
+def describe(kind: str, name: str, metric: str, description: str = "") -> str:
+    """Return the description of a source's metric, with the source's name if the metric has another one."""
+    if metric == name:
+        return description
+    note = _KINDS[kind][1].format(name)
+    return f"{description} ({note})" if description else note
 
 
 class MetricNames:
@@ -67,61 +126,48 @@ class MetricNames:
     Thread-safe. Takes no lock, so that a signal handler may call it.
 
     Example:
-        >>> import monitel
-        >>> from monitel_otel import MetricNames
+        >>> from monitel_otel.names import MetricNames
         >>> names = MetricNames()
-        >>> names.of_stat("loss", (monitel.MEAN,)), names.of_number("loss"), names.of_counter("loss")
-        ('loss', 'loss', 'loss.counter')
+        >>> names.of("logged number", "loss"), names.of("counter", "loss"), names.of("logged number", "Loss")
+        ('loss', 'loss.counter', 'Loss_2')
     """
 
     def __init__(self) -> None:
+        self._reserved: dict[str, Source] = {}
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget all names but the reserved ones, for tests."""
         self._known: dict[tuple[str, str, object], str] = {}
+        self._owners = dict(self._reserved)  # by name as it is compared
         self._used: dict[Source, tuple[str, ...]] = {}  # the names of a source, without suffixes
-        self._owners: dict[str, Source] = {}
-        self._reserved: set[str] = set()
         self._numbers: dict[str, int] = {}
-        self._warned: dict[Source, object] = {}
-        self._counters = self._wait_counters = 0  # how many of them have names
+        self._named: dict[str, int] = {}  # how many counters and wait counters have names
 
-    def of_stat(
-        self, name: str, aggregations: tuple[monitel.Aggregation, ...], unit: str = "", monotonic: bool = False
-    ) -> str:
-        """Return the metric name of a Stat, without the suffix of an aggregation.
-
-        Args:
-            name: The Stat's name.
-            aggregations: Its aggregations.
-            unit: Its unit.
-            monotonic: True if its sum never falls.
-        """
-        key = "Stat", name, (aggregations, unit, monotonic)
-        found = self._known.get(key)
-        if found is not None:
+    def of_stat(self, stat: monitel.StatDefinition) -> str:
+        """Return the metric name of a Stat, without the suffix of an aggregation."""
+        key = "Stat", stat.name, (stat.aggregations, stat.unit, stat.monotonic)
+        if (found := self._known.get(key)) is not None:
             return found
-        self._name_counters()
         metrics: Metrics = {}
-        for aggregation in aggregations:
-            if aggregation is monitel.HISTOGRAM:
-                metrics.update((f".{suffix}", (unit, False)) for suffix in _DISTRIBUTION)
-            elif aggregation is monitel.COUNT:
+        for each in stat.aggregations:
+            if each is monitel.HISTOGRAM:
+                metrics.update((f".{suffix}", (stat.unit, False)) for suffix in _DISTRIBUTION)
+            elif each is monitel.COUNT:
                 metrics[".count"] = "{sample}", True
             else:
-                metrics[f".{aggregation.suffix}"] = unit, monotonic and aggregation is monitel.SUM
-        return self._known.setdefault(key, self._choose(("Stat", name), metrics))
+                metrics[f".{each.suffix}"] = stat.unit, stat.monotonic and each is monitel.SUM
+        self._name_counters()
+        return self._known.setdefault(key, self._choose(("Stat", stat.name), metrics))
 
-    def of_number(self, name: str) -> str:
-        """Return the metric name of a logged number."""
-        return self._of("logged number", name)
+    def of(self, kind: str, name: str) -> str:
+        """Return the metric name of a logged number, a counter, or a wait counter, the last one without suffix."""
+        if (found := self._known.get((kind, name, None))) is not None:
+            return found
+        self._name_counters()
+        return self._new(kind, name)
 
-    def of_counter(self, name: str) -> str:
-        """Return the metric name of a counter."""
-        return self._of("counter", name)
-
-    def of_wait_counter(self, key: str) -> str:
-        """Return the metric name of a wait counter, without the suffix, such as ``.wait.time``."""
-        return self._of("wait counter", key)
-
-    def reserve(self, *metrics: str, unit: str = "", monotonic: bool = True, kind: str = _OWN) -> None:
+    def reserve(self, *metrics: str, unit: str = "", monotonic: bool = True, kind: str = "metric of monitel") -> None:
         """Add the names of metrics of monitel itself, which no other source gets from now on.
 
         Args:
@@ -131,104 +177,65 @@ class MetricNames:
             kind: ``"counter"`` if they are counters of the core, which get their names like those of the application.
         """
         for metric in metrics:
-            for key in _keys(metric, {"": (unit, monotonic)}):
-                self._owners.setdefault(key, (kind, metric))
-                self._reserved.add(key)
-
-    def forget(self) -> None:
-        """Forget all names but the reserved ones, for tests."""
-        for key in self._owners.keys() - self._reserved:
-            del self._owners[key]
-        self._known.clear()
-        self._used.clear()
-        self._numbers.clear()
-        self._warned.clear()
-        self._counters = self._wait_counters = 0
-
-    def _of(self, kind: str, name: str) -> str:
-        found = self._known.get((kind, name, None))
-        if found is not None:
-            return found
-        self._name_counters()
-        return self._new(kind, name)
+            for key in stored_names(metric, unit, monotonic=monotonic):
+                self._reserved.setdefault(key, self._owners.setdefault(key, (kind, metric)))
 
     def _new(self, kind: str, name: str) -> str:
         metrics = WAITS
-        if kind == "logged number":
-            metrics = {"": (unit_of_number(name), False)}
-        elif kind == "counter":
-            metrics = {"": (unit_of_counter(name), True)}
+        if kind != "wait counter":
+            is_counter = kind == "counter"
+            metrics = {"": (unit_of_counter(name) if is_counter else unit_of_number(name), is_counter)}
         return self._known.setdefault((kind, name, None), self._choose((kind, name), metrics))
 
     def _name_counters(self) -> None:
         """Give names to the counters and wait counters that exist already, so that no export decides who is first."""
-        if self._counters < len(counter_names()):
-            names = list(counter_names())
-            for name in names[self._counters :]:
-                self._new("counter", name)
-            self._counters = len(names)
-        if self._wait_counters < len(wait_keys()):
-            keys = list(wait_keys())
-            for key in keys[self._wait_counters :]:
-                self._new("wait counter", key)
-            self._wait_counters = len(keys)
+        for kind, names in (("counter", counter_names()), ("wait counter", wait_keys())):
+            if (named := self._named.get(kind, 0)) < len(names):
+                found = list(names)
+                for name in found[named:]:
+                    self._new(kind, name)
+                self._named[kind] = len(found)
 
     def _choose(self, source: Source, metrics: Metrics) -> str:
-        """Return a name with which all metrics of a source are free, and take them.
-
-        Args:
-            source: The source.
-            metrics: The suffixes of its metrics.
-        """
-        wanted = metric_name(source[1])
-        for name in self._candidates(source, wanted, metrics):
-            keys = _keys(name, metrics)
-            if all(self._owners.get(key, source) == source for key in keys) and all(
-                self._owners.setdefault(key, source) == source for key in keys
-            ):
-                break  # else another thread was faster
-        self._used[source] = tuple(dict.fromkeys([*self._used.get(source, ()), name]))
-        if name != wanted and (conflict := self._conflict(source, wanted, metrics)) is not None:
-            self._warn(source, *conflict, name)
+        """Return a name with which all metrics of a source are free, and take them."""
+        wanted, used = metric_name(source[1]), self._used.get(source, ())
+        conflict = self._conflict(source, wanted, metrics)
+        for name in self._candidates(source, wanted, None if conflict is None else conflict[1]):
+            if self._conflict(source, name, metrics, take=True) is None:
+                break
+        self._used[source] = tuple(dict.fromkeys([*used, name]))
+        if name != wanted and conflict is not None and not used:
+            _log.warning(
+                "%s %r and %s %r have the same metric name %r: %s %r is sent as %r. Rename one of them.",
+                *(*conflict[1], *source, conflict[0], *source, name),
+            )
         return name
 
-    def _conflict(self, source: Source, name: str, metrics: Metrics) -> tuple[str, Source] | None:
-        """Return the first metric that another source has, in words, and that source."""
-        for suffix, metric in metrics.items():
-            for added, key in enumerate(_keys(name, {suffix: metric})):
-                owner = self._owners.get(key, source)
-                if owner != source:
-                    return f"{key!r} in Prometheus" if added else repr(f"{name}{suffix}"), owner
+    def _conflict(
+        self, source: Source, name: str, metrics: Metrics, *, take: bool = False
+    ) -> tuple[str, Source] | None:
+        """Return the first metric that another source has, and that source. If there is none, take the names."""
+        stored = {
+            key: f"{name}{suffix}"
+            for suffix, (unit, monotonic) in metrics.items()
+            for key in stored_names(f"{name}{suffix}", unit, monotonic=monotonic)
+        }
+        for owner_of in (self._owners.get, self._owners.setdefault) if take else (self._owners.get,):
+            for key, metric in stored.items():
+                if (owner := owner_of(key, source)) != source:
+                    return metric, owner
         return None
 
-    def _candidates(self, source: Source, wanted: str, metrics: Metrics) -> Iterator[str]:
+    def _candidates(self, source: Source, wanted: str, owner: Source | None) -> Iterator[str]:
         """Yield names to try, first those that the source has for other metrics."""
         yield from self._used.get(source, ())
         yield wanted
-        conflict = self._conflict(source, wanted, metrics)
-        if conflict is not None and conflict[1][0] != source[0] and source[0] in _WORDS:
-            wanted += _WORDS[source[0]]
+        if owner is not None and owner[0] != source[0] and (word := _KINDS[source[0]][0]):
+            wanted += word
             yield wanted
         for number in count(self._numbers.get(wanted, 2)):
             self._numbers[wanted] = number  # thousands of names may have one form, and lower numbers are in use
             yield f"{wanted}_{number}"
-
-    def _warn(self, source: Source, metric: str, owner: Source, name: str) -> None:
-        token = object()
-        if self._warned.setdefault(source, token) is token:
-            _log.warning(
-                "%s %r and %s %r have the same metric name %s: %s %r is sent as %r. Rename one of them.",
-                *(*owner, *source, metric, *source, name),
-            )
-
-
-def _keys(name: str, metrics: Metrics) -> list[str]:
-    """Return the names of metrics as they are compared."""
-    return [
-        key
-        for suffix, (unit, monotonic) in metrics.items()
-        for key in stored_names(f"{name}{suffix}", unit, monotonic=monotonic)
-    ]
 
 
 #: The metric names of this process, for all exporters: a source has the same name in each of them.
@@ -236,16 +243,3 @@ NAMES = MetricNames()
 NAMES.reserve("training.step")
 NAMES.reserve("training.goodput", unit="1", monotonic=False)
 NAMES.reserve("training.time", unit="s", kind="counter")  # of each process with a ledger
-
-
-def describe(name: str, description: str, metric: str | None = None) -> str:
-    """Return a metric's description: that of the Stat, and the Stat's name if the metric has another one.
-
-    Args:
-        name: The Stat's name.
-        description: The Stat's description.
-        metric: The metric name without suffix; by default that of :func:`metric_name`.
-    """
-    if (metric or metric_name(name)) == name:
-        return description
-    return f"{description} (Stat {name!r})" if description else f"Stat {name!r}"

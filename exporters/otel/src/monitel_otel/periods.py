@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from threading import get_ident
 from typing import TYPE_CHECKING
 
 from opentelemetry.trace import INVALID_SPAN
 
 from monitel.attributes import escape_surrogates
+from monitel.os_threads import get_ident
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span

@@ -71,11 +71,14 @@ def _attribute(value: Any) -> Attribute | None:
 
 
 def _scalar(value: Any) -> Scalar | None:
-    if isinstance(value, str):
-        return escape_surrogates(value)
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, Integral):
-        number = int(value)
-        return number if fits_int64(number) else str(number)
-    return float(value) if isinstance(value, Real) else None
+    try:
+        if isinstance(value, str):
+            return escape_surrogates(value)
+        if isinstance(value, bool):
+            return value
+        if isinstance(value, Integral):
+            number = int(value)
+            return number if fits_int64(number) else str(number)
+        return float(value) if isinstance(value, Real) else None
+    except Exception:  # too large for a float or for a text, or raised by its class
+        return None

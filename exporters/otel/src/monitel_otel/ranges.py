@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import suppress
-from threading import RLock
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from opentelemetry.trace import INVALID_SPAN, get_current_span
 
 import monitel
+from monitel.os_threads import RLock
 from monitel.profiler import ranges
 from monitel_otel.periods import BUDGET, Opened, Period, check_limits
 

@@ -7,12 +7,10 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import monitel
-from monitel.attributes import fits_int64
+from monitel.attributes import recordable
 from monitel_otel._compat import SeverityNumber
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from opentelemetry.context import Context
 
     from monitel_otel._compat import Logger
@@ -23,16 +21,42 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _LATEST_NS = 2**64 - 1  # the limit of the protocol's field
 
 
-class Records:
-    """Emits each event as a log record: event_name, time in ns, severity, attributes.
+class EventFields:
+    """Body and attributes of the log record of an event.
 
-    The body is the name, too, because many backends show the body and ignore the event name (Loki before 3.8). The body
-    of logged numbers and of a configuration is structured: it has all of them, without limits.
+    The body of logged numbers and of a configuration is structured: it has all of them, without limits. A value that
+    the protocol cannot hold, because ``event.data`` was changed after its check, is left out, with a warning per name.
+    """
+
+    def __init__(self) -> None:
+        self._warned: set[str] = set()
+
+    def of(self, event: monitel.Event, step: int | None) -> tuple[Any, dict[str, Any]]:
+        """Return the body, None for the name of the event, and the attributes, with the training step if known."""
+        attributes: dict[str, Any] = {} if step is None else {"training.step": step}
+        if isinstance(event, monitel.RunConfig):
+            return event.config, attributes
+        found = recordable(dict(event.data), lambda key, _value: self._warn_once(event.name, key))
+        if isinstance(event, monitel.LoggedNumbers):
+            return found, {**attributes, **event.attributes}
+        return None, {**attributes, **found} if attributes else found
+
+    def _warn_once(self, name: str, key: object) -> None:
+        if name not in self._warned:
+            self._warned.add(name)
+            _log.warning("event %r: %r cannot be an attribute and is left out", name, key)
+
+
+class Records:
+    """Emits each event as a log record: event_name, time in ns, severity, and the fields of :class:`EventFields`.
+
+    The body of other events is the name, too, because many backends show the body and ignore the event name (Loki
+    before 3.8).
     """
 
     def __init__(self, logger: Logger) -> None:
         self._logger = logger
-        self._warned: set[str] = set()
+        self._fields = EventFields()
 
     def write(
         self,
@@ -51,48 +75,17 @@ class Records:
             observed_ns: Time when the event was logged, Unix ns; None for the current time.
         """
         severity = SeverityNumber(event.severity)
+        body, attributes = self._fields.of(event, step)
         self._logger.emit(
             timestamp=timestamp_ns(event.timestamp),
             observed_timestamp=observed_ns,
             context=context,
             severity_number=severity,
             severity_text=severity.name,
-            body=self._body(event),
-            attributes=self._attributes(event, step),
+            body=event.name if body is None else body,
+            attributes=attributes,
             event_name=event.name,
         )
-
-    def _body(self, event: monitel.Event) -> Any:
-        if isinstance(event, monitel.LoggedNumbers):
-            return self._sendable(event.name, event.data)
-        return event.config if isinstance(event, monitel.RunConfig) else event.name
-
-    def _attributes(self, event: monitel.Event, step: int | None) -> dict[str, Any]:
-        attributes: dict[str, Any] = {} if step is None else {"training.step": step}
-        if isinstance(event, monitel.LoggedNumbers):
-            attributes.update(event.attributes)
-        elif not isinstance(event, monitel.RunConfig):
-            attributes.update(self._sendable(event.name, event.data))
-        return attributes
-
-    def _sendable(self, name: str, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values that the protocol can hold."""
-        found: dict[str, Any] = {}
-        for key, value in values.items():
-            if _can_be_sent(key, value):
-                found[key] = value
-            elif name not in self._warned:
-                self._warned.add(name)
-                _log.warning("event %r: %r cannot be an attribute and is left out", name, key)
-        return found
-
-
-def _can_be_sent(key: object, value: object) -> bool:
-    if not isinstance(key, str) or not key:
-        return False
-    if isinstance(value, int):
-        return fits_int64(value)
-    return isinstance(value, (str, float))
 
 
 def timestamp_ns(timestamp: datetime) -> int:

@@ -1,91 +1,48 @@
-"""The environment variables of the arguments of ``configure()`` and of the exporters."""
+"""The environment variables and checks of the arguments of ``configure()`` and of the exporters."""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Literal
+import os
+from pathlib import Path
+from typing import Any
 
-from monitel.variables import BOOLEAN, Variable, one_of
-from monitel_otel import check_limits
-from monitel_otlp.config.black_box import LEAST_BOX_SIZE, box_settings, check_box_size
-from monitel_otlp.config.settings import DISTRIBUTIONS, spool_folder
+from monitel.variables import BOOLEAN, Variable, at_least, one_of
+from monitel_otlp.config.black_box import LEAST_BOX_SIZE
+from monitel_otlp.config.settings import DISTRIBUTIONS
 from monitel_otlp.sigterm import check_sigterm
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
-RANKS = ("all", "zero")
-
-
-def check_bools(**arguments: object) -> None:
-    """Check arguments that are True or False.
-
-    Raises:
-        TypeError: A value is not a bool.
-    """
-    for name, value in arguments.items():
-        if not isinstance(value, bool):
-            raise TypeError(f"{name} must be True or False, got {value!r:.80}")
-
-
-def check_ranks(ranks: object) -> None:
-    """Check the ``ranks`` argument.
-
-    Raises:
-        ValueError: It is neither ``"all"`` nor ``"zero"``.
-    """
-    if ranks not in RANKS:
-        raise ValueError(f"ranks must be 'all' or 'zero', got {ranks!r}")
-
-
-def check_series_limit(limit: object) -> None:
-    """Check the ``series_limit`` argument.
-
-    Raises:
-        TypeError: Not an int.
-        ValueError: Below 1.
-    """
-    if isinstance(limit, bool) or not isinstance(limit, int):
-        raise TypeError(f"series_limit must be an int, got {type(limit).__qualname__}: {limit!r:.80}")
-    if limit < 1:
-        raise ValueError(f"series_limit must be at least 1, got {limit}")
-
-
-def check_logging_level(level: object) -> None:
-    """Check the ``logging_level`` argument, which may be None.
-
-    Raises:
-        TypeError: Neither an int nor a str.
-        ValueError: An unknown name.
-    """
-    if level is not None:
-        logging.Handler(level)  # type: ignore[arg-type]  # it checks the type
-
-
-def _level(text: str) -> int | str:
-    level = int(text) if text.isdecimal() else text.upper()
-    check_logging_level(level)
+def _check_level(_name: str, level: Any) -> Any:
+    logging.Handler(level)  # it raises for an unknown name and for a wrong type
     return level
 
 
-def _sigterm(text: str) -> bool | Literal["auto"]:
-    sigterm: bool | Literal["auto"] = "auto" if text.lower() == "auto" else bool(BOOLEAN.parse(text))
-    check_sigterm(sigterm)
+def _level(text: str) -> int | str:
+    return _check_level("", int(text) if text.isdecimal() else text.upper())  # type: ignore[no-any-return]  # as given
+
+
+def _sigterm(text: str) -> object:
+    sigterm = text.lower() if text.lower() == "auto" else BOOLEAN.parse(text)
+    check_sigterm("", sigterm)
     return sigterm
 
 
-def _at_least_one(check: Callable[[int], None]) -> Variable:
-    def parse(text: str) -> int:
-        number = int(text)
-        check(number)
-        return number
+def _check_folder(name: str, value: object) -> Path:
+    if not isinstance(value, (str, os.PathLike)):
+        raise TypeError(f"{name} must be a path, got {type(value).__qualname__}")
+    path = Path(value)
+    if "\0" in str(path):
+        raise ValueError(f"{name} must not contain a null character, got {str(path)!r}")
+    for part in (path, *path.parents):
+        if os.path.isfile(part):  # noqa: PTH113  Path's own raises where it may not look
+            raise ValueError(f"{name} must be a folder, or a new path, got {str(path)!r}: {str(part)!r} is a file")
+    return path
 
-    return Variable(parse, "an int of at least 1")
 
-
-def _box_folder(text: str) -> Path | None:
-    return box_settings(black_box_dir=text).folder
+def _folder(name: str) -> Variable:
+    expected = "the path of a folder, which may be new"
+    return Variable(lambda text: _check_folder(name, text), expected, check=_check_folder)
 
 
 #: The variable of each argument of ``configure()``. A str is the name of the standard variable that has the value, or
@@ -98,21 +55,21 @@ CHOICES: dict[str, Variable | str] = {
     "export_interval": "OTEL_METRIC_EXPORT_INTERVAL",
     "resource_attributes": "OTEL_RESOURCE_ATTRIBUTES",
     "resource": "an object",
-    "spool_dir": Variable(spool_folder, "the path of a folder, which may be new"),
+    "spool_dir": _folder("spool_dir"),
     "distributions": one_of(DISTRIBUTIONS),
-    "ranks": one_of(RANKS),
+    "ranks": one_of(("all", "zero")),
     "rank_attribute": BOOLEAN,
     "workers": BOOLEAN,
-    "sigterm": Variable(_sigterm, "auto, false, or true in the main thread"),
-    "logging_level": Variable(_level, "a level of Python's logging such as INFO"),
+    "sigterm": Variable(_sigterm, "auto, false, or true in the main thread", check=check_sigterm),
+    "logging_level": Variable(_level, "a level of Python's logging such as INFO", check=_check_level),
     "spans": BOOLEAN,
-    "span_budget": _at_least_one(lambda budget: check_limits(budget, 1)),
-    "span_steps": _at_least_one(lambda steps: check_limits(1, steps)),
+    "span_budget": at_least(1),
+    "span_steps": at_least(1),
     "step_traces": BOOLEAN,
-    "series_limit": _at_least_one(check_series_limit),
+    "series_limit": at_least(1),
     "run_events": BOOLEAN,
     "system": BOOLEAN,
     "black_box": BOOLEAN,
-    "black_box_dir": Variable(_box_folder, "the path of a folder, which may be new"),
-    "black_box_size": Variable(lambda text: check_box_size(int(text)), f"a number of bytes, at least {LEAST_BOX_SIZE}"),
+    "black_box_dir": _folder("black_box_dir"),
+    "black_box_size": at_least(LEAST_BOX_SIZE, "a number of bytes"),
 }

@@ -15,20 +15,19 @@ import monitel
 from monitel.attributes import escape_surrogates, fits_int64
 from monitel.run_events import enter
 from monitel.variables import reads_variables
-from monitel_otel import BUDGET, check_limits
 from monitel_otlp._compat import get_logger_provider, is_set, set_global_providers
 from monitel_otlp.automatic import hand_over, keep, replace_automatic
-from monitel_otlp.choices import CHOICES, check_bools, check_logging_level, check_ranks, check_series_limit
+from monitel_otlp.choices import CHOICES
 from monitel_otlp.config.black_box import BOX_SIZE, box_settings
 from monitel_otlp.config.host import host_attributes
-from monitel_otlp.config.launcher import is_rank_zero, launch_attributes
+from monitel_otlp.config.launcher import is_rank_zero, launch_attributes, rank_on_points
 from monitel_otlp.config.launchers import is_launcher
 from monitel_otlp.config.settings import resolve
 from monitel_otlp.ledger.run_ledger import RunLedger
 from monitel_otlp.log_handler import LogHandler
 from monitel_otlp.metrics.series import SERIES_LIMIT
 from monitel_otlp.pipeline import Pipeline
-from monitel_otlp.sigterm import check_sigterm, handle_sigterm
+from monitel_otlp.sigterm import handle_sigterm
 from monitel_otlp.spool.folder import AVAILABLE, UNAVAILABLE
 from monitel_otlp.traces.budget import warn_if_too_large
 from monitel_otlp.traces.ids import StepTraces
@@ -146,14 +145,7 @@ def configure(
         True
     """
     global _current
-    check_ranks(ranks)
     _check(service_name, resource_attributes, resource)
-    check_bools(rank_attribute=rank_attribute, workers=workers, run_events=run_events, system=system)
-    check_bools(spans=spans, step_traces=step_traces)
-    check_limits(BUDGET if span_budget is None else span_budget, span_steps)
-    check_series_limit(series_limit)
-    check_logging_level(logging_level)
-    check_sigterm(sigterm)
     box = box_settings(black_box, black_box_dir, black_box_size)
     settings = resolve(
         endpoint, headers, export_interval, spool_dir, protocol, distributions=distributions, black_box=box
@@ -169,17 +161,16 @@ def configure(
         place = f"to {settings.spool_dir}" if AVAILABLE else f"nowhere, because {UNAVAILABLE}"
         _log.warning("no OTLP endpoint is set: %s %s; set OTEL_EXPORTER_OTLP_ENDPOINT to send it", what, place)
     resource = _resource(service_name, resource_attributes, resource)
-    on_points = {name: launch[name] for name in ("training.rank",) if name in launch}
-    if on_points and not rank_attribute and "service.instance.id" in resource.attributes:
-        on_points = {}  # the resources distinguish the ranks
     shared = StepTraces({**launch, **resource.attributes}, alone=ranks == "zero") if step_traces else None
     if shared is not None and shared.rank == 0 and not silent:
         warn_if_too_large(shared.ranks, span_budget)
     _current = Pipeline(
         settings,
         resource,
-        point_attributes=on_points,
-        spans=_span_settings(span_budget, span_steps, shared, settings.interval) if spans or step_traces else None,
+        point_attributes=rank_on_points(launch, resource, always=rank_attribute),
+        spans=None
+        if "traces" in settings.off or not (spans or step_traces)
+        else _span_settings(span_budget, span_steps, shared, settings.interval),
         workers=workers,
         silent=silent,
         series_limit=series_limit,
@@ -189,9 +180,9 @@ def configure(
     )
     if not silent:
         _set_globals(_current)
-        if logging_level is not None:
+        if logging_level is not None and "logs" not in settings.off:
             _export_logging(_current, logging_level)
-        if system and not is_launcher(sys.orig_argv):
+        if system and "metrics" not in settings.off and not is_launcher(sys.orig_argv):
             _report_system(_current, host=not launch.get("training.local_rank"))
         handle_sigterm(_current, sigterm)
         if not is_launcher(sys.orig_argv):
@@ -230,7 +221,8 @@ def _report_system(pipeline: Pipeline, *, host: bool) -> None:
 def _export_logging(pipeline: Pipeline, level: int | str) -> None:
     handler = LogHandler(pipeline, level)
     logging.getLogger().addHandler(handler)
-    pipeline.at_end.append(lambda: logging.getLogger().removeHandler(handler))
+    pipeline.each_round.append(handler.put_back)
+    pipeline.at_end.append(handler.end)
 
 
 def _check(service_name: object, attributes: object, resource: object) -> None:

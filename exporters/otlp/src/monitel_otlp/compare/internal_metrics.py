@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from monitel_otel.names import WAITS
-from monitel_otel.prometheus import stored_names
+from monitel_otel.names import WAITS, stored_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -18,7 +18,6 @@ from monitel_otlp.compare.assembly import assemble, is_complete, is_last_attempt
 from monitel_otlp.compare.disks import Disks, HangingError
 from monitel_otlp.compare.telemetry import Telemetry
 from monitel_otlp.ledger.reading import read_stored
-from monitel_otlp.ledger.run_identity import UNSET
 from monitel_otlp.ledger.screen import Screen
 from monitel_otlp.spool.discovery import find_spools
 from monitel_otlp.spool.folder import SpoolError
@@ -70,7 +69,7 @@ def find_run(target: str, places: Places, problems: list[str]) -> Run:
     path = Path(target)
     if places.disks.read(path, lambda: os.path.lexists(path) and (path.is_dir() or os.sep in target)):
         return _in_folder(path, places, problems)
-    processes = _telemetry(lambda each: each.run == target, places, problems) if target != UNSET else []
+    processes = _telemetry(lambda each: each.run == target, places, problems)
     if not processes and target.isascii() and target.isdecimal():
         return _of_process(int(target), places, problems)
     if not processes:
@@ -131,7 +130,7 @@ def _may_belong(process: Process, stored: StoredRun) -> bool:
     """Return True for a process that belongs to a run by its attributes, before its times are read."""
     if stored.time.run:
         return process.run == stored.time.run
-    return process.run in {"", UNSET} and stored.last.name.endswith(f"-{process.pid}")
+    return not process.run and stored.last.name.endswith(f"-{process.pid}")
 
 
 def _telemetry(wanted: Callable[[Process], bool], places: Places, problems: list[str]) -> list[Process]:
@@ -222,7 +221,7 @@ def _only_run(
     others = []
     for process in processes:
         own = next((each for each in reversed(ledgers) if _belongs(process, each)), None)
-        if own is None and process.run in {"", UNSET} and process.rank:
+        if own is None and not process.run and process.rank:
             others.append(process)  # another rank than zero, which has no ledger
         else:
             group = (_name(process), "") if own is None else _group_of(own)
@@ -252,7 +251,7 @@ def _group_of(stored: StoredRun) -> _Group:
 
 def _name(process: Process) -> str:
     """Return the name of the run of a process without ledger."""
-    return process.run if process.run not in {"", UNSET} else f"process {process.pid}"
+    return process.run or f"process {process.pid}"
 
 
 def _unknown(target: str, stored: Sequence[StoredRun], places: Places) -> str:

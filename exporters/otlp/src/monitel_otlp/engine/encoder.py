@@ -7,9 +7,9 @@ import math
 import sys
 import time
 from dataclasses import dataclass
-from threading import Condition, Lock
 from typing import TYPE_CHECKING, Any
 
+from monitel.os_threads import Condition, Lock
 from monitel_otlp.threads.pacing import Pace
 from monitel_otlp.threads.worker import Worker
 

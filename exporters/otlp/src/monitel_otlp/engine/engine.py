@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.context import get_current
 
 import monitel
 from monitel.bounded_queue import BoundedQueue
+from monitel.os_threads import RLock
 from monitel_otlp.accounting import Stage
 from monitel_otlp.config.black_box import OFF
 from monitel_otlp.delivery.delivery import Delivery
@@ -119,6 +119,7 @@ class Engine:
             mapping=mapping,
             table=self._window_queue.table,
             wake=self.wake,
+            off=settings.off,
         )
         self.box = self._recording.box
         self._put = self._recording.put
@@ -141,7 +142,9 @@ class Engine:
         )
         self._readings = Readings(self._window_queue.table, delta=mapping.delta, with_waits=not attached)
         self.metric_requests = requests = MetricRequests(
-            mapping, self._self_metrics.waiting, resource, self._put, self._lost, readings=self._readings
+            *(mapping, self._self_metrics.waiting, resource, self._put, self._lost),
+            readings=self._readings,
+            attributes=self._window_queue.table.attributes(),
         )
         self._record_requests = RecordRequests("logs", self._put, self._lost)
         self._span_requests = RecordRequests("traces", self._put, self._lost)
@@ -207,14 +210,19 @@ class Engine:
         return latest(self.series, self._window_queue.numbers(), self._config)
 
     def take(self, event: monitel.Event) -> None:
-        """Queue one event, in the thread that logs it."""
+        """Queue one event, in the thread that logs it, for each of its signals that is not off."""
+        off = self.settings.off
         if event.window is not None:
-            self._window_queue.put(event.window)
+            if "metrics" not in off:
+                self._window_queue.put(event.window)
             return
         if isinstance(event, monitel.LoggedNumbers):
-            self._window_queue.put_numbers(event)
+            if "metrics" not in off:
+                self._window_queue.put_numbers(event)
         elif isinstance(event, monitel.RunConfig):
             self._config = {**self._config, **dict(flat(event.config))}
+        if "logs" in off:
+            return
         logged = LoggedEvent(event, event.step, get_current(), self.innermost(), time.time_ns())
         logged = self._recording.emitted(logged)
         self._event_queue.put(logged, event.config if isinstance(event, monitel.RunConfig) else event.data)
@@ -367,7 +375,6 @@ class Engine:
             nonfinite=lambda: self._window_queue.nonfinite,
             discarded=lambda: self._window_queue.discarded,
             coalesced=lambda: self._window_queue.coalesced + self.metric_requests.mapping.coalesced,
-            left_out=lambda: self._window_queue.left_out,
             without_box=lambda: self.box.left_out,
         )
 

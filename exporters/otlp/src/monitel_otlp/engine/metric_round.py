@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import logging
 import time
-from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry import metrics
 
 import monitel
+from monitel.os_threads import Event, Thread
 from monitel.run_events import end_if_due
-from monitel_otel import SCOPE, WaitInstruments
+from monitel_otel.observed import WaitInstruments
+from monitel_otel.scope import SCOPE
 from monitel_otlp.threads.callbacks import Callback
 from monitel_otlp.threads.pacing import yield_gil
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from threading import RLock
 
     from opentelemetry.metrics import Meter
 
+    from monitel.os_threads import RLock
     from monitel_otlp.engine.encoder import Encoder, Source
     from monitel_otlp.engine.occasion import Occasion
     from monitel_otlp.metrics.wait_readings import WaitReadings

@@ -7,7 +7,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from monitel_otel import SCOPE
+from monitel_otel.scope import SCOPE
 from monitel_otlp._compat import log_record_limits
 from monitel_otlp.black_box.activity import describe
 from monitel_otlp.black_box.box import BlackBox
@@ -45,6 +45,7 @@ class Recording:
         mapping: The mapping of windows.
         table: The series of the pipeline.
         wake: Starts a round of the encoder.
+        off: The signals that are not recorded.
 
     Attributes:
         box: The box.
@@ -59,7 +60,9 @@ class Recording:
         mapping: WindowMapping,
         table: SeriesTable,
         wake: Callable[[], object],
+        off: frozenset[str],
     ) -> None:
+        self._off = off
         self._spool_dir = spool_dir
         self._resource = resource
         self._mapping = mapping
@@ -100,7 +103,9 @@ class Recording:
         return math.inf if self._recorder is None else self._recorder.due
 
     def put(self, request: FrozenRequest) -> None:
-        """Add a finished request of the encoder."""
+        """Add a finished request of the encoder, unless its signal is off: values of instruments may be in it."""
+        if request.signal in self._off:
+            return
         if self._recorder is not None:
             self._recorder.put(request)
             return
@@ -139,4 +144,5 @@ class Recording:
             mapping=plain,
             spool_dir=str(self._spool_dir),
             run=os.environ.get(RUN_FOLDER, ""),
+            off=tuple(self._off),
         )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from monitel_otel import SCOPE, Records
+from monitel_otel.records import Records
+from monitel_otel.scope import SCOPE
 from monitel_otlp._compat import get_logger_provider, is_set
 from monitel_otlp.accounting import Stage
 

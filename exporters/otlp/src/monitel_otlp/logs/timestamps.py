@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from datetime import datetime, timedelta, timezone
 
-from monitel_otel import timestamp_ns
+from monitel_otel.records import timestamp_ns
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _LOCAL_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  subtracted from naive datetimes
@@ -15,7 +15,7 @@ _LATEST_NS = 2**64 - 1  # the field of the protocol is unsigned, 64 bits
 
 
 class Timestamps:
-    """Converts datetimes to Unix ns, like :func:`monitel_otel.timestamp_ns` but ten times as fast.
+    """Converts datetimes to Unix ns, like :func:`monitel_otel.records.timestamp_ns` but ten times as fast.
 
     Naive datetimes are local time. Their offset from UTC is cached for a quarter of an hour if the offset is the same
     at both ends and for both values of ``fold``; otherwise the clocks change in between. :func:`time.tzset` invalidates

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Union
 
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     Scalar = str | bool | int | float
+
+_log = logging.getLogger("monitel.otlp")
 
 #: A value that :mod:`marshal` writes and reads unchanged: exact built-in types only.
 Plain = Union[None, bool, int, float, str, bytes, "list[Plain]", "tuple[Plain, ...]", "dict[str, Plain]"]
@@ -64,6 +67,56 @@ def _plain_items(attributes: Mapping[str, Any]) -> dict[str, Plain]:
         except (TypeError, RecursionError):
             continue
     return found
+
+
+class Limits:
+    """The limits of attributes in the SDK's variables: long texts are truncated, the oldest attributes are dropped.
+
+    A warning is logged once for each name.
+
+    Args:
+        noun: Names the owner of the attributes in the warning, e.g. ``"event"``.
+        count: The maximum number of attributes; None for no limit.
+        length: The maximum number of characters of a text; None for no limit.
+    """
+
+    def __init__(self, noun: str, count: int | None, length: int | None) -> None:
+        self._noun = noun
+        self._count = count
+        self.length = length
+        self._warned: set[str] = set()
+
+    def exceeded(self, number: int) -> bool:
+        """Return True if :meth:`apply` may change so many attributes."""
+        return self.length is not None or (self._count is not None and number > self._count)
+
+    def apply(self, name: str, attributes: dict[str, Plain]) -> int:
+        """Change the attributes of an event or range, and return the number of dropped attributes."""
+        if self.length is not None:
+            for key, value in attributes.items():
+                if (short := _truncated(value, self.length)) != value:
+                    attributes[key] = short
+                    self._warn(name, "a text longer than %d characters is truncated", self.length)
+        if self._count is None or len(attributes) <= self._count:
+            return 0
+        oldest = list(attributes)[: len(attributes) - self._count]
+        for key in oldest:
+            del attributes[key]
+        self._warn(name, "more than %d attributes; the first ones are dropped", self._count)
+        return len(oldest)
+
+    def _warn(self, name: str, problem: str, limit: int) -> None:
+        if name not in self._warned:
+            self._warned.add(name)
+            _log.warning(f"%s %r: {problem}", self._noun, name, limit)
+
+
+def _truncated(value: Plain, length: int) -> Plain:
+    if isinstance(value, str):
+        return value[:length]
+    if isinstance(value, (list, tuple)):
+        return [_truncated(each, length) for each in value]
+    return {key: _truncated(each, length) for key, each in value.items()} if isinstance(value, dict) else value
 
 
 def write_attributes(field: Any, attributes: Mapping[str, Any]) -> None:
@@ -124,3 +177,11 @@ def key_values(attributes: Mapping[str, Scalar | Sequence[Scalar]]) -> list[KeyV
         write_value(pair.value, value)
         found.append(pair)
     return found
+
+
+def add_attributes(metrics: Iterable[Any], attributes: Sequence[KeyValue]) -> None:
+    """Add attributes to every point of some metrics that does not have them."""
+    for metric in metrics if attributes else ():
+        for point in getattr(metric, metric.WhichOneof("data")).data_points:
+            known = {pair.key for pair in point.attributes}
+            point.attributes.extend(pair for pair in attributes if pair.key not in known)

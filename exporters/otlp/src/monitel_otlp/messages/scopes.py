@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from monitel_otel import SCHEMA_URL, SCOPE
+from monitel_otel.scope import SCHEMA_URL, SCOPE
 
 
 def write_scope(target: Any, scope: tuple[str, str, str] = SCOPE) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from threading import RLock
-
+    from monitel.os_threads import RLock
     from monitel_otlp.metrics.series import Series
 
 _MILLISECOND_NS = 1_000_000

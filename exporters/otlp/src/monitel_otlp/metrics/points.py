@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality
 
-from monitel_otel import SCOPE, describe
+from monitel_otel.names import describe
+from monitel_otel.scope import SCOPE
 from monitel_otlp.messages.records import LEVELS, count_records
 from monitel_otlp.messages.request import FrozenRequest, UnfinishedRequest
 from monitel_otlp.messages.scopes import is_own, write_scope
@@ -69,7 +70,7 @@ class Points:
             metric = self._metrics.add()
             metric.name = name
             metric.unit = unit
-            metric.description = describe(definition.name, definition.description, series.name)
+            metric.description = describe("Stat", definition.name, series.name, definition.description)
             data = getattr(metric, shape)
             if temporality:
                 data.aggregation_temporality = temporality

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import monitel
 from monitel.attributes import typed_items
-from monitel_otel import NAMES, counter_description, unit_of_number
+from monitel_otel.names import NAMES, describe, unit_of_number
 from monitel_otlp.messages.attributes import key_values
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
-    from threading import RLock
 
     from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+
+    from monitel.os_threads import RLock
 
 _log = logging.getLogger("monitel.otlp")
 
@@ -89,7 +90,7 @@ class Series:
 class SeriesTable:
     """The series of windows, logged numbers and counters, and the attributes of wait counters and of the step.
 
-    No two of them have the same metric name, see :class:`monitel_otel.MetricNames`.
+    No two of them have the same metric name, see :class:`monitel_otel.names.MetricNames`.
 
     A name has at most ``limit`` sets of attributes. Further sets share one series with the attribute
     ``otel.metric.overflow``, as in OpenTelemetry's SDK; this is logged once.
@@ -116,7 +117,7 @@ class SeriesTable:
 
     def of_stat(self, definition: monitel.StatDefinition) -> Series:
         """Return the series of a Stat's windows."""
-        name = NAMES.of_stat(definition.name, definition.aggregations, definition.unit, definition.monotonic)
+        name = NAMES.of_stat(definition)
         first = self._definitions.setdefault(name, definition)
         if first is not definition and (first.unit, first.monotonic) != (definition.unit, definition.monotonic):
             self._warn_of_difference(first, definition)
@@ -135,13 +136,13 @@ class SeriesTable:
             attributes: The attributes of the call.
             identity: Result of :meth:`identity` for these attributes.
         """
-        metric = NAMES.of_number(name)
+        metric = NAMES.of("logged number", name)
         key = "number", metric, identity
         return self._series.get(key) or self._new_of_number(key, name, metric, attributes)
 
     def of_counter(self, counter: monitel.Counter) -> Series:
         """Return the series of a counter."""
-        metric = NAMES.of_counter(counter.name)
+        metric = NAMES.of("counter", counter.name)
         key = "counter", metric, self.identity(counter.attributes)
         return self._series.get(key) or self._new_of_counter(key, metric, counter)
 
@@ -158,12 +159,12 @@ class SeriesTable:
         return typed_items({**self._attributes, **attributes}) if attributes else self._identity
 
     def _new_of_number(self, key: Hashable, name: str, metric: str, attributes: Mapping[str, Any]) -> Series:
-        description = "" if metric == name else f"Logged as {name!r}"
+        description = describe("logged number", name, metric)
         definition = monitel.StatDefinition(metric, (), unit_of_number(name), description, {}, monotonic=False)
         return self._new(key, ("number", metric), metric, definition, {**self._attributes, **attributes})
 
     def _new_of_counter(self, key: Hashable, metric: str, counter: monitel.Counter) -> Series:
-        description = counter_description(counter, metric)
+        description = describe("counter", counter.name, metric, counter.description)
         definition = monitel.StatDefinition(metric, (), counter.unit, description, {}, monotonic=True)
         definition = self._counter_definitions.setdefault(metric, definition)
         return self._new(key, ("counter", metric), metric, definition, {**self._attributes, **counter.attributes})

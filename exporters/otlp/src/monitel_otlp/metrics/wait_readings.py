@@ -11,7 +11,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality
 
 import monitel
 from monitel.readings import began_ns, own_waits, source_waits, wait_keys, waits_in_flight
-from monitel_otel import WaitMetrics
+from monitel_otel.observed import WaitMetrics
 from monitel_otlp.metrics.rising_sums import Total, number_point
 from monitel_otlp.metrics.start_points import MILLISECOND_NS
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
-    from monitel_otel import WaitMetric
+    from monitel_otel.observed import WaitMetric
     from monitel_otlp.metrics.rising_sums import RisingSums
 
 _log = logging.getLogger("monitel.otlp")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from threading import RLock
 from typing import TYPE_CHECKING, NamedTuple
 
 from monitel.bounded_queue import BoundedQueue
+from monitel.os_threads import RLock
 from monitel_otlp.metrics.logged_number import LoggedNumber
 from monitel_otlp.metrics.series import SERIES_LIMIT, SeriesTable
 
@@ -50,7 +50,7 @@ class WindowQueue:
     a restart.
 
     Of several values of one number within a millisecond, which Prometheus cannot distinguish, only the last one is
-    kept, as one item. ``coalesced`` counts the others. ``left_out`` counts the values that ``monitel.log()`` left out.
+    kept, as one item. ``coalesced`` counts the others.
 
     Args:
         limit: The most items in the queue.
@@ -78,7 +78,6 @@ class WindowQueue:
         self.nonfinite = 0
         self.discarded = 0
         self.coalesced = 0
-        self.left_out = 0
         self.queue: BoundedQueue[QueuedEntry] = BoundedQueue(limit, limit_bytes, wake=wake, evicted=_dropped)
         self._lock = RLock()  # a garbage collection inside may destruct a Stat, which logs its last window
         self.table = SeriesTable(series_limit, attributes, self._lock, after_ns)
@@ -135,7 +134,6 @@ class WindowQueue:
         series_of = self.table.of_number  # may log a warning, which must not happen under the lock
         found = [(series_of(name, attributes, identity), value) for name, value in numbers.data.items()]
         with self._lock:
-            self.left_out += numbers.left_out
             for series, value in found:
                 newest = self._newest.get(series)
                 if newest is not None and newest.replace(value, time_ns):

@@ -9,6 +9,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from monitel_otlp.logs.mapping import EventMapping
+from monitel_otlp.messages.attributes import add_attributes
 from monitel_otlp.messages.request_builder import BYTES_PER_REQUEST, RequestBuilder
 from monitel_otlp.metrics.mapping import WindowMapping
 from monitel_otlp.metrics.points import Points
@@ -125,6 +126,8 @@ class _WindowDecoder:
     def _frozen(self, points: Points) -> FrozenRequest:
         metrics = ResourceMetrics.FromString(self._resource)
         write_queue_size(metrics, self._waiting, self._mapping.start_ns, self._created_ns)
+        rank = [pair for pair in self._series[0].attributes if pair.key == "training.rank"]  # as on every point
+        add_attributes(metrics.scope_metrics[-1].metrics, rank)
         return points.frozen(metrics, self._created_ns)
 
 

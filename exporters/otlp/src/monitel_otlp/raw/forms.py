@@ -13,7 +13,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any
 
-from monitel_otel import SCOPE
+from monitel_otel.scope import SCOPE
 from monitel_otlp.metrics.series_state import plain_series
 from monitel_otlp.metrics.window_row import plain_window
 from monitel_otlp.raw.sdk_records import plain_record

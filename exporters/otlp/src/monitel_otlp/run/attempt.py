@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from monitel.attributes import escape_surrogates
-from monitel_otel import SCOPE
+from monitel_otel.scope import SCOPE
 from monitel_otlp.collection.death import signal_name
 from monitel_otlp.config.launchers import LAUNCHERS
 from monitel_otlp.configuration import describe_process

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
-from threading import Event
 from typing import TYPE_CHECKING
 
+from monitel.os_threads import Event
 from monitel.variables import read_variables
 from monitel_otlp.choices import CHOICES
 from monitel_otlp.collection.collector import collect_boxes

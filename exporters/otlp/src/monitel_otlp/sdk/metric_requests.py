@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics as ResourceMetricsMessage
 
+from monitel_otlp.messages.attributes import add_attributes
 from monitel_otlp.messages.request_builder import BYTES_PER_REQUEST, RECORDS_PER_REQUEST
 from monitel_otlp.messages.scopes import is_own
 from monitel_otlp.metrics.points import Points
@@ -24,6 +25,7 @@ from monitel_otlp.sdk.official_encoders import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from opentelemetry.proto.common.v1.common_pb2 import KeyValue
     from opentelemetry.sdk.metrics.export import Metric, MetricsData, ScopeMetrics
     from opentelemetry.sdk.resources import Resource
 
@@ -54,6 +56,7 @@ class MetricRequests:
         put: Receives each finished request.
         lost: Receives signal, reason and number of items.
         readings: Writes the process's counters.
+        attributes: Added to every point of the reader and of the pipeline itself.
 
     Attributes:
         mapping: The mapping.
@@ -69,8 +72,10 @@ class MetricRequests:
         lost: Callable[[str, str, int], None],
         *,
         readings: Readings | None = None,
+        attributes: Sequence[KeyValue] = (),
     ) -> None:
         self.mapping = mapping
+        self._attributes = attributes
         self._readings = readings
         self.resource = encode_resource(resource)
         self._waiting: list[QueuedEntry] = []  # of the next group
@@ -129,6 +134,7 @@ class MetricRequests:
                 target = message.scope_metrics.add()
                 for metrics in steps(scope.metrics):
                     for part in self._encoded(scope, metrics):
+                        add_attributes(part.metrics, self._attributes)
                         target.scope.CopyFrom(part.scope)
                         target.schema_url = part.schema_url
                         append_metrics(target, part)
@@ -173,6 +179,7 @@ class MetricRequests:
         else:
             metrics, idle = ResourceMetricsMessage.FromString(self.resource), False
         write_queue_size(metrics, self._queue_size(), self.mapping.start_ns, now_ns)
+        add_attributes(metrics.scope_metrics[-1].metrics, self._attributes)
         if self._readings is not None and self._readings.due:
             idle &= not self._readings.write(metrics, now_ns)
         self._put(points.frozen(metrics, now_ns, idle=idle))

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from opentelemetry.sdk.metrics import TraceBasedExemplarFilter
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.trace import SpanLimits, TracerProvider
+from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import DEFAULT_ON
 
-from monitel_otlp._compat import LoggerProvider, LogRecordLimits
+from monitel_otlp._compat import LoggerProvider, log_record_limits, span_limits
 from monitel_otlp.sdk.meter_provider import CallbackMeterProvider
 from monitel_otlp.sdk.preferences import reader_preferences
 from monitel_otlp.sdk.processors import RecordQueue, SpanQueue
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger("monitel.otlp")
-
-_UNLIMITED, _COUNT = -1, 128  # the default limits of OpenTelemetry
 
 _Provider = TypeVar("_Provider")
 
@@ -62,31 +60,18 @@ class Providers:
         )
         self.logger_provider = _tolerant(
             lambda **more: LoggerProvider(resource, shutdown_on_exit=False, **more),
-            lambda: {"log_record_limits": LogRecordLimits(_UNLIMITED, _UNLIMITED, _COUNT, _UNLIMITED)},
+            lambda: {"log_record_limits": log_record_limits()},
         )
         self.logger_provider.add_log_record_processor(RecordQueue(records, flush))
         self.tracer_provider = _tolerant(
             lambda **more: TracerProvider(resource=resource, shutdown_on_exit=False, **more),
-            lambda: {"sampler": DEFAULT_ON, "span_limits": _span_limits()},
+            lambda: {"sampler": DEFAULT_ON, "span_limits": span_limits()},
         )
         self.tracer_provider.add_span_processor(SpanQueue(spans, flush))
 
     def collect(self) -> MetricsData | None:
         """Return the values of all instruments. This takes locks of the SDK, and runs no code of the application."""
         return self._reader.get_metrics_data()
-
-
-def _span_limits() -> SpanLimits:
-    return SpanLimits(
-        max_attributes=_UNLIMITED,
-        max_events=_COUNT,
-        max_links=_COUNT,
-        max_span_attributes=_COUNT,
-        max_event_attributes=_COUNT,
-        max_link_attributes=_COUNT,
-        max_attribute_length=_UNLIMITED,
-        max_span_attribute_length=_UNLIMITED,
-    )
 
 
 def _tolerant(make: Callable[..., _Provider], defaults: Callable[[], dict[str, Any]]) -> _Provider:

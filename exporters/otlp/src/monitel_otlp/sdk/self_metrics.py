@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from opentelemetry.metrics import Observation
 
-from monitel_otel import NAMES
+from monitel_otel.names import NAMES
 from monitel_otlp.metrics.queue_size import QUEUE_SIZE
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ NAMES.reserve(
     "monitel.stat.nonfinite",
     "monitel.stat.discarded",
     "monitel.log.coalesced",
-    "monitel.log.left_out",
     "monitel.spool.size",
     "monitel.black_box.left_out",
 )
@@ -54,7 +53,6 @@ class SelfMetrics:
         nonfinite: Callable[[], int],
         discarded: Callable[[], int],
         coalesced: Callable[[], int],
-        left_out: Callable[[], int],
         without_box: Callable[[], int],
     ) -> None:
         """Create the instruments."""
@@ -91,9 +89,6 @@ class SelfMetrics:
             [observe_if_any(coalesced)],
             "{value}",
             "Logged numbers without a point, because a later one has the same millisecond",
-        )
-        meter.create_observable_counter(
-            "monitel.log.left_out", [observe_if_any(left_out)], "{value}", "Logged values that are not numbers"
         )
         meter.create_observable_counter(
             "monitel.black_box.left_out",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry.metrics import Observation
 
-from monitel_otel import SCOPE
+from monitel_otel.scope import SCOPE
 from monitel_otlp.system.gpus import Gpus
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 
-from monitel_otel import BUDGET
+from monitel_otel.periods import BUDGET
 
 _log = logging.getLogger("monitel.otlp")
 

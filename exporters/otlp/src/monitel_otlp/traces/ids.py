@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from hashlib import blake2b
 from random import Random
-from threading import RLock
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from monitel.os_threads import RLock
 from monitel_otlp.config.launcher import is_rank_zero
 
 if TYPE_CHECKING:
@@ -55,10 +55,10 @@ class StepTraces:
 
     def __init__(self, attributes: Mapping[str, Any], *, alone: bool = False) -> None:
         run = attributes.get("training.run.id")
-        if run == "none":  # torchrun's default
+        if run is None and not alone and _number(attributes.get("training.world_size")) > 1:
             _log.warning(
-                "step_traces: the run id is 'none', so every run has the same trace ids; "
-                "set a unique one with torchrun --rdzv-id, or as training.run.id in OTEL_RESOURCE_ATTRIBUTES"
+                "step_traces: there is no run id, so each rank has traces of its own; "
+                "set one with torchrun --rdzv-id, or as training.run.id in OTEL_RESOURCE_ATTRIBUTES"
             )
         self._run = str(uuid4() if run is None else run)
         self._attempt = attributes.get("training.attempt", 0)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, SpanFlags, Status
 
 from monitel.attributes import escape_surrogates
-from monitel_otel import RangeAttributes, of_track
-from monitel_otlp.messages.attributes import key_values, plain_attributes, write_attributes
+from monitel_otel.range_attributes import RangeAttributes, of_track
+from monitel_otlp._compat import span_limits
+from monitel_otlp.messages.attributes import Limits, key_values, plain_attributes, write_attributes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,13 +21,14 @@ if TYPE_CHECKING:
     from monitel_otlp.messages.attributes import Plain
     from monitel_otlp.traces.span_queue import Ended
 
+_MOST_OWN = 4  # attributes with fields of their own: step, thread (two), unfinished
 _INTERNAL = Span.SPAN_KIND_INTERNAL
 _ERROR = Status.STATUS_CODE_ERROR
 _LOCAL = int(SpanFlags.SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK)
 _REMOTE = _LOCAL | int(SpanFlags.SPAN_FLAGS_CONTEXT_IS_REMOTE_MASK)
 
 # Trace id, span id, parent's id, flags, name, start and end in Unix ns, step, thread id and name, unfinished,
-# attributes, left by an exception, synthetic.
+# attributes, left by an exception, number of dropped attributes, synthetic.
 PlainSpan = tuple[
     bytes,
     bytes,
@@ -40,6 +42,7 @@ PlainSpan = tuple[
     bool,
     "dict[str, Plain]",
     bool,
+    int,
     bool,
 ]
 
@@ -52,6 +55,8 @@ class RangeMapping:
 
     def __init__(self) -> None:
         self._attributes = RangeAttributes()
+        limits = span_limits()
+        self._limits = Limits("range", limits.max_span_attributes, limits.max_span_attribute_length)
 
     def plain(self, ended: Ended, attributes: Mapping[str, Any] | None = None) -> PlainSpan:
         """Return an ended range as exact built-in values.
@@ -74,6 +79,11 @@ class RangeMapping:
                 failed, more = True, {**more, "error.type": escape_surrogates(found.error_type)}
         if attributes is not None:
             more = {**more, **plain_attributes(attributes)}
+        dropped = 0
+        if self._limits.exceeded(len(more) + _MOST_OWN):
+            more = {**_own(step, track, unfinished), **more}
+            step, track, unfinished = None, None, False
+            dropped = self._limits.apply(name, more)
         return (
             ids.trace_id,
             ids.span_id,
@@ -87,6 +97,7 @@ class RangeMapping:
             unfinished,
             more,
             failed,
+            dropped,
             attributes is not None,
         )
 
@@ -94,7 +105,7 @@ class RangeMapping:
     def write(plain: PlainSpan, span: Any) -> None:
         """Fill a new span of the protocol."""
         trace_id, span_id, parent_id, flags, name, start_ns, end_ns = plain[:7]
-        step, track, unfinished, attributes, failed, _ = plain[7:]
+        step, track, unfinished, attributes, failed, *dropped, _ = plain[7:]
         span.trace_id = trace_id
         span.span_id = span_id
         span.parent_span_id = parent_id
@@ -117,6 +128,16 @@ class RangeMapping:
             write_attributes(span.attributes, attributes)
         if failed:
             span.status.code = _ERROR
+        if any(dropped):  # older files do not have the number
+            span.dropped_attributes_count = dropped[0]
+
+
+def _own(step: int | None, track: tuple[int, str] | None, unfinished: bool) -> dict[str, Plain]:
+    """Return the attributes that have fields of their own in a plain span, in the order in which they are written."""
+    found: dict[str, Plain] = {} if step is None else {"training.step": step}
+    if track is not None:
+        found |= {"thread.id": track[0], "thread.name": track[1]}
+    return {**found, "monitel.unfinished": True} if unfinished else found
 
 
 @lru_cache(maxsize=256)

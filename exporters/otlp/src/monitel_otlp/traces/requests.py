@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from monitel_otel import SCOPE
+from monitel_otel.scope import SCOPE
 from monitel_otlp.messages.request_builder import ItemRequests, RequestBuilder
 from monitel_otlp.traces.mapping import RangeMapping
 

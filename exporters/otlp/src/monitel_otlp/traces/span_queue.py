@@ -17,7 +17,8 @@ from opentelemetry.trace import (
 
 from monitel.bounded_queue import BoundedQueue
 from monitel.profiler import ranges
-from monitel_otel import BUDGET, Opened, Period, Ranges
+from monitel_otel.periods import BUDGET, Opened, Period
+from monitel_otel.ranges import Ranges
 from monitel_otlp.traces.budget import StepBudget
 from monitel_otlp.traces.ids import RandomIds, StepIds, StepTraces
 
@@ -41,7 +42,7 @@ class SpanSettings:
         budget: Spans per step; None: the default, which falls with the number of ranks that share a trace.
         every: Spans are made in every n-th step.
         step_traces: The ids that all ranks share; None: each outermost range starts a trace.
-        by_step: See :class:`monitel_otel.Ranges`.
+        by_step: See :class:`monitel_otel.ranges.Ranges`.
         interval: Seconds between two requests.
     """
 

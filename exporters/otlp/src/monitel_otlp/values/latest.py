@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import monitel
 from monitel.step import first_step
-from monitel_otel import NAMES
+from monitel_otel.names import NAMES
 from monitel_otlp.threads.pacing import Pace
 from monitel_otlp.values.run_values import Progress, Value
 
@@ -132,7 +132,7 @@ def _of_counters() -> Iterator[Value]:
     for counter, total, _ in monitel.counters():
         if counter.name != _IN_LEDGER and math.isfinite(total):
             attributes = tuple(sorted(counter.attributes.items()))
-            yield Value(NAMES.of_counter(counter.name), attributes, counter.unit, total, now_ns, total=True)
+            yield Value(NAMES.of("counter", counter.name), attributes, counter.unit, total, now_ns, total=True)
 
 
 def _made() -> int:

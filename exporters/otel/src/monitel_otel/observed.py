@@ -1,4 +1,4 @@
-"""Conversion of wait counters to OpenTelemetry instruments."""
+"""Conversion of counters, of step and goodput, and of wait counters to observable OpenTelemetry instruments."""
 
 from __future__ import annotations
 
@@ -8,20 +8,62 @@ from typing import TYPE_CHECKING, NamedTuple
 from opentelemetry.metrics import Observation
 
 import monitel
-from monitel_otel.names import NAMES, WAITS
+from monitel.readings import counter_names
+from monitel.training_time import DESCRIPTION, GOODPUT, NAME, UNIT, goodput
+from monitel_otel.names import NAMES, WAITS, describe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from opentelemetry.metrics import CallbackOptions, Meter
 
+    Callback = Callable[[CallbackOptions], Iterable[Observation]]
 
-_DESCRIPTIONS = (
-    "Time spent waiting",
-    "Waits that have ended",
-    "Waits in progress",
-    "The longest wait that ended since the last export",
-)
+
+class CounterInstruments:
+    """Observes every counter of the process, with its bare name, and its step and goodput.
+
+    Args:
+        meter: Creates the instruments.
+    """
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+        self._known: set[str] = set()  # names of counters
+        meter.create_observable_gauge("training.step", [_gauge(monitel.get_step)], "{step}", "Step of the process")
+        name, unit, description = GOODPUT
+        meter.create_observable_gauge(name, [_gauge(goodput)], unit, description)
+        self.refresh()
+        # A job that only sets steps and enters activities logs no event after which the instrument could be created.
+        if NAME not in self._known:
+            self._create(NAME, UNIT, DESCRIPTION)
+
+    def refresh(self) -> None:
+        """Create the instruments of new names. Not while a reader collects, because the SDK holds its lock then."""
+        if counter_names() <= self._known:
+            return
+        for counter, *_ in monitel.counters():
+            if counter.name not in self._known:
+                self._create(counter.name, counter.unit, counter.description)
+
+    def _create(self, name: str, unit: str, description: str) -> None:
+        def observe(_options: CallbackOptions) -> list[Observation]:
+            readings = [each for each in monitel.counters() if each.counter.name == name]
+            return [Observation(each.total, dict(each.counter.attributes)) for each in readings]
+
+        self._known.add(name)
+        metric = NAMES.of("counter", name)
+        self._meter.create_observable_counter(metric, [observe], unit, describe("counter", name, metric, description))
+
+
+def _gauge(read: Callable[[], float | None]) -> Callback:
+    """Return a callback that observes a value, if it is known."""
+
+    def observe(_options: CallbackOptions) -> list[Observation]:
+        value = read()
+        return [] if value is None else [Observation(value)]
+
+    return observe
 
 
 class WaitMetric(NamedTuple):
@@ -52,14 +94,26 @@ class WaitMetrics(NamedTuple):
         """Return the metrics of a key.
 
         Example:
-            >>> from monitel_otel import WaitMetrics
+            >>> from monitel_otel.observed import WaitMetrics
             >>> [metric.name for metric in WaitMetrics.of("data.loading")]
             ['data.loading.wait.time', 'data.loading.wait.count', 'data.loading.wait.active', 'data.loading.wait.max']
         """
-        name = NAMES.of_wait_counter(key)
-        note = "" if name == key else f" (WaitCounter {key!r})"
+        name = NAMES.of("wait counter", key)
         described = zip(WAITS.items(), _DESCRIPTIONS, strict=True)
-        return cls(*(WaitMetric(f"{name}{suffix}", unit, f"{text}{note}") for (suffix, (unit, _)), text in described))
+        return cls(
+            *(
+                WaitMetric(f"{name}{suffix}", unit, describe("wait counter", key, name, text))
+                for (suffix, (unit, _)), text in described
+            )
+        )
+
+
+_DESCRIPTIONS = (
+    "Time spent waiting",
+    "Waits that have ended",
+    "Waits in progress",
+    "The longest wait that ended since the last export",
+)
 
 
 class WaitInstruments:
