@@ -11,7 +11,10 @@ import torch
 from torch import Tensor
 
 from monitel._window import set_value_hook
-from monitel.handlers import set_details_hook
+from monitel.handlers import log_event, set_details_hook
+from monitel.logged_numbers import LoggedNumbers
+from monitel.pending import waiting
+from monitel.torch._compat import never_compile
 from monitel.torch.scalars.pending_event import PendingDetail, PendingEvent
 
 if TYPE_CHECKING:
@@ -45,6 +48,8 @@ class ScalarHooks:
     def install(self) -> None:
         """Set the hooks of ``Stat.add`` and ``emit``. The previous hooks run for all other values."""
         self._on = True
+        for hook in (self._to_float, self._to_details):  # called by compiled code after a graph break
+            never_compile(hook)
         self._fetcher.open()
         self._value_hook: Callable[[Any, Any], float | None] = set_value_hook(self._to_float)
         self._details_hook: DetailsHook = set_details_hook(self._to_details)
@@ -90,15 +95,28 @@ class ScalarHooks:
                     del details[key]
                     if not self._fetcher.lost_to_capture(ring):
                         pending[key] = ring, value
-        return details, partial(_hold, pending) if pending else log
+        return details, partial(_hold, pending) if pending or waiting else log
 
 
 def _hold(pending: dict[str, tuple[StagingRing, Tensor]], event: Event) -> None:
-    held = PendingEvent(event, pending)
-    for key, (ring, value) in pending.items():
-        kind = bool if value.dtype == torch.bool else float if value.is_floating_point() else int
-        ring.put(value, PendingDetail(held, key, kind))
-    held._log_resolved()  # if all numbers are lost already
+    """Log an event when its numbers have arrived, and the other numbers of a ``log()`` call now."""
+    numbers = event if isinstance(event, LoggedNumbers) else None
+    held = PendingEvent(event, pending) if numbers is None else PendingEvent.of_numbers(numbers, pending)
+    missing = dict(pending)
+    try:
+        while missing:
+            key, (ring, value) = next(iter(missing.items()))
+            kind = bool if value.dtype == torch.bool else float if value.is_floating_point() else int
+            ring.put(value, PendingDetail(held, key, kind))
+            del missing[key]
+    finally:
+        for key in missing:  # an exception: they are lost
+            held.resolve(key, None)
+        try:
+            if numbers is not None and numbers.data:
+                log_event(numbers)
+        finally:
+            held._log_resolved()  # if all numbers are lost already
 
 
 def _refuse_dtensor(call: str, value: Tensor) -> None:
