@@ -32,7 +32,9 @@ from monitel.window import StatDefinition, Window
 if _TYPE_CHECKING:
     from types import ModuleType as _ModuleType
 
+    from monitel import integrations as integrations
     from monitel import profiler
+    from monitel import torch as torch
 
 _WaitCounter = WaitCounter
 __version__ = "0.2.0"
@@ -89,9 +91,22 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> "_ModuleType":
-    if name == "profiler":  # imported on demand: it takes a few milliseconds
+def _on_demand(package: str, name: str) -> "_ModuleType":
+    """Import a module of a package where it is first used: it takes time, or needs another package."""
+    if not name.startswith("_"):
         from importlib import import_module
 
-        return import_module("monitel.profiler")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        try:
+            return import_module(f"{package}.{name}")
+        except ModuleNotFoundError as error:
+            if error.name != f"{package}.{name}":
+                raise AttributeError(f"module '{package}.{name}' cannot be imported: {error}") from error
+    raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+
+def __getattr__(name: str) -> "_ModuleType":
+    return _on_demand(__name__, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), "integrations", "profiler", "torch"})

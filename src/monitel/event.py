@@ -22,14 +22,21 @@ STAT_EVENT = "torch.monitor.Stat"
 
 
 class Severity(IntEnum):
-    """The severity of an Event, with OpenTelemetry's numbers (logs data model, SeverityNumber)."""
+    """The severity of an Event, with OpenTelemetry's numbers (logs data model, SeverityNumber).
+
+    A name in any case is a severity too, as in ``Severity("warning")``.
+    """
 
     TRACE = 1
     DEBUG = 5
     INFO = 9
-    WARN = 13
+    WARN = WARNING = 13
     ERROR = 17
-    FATAL = 21
+    FATAL = CRITICAL = 21
+
+    @classmethod
+    def _missing_(cls, value: object) -> Severity | None:
+        return cls.__members__.get(value.upper()) if isinstance(value, str) else None
 
 
 class Event:
@@ -39,7 +46,7 @@ class Event:
         name: The kind of event, of low cardinality, such as ``"checkpoint.written"``.
         timestamp: Time of the event. A naive datetime is local time, as in torch; an aware one keeps its zone.
         data: Details: str keys, values of str, int (64 bits), float or bool. The mapping is copied.
-        severity: A :class:`Severity`.
+        severity: A :class:`Severity`, or its name such as ``"warning"``.
 
     ``==`` compares all four attributes, ``hash`` uses name and timestamp. An Event can be copied and pickled. All four
     attributes can be assigned, with the same checks. Items that are added to ``event.data`` are not checked here;
@@ -67,7 +74,7 @@ class Event:
         timestamp: dt.datetime,
         data: Mapping[str, str | int | float | bool],
         *,
-        severity: Severity = Severity.INFO,
+        severity: Severity | str = Severity.INFO,
     ) -> None:
         self.name = name
         self.timestamp = timestamp
@@ -116,9 +123,9 @@ class Event:
         return self._severity
 
     @severity.setter
-    def severity(self, severity: Severity) -> None:
+    def severity(self, severity: Severity | str) -> None:
         try:
-            self._severity = Severity(severity)
+            self._severity = Severity(severity)  # type: ignore[arg-type]  # a name
         except ValueError:
             allowed = ", ".join(f"Severity.{member.name}" for member in Severity)
             raise ValueError(f"severity must be one of {allowed}, got {severity!r}") from None

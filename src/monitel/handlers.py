@@ -185,9 +185,26 @@ def set_details_hook(hook: DetailsHook) -> DetailsHook:
     return previous
 
 
-def details_of(data: Mapping[str, Any], attributes: Mapping[str, Any]) -> tuple[Mapping[str, Any], Log]:
-    """Return the details that are known now, and the function that logs their event when all of them are known."""
-    return _details_hook(data, attributes)
+def details_of(
+    data: Mapping[str, Any], attributes: Mapping[str, Any], left_out: Callable[[object, object], object]
+) -> tuple[Mapping[str, Any], Log]:
+    """Return the details that are known now, and the function that logs their event when all of them are known.
+
+    ``left_out`` is called with each detail that cannot be read, such as a tensor that is distributed over ranks.
+    """
+    try:
+        return _details_hook(data, attributes)
+    except Exception:
+        if not isinstance(data, Mapping):
+            raise
+        given = {**data, **attributes}
+        for name, value in [*given.items()]:
+            try:
+                _details_hook({name: value}, {})
+            except Exception:
+                left_out(name, value)
+                del given[name]
+        return _details_hook(given, {})
 
 
 def emit(
@@ -223,14 +240,17 @@ def emit(
         {'file.size': 1024, 'step': 7}
     """
     when = clock.now() if timestamp is None else timestamp
-    details, log = details_of({} if data is None else data, attributes)
+    details, log = details_of({} if data is None else data, attributes, _left_out)
     try:
         event = Event(name, when, details, severity=severity)
-    except (TypeError, ValueError):  # clean name and details; any other argument raises again
+    except Exception:  # clean name and details; any other argument raises again
         if isinstance(details, Mapping):
-            details = recordable(details, partial(leave_out, "emit()"))
+            details = recordable(details, _left_out)
         event = Event(escape_surrogates(name) if isinstance(name, str) else name, when, details, severity=severity)
     log(event)
+
+
+_left_out = partial(leave_out, "emit()")
 
 
 def _begin_in_child() -> None:

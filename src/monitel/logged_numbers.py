@@ -55,7 +55,9 @@ class LoggedNumbers(Event):
         self._left_out = left_out
 
     @classmethod
-    def _of(cls, data: dict[str, Any], step: int | None, attributes: dict[str, AttributeValue], left_out: int) -> LoggedNumbers:
+    def _of(
+        cls, data: dict[str, Any], step: int | None, attributes: dict[str, AttributeValue], left_out: int
+    ) -> LoggedNumbers:
         """Return the Event of checked arguments, in half the time of the constructor."""
         event = cls.__new__(cls)
         event._time_ns = time_ns = clock.time_ns()
@@ -190,12 +192,7 @@ def _converted(values: dict[str, Any], left_out: _LeftOut) -> tuple[dict[str, An
     A number that is still on a device is not among the numbers: the function adds it when it has arrived.
     """
     kept = {name: value for name, value in values.items() if _may_be_number(value) or left_out.add(name, value)}
-    write: Log = log_event
-    try:
-        details, write = details_of(kept, {})
-    except Exception:  # one of the values, such as a tensor that is distributed over ranks, cannot be read
-        kept = {name: value for name, value in kept.items() if _is_readable(name, value) or left_out.add(name, value)}
-        details, write = details_of(kept, {})
+    details, write = details_of(kept, {}, left_out.add)
     numbers = {}
     for name, value in details.items():
         try:
@@ -208,14 +205,6 @@ def _converted(values: dict[str, Any], left_out: _LeftOut) -> tuple[dict[str, An
 def _may_be_number(value: object) -> bool:
     kind = type(value)
     return not isinstance(value, (str, bytes)) and (hasattr(kind, "__float__") or hasattr(kind, "__index__"))
-
-
-def _is_readable(name: str, value: object) -> bool:
-    try:
-        details_of({name: value}, {})
-    except Exception:
-        return False
-    return True
 
 
 def _number(value: Any) -> float:

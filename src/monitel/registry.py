@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from monitel import _window, before_flush
@@ -12,6 +11,7 @@ from monitel.aggregation import TORCHS
 from monitel.attributes import checked_attributes, checked_text, typed_items
 from monitel.failures import call_each
 from monitel.fork import register_at_fork
+from monitel.os_threads import RLock
 from monitel.stats import Stat
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _items: tuple[tuple[Hashable, Stat], ...] = ()  # of _stats, for a forked child:
 
 def stat(
     name: str,
-    aggregations: Sequence[Aggregation] | None = None,
+    aggregations: Sequence[Aggregation | str] | None = None,
     window_size: dt.timedelta | float | None = None,
     max_samples: int | None = None,
     *,
@@ -44,7 +44,7 @@ def stat(
     Args:
         name: All arguments are those of :class:`monitel.Stat`. Omitted arguments have the defaults at the first call
             (torch's six aggregations, 60 s), and the Stat's values later.
-        aggregations: The numbers that ``get()`` and the events report.
+        aggregations: The numbers that ``get()`` and the events report, such as ``["mean", "max"]``.
         window_size: A timedelta, or a float in seconds.
         max_samples: The most samples of a window.
         unit: UCUM unit.

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
+from enum import Enum
+from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Union
 
 from monitel import clock
 from monitel.attributes import checked_value, escape_surrogates
 from monitel.event import Event
 from monitel.handlers import log_event
+from monitel.masking import mask_values
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import datetime
 
 #: A part of a configuration: exact built-in types.
@@ -18,12 +29,15 @@ ConfigValue = Union[None, bool, int, float, str, "list[ConfigValue]", "dict[str,
 
 _EVENT = "run.config"
 _DEEPEST = 20  # levels of nested values
+_LARGEST = 100  # elements of an array that is recorded as a list
+_ADDRESS = re.compile(r"(?:(?: at)? |(?<==))0x[\da-fA-F]{6,}")
 
 
 class RunConfig(Event):
     """The Event of one :func:`monitel.config` call.
 
-    ``config`` has everything. ``data`` has the values that an Event can hold, by dotted name: all but None and lists.
+    ``config`` has everything, with ``***`` in the place of what looks like a secret. ``data`` has the values that an
+    Event can hold, by dotted name: all but None and lists.
 
     Example:
         >>> import monitel
@@ -39,8 +53,14 @@ class RunConfig(Event):
 
     _config: dict[str, ConfigValue]
 
-    def __init__(self, config: Mapping[str, Any], timestamp: datetime | None = None) -> None:
-        plain = plain_config(config)
+    def __init__(self, config: Any, timestamp: datetime | None = None) -> None:
+        tree = _plain(config, 0)
+        if not isinstance(tree, dict):
+            raise TypeError(
+                "config() takes a mapping of names to values, such as vars(arguments), or the values by keyword, "
+                f"as in config(lr=0.1), got {type(config).__qualname__}: {config!r:.80}"
+            )
+        plain = mask_values(tree, os.environ)
         super().__init__(_EVENT, clock.now() if timestamp is None else timestamp, dict(_scalars(plain, "")))
         self._config = plain
 
@@ -57,53 +77,106 @@ class RunConfig(Event):
         super().__setstate__(event)
 
 
-def config(values: Mapping[str, Any], /) -> None:
+def config(values: Any = None, /, **named: Any) -> None:
     """Record the configuration of a run.
 
     With monitel-otlp it is the structured body of one log record, with any number of values. With monitel-tensorboard
     it is a table and the hyperparameters of the run.
 
+    Equal configurations are recorded as equal values in each run: sets are sorted, functions and classes are their
+    names, and no text has an address. What looks like a secret is masked, as in the command of the run. This is a
+    precaution: do not pass secrets.
+
     Args:
-        values: Nested mappings and sequences of str, numbers, bool and None. A value of another type, and an int beyond
-            64 bits, is recorded as its ``str()``. Do not pass secrets.
+        values: A mapping, a Namespace, a dataclass, or another object with ``to_dict()``, such as the configuration of
+            a model. Nested ones, sequences and sets are kept. Arrays and tensors of at most 100 elements are lists,
+            larger ones have ``shape`` and ``dtype``. Other values are recorded as their ``str()``.
+        **named: Further values; they replace items of ``values`` with the same name.
 
     Raises:
-        TypeError: ``values`` is not a mapping.
+        TypeError: ``values`` has no names.
 
     Example:
         >>> import monitel
         >>> monitel.config({"lr": 1e-4, "model": {"layers": [2, 2], "dropout": None}})
+        >>> monitel.config(lr=1e-4)
     """
-    if not isinstance(values, Mapping):
-        raise TypeError(
-            f"config() takes a mapping of names to values, such as vars(arguments), got {type(values).__qualname__}: "
-            f"{values!r:.80}"
-        )
-    log_event(RunConfig(values))
+    if values is None and named:
+        values, named = named, {}
+    event = RunConfig(values)
+    log_event(RunConfig({**event.config, **named}) if named else event)
 
 
-def plain_config(values: Mapping[Any, Any], depth: int = 1) -> dict[str, ConfigValue]:
-    """Return a configuration as exact built-in values; ``depth`` is the level of its values.
+def _plain(value: Any, depth: int) -> ConfigValue:
+    """Return a value as a tree of exact built-in values; ``depth`` is its level."""
+    if depth < _DEEPEST and not isinstance(value, (str, int, float)):
+        if (members := _members(value)) is not None:
+            return {_name(key): _read(read, depth + 1) for key, read in members.items()}
+        if (items := _items(value, depth)) is not None:
+            return items
+        if hasattr(type(value), "tolist") and hasattr(value, "shape") and hasattr(value, "dtype"):
+            if math.prod(value.shape) <= _LARGEST:
+                return _plain(value.tolist(), depth)
+            return {"shape": [int(each) for each in value.shape], "dtype": str(value.dtype)}
+    return _scalar(value)
 
-    A value that raises when it is read is replaced by the name of the exception: OmegaConf raises at values that are
-    missing or cannot be resolved.
+
+def _items(value: Any, depth: int) -> list[ConfigValue] | None:
+    """Return the elements of a sequence, or of a set in an order that does not change from run to run."""
+    if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray, range)):
+        return [_read(partial(value.__getitem__, index), depth + 1) for index in range(len(value))]
+    if not isinstance(value, AbstractSet):
+        return None
+    items: list[Any] = [_plain(each, depth + 1) for each in value]
+    with suppress(TypeError):  # of several types
+        return sorted(items, key=lambda item: (item != item, item))  # noqa: PLR0124  NaN differs from itself
+    return sorted(items, key=repr)
+
+
+def _members(value: Any) -> dict[Any, Callable[[], Any]] | None:
+    """Return functions that read a value's parts, by name; None for a value without names.
+
+    OmegaConf raises where a value that is missing, or cannot be resolved, is read.
     """
-    return {escape_surrogates(str(key)): _item(values, key, depth) for key in values}
+    kind = type(value)
+    names: Iterable[str] | None = None
+    if isinstance(value, (type, Enum)):
+        return None
+    if isinstance(value, Mapping) or (hasattr(kind, "keys") and hasattr(kind, "__getitem__")):
+        return {key: partial(value.__getitem__, key) for key in value.keys()}  # noqa: SIM118  not each iterates its keys
+    if isinstance(value, partial):  # the names are Hydra's
+        return _members({"_target_": value.func, **({"_args_": value.args} if value.args else {}), **value.keywords})
+    for method in ("to_dict", "model_dump"):
+        with suppress(Exception):  # needs arguments
+            if hasattr(kind, method) and not hasattr(value, "shape"):  # else a table of data
+                found = getattr(value, method)()
+                return _members(found) if isinstance(found, Mapping) else None
+    if hasattr(kind, "__dataclass_fields__"):
+        from dataclasses import fields  # it is loaded where this is one
+
+        names = [each.name for each in fields(value) if each.repr]
+    elif hasattr(kind, "__attrs_attrs__"):
+        names = [each.name for each in kind.__attrs_attrs__ if each.repr]
+    elif isinstance(value, tuple):
+        names = getattr(kind, "_fields", None)
+    elif isinstance(value, (SimpleNamespace, getattr(sys.modules.get("argparse"), "Namespace", SimpleNamespace))):
+        names = vars(value)
+    return None if names is None else {name: partial(getattr, value, name) for name in names}
 
 
-def _item(container: Any, key: Any, depth: int) -> ConfigValue:
+def _read(read: Callable[[], Any], depth: int) -> ConfigValue:
+    """Return a part of a configuration; where it raises, the name of the exception."""
     try:
-        return _plain(container[key], depth)
+        return _plain(read(), depth)
     except Exception as error:  # raised by the class of the container or the value
         return f"<{type(error).__name__}>"
 
 
-def _plain(value: Any, depth: int) -> ConfigValue:
-    if depth < _DEEPEST:
-        if isinstance(value, Mapping):
-            return plain_config(value, depth + 1)
-        if isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray)):
-            return [_item(value, index, depth + 1) for index in range(len(value))]
+def _name(key: Any) -> str:
+    return escape_surrogates(key) if isinstance(key, str) else str(_read(lambda: key, 1))
+
+
+def _scalar(value: Any) -> ConfigValue:
     if value is None:
         return None
     try:
@@ -112,11 +185,17 @@ def _plain(value: Any, depth: int) -> ConfigValue:
         return escape_surrogates(_text(value))
 
 
-def _text(value: object) -> str:
+def _text(value: Any) -> str:
+    """Return the name of a function or a class, or the text of another value, without addresses."""
+    name = getattr(value, "__qualname__", None)
+    if callable(value) and isinstance(name, str):
+        module = getattr(value, "__module__", None)
+        return name if module in {None, "builtins"} else f"{module}.{name}"
     try:
-        return str(value)
+        text = str(value)
     except Exception:  # raised by the class of the value
-        return object.__repr__(value)
+        text = object.__repr__(value)
+    return _ADDRESS.sub("", text)
 
 
 def _scalars(values: Mapping[str, ConfigValue], prefix: str) -> Iterator[tuple[str, str | bool | int | float]]:

@@ -23,7 +23,7 @@ def checked_aggregations(aggregations: object) -> tuple[Aggregation, ...]:
     """Return the aggregations in the order of the enum, without duplicates.
 
     Raises:
-        TypeError: Not a list, or a member that is not an Aggregation.
+        TypeError: Not a list, or a member that is neither an Aggregation nor the name of one.
     """
     iterable = (
         hasattr(aggregations, "__getitem__")
@@ -32,14 +32,16 @@ def checked_aggregations(aggregations: object) -> tuple[Aggregation, ...]:
     ) or isinstance(aggregations, (set, frozenset, GeneratorType, map, type({}.keys()), type({}.values())))
     if not iterable or isinstance(aggregations, type):
         raise TypeError(
-            "aggregations must be a list of Aggregation members such as [monitel.MEAN, monitel.COUNT], "
+            "aggregations must be a list of names or Aggregation members, such as ['mean', monitel.COUNT], "
             f"got {type(aggregations).__qualname__}"
         )
     given = set()
     for member in aggregations:  # type: ignore[attr-defined]  # an iterable by the check above
-        if not isinstance(member, Aggregation):
-            raise TypeError(f"aggregations must hold Aggregation members such as monitel.MEAN, got {member!r:.80}")
-        given.add(member)
+        named = Aggregation.__members__.get(member.upper()) if isinstance(member, str) else member
+        if not isinstance(named, Aggregation):
+            allowed = ", ".join(each.suffix for each in Aggregation)
+            raise TypeError(f"aggregations must be Aggregation members or names ({allowed}), got {member!r:.80}")
+        given.add(named)
     asked = tuple(member for member in Aggregation if member in given)
     return _SHARED.setdefault(asked, asked)
 

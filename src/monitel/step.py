@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from contextlib import suppress
 from operator import index
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from monitel import _window, activities
-from monitel.attributes import INT64_MAX
+from monitel.attributes import fits_int64
 from monitel.fork import register_at_fork
 
 if TYPE_CHECKING:
@@ -24,10 +26,10 @@ def set_step(n: int) -> None:
     as it does when a run resumes from a checkpoint. The first call ends ``startup`` in :func:`monitel.ledger`.
 
     Args:
-        n: At least 0; an int, or an object that converts to one, such as a NumPy integer.
+        n: At least 0; an int, or a number or tensor of this value, such as 1200.0.
 
     Raises:
-        TypeError: Not an int.
+        TypeError: Not a whole number.
         ValueError: Negative, or beyond 64 bits.
 
     Example:
@@ -36,16 +38,32 @@ def set_step(n: int) -> None:
         >>> monitel.get_step()
         1200
     """
-    try:
-        step = index(n)
-    except TypeError:
-        raise TypeError(f"set_step() takes an int, got {type(n).__qualname__}: {n!r:.80}") from None
-    if not 0 <= step <= INT64_MAX:
-        raise ValueError(f"set_step() takes a step from 0 to 2**63 - 1, got {step}")
     global _first
+    step = checked_step(n)
     if _first is None:
         _first = step
     advance(step)
+
+
+def checked_step(step: Any) -> int:
+    """Return a step as an int.
+
+    Raises:
+        TypeError: Not a whole number.
+        ValueError: Negative, or beyond 64 bits.
+    """
+    try:
+        checked = index(step)
+    except TypeError:
+        number = math.nan
+        with suppress(Exception):  # raised by the class, such as that of a tensor of several elements
+            number = float(step) if hasattr(step, "__float__") else math.nan
+        if not number.is_integer():
+            raise TypeError(f"step must be a whole number, got {type(step).__qualname__}: {step!r:.80}") from None
+        checked = int(number)
+    if checked < 0 or not fits_int64(checked):
+        raise ValueError(f"step must be from 0 to 2**63 - 1, got {checked}")
+    return checked
 
 
 def first_step() -> int | None:

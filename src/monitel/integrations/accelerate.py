@@ -8,9 +8,9 @@ from accelerate import Accelerator
 from accelerate.tracking import GeneralTracker, on_main_process
 
 import monitel
+from monitel.attributes import checked_attributes
 from monitel.checkpoints import LOAD, SAVE, Checkpoint
-from monitel.integrations.guarded import guarded
-from monitel.integrations.hyperparameters import as_dict
+from monitel.integrations.guarded import guarded, step_of
 from monitel.integrations.wrapping import wrap_class
 
 if TYPE_CHECKING:
@@ -21,13 +21,23 @@ if TYPE_CHECKING:
 class MonitelTracker(GeneralTracker):  # type: ignore[misc]  # Any where accelerate is missing
     """Records what a script passes to accelerate's trackers, and the checkpoints that accelerate saves and loads.
 
+    Pass an instance to the Accelerator, or register the class and pass its name, ``log_with="monitel"``.
+
     ``accelerator.log()`` calls :func:`monitel.log`, and the ``config`` of ``accelerator.init_trackers()`` is recorded
-    by :func:`monitel.config`, with what looks like a secret masked. Both do so in the main process only.
+    by :func:`monitel.config`, with what looks like a secret masked. Both do so in the main process only, unless
+    ``main_process_only`` is False.
     ``save_state()``, ``save_model()`` and ``load_state()`` of the Accelerators that have this tracker are the
     activities ``checkpoint.save`` and ``checkpoint.load`` of :func:`monitel.ledger` in each process, and the main
     process logs the events ``checkpoint.saved``, ``checkpoint.loaded`` and ``checkpoint.failed``.
     ``accelerator.end_training()`` leaves exporters running. Exceptions are never raised into the script: the first of
     each method is logged.
+
+    Args:
+        run_name: The project's name, which accelerate passes.
+        **kwargs: Attributes of all numbers, as in ``init_trackers(..., init_kwargs={"monitel": {"fold": 3}})``.
+
+    Raises:
+        TypeError: An attribute that is not a str, int, float or bool.
 
     Example:
         >>> from accelerate import Accelerator
@@ -40,8 +50,10 @@ class MonitelTracker(GeneralTracker):  # type: ignore[misc]  # Any where acceler
     name = "monitel"
     requires_logging_directory = False
 
-    def __init__(self) -> None:
+    def __init__(self, run_name: str = "", **kwargs: Any) -> None:
         super().__init__()
+        self.run_name = run_name
+        self.init_kwargs = dict(checked_attributes(kwargs))
         wrap_class(Accelerator, "save_state", _saving_state)
         wrap_class(Accelerator, "save_model", _saving_model)
         wrap_class(Accelerator, "load_state", _loading_state)
@@ -55,7 +67,7 @@ class MonitelTracker(GeneralTracker):  # type: ignore[misc]  # Any where acceler
     @guarded
     def store_init_configuration(self, values: Mapping[str, Any]) -> None:
         """Record a configuration."""
-        monitel.config(as_dict(values))
+        monitel.config(values)
 
     @on_main_process  # type: ignore[untyped-decorator]
     @guarded
@@ -64,10 +76,10 @@ class MonitelTracker(GeneralTracker):  # type: ignore[misc]  # Any where acceler
 
         Args:
             values: Numbers by name; names of nested mappings are joined by dots. Other values are left out.
-            step: The training step; by default that of :func:`monitel.set_step`.
+            step: The training step; by default, and in place of a wrong one, that of :func:`monitel.set_step`.
             **kwargs: Attributes of the numbers: str, int, float or bool.
         """
-        monitel.log(values, step=step, **kwargs)
+        monitel.log(values, step=step_of(step), **{**self.init_kwargs, **kwargs})
 
 
 class _State(Checkpoint):

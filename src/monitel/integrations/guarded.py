@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 from functools import wraps
-from typing import TYPE_CHECKING, ParamSpec
+from typing import TYPE_CHECKING, Any, ParamSpec
+
+from monitel.step import checked_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,3 +31,11 @@ def guarded(function: Callable[_Arguments, None]) -> Callable[_Arguments, None]:
                 _log.warning("%s() failed (further failures are not logged)", name, exc_info=True)
 
     return call
+
+
+def step_of(step: Any) -> int | None:
+    """Return the step of a framework as an int; None, for the step of the process, if it is not a number from 0 on."""
+    try:
+        return checked_step(step if isinstance(step, int) else int(step))
+    except Exception:  # raised by the class of the step, too
+        return None

@@ -5,6 +5,7 @@ The classes extend those of the packages that are imported already, or else of t
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from importlib import import_module
@@ -15,13 +16,12 @@ import monitel
 from monitel import clock
 from monitel.checkpoints import LOAD, SAVE, Checkpoint
 from monitel.integrations import progress
-from monitel.integrations.guarded import guarded
-from monitel.integrations.hyperparameters import as_dict
-from monitel.integrations.wrapping import wrap_object
+from monitel.integrations.guarded import guarded, step_of
+from monitel.integrations.wrapping import wrap_class, wrap_object
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
+    from types import ModuleType, TracebackType
 
     from monitel._activities import Activity
 
@@ -39,8 +39,14 @@ class MonitelLogger(_Logger):  # type: ignore[misc]
     """Passes numbers of Lightning to :func:`monitel.log`, and hyperparameters to :func:`monitel.config`.
 
     It records on rank zero, as all loggers of Lightning do. Names and steps are those that Lightning passes to loggers.
-    What looks like a secret in hyperparameters is masked. Checkpoints are saved where Lightning saves them without a
-    logger. Exceptions of telemetry are logged once, and never raised.
+    What looks like a secret in hyperparameters is masked. Exceptions of telemetry are logged once, and never raised.
+
+    Args:
+        save_dir: The folder for what Lightning saves beside a logger: checkpoints, and the configuration of
+            LightningCLI. By default ``default_root_dir`` of the Trainer, as without a logger.
+        name: The folder of the experiment in ``save_dir``, if any.
+        version: The folder of the run in that of the experiment, if any.
+        prefix: Precedes each name of a number, as in the loggers of Lightning: ``prefix-train_loss``.
 
     Example:
         >>> from lightning.pytorch import Trainer
@@ -48,22 +54,59 @@ class MonitelLogger(_Logger):  # type: ignore[misc]
         ...     return Trainer(logger=MonitelLogger(), callbacks=[MonitelCallback()])
     """
 
-    name = version = ""  # no folder for checkpoints
-    _recorded = ""  # the last hyperparameters
+    def __init__(self, save_dir: str | None = None, *, name: str = "", version: str = "", prefix: str = "") -> None:
+        super().__init__()
+        self._save_dir, self._name, self._version, self._prefix = save_dir, name, version, prefix
+        self._root_dir = "."  # until a Trainer has one
+        self._recorded = ""  # the last hyperparameters
+        for package in _packages:
+            wrap_class(package.Trainer, "_run", _running)
+
+    @property
+    def name(self) -> str:
+        """The folder of the experiment."""
+        return self._name
+
+    @property
+    def version(self) -> str:
+        """The folder of the run."""
+        return self._version
+
+    @property
+    def save_dir(self) -> str:
+        """The folder for checkpoints, and for the configuration of LightningCLI."""
+        return os.fspath(self._save_dir or self._root_dir)
+
+    @property
+    def root_dir(self) -> str:
+        """The folder of the experiment, in ``save_dir``."""
+        return os.path.join(self.save_dir, self._name)  # noqa: PTH118  it may be a URL
+
+    @property
+    def log_dir(self) -> str:
+        """The folder of the run, in that of the experiment."""
+        return os.path.join(self.root_dir, self._version)  # noqa: PTH118
+
+    @property
+    @_packages[0].loggers.logger.rank_zero_experiment  # type: ignore[untyped-decorator]
+    def experiment(self) -> ModuleType:
+        """The module ``monitel`` on rank zero; on other ranks an object whose methods do nothing."""
+        return monitel
 
     @_utilities.rank_zero_only  # type: ignore[untyped-decorator]
     @guarded
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         """Record numbers; by default at the step of :func:`monitel.set_step`."""
-        monitel.log(metrics, step=None if step is None else int(step))
+        named = {f"{self._prefix}-{name}": value for name, value in metrics.items()} if self._prefix else metrics
+        monitel.log(named, step=step_of(step))
 
     @_utilities.rank_zero_only  # type: ignore[untyped-decorator]
     @guarded
-    def log_hyperparams(self, params: Any, *_args: Any, **_kwargs: Any) -> None:
-        """Record a mapping or a Namespace if it has changed. A value that raises is replaced by its exception."""
-        if params is not None and str(config := as_dict(params)) != self._recorded:
-            self._recorded = str(config)
-            monitel.config(config)
+    def log_hyperparams(self, params: Any = None, *_args: Any, **_kwargs: Any) -> None:
+        """Record a mapping, a Namespace or a dataclass if it has changed."""
+        if params is not None and str((event := monitel.RunConfig(params)).config) != self._recorded:
+            self._recorded = str(event.config)
+            monitel.log_event(event)
 
 
 class MonitelCallback(_Callback):  # type: ignore[misc]
@@ -143,6 +186,13 @@ class MonitelCallback(_Callback):  # type: ignore[misc]
         """Record the duration of a validation."""
         if self._validates_since is not None:
             _record("training.evaluation.duration", (clock.monotonic_ns() - self._validates_since) / 1e9)
+
+
+def _running(trainer: Any, *_args: Any, **_kwargs: Any) -> None:
+    """Tell the loggers the folder of a trainer, which Lightning tells its own loggers only."""
+    for logger in trainer.loggers:
+        if isinstance(logger, MonitelLogger):
+            logger._root_dir = trainer.default_root_dir
 
 
 def _input_ids(batch: Any) -> int:

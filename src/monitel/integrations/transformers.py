@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import TrainerCallback
+from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
 import monitel
 from monitel.integrations import progress, transformers_trainer
 from monitel.integrations.guarded import guarded
-from monitel.integrations.hyperparameters import as_dict
 
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
@@ -50,7 +50,7 @@ class MonitelCallback(TrainerCallback):  # type: ignore[misc]  # Any where trans
     def __init__(self) -> None:
         transformers_trainer.observe(MonitelCallback)
         self._load: Checkpoint | None = None  # in progress
-        self._config: dict[str, Any] | None = None  # as it was recorded
+        self._config = ""  # as it was recorded
         self._hook: RemovableHandle | None = None
         self._samples = self._tokens = 0  # of the batch in progress
 
@@ -93,17 +93,17 @@ class MonitelCallback(TrainerCallback):  # type: ignore[misc]  # Any where trans
 
     def _record_numbers(self, args: Any, state: Any, numbers: Any, model: Any) -> None:
         if numbers and state.is_world_process_zero:
-            if self._config is None:  # evaluate() or predict() without train()
+            if not self._config:  # evaluate() or predict() without train()
                 self._record_config(args, state, model)
             monitel.log({_dotted(name): value for name, value in numbers.items()}, step=state.global_step)
 
     @guarded
     def _record_config(self, args: Any, state: Any, model: Any) -> None:
         if state.is_world_process_zero:
-            config = as_dict({"training": args.to_dict(), **_model_config(model)})
-            if config != self._config:
-                self._config = config
-                monitel.config(config)
+            event = monitel.RunConfig({"training": args, **_model_config(model)})
+            if str(event.config) != self._config:  # as text, NaN equals NaN
+                self._config = str(event.config)
+                monitel.log_event(event)
 
     def _add_batch(self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Add up the batches in progress. torch.compile traces this; the sums are 0 again before the next batch."""
@@ -131,6 +131,9 @@ class MonitelCallback(TrainerCallback):  # type: ignore[misc]  # Any where trans
             self._hook = None
 
 
+INTEGRATION_TO_CALLBACK.setdefault("monitel", MonitelCallback)  # report_to="monitel"
+
+
 def _main_input(model: Any) -> Any:
     return getattr(model, "main_input_name", None)
 
@@ -142,16 +145,11 @@ def _dotted(name: str) -> str:
 
 def _model_config(model: Any) -> dict[str, Any]:
     """Return the configurations of a model and of its adapters. A model may be any module, with any attributes."""
-    config = _as_values(getattr(model, "config", {}))
+    config = getattr(model, "config", {})
+    config = config.to_dict() if hasattr(config, "to_dict") else config
     if isinstance(config, Mapping):
         config = dict(config)
         with suppress(Exception):  # not a method, or of another signature
             config["num_parameters"] = model.num_parameters()
     adapters = getattr(model, "peft_config", {})
-    if isinstance(adapters, Mapping):
-        adapters = {name: _as_values(each) for name, each in adapters.items()}
     return {name: found for name, found in (("model", config), ("peft", adapters)) if found}
-
-
-def _as_values(config: Any) -> Any:
-    return config.to_dict() if hasattr(config, "to_dict") else config
