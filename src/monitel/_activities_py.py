@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from threading import RLock, get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel.clock import since_boot_ns
+from monitel.os_threads import RLock, get_ident
 
 if TYPE_CHECKING:
     from collections.abc import Callable

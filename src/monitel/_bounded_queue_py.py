@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections import deque
 from operator import index
-from threading import RLock
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, final
 
 from monitel.failures import report_unraisable
+from monitel.os_threads import RLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable

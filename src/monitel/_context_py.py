@@ -20,9 +20,9 @@ import sys
 import time
 from mmap import mmap
 from struct import Struct
-from threading import RLock
 from typing import TYPE_CHECKING, Any
 
+from monitel.os_threads import RLock
 from monitel.step_times import COUNTERS, counter_of
 
 if TYPE_CHECKING:

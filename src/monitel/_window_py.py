@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 import sys
-from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -21,6 +20,7 @@ from monitel.attributes import INT64_MIN
 from monitel.clock import SYSTEM
 from monitel.fork import register_at_fork
 from monitel.histogram import Histogram
+from monitel.os_threads import RLock
 from monitel.snapshot import Reserved, Snapshot
 from monitel.value import to_float
 from monitel.window_bytes import OpenWindow, encode

@@ -7,7 +7,6 @@ import os
 import time
 from dataclasses import dataclass
 from sys import modules
-from threading import RLock, local
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from monitel._activities import Activities, Activity
@@ -15,6 +14,7 @@ from monitel.attributes import checked_text
 from monitel.clock import since_boot_ns
 from monitel.decoration import decorated
 from monitel.fork import register_at_fork
+from monitel.os_threads import RLock, local
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

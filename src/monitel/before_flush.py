@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from threading import RLock
 from typing import TYPE_CHECKING
 
 from monitel.failures import call_each
 from monitel.fork import register_at_fork
+from monitel.os_threads import RLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,6 @@ import stat
 import sys
 import time
 from contextlib import suppress
-from threading import get_ident, local
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 from weakref import ref
@@ -20,6 +19,7 @@ from monitel.failures import error_type
 from monitel.fork import register_at_fork
 from monitel.handlers import log_event
 from monitel.masking import mask_values
+from monitel.os_threads import get_ident, local
 from monitel.step import get_step
 
 if TYPE_CHECKING:

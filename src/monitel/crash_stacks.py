@@ -19,6 +19,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from monitel import os_threads
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
@@ -170,7 +172,7 @@ def stacks_now(limit: int = 256 << 10) -> str:
         True
     """
     frames = dict(sys._current_frames())
-    names = {ident: thread.name for ident, thread in threading._active.copy().items()}  # type: ignore[attr-defined]  # enumerate() takes a lock
+    names = os_threads.names()
     order = sorted(frames, key=lambda ident: ident != threading.main_thread().ident)
     found: list[str] = []
     length = 0
@@ -185,7 +187,7 @@ def stacks_now(limit: int = 256 << 10) -> str:
 
 def _lines(ident: int, name: str, frame: FrameType | None) -> Iterator[str]:
     """Yield the lines of a thread, as faulthandler writes them."""
-    now = "Current thread" if ident == threading.get_ident() else "Thread"
+    now = "Current thread" if ident == os_threads.get_ident() else "Thread"
     yield f"{now} 0x{ident:016x} [{_printable(name)}] (most recent call first):\n"
     for _ in range(_MOST_FRAMES):
         if frame is None:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 from collections import deque
 from sys import is_finalizing
-from threading import RLock
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel._recorder_py import Recorder, fields
 from monitel._window import get_step
 from monitel.aggregation import Aggregation
 from monitel.fork import register_at_fork
 from monitel.histogram import Histogram
+from monitel.os_threads import RLock
 from monitel.window import Window
 
 if TYPE_CHECKING:
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
         def _log_resolved(self) -> None: ...
 
+
+#: The last event of each name of log() that waits for a number of that name, which is still on a device.
+waiting: dict[str, Any] = {}
 
 _lock = RLock()  # held briefly while a value is added or a window is taken, never while handlers run
 
@@ -224,6 +227,7 @@ def lock() -> RLock:
 def _renew_lock() -> None:
     global _lock
     _lock = RLock()
+    waiting.clear()  # the parent logs its events
 
 
 register_at_fork(after_in_child=_renew_lock)

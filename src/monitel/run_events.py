@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from threading import RLock
 from typing import Any
 
 from monitel import activities
@@ -18,6 +17,7 @@ from monitel.exit import finalize
 from monitel.exit_code import ExitCode
 from monitel.fork import register_at_fork
 from monitel.handlers import emit
+from monitel.os_threads import RLock
 from monitel.run_description import describe_run
 from monitel.variables import BOOLEAN, read_variables
 

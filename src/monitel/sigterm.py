@@ -18,6 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from monitel.fork import register_at_fork
+from monitel.os_threads import Event, Lock, Thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,12 +101,12 @@ class SigtermHandler:
         self._previous: Any = None
         self._disposition: bytes | None = None  # of the signal: Python cannot represent the handlers of C libraries
         self._pid = 0
-        self._claim = threading.Lock()  # taken once, by the thread that calls end
+        self._claim = Lock()  # taken once, by the thread that calls end
         self._closed = False
         self._postponed = False
         self._in_thread = False
         self._lives_on = False  # whatever SIGTERM did before, it does not end the process
-        self._thread: threading.Thread | None = None
+        self._thread: Thread | None = None
 
     def install(self) -> None:
         """Handle SIGTERM from now on.
@@ -130,7 +131,7 @@ class SigtermHandler:
         if _c is not None:
             _c.begin()
         if _c is not None and default and not self._lives_on:
-            thread = threading.Thread(target=self._watch, name="monitel-sigterm", daemon=True)
+            thread = Thread(target=self._watch, name="monitel-sigterm", daemon=True)
             with suppress(RuntimeError):  # no further thread can be started: only the Python handler works
                 thread.start()
                 self._thread = thread
@@ -188,7 +189,7 @@ class SigtermHandler:
     def _watch(self) -> None:
         """Handle SIGTERM in the thread, if the main thread does not do so in time."""
         while _c.wait():
-            threading.Event().wait(_MAIN_THREAD_TIMEOUT)
+            Event().wait(_MAIN_THREAD_TIMEOUT)
             if not self._decides():
                 self._live_on()
             elif self._claim.acquire(blocking=False):

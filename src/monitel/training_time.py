@@ -7,12 +7,12 @@ ledger of a run calls :func:`continue_run` and :func:`repeat`; without these cal
 from __future__ import annotations
 
 import logging
-from threading import RLock
 from typing import NamedTuple
 
 from monitel import activities
 from monitel.counter import CounterReading, before_reading, forget
 from monitel.fork import register_at_fork
+from monitel.os_threads import RLock
 from monitel.training_counters import COUNTERS, training_counter
 
 __all__ = ["DESCRIPTION", "DOWN", "GOODPUT", "LOST", "NAME", "UNIT", "Past", "continue_run", "goodput", "repeat"]

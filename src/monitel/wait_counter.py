@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from sys import is_finalizing
-from threading import RLock, get_ident
 from typing import TYPE_CHECKING
 from weakref import ref
 
@@ -12,6 +11,7 @@ from monitel import clock
 from monitel.attributes import checked_text
 from monitel.compiling import compiling
 from monitel.fork import register_at_fork
+from monitel.os_threads import RLock, get_ident
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

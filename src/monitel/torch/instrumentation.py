@@ -6,11 +6,11 @@ import atexit
 import logging
 import math
 from inspect import signature
-from threading import RLock
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from monitel.failures import call_each
 from monitel.fork import register_at_fork
+from monitel.os_threads import RLock
 from monitel.torch._compat import Missing
 from monitel.torch.boundaries.batch_loading import BatchLoading
 from monitel.torch.boundaries.optimizer_steps import OptimizerSteps

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
-from threading import Event, Lock, Thread, get_ident
 from typing import TYPE_CHECKING
 
 from monitel import before_flush
+from monitel.os_threads import Event, Lock, Thread, get_ident
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

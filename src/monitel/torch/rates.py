@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from itertools import zip_longest
-from threading import RLock
 from typing import TYPE_CHECKING
 
 from monitel import clock
 from monitel._window import get_step
 from monitel.counter import Counter, find, number_of_counters
 from monitel.logged_numbers import log
+from monitel.os_threads import RLock
 from monitel.stat_arguments import window_length_ns
 from monitel.training_counters import training_counter
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from monitel import activities
+from monitel.os_threads import get_ident
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from threading import local
 from typing import TYPE_CHECKING
 
+from monitel.os_threads import local
 from monitel.profiler.ranges import Track, listeners, record_function, record_past
 from monitel.profiler.ranges.tracks import track_of_thread
 

@@ -73,7 +73,7 @@ WRONG: dict[str, list[tuple[Any, type[Exception], list[str]]]] = {
     ],
     "resource": [({}, TypeError, ["OpenTelemetry Resource", "got dict"])],
     "spool_dir": [(5, TypeError, ["a path", "got int"]), (f"{__file__}/runs", ValueError, [f"'{__file__}' is a file"])],
-    "distributions": [("all", ValueError, ["'percentiles', 'histogram', 'both'", "got 'all'"])],
+    "distributions": [("all", ValueError, ["'percentiles' or 'histogram' or 'both'", "got 'all'"])],
     "ranks": [("Zero", ValueError, ["'all' or 'zero'", "got 'Zero'"])],
     "rank_attribute": [("no", TypeError, ["True or False", "got 'no'"])],
     "workers": [(1, TypeError, ["True or False", "got 1"])],
@@ -91,7 +91,7 @@ WRONG: dict[str, list[tuple[Any, type[Exception], list[str]]]] = {
         (b"boxes", TypeError, ["a path", "got bytes"]),
         ("a\0b", ValueError, ["null character", "'a\\x00b'"]),
     ],
-    "black_box_size": [(65_535, ValueError, ["at least 65536 bytes", "got 65535"]), ("4M", TypeError, ["int", "'4M'"])],
+    "black_box_size": [(65_535, ValueError, ["at least 65536", "got 65535"]), ("4M", TypeError, ["int", "'4M'"])],
 }
 
 #: Wrong values of variables, and what the warning expects and uses instead.
@@ -112,11 +112,11 @@ WRONG_VARIABLES = {
     "MONITEL_SYSTEM": ("cpu", "true or false", "False"),
     "MONITEL_BLACK_BOX": ("x", "true or false", "True"),
     "MONITEL_BLACK_BOX_DIR": (__file__, "the path of a folder, which may be new", "the default"),
-    "MONITEL_BLACK_BOX_SIZE": ("4M", "a number of bytes, at least 65536", "4194304"),
-    "OTEL_METRIC_EXPORT_INTERVAL": ("86400001", "a number of milliseconds (at most one day)", "5 s"),
-    "OTEL_EXPORTER_OTLP_PROTOCOL": ("pigeon", "'http/protobuf' or 'grpc'", "http/protobuf"),
+    "MONITEL_BLACK_BOX_SIZE": ("4M", "a number of bytes of at least 65536", "4194304"),
+    "OTEL_METRIC_EXPORT_INTERVAL": ("86400001", "a number of milliseconds (at most one day)", "5000 ms"),
+    "OTEL_EXPORTER_OTLP_PROTOCOL": ("pigeon", "http/protobuf or grpc", "http/protobuf"),
     "OTEL_EXPORTER_OTLP_LOGS_TIMEOUT": ("-1", "a positive number of seconds", "10 s"),
-    "OTEL_EXPORTER_OTLP_COMPRESSION": ("brotli", "one of none, gzip, deflate", "none"),
+    "OTEL_EXPORTER_OTLP_COMPRESSION": ("brotli", "none or gzip or deflate", "none"),
 }
 
 
@@ -531,7 +531,7 @@ def test_bytes_that_are_not_utf8_are_escaped(
     for name, text in {
         "OTEL_SERVICE_NAME": "tr\udce4in",
         "OTEL_RESOURCE_ATTRIBUTES": "team=\udcff,gr\udcfcn=1",
-        "JOB_NAME": "j\udce4b",
+        "SLURM_JOB_ID": "j\udce4b",
     }.items():
         monkeypatch.setenv(name, text)
     pipeline = start()

@@ -128,8 +128,7 @@ def test_arguments_override_variables_and_these_what_is_detected(
     assert [{}] == [point.attributes for point in receiver.points("x")]  # the resource tells ranks apart
     expected = {"service.name": "variable", "host.name": "named", "team": "variable", "training.rank": 3}
     assert expected.items() <= found.items()
-    for name, value in (("SLURM_JOB_ID", "slurm"), ("RAY_JOB_ID", "ray")):  # of a job with two launchers
-        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("SLURM_JOB_ID", "slurm")
     found = resource_of(receiver, start(service_name="mine", resource_attributes={"team": "argument"}))
     expected = {"service.name": "mine", "team": "argument", "region": "here", "training.run.id": "slurm"}
     assert expected.items() <= found.items()
@@ -183,33 +182,39 @@ def test_rank_is_known_or_absent(
     assert rank == resource_of(receiver, start()).get("training.rank")
 
 
-@pytest.mark.parametrize("reason", ["argument", "resource without an instance"])
+@pytest.mark.parametrize("reason", ["argument", "resource without an instance", "variable", "instance of the argument"])
 @pytest.mark.invalid_output("the resource of the application has only a name", "resource.required", "resource.distro")
 def test_rank_is_on_every_point(
     receiver: Receiver, start: Start, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
-    """On request, or if the resource cannot tell ranks apart; an attribute of the same name of a counter counts."""
+    """On request, or if the resource cannot tell ranks apart; an attribute of the same name of a counter counts.
+
+    A random id of the instance is of one process; one that somebody has set may be that of a pod.
+    """
     for name, value in (("RANK", "3"), ("WORLD_SIZE", "4"), ("LOCAL_RANK", "3")):
         monkeypatch.setenv(name, value)
-    given = (
-        {"rank_attribute": True} if reason == "argument" else {"resource": Resource({"service.name": "mine"}, THEIRS)}
-    )
+    given: dict[str, Any] = {
+        "argument": {"rank_attribute": True},
+        "resource without an instance": {"resource": Resource({"service.name": "mine"}, THEIRS)},
+        "instance of the argument": {"resource_attributes": {"service.instance.id": "pod"}},
+    }.get(reason, {})
+    if reason == "variable":
+        monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "service.instance.id=ns.pod.trainer")
     pipeline = start(series_limit=1, spans=True, distributions="both", **given)
     for layer in range(2):
         close_windows(Stat("x", [COUNT, HISTOGRAM], 60.0, attributes={"layer": layer}), clock, [1.0])
     monitel.counter("own", attributes={"training.rank": 9}).add(1)
     record_everything(pipeline)
-    points = [
-        each for each in receiver.all_points() if not each.metric.startswith("monitel.") and each.scope == "monitel"
-    ]
+    points = receiver.all_points()
     found = {point.metric: point.attributes.get("training.rank") for point in points}
     windows = {"x.count", "x.p50", "x.histogram", "loss.count", "loss.p99", "accuracy"}
     totals = {"samples", "training.step", "batch.wait.time", "batch.wait.active", "batch.wait.max", "training.time"}
-    assert {*windows, *totals, "own", "training.goodput"} <= {*found}
+    others = {"batches", "monitel.queue.size", "monitel.export.duration", "monitel.spool.size"}
+    assert {*windows, *totals, *others, "own", "training.goodput"} <= {*found}
     assert {"own"} == {name for name, rank in found.items() if rank != 3}
     assert 9 == found["own"]
     assert [{"layer": 0, "training.rank": 3}, {"otel.metric.overflow": True, "training.rank": 3}] == [
         point.attributes for point in receiver.points("x.count")
     ]
-    if reason != "argument":
+    if reason == "resource without an instance":
         assert {THEIRS} == {each.schema_url for _, each in resources(receiver)}

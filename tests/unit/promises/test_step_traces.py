@@ -204,7 +204,7 @@ def test_range_of_a_late_thread_is_in_the_trace_of_its_step(
 def test_run_id_of_the_resource_makes_the_traces(
     receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without a run id each process has separate traces; torchrun's default is reported, with the remedy."""
+    """Without a run id each process has separate traces; with several ranks that is reported, with the remedy."""
     for arguments in ({}, {}, {"resource_attributes": {"training.run.id": "mine"}}):
         pipeline = start(step_traces=True, **arguments)
         monitel.set_step(1)
@@ -213,7 +213,8 @@ def test_run_id_of_the_resource_makes_the_traces(
     traces = [*dict.fromkeys(span.trace_id for span in receiver.spans())]
     assert (3, digest(16, b"mine", b"0", b"1")) == (len(traces), traces[-1])
     assert [] == caplog.records
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    for name, value in (("TORCHELASTIC_RUN_ID", "none"), ("RANK", "0"), ("WORLD_SIZE", "2")):
+        monkeypatch.setenv(name, value)
     start(step_traces=True)
     assert 1 == len(warnings_with(caplog, "torchrun --rdzv-id"))
 

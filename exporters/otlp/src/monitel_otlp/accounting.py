@@ -6,10 +6,10 @@ import logging
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from threading import RLock
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from monitel.os_threads import RLock
 from monitel_otlp.messages.request import SIGNALS
 
 if TYPE_CHECKING:

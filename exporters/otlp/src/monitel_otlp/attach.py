@@ -10,8 +10,8 @@ import atexit
 import logging
 import os
 import sys
+import threading
 from inspect import signature
-from threading import Lock, RLock, Thread, main_thread
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -23,13 +23,14 @@ from opentelemetry.sdk.trace.export import SpanExporter as SDKSpanExporter
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 import monitel
+from monitel.os_threads import Lock, RLock
 from monitel.run_events import end_if_due, enter
 from monitel.variables import reads_variables
 from monitel_otlp._compat import LogRecordExporter, LogRecordExportResult, get_logger_provider
 from monitel_otlp.automatic import hand_over, replace_automatic
-from monitel_otlp.choices import CHOICES, check_bools, check_ranks, check_series_limit
+from monitel_otlp.choices import CHOICES
 from monitel_otlp.config.black_box import BOX_SIZE, box_settings
-from monitel_otlp.config.launcher import is_rank_zero, launch_attributes
+from monitel_otlp.config.launcher import is_rank_zero, launch_attributes, rank_on_points
 from monitel_otlp.config.launchers import is_launcher
 from monitel_otlp.config.settings import resolve
 from monitel_otlp.ledger.run_ledger import RunLedger
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("monitel.otlp")
 
-_RANK = "training.rank"
 _HAND_OVER = 0.3  # seconds of the exit's time
 
 _lock = RLock()
@@ -94,9 +94,6 @@ def _attach(
 ) -> Pipeline:
     """Return the pipeline of all exporters. The first one makes it; its arguments are those of ``configure()``."""
     global _attached
-    check_ranks(ranks)
-    check_bools(rank_attribute=rank_attribute, workers=workers, run_events=run_events)
-    check_series_limit(series_limit)
     box = box_settings(black_box, black_box_dir, black_box_size)
     with _lock:
         if _attached is None or _attached.ended is not None:
@@ -111,7 +108,7 @@ def _attach(
             _attached = Pipeline(
                 settings,
                 resource,
-                point_attributes={name: launch[name] for name in (_RANK,) if rank_attribute and name in launch},
+                point_attributes=rank_on_points(launch, resource, always=rank_attribute),
                 workers=workers,
                 attached=True,
                 silent=silent,
@@ -151,12 +148,11 @@ def _hand_over_at_exit(pipeline: Pipeline, *, run_events: bool) -> None:
         if event.window is None and pipeline.engine is not None:  # windows need no provider
             pipeline.engine.encoder.encode_here(_HAND_OVER)
 
-    def wait() -> None:
-        main_thread().join()
-        register()
-
     handle = monitel.register_event_handler(register)
-    Thread(target=wait, name="monitel-otlp-exit", daemon=False).start()
+    try:
+        threading._register_atexit(register)  # type: ignore[attr-defined]  # private, see monitel.run_events
+    except RuntimeError:  # the main thread has ended already
+        register()
 
 
 class _Attached:

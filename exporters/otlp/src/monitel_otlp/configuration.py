@@ -19,12 +19,14 @@ from monitel_otlp._compat import get_logger_provider, is_set, set_global_provide
 from monitel_otlp.automatic import hand_over, keep, replace_automatic
 from monitel_otlp.choices import CHOICES
 from monitel_otlp.config.black_box import BOX_SIZE, box_settings
+from monitel_otlp.config.environment import Environment
 from monitel_otlp.config.host import host_attributes
 from monitel_otlp.config.launcher import is_rank_zero, launch_attributes, rank_on_points
 from monitel_otlp.config.launchers import is_launcher
 from monitel_otlp.config.settings import resolve
 from monitel_otlp.ledger.run_ledger import RunLedger
 from monitel_otlp.log_handler import LogHandler
+from monitel_otlp.messages.request import SIGNALS
 from monitel_otlp.metrics.series import SERIES_LIMIT
 from monitel_otlp.pipeline import Pipeline
 from monitel_otlp.sigterm import handle_sigterm
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("monitel.otlp")
 
+_OTLP = {"otlp", "otlp_proto_http", "otlp_proto_grpc", "monitel"}  # words for the exporter
 _DISTRIBUTION = {"telemetry.distro.name": "monitel-otlp", "telemetry.distro.version": monitel.__version__}
 
 _current: Pipeline | None = None
@@ -150,6 +153,7 @@ def configure(
     settings = resolve(
         endpoint, headers, export_interval, spool_dir, protocol, distributions=distributions, black_box=box
     )
+    _warn_of_other_exporters()
     launch = launch_attributes()
     silent = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true" or (
         ranks == "zero" and not is_rank_zero(launch)
@@ -210,6 +214,14 @@ def configure_automatically() -> Pipeline:
 def describe_process() -> Resource:
     """Return the resource that a pipeline of this process would have without arguments."""
     return _resource(None, None, None)
+
+
+def _warn_of_other_exporters() -> None:
+    for signal in SIGNALS if not _automatically else ():
+        words = Environment().exporters(signal)
+        if others := [word for word in words if word not in _OTLP and words != ["none"]]:
+            message = "OTEL_%s_EXPORTER: configure() exports over OTLP alone, and ignores %s; none switches %s off"
+            _log.warning(message, signal.upper(), ", ".join(map(repr, others)), signal)
 
 
 def _report_system(pipeline: Pipeline, *, host: bool) -> None:

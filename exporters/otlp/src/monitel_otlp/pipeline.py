@@ -7,7 +7,6 @@ import logging
 import sys
 import time
 from collections import Counter
-from threading import Event, Lock, RLock, get_ident
 from typing import TYPE_CHECKING
 
 from opentelemetry import metrics, trace
@@ -17,6 +16,8 @@ from monitel.activities import activity
 from monitel.before_flush import register as call_before_flush
 from monitel.before_flush import unregister as stop_before_flush
 from monitel.exit import finalize
+from monitel.failures import enable_loggers
+from monitel.os_threads import Event, Lock, RLock, get_ident
 from monitel.readings import own_waits
 from monitel.run_events import leave, preempt, withdraw
 from monitel.sigterm import check as check_sigterm
@@ -56,6 +57,7 @@ _LEDGER_SHARE = 0.1  # share of the shutdown for the last heartbeat of the run's
 _LEAST_LEDGER = 0.05  # seconds for it, even if there is no time to shut down
 _FORK_PATIENCE = 1.0  # seconds that a fork waits for the SDK
 _WORKER = "worker"
+_PROVIDERS = {"metrics": "meter_provider", "logs": "logger_provider", "traces": "tracer_provider"}
 _DAY = 86_400.0  # seconds; the system does not accept an infinite timeout
 
 
@@ -77,6 +79,7 @@ class Pipeline:
         logger_provider: Exports log records of the application. Not in a forked child.
         tracer_provider: Exports spans of the application. Not in a forked child.
         at_end: Functions that undo the effects of :func:`configure`; called at the end of the shutdown.
+        each_round: Functions that are called in each round of the encoder.
         ended: The result of the shutdown; None before it has ended.
     """
 
@@ -114,16 +117,16 @@ class Pipeline:
         self._held = False
         self._quiet = False
         self.at_end: list[Callable[[], object]] = []
+        self.each_round: list[Callable[[], object]] = [enable_loggers, check_sigterm]
         self.ended: bool | None = True if silent else None
         self._run_ledger = run_ledger
         if silent:
             return
         self._ranges = self._queue_ranges()
         self._engine = self._make_engine(attached=attached, leftovers=not attached)
-        if self._engine.providers is not None:
-            self.meter_provider = self._engine.providers.meter_provider
-            self.logger_provider = self._engine.providers.logger_provider
-            self.tracer_provider = self._engine.providers.tracer_provider
+        for signal, name in _PROVIDERS.items() if self._engine.providers is not None else ():
+            if signal not in settings.off:
+                setattr(self, name, getattr(self._engine.providers, name))
         self._handle = monitel.register_event_handler(self.take)
         if self._ranges is not None:
             self._ranges.listen()
@@ -243,8 +246,8 @@ class Pipeline:
         engine = self.engine_for("metrics" if event.window is not None else "logs")
         if engine is not None:
             engine.take(event)
-        elif self._is_worker and isinstance(event, monitel.LoggedNumbers):
-            self._accounting.lose("metrics", _WORKER, len(event.data))
+        elif isinstance(event, monitel.LoggedNumbers):
+            self._lose_in_worker("metrics", len(event.data))
 
     def __enter__(self) -> Pipeline:  # noqa: PYI034  typing.Self is 3.11's
         return self
@@ -349,9 +352,13 @@ class Pipeline:
     def engine_for(self, signal: str) -> Engine | None:
         """Return the engine for an item of this signal; None if the item is dropped, which is counted here."""
         engine = self._engine or self._start_in_child()
-        if engine is None and self._is_worker:
-            self._accounting.lose(signal, _WORKER, 1)
+        if engine is None:
+            self._lose_in_worker(signal, 1)
         return engine
+
+    def _lose_in_worker(self, signal: str, items: int) -> None:
+        if self._is_worker and signal not in self._settings.off:
+            self._accounting.lose(signal, _WORKER, items)
 
     def _first_range(self) -> bool:
         """Make the engine of a forked child when its first range ends; return True if there is an engine now."""
@@ -385,7 +392,8 @@ class Pipeline:
         self._rank_check = check = RankCheck(rank)
 
         def each_round() -> None:
-            check_sigterm()
+            for action in self.each_round:
+                action()
             if not attached:  # else the resource is the application's
                 check.check()
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
-from threading import Thread, current_thread, main_thread
+from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Literal
 
 import monitel
+from monitel.os_threads import Thread
 from monitel.run_events import preempt
 from monitel.sigterm import SigtermHandler, is_default
 from monitel_otlp.config.launchers import is_launcher
@@ -17,7 +18,8 @@ from monitel_otlp.pipeline import EXIT_TIMEOUT
 if TYPE_CHECKING:
     from monitel_otlp.pipeline import Pipeline
 
-def check_sigterm(sigterm: object) -> None:
+
+def check_sigterm(_name: str, sigterm: object) -> None:
     """Check the ``sigterm`` argument.
 
     Raises:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import gc
-import threading
 from typing import Any
 
+from monitel.os_threads import RLock
 from monitel.profiler.ranges import _ranges
 
 _NAME = "Python GC"
-_lock = threading.RLock()
+_lock = RLock()
 _requests = 0  # calls of record() without a stop()
 _started_ns = -1  # collections do not overlap: the interpreter runs one at a time
 

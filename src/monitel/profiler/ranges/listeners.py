@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from monitel import clock
 from monitel.fork import register_at_fork
+from monitel.os_threads import RLock
 from monitel.profiler.ranges import _ranges, tracks
 
 if TYPE_CHECKING:

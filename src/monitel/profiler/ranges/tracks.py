@@ -6,6 +6,8 @@ import threading
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
+from monitel.os_threads import get_ident, names
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -31,16 +33,14 @@ class Track:
         return self.thread_name if self.task_name is None else f"{self.task_name} ({self.thread_name})"
 
 
-_thread_id: Callable[[], int] = getattr(threading, "get_native_id", threading.get_ident)
+_thread_id: Callable[[], int] = getattr(threading, "get_native_id", get_ident)
 _of_tasks: dict[int, tuple[ref[Any], Track]] = {}  # by id(task), as long as the task exists
 
 
 def track_of_thread() -> Track:
     """Return a new track for the calling thread. The caller stores it."""
-    ident = threading.get_ident()
     # Not current_thread(): it registers a dummy for a thread that the threading module did not start.
-    names = [thread.name for thread in threading.enumerate() if thread.ident == ident]
-    return Track(_thread_id(), names[0] if names else "thread")
+    return Track(_thread_id(), names().get(get_ident(), "thread"))
 
 
 def track_of_task(task: Any) -> Track:

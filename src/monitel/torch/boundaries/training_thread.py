@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from threading import local
 from typing import TYPE_CHECKING, Protocol
+
+from monitel.os_threads import local
 
 if TYPE_CHECKING:
     from torch import Tensor

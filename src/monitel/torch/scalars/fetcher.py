@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from threading import Event, Lock, RLock, Thread, current_thread
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
 
 from monitel.aggregation import COUNT
+from monitel.os_threads import Event, Lock, RLock, Thread, current_thread
 from monitel.torch._compat import plain_tensor_check
 from monitel.torch.guarded_stat import GuardedStat
 from monitel.torch.scalars.graph_capture import CaptureGuard

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 import torch
+
+from monitel.os_threads import RLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,12 +10,12 @@ from __future__ import annotations
 import time
 from collections import deque
 from enum import Enum, auto
-from threading import RLock
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from monitel.failures import call_each
+from monitel.os_threads import RLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from threading import RLock
-
     from torch import Tensor
 
     from monitel.counter import Counter
+    from monitel.os_threads import RLock
     from monitel.torch.boundaries.optimizer_steps import Results
 
 

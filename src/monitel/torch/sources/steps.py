@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from threading import _DummyThread, current_thread, local
+from threading import _DummyThread, current_thread
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from monitel._window import get_step, own_add
 from monitel.failures import call_each
+from monitel.os_threads import local
 from monitel.step import advance
 from monitel.torch.guarded_stat import DURATIONS, GuardedStat
 from monitel.torch.sources.step_outcome import StepOutcome

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from contextlib import suppress
-from threading import RLock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from monitel.os_threads import RLock
 from monitel.torch._compat import Missing
 from monitel.torch.scalars.staging_ring import log
 

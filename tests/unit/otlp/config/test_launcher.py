@@ -68,19 +68,36 @@ def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_launcher_is_recognized() -> None:
     """The innermost launcher wins: torchrun's agent is one task of SLURM and starts many workers."""
-    pod = {"JOB_NAME": "j", "JOB_COMPLETION_INDEX": "6"}
+    pod = {"KUBEFLOW_TRAINING_JOB_ID": "j", "JOB_COMPLETION_INDEX": "6"}
     for variables, expected in (
         ({}, {}),
         (TORCHRUN, attributes("run-7", 2, 13, 5, 16, 1)),
         (SLURM, attributes("4711", 1, 9, 1, 32, 4)),
         (MPI, attributes(None, None, 3, 0, 4, None)),
         (pod, attributes("j", None, 6, None, None, None)),
-        (RAY, attributes("01000000", None, 1, 1, 2, 0)),
+        (RAY, attributes(None, None, 1, 1, 2, 0)),
         ({**SLURM, **TORCHRUN}, attributes("run-7", 2, 13, 5, 16, 1)),
         ({"RANK": " 3 ", "SLURM_JOB_ID": " 4711\n"}, attributes("4711", None, 3, None, None, None)),
     ):
         with pytest.MonkeyPatch.context() as patch:
             assert expected == launch(patch, variables)
+
+
+@pytest.mark.parametrize(
+    ("variables", "run"),
+    [
+        ({"JOB_NAME": "train-nightly", "BUILD_NUMBER": "7", "JOB_ID": "of something else"}, None),
+        ({"RAY_JOB_ID": "01000000"}, None),
+        ({"TORCHELASTIC_RUN_ID": "none", "SLURM_JOB_ID": "4711"}, None),
+        ({"JOB_NAME": "train.sh", "JOB_ID": "31", "SGE_TASK_ID": "undefined"}, "31"),
+        ({"JOB_NAME": "train.sh", "JOB_ID": "31", "SGE_TASK_ID": "4"}, "31.4"),
+    ],
+)
+def test_only_what_names_one_run_is_its_id(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], run: str | None
+) -> None:
+    """The name of a job, a number of each cluster and torchrun's default are the same in independent runs."""
+    assert run == launch(monkeypatch, variables).get("training.run.id")
 
 
 def test_rank_of_torch_takes_precedence(monkeypatch: pytest.MonkeyPatch, receiver: Receiver, start: Start) -> None:

@@ -6,13 +6,13 @@ import time
 from collections import deque
 from contextlib import suppress
 from pathlib import Path
-from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 
 from monitel.context_page import read_page
+from monitel.os_threads import Event, Thread
 from monitel_otlp.autopsy.findings import (
     CounterValue,
     Findings,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from threading import Event
 from typing import TYPE_CHECKING
 
+from monitel.os_threads import Event
 from monitel_otlp.boxes.layout import STACKS_NOW, STACKS_WANTED
 
 if TYPE_CHECKING:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from contextlib import ExitStack, closing, suppress
-from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from monitel.context_page import PAGE_BYTES, beat, close_page, open_page
 from monitel.crash_stacks import check, install, stacks_now, uninstall, use_alternate_stack
+from monitel.os_threads import RLock
 from monitel_otlp.black_box.contents import header_values
 from monitel_otlp.black_box.cut import CutWriter
 from monitel_otlp.black_box.event_journal import EventJournal

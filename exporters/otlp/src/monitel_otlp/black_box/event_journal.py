@@ -11,9 +11,9 @@ import marshal
 import struct
 import zlib
 from collections import deque
-from threading import RLock
 from typing import TYPE_CHECKING, Any
 
+from monitel.os_threads import RLock
 from monitel_otlp.boxes.layout import LARGEST_FILE
 from monitel_otlp.boxes.plain import MARSHAL, decode
 from monitel_otlp.boxes.room import PATIENCE

@@ -11,10 +11,10 @@ import os
 import re
 import struct
 from enum import Enum
-from threading import RLock
 from typing import TYPE_CHECKING
 
 from monitel.fork import register_at_fork
+from monitel.os_threads import RLock
 from monitel_otlp.boxes.layout import COLLECTED, CORRUPT, LOCK
 from monitel_otlp.spool.folder import AVAILABLE
 from monitel_otlp.spool.lock import this_process

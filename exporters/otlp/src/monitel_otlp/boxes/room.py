@@ -5,9 +5,9 @@ from __future__ import annotations
 import mmap
 import time
 from dataclasses import dataclass
-from threading import RLock
 from typing import TYPE_CHECKING
 
+from monitel.os_threads import RLock
 from monitel_otlp.config.memory_limit import memory_left
 
 if TYPE_CHECKING:

@@ -43,8 +43,8 @@ from monitel_otlp.summary.box_report import report_death
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from threading import Event
 
+    from monitel.os_threads import Event
     from monitel_otlp.black_box.contents import Contents, Header
     from monitel_otlp.collection.death import Death
     from monitel_otlp.collection.target import Target

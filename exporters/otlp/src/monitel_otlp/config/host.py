@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from threading import Thread
 from typing import TYPE_CHECKING
 
+from monitel.os_threads import Thread
 from monitel_otlp._compat import HostResourceDetector, OsResourceDetector, ProcessResourceDetector
 
 if TYPE_CHECKING:

@@ -6,21 +6,16 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from opentelemetry.sdk.resources import Resource, ResourceDetector
+from opentelemetry.sdk.resources import Resource, ResourceDetector, ServiceInstanceIdResourceDetector
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 #: The variables of each attribute, in order of precedence: torchrun (and Ray Train, which sets the same variables),
-#: Open MPI, SLURM, Kubernetes (an Indexed Job, and variables that the downward API sets).
+#: Open MPI, SLURM, Kubernetes (an Indexed Job, and variables that the downward API sets), Grid Engine. A run id is
+#: what restarts keep and no other run has: not the name of a job, nor Ray's number, which each cluster counts from 1.
 VARIABLES = {
-    "training.run.id": (
-        "TORCHELASTIC_RUN_ID",
-        "SLURM_JOB_ID",
-        "RAY_JOB_ID",
-        "KUBEFLOW_TRAINING_JOB_ID",
-        "JOB_NAME",
-    ),
+    "training.run.id": ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "KUBEFLOW_TRAINING_JOB_ID", "JOB_ID"),
     "training.attempt": ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"),
     "training.rank": ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "JOB_COMPLETION_INDEX"),
     "training.local_rank": ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"),
@@ -33,6 +28,7 @@ _COMPLETE = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS"),
 )
+_NO_ID = "none"  # torchrun's run id without --rdzv-id: the same for all jobs
 _TOO_LONG = 19  # digits of a number that may not fit in 64 bits
 
 
@@ -64,12 +60,11 @@ def launch_attributes() -> dict[str, str | int]:
     for attribute, variables in VARIABLES.items():
         for variable in variables:
             value = os.environ.get(variable, "").strip()
-            if attribute == "training.run.id" and value:
-                # As monitel.attributes.escape_surrogates does, which a launcher need not import.
-                found[attribute] = value.encode(errors="backslashreplace").decode()
+            if attribute == "training.run.id":
+                found |= _run_id(variable, value)
             elif (number := _number(variable)) is not None:
                 found[attribute] = number
-            if attribute in found:
+            if attribute in found or value == _NO_ID:
                 break
     if _number("RANK") is None and _number("LOCAL_RANK") is not None and _number("WORLD_SIZE") is not None:
         found.pop("training.rank", None)
@@ -78,6 +73,20 @@ def launch_attributes() -> dict[str, str | int]:
     if (member := distributed_rank()) is not None:
         found["training.rank"], found["training.world_size"] = member
     return found
+
+
+def rank_on_points(launch: Mapping[str, str | int], resource: Resource, *, always: bool) -> dict[str, str | int]:
+    """Return the rank as an attribute of all points, if it is known, and if the resource is not this process's alone.
+
+    Args:
+        launch: The attributes of the launcher.
+        resource: The resource of the points. Only the random id that the SDK makes is different in each process.
+        always: Return it in any case.
+    """
+    own = ServiceInstanceIdResourceDetector().detect().attributes["service.instance.id"]
+    if not always and resource.attributes.get("service.instance.id") == own:
+        return {}
+    return {name: launch[name] for name in ("training.rank",) if name in launch}
 
 
 def is_rank_zero(launch: Mapping[str, str | int]) -> bool:
@@ -100,6 +109,17 @@ def distributed_rank() -> tuple[int, int] | None:
     except Exception:  # torch is being imported, or the group is being destroyed
         return None
     return (rank, world_size) if world_size > 1 and rank >= 0 else None
+
+
+def _run_id(variable: str, value: str) -> dict[str, str]:
+    """Return the run id that the value of a variable gives, as an attribute; empty if it names no run."""
+    if variable == "JOB_ID":  # other programs use this name, too; the tasks of an array are separate runs
+        task = os.environ.get("SGE_TASK_ID", "")
+        value = "" if not task else value if task == "undefined" else f"{value}.{task}"
+    if value in {"", _NO_ID}:
+        return {}
+    # As monitel.attributes.escape_surrogates does, which a launcher need not import.
+    return {"training.run.id": value.encode(errors="backslashreplace").decode()}
 
 
 def _infer_rank() -> int | None:

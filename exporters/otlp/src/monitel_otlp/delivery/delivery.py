@@ -6,9 +6,9 @@ import logging
 import time
 from dataclasses import dataclass
 from functools import partial
-from threading import Event
 from typing import TYPE_CHECKING, Any
 
+from monitel.os_threads import Event
 from monitel_otlp.accounting import EXIT, Stage
 from monitel_otlp.delivery.disk import Disk
 from monitel_otlp.delivery.request_splitting import split

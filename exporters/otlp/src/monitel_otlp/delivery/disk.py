@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import suppress
-from queue import SimpleQueue
-from threading import Event, Thread
 from typing import TYPE_CHECKING, Generic, TypeVar
+
+from monitel.os_threads import Event, SimpleQueue, Thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable

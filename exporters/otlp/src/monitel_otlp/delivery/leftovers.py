@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING
 
+from monitel.os_threads import Event, Lock, Thread
 from monitel_otlp._compat import suppress_instrumentation
 from monitel_otlp.collection.collector import collect_boxes
 from monitel_otlp.delivery.replay import replay

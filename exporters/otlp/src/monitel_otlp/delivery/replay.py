@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass, field
-from threading import Event
 from typing import TYPE_CHECKING
 
+from monitel.os_threads import Event
 from monitel_otlp.accounting import Accounting
 from monitel_otlp.delivery.disk import Disk
 from monitel_otlp.delivery.retry_queue import RetryQueue

@@ -7,9 +7,9 @@ import time
 from collections import Counter
 from dataclasses import replace
 from random import Random
-from threading import Event, Lock
 from typing import TYPE_CHECKING
 
+from monitel.os_threads import Event, Lock
 from monitel_otlp.delivery.request_splitting import estimate_rejected, isolate, split, without_stored
 from monitel_otlp.delivery.retry_queue import Outcome, RetryQueue, Waiting
 from monitel_otlp.spool.spool import SpoolError

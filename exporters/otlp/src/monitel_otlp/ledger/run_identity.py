@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 FOLDERS = _RUN, _AGENT, _PROCESS = "run-", "agent-", "process-"  # how the names of folders begin
 
-UNSET = "none"  # torchrun's run id without --rdzv-id on several nodes: the same for all jobs
 _FIRST = 1  # process id of the process that takes over children whose parent has ended
 _LOGS = re.compile(r"(.+)/attempt_\d+/\d+/[^/]+", re.DOTALL)  # torchrun's agent has a folder with a unique name
 
@@ -46,15 +45,15 @@ class RunIdentity(NamedTuple):
 def identify(attributes: Mapping[str, Any]) -> RunIdentity:
     """Return the run to which this process belongs.
 
-    A run id is that of one run, however often the run is started. Without one, and with torchrun's default ``none``,
-    each process is a run, except that torchrun's restarts continue the run of their agent.
+    A run id is that of one run, however often the run is started. Without one each process is a run, except that
+    torchrun's restarts continue the run of their agent.
 
     Args:
         attributes: Attributes of the resource.
     """
     given = attributes.get("training.run.id")
     run = "" if given is None else str(given)
-    if run and run != UNSET:
+    if run:
         return RunIdentity(run, f"{_RUN}{_digest(run)}", joins=True)
     restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "").strip()
     if logs := _LOGS.fullmatch(os.environ.get("TORCHELASTIC_ERROR_FILE", "")):

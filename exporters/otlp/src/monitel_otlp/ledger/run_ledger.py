@@ -8,10 +8,10 @@ import re
 import time
 from dataclasses import replace
 from secrets import token_hex
-from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel.activities import ledger, since_boot_ns
+from monitel.os_threads import Lock
 from monitel.run_events import failed, status
 from monitel.step import first_step, get_step
 from monitel.training_time import Past, continue_run, repeat

@@ -16,6 +16,7 @@ from monitel_otlp.messages.scopes import complete_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
     from opentelemetry.sdk.metrics.export import Metric
 
 #: The function that encodes a batch of log records or spans as a request, by signal.

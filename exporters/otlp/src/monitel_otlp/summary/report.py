@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel_otlp.black_box.window_state import DEVICE_STAGE_TIME, STAGE_TIME, STEP_TIME
-from monitel_otlp.ledger.run_identity import UNSET
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -192,7 +191,6 @@ def job_of(attributes: Mapping[str, Any], launcher: str) -> JobName:
     namespace, service, run = (
         str(attributes.get(name, ""))[:LONGEST] for name in ("service.namespace", "service.name", "training.run.id")
     )
-    run = "" if run == UNSET else run
     return JobName(namespace, service, run, "" if run else launcher)
 
 

@@ -6,8 +6,9 @@ import logging
 import time
 from collections import deque
 from functools import partial
-from threading import Condition, Thread, current_thread
 from typing import TYPE_CHECKING, Any
+
+from monitel.os_threads import Condition, Thread, current_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable

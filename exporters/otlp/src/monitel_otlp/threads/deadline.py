@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from queue import SimpleQueue
-from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from monitel.os_threads import Event, SimpleQueue, Thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

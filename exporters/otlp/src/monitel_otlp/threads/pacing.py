@@ -8,16 +8,21 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from monitel.os_threads import Lock
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+_held = Lock()
+_held.acquire()
 
 _SWITCH_INTERVAL = 0.0005  # seconds; by default a busy thread holds the GIL for 0.005
 _SLICE = 0.0005  # seconds; a training loop of 1 ms then waits for less than 0.5 ms
 
 
 def yield_gil() -> None:
-    """Release the GIL to another thread that waits for it. A sleep of zero may take the GIL back too early."""
-    time.sleep(1e-6)  # noqa: TID251  it does not wait: it releases the GIL
+    """Release the GIL to another thread that waits for it. A pause of zero may take the GIL back too early."""
+    _held.acquire(timeout=1e-6)  # no sleep(): gevent would run other greenlets in it
 
 
 class Pace:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from queue import Empty, SimpleQueue
-from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING
 
+from monitel.os_threads import Empty, Event, Lock, SimpleQueue, Thread
 from monitel_otlp._compat import suppress_instrumentation
 
 if TYPE_CHECKING:

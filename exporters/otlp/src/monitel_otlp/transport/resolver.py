@@ -6,11 +6,10 @@ import ipaddress
 import socket
 import time
 from contextlib import suppress
-from queue import SimpleQueue
-from threading import Event, Lock, Thread, current_thread
 from typing import TYPE_CHECKING, Any
 
 from monitel.fork import register_at_fork
+from monitel.os_threads import Event, Lock, SimpleQueue, Thread, current_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from threading import Event, Thread, get_ident, main_thread
+from threading import main_thread
 from typing import TYPE_CHECKING
 
 from monitel import activities
 from monitel._activities import main_thread_pulse
+from monitel.os_threads import Event, Thread, get_ident
 from monitel.step import get_step
 from monitel.wait_counter import waits_of
 

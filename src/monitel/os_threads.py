@@ -1,0 +1,69 @@
+"""Threads of the operating system, and their locks, conditions, events and queues, under gevent and eventlet, too.
+
+These libraries replace the functions of ``threading`` and ``_thread``, before or after monitel is imported. A thread is
+then a greenlet, and a greenlet that waits in C, for a semaphore or a slow disk, stops the whole process. A lock of
+theirs wakes only greenlets of its own thread. monitel therefore uses a copy of ``threading`` with the interpreter's own
+functions. Without such a library both do the same.
+"""
+
+from __future__ import annotations
+
+import builtins
+import threading
+from importlib.util import find_spec, module_from_spec
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from queue import Empty, SimpleQueue
+    from threading import Condition, Event, Lock, RLock, Thread, current_thread, get_ident, local
+else:
+    from _queue import Empty, SimpleQueue
+
+__all__ = ["Condition", "Empty", "Event", "Lock", "RLock", "SimpleQueue", "Thread", "current_thread"]
+__all__ += ["get_ident", "local", "names"]
+
+
+def _copy(name: str, **imported: Any) -> Any:
+    """Return a new instance of a module of Python, which imports the given modules instead of those in use."""
+    spec: Any = find_spec(name)
+    module: Any = module_from_spec(spec)
+    module.__builtins__ = {
+        **vars(builtins),
+        "__import__": lambda name, *options: imported.get(name) or builtins.__import__(name, *options),
+    }
+    spec.loader.exec_module(module)
+    return module
+
+
+def _copy_of_threading() -> Any:
+    primitives = _copy("_thread")
+    set_sentinel = getattr(primitives, "_set_sentinel", None)  # until CPython 3.12
+    # For the thread that runs here it must not be called again: a join of that thread would wait for the earlier one.
+    primitives._set_sentinel = primitives.allocate_lock
+    module = _copy("threading", _thread=primitives)
+    module._set_sentinel = set_sentinel
+    module.excepthook = lambda arguments: threading.excepthook(arguments)  # noqa: PLW0108  the current one
+    return module
+
+
+_threading = _copy_of_threading()
+
+
+def names() -> dict[int, str]:
+    """Return the names of all threads that run, those of ``threading`` too, by identity. Waits for no lock."""
+    known: Any = {**_threading._active, **threading._active}  # type: ignore[attr-defined]  # enumerate() takes a lock
+    return {ident: thread.name for ident, thread in known.items()}
+
+
+if not TYPE_CHECKING:
+    Condition, Event, Lock, RLock = _threading.Condition, _threading.Event, _threading.Lock, _threading.RLock
+    current_thread, get_ident, local = _threading.current_thread, _threading.get_ident, _threading.local
+
+    class Thread(_threading.Thread):
+        def run(self) -> None:
+            seen = threading._DummyThread()  # by current_thread() and enumerate(), thus in logs and debuggers
+            seen.name = self.name
+            try:
+                super().run()
+            finally:
+                threading._active.pop(seen.ident, None)
