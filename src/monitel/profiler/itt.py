@@ -16,14 +16,12 @@ def is_available() -> bool:
     return False
 
 
-def range_push(msg: str) -> int:  # noqa: ARG001  torch's signature
-    """Return -1, as torch does without ITT."""
-    return -1
+def range_push(msg: str) -> None:
+    """Do nothing."""
 
 
-def range_pop() -> int:
-    """Return -1, as torch does without ITT."""
-    return -1
+def range_pop() -> None:
+    """Do nothing."""
 
 
 def mark(msg: str) -> None:

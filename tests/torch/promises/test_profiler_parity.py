@@ -6,6 +6,8 @@ import inspect
 import itertools
 import json
 import re
+import subprocess
+import sys
 import warnings
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -45,8 +47,13 @@ def outcome(call: Callable[[Any], Any], module: Any) -> Any:
 def test_names() -> None:
     """Every public name of torch.profiler exists, and the private names that its users import."""
     assert set(theirs.__all__) <= set(ours.__all__)
-    for name in (*theirs.__all__, "KinetoStepTracker", "itt", "_KinetoProfile", "_ExperimentalConfig"):
-        assert hasattr(ours, name)
+    tools = {"Any", "TypeVarTuple", "Unpack", "_Ts", "is_fbcode", "os"}  # that torch's module imports for itself
+    modules = {"profiler", "_utils", "_memory_profiler", "_pattern_matcher", "_cupti_monitor", "_chrome_trace_export"}
+    named = {name for name in vars(theirs) if not name.startswith("__")} - tools - modules
+    assert [] == sorted(name for name in named if not hasattr(ours, name))
+    assert (theirs.Optimizer, theirs.register_optimizer_step_post_hook) == (
+        *(ours.Optimizer, ours.register_optimizer_step_post_hook),  # type: ignore[attr-defined]
+    )
     assert set(theirs.itt.__all__) == set(ours.itt.__all__)
 
 
@@ -87,7 +94,7 @@ def test_enums() -> None:
     """Members and their numbers are equal."""
 
     def members(module: Any) -> Any:
-        enums = [getattr(module, name) for name in ("ProfilerAction", "ProfilerActivity", "DeviceType")]
+        enums = [getattr(module, name) for name in ("ProfilerAction", "ProfilerActivity", "DeviceType", "RecordScope")]
         return [{key: int(getattr(each, "value", each)) for key, each in enum.__members__.items()} for enum in enums]
 
     assert members(theirs) == members(ours)
@@ -170,6 +177,17 @@ CALLS: list[Callable[[Any], Any]] = [
     lambda m: m.profile(activities=[m.ProfilerActivity.CPU] * 2),
     lambda m: m.profile(activities=[m.ProfilerActivity.CPU, "CPU"]),
     lambda m: m.profile(activities=[{m.ProfilerActivity.CPU: []}, m.ProfilerActivity.CPU]),
+    *(
+        lambda m, names=names: m.profile(activities=[{m.ProfilerActivity.CPU: names}]).start()
+        for names in (["user_annotation"], ["nope", "CPU_OP"], ["GPU_MEMCPY"], "CPU_OP", [1], None)
+    ),
+    lambda m: m.profile(activities=["CPU"]),
+    lambda m: m.profile(activities=[{}]),
+    lambda m: m.profile(activities=[m.DeviceType.CPU]),
+    lambda m: m.profile(activities=[{"CPU": []}]).start(),
+    lambda m: m.profile(activities=m.ProfilerActivity.CPU),
+    lambda m: m.itt.range_push("a"),
+    lambda m: m.itt.range_pop(),
     lambda m: m.profile(schedule=lambda _: m.ProfilerAction.DEVICE_STOPPED),
     lambda m: m.profile(post_processing_timeout_s=-1).start(),
     lambda m: m.profile().export_memory_timeline("x.html"),
@@ -211,6 +229,7 @@ def nested(module: Any) -> Any:
         *({}, {"sort_by": "count"}, {"sort_by": "cpu_time_total", "row_limit": 1}, {"header": "above"}),
         *({"top_level_events_only": True}, {"time_unit": "ms"}, {"time_unit": "s", "max_name_column_width": 20}),
         *({"max_name_column_width": None}, {"row_limit": -1}, {"sort_by": "self_cuda_time_total"}),
+        *({"row_limit": 0}, {"row_limit": None}, {"sort_by": "self_cpu_memory_usage"}, {"sort_by": "xpu_time"}),
     ],
 )
 @pytest.mark.parametrize("averaged", [True, False])
@@ -226,16 +245,122 @@ def test_tables(arguments: dict[str, Any], averaged: bool) -> None:
 
 
 def test_event_attributes() -> None:
-    """The attributes that every range has in torch are equal."""
+    """Every public attribute of torch's events and averages exists; those of a range that are no times are equal."""
+    differ = {"id", "external_id", "thread", "time_range", "cpu_children", "cpu_parent", "input_shapes"}
+    writers = {"append_kernel", "append_cpu_child", "set_cpu_parent"}
+
+    def seen(found: Any, expected: Any) -> dict[str, str]:
+        names = {name for name in dir(expected) if not name.startswith("_")} - writers
+        values = {name: getattr(found, name) for name in names}
+        return {
+            name: str(0 if isinstance(value, float) and value == 0 else value)
+            for name, value in values.items()
+            if name not in differ and not re.match("(self_)?cpu_time|device_resource", name) and not callable(value)
+        }
+
+    pairs = [(nested(theirs).events()[1], nested(ours).events()[1])]
+    pairs.append((nested(theirs).key_averages()[1], nested(ours).key_averages()[1]))
+    for expected, found in pairs:
+        assert seen(expected, expected) == seen(found, expected)
+        assert [found.input_shapes or [], expected.cpu_parent.name] == [[], found.cpu_parent.name]
+
+
+def test_event_lists(tmp_path: Path) -> None:
+    """A list that a user makes of events has a table and a trace, with torch's fields."""
 
     def seen(module: Any) -> Any:
-        event = nested(module).events()[1]
-        names = ("name", "trace_name", "key", "count", "scope", "is_user_annotation", "is_async", "is_remote")
-        more = ("node_id", "sequence_nr", "is_legacy", "flops", "overload_name", "cpu_memory_usage", "device_time")
-        values = [getattr(event, name) for name in (*names, *more)]
-        return values, event.device_type.name, [child.name for child in event.cpu_parent.cpu_children]
+        events = nested(module).events()
+        made = type(events)((each for each in events if each.name == "outer"), use_device=None)
+        made.export_chrome_trace(str(tmp_path / "trace.json"))
+        trace = json.loads((tmp_path / "trace.json").read_text())
+        fields = [{key: type(value) for key, value in each.items()} for each in trace]
+        return fields, [(each["name"], each["pid"]) for each in trace], re.sub(r" *[0-9.]+(us|%)", " #", made.table())
 
     assert seen(theirs) == seen(ours)
+
+
+COUNTING = """
+import os, sys
+def ours():
+    from monitel import profiler
+    return profiler
+os.environ["KINETO_USE_DAEMON"] = "1"
+if sys.argv[1] == "theirs":
+    import torch.profiler as module
+elif sys.argv[1] == "before torch":
+    module = ours()
+    assert "torch" not in sys.modules
+    del os.environ["KINETO_USE_DAEMON"]  # or torch looks for the daemon
+    import torch
+    os.environ["KINETO_USE_DAEMON"] = "1"
+else:
+    del os.environ["KINETO_USE_DAEMON"]
+    import torch
+    os.environ["KINETO_USE_DAEMON"] = "1"
+    module = ours()
+import torch
+weight = torch.nn.Parameter(torch.ones(1))
+optimizers = [torch.optim.SGD([weight], lr=0.1), torch.optim.Adam([weight], lr=0.1)]
+tracker = module.KinetoStepTracker
+with module.profile() as prof:
+    print(dict(tracker._step_dict))
+    for _ in range(3):
+        weight.sum().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        prof.step()
+    print(dict(tracker._step_dict), tracker.current_step())
+torch.compile(optimizers[0].step, backend="eager")()
+print(dict(tracker._step_dict), tracker.current_step(), flush=True)
+os._exit(0)  # torch waits for the daemon
+"""
+
+
+def test_steps_of_profiles_and_optimizers_are_counted() -> None:
+    """KINETO_USE_DAEMON at import counts them, whichever of torch and monitel.profiler is imported first."""
+    counted = [
+        subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", COUNTING, order],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=180,
+        ).stdout
+        for order in ("theirs", "before torch", "after torch")
+    ]
+    assert "{'Optimizer': 7} 7" == counted[0].splitlines()[-1]
+    assert [counted[0]] * 2 == counted[1:]
+
+
+RANKS = """
+import json, sys
+import torch.distributed as dist
+import torch.profiler as theirs
+from monitel import profiler as ours
+dist.init_process_group("gloo")
+found = []
+for number, module in enumerate((theirs, ours)):
+    with module.profile() as prof:
+        pass
+    path = f"{sys.argv[1]}/{dist.get_rank()}-{number}.json"
+    prof.export_chrome_trace(path)
+dist.destroy_process_group()
+"""
+
+
+def test_ranks_of_torch_distributed(tmp_path: Path) -> None:
+    """``distributedInfo`` of two ranks is torch's, in the same place and with the same spaces."""
+    (tmp_path / "job.py").write_text(RANKS)
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--monitor-interval", "0.1", "--nproc-per-node", "2")
+    subprocess.run([sys.executable, *launcher, tmp_path / "job.py", tmp_path], check=True, timeout=240)
+
+    def info(rank: int, number: int) -> str:
+        head = (tmp_path / f"{rank}-{number}.json").read_text().partition('"traceEvents"')[0]
+        return head.partition('"distributedInfo": ')[2].partition("\n")[0]
+
+    for rank in (0, 1):
+        assert f'"rank": {rank}, "world_size": 2' in info(rank, 0)
+        assert info(rank, 0) == info(rank, 1)
 
 
 def test_traces(tmp_path: Path) -> None:

@@ -6,7 +6,9 @@ import gc
 import gzip
 import json
 import os
+import re
 import threading
+import time
 from itertools import count, islice, repeat
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +39,10 @@ NAMES = {
     *("DeviceType", "ExecutionTraceObserver", "ProfilerAction", "ProfilerActivity", "kineto_available", "profile"),
     *("record_function", "schedule", "supported_activities", "tensorboard_trace_handler"),
 }
-OTHER_NAMES = {"KinetoStepTracker", "_ExperimentalConfig", "_KinetoProfile", "_optimizer_post_hook", "itt"}
+OTHER_NAMES = {
+    *("KinetoStepTracker", "RecordScope", "_ExperimentalConfig", "_KinetoProfile", "_optimizer_post_hook", "itt"),
+    *("_supported_activities", "EventList", "FunctionEvent", "FunctionEventAvg"),
+}
 
 
 def read(path: Path) -> Any:
@@ -267,7 +272,78 @@ def test_garbage_collections_are_ranges_on_request() -> None:
     assert ("Python GC", "a") == (pause.name, pause.cpu_parent and pause.cpu_parent.name)
 
 
+@pytest.mark.parametrize(
+    ("activities", "error", "message"),
+    [
+        (
+            [{ProfilerActivity.CPU: ["user_annotation"]}],
+            RuntimeError,
+            "activity type name: 'user_annotation'; expected",
+        ),
+        ([{ProfilerActivity.CPU: ["GPU_MEMCPY"]}], RuntimeError, "Unknown or non-member"),
+        ([{ProfilerActivity.CPU: [1]}], TypeError, "name of an activity type, got <class 'int'>"),
+        ([ProfilerActivity.CPU, "CPU"], TypeError, "Expected ProfilerActivity or dict, got <class 'str'>"),
+        ([ProfilerActivity.CPU, {"CPU": []}], TypeError, "Expected ProfilerActivity or dict"),
+        ([ProfilerActivity.CPU, {ProfilerActivity.CPU: []}], ValueError, "more than once"),
+        *(
+            (each, AssertionError, "No valid profiler activities")
+            for each in (["CPU"], [{}], [{"CPU": []}], [], [None])
+        ),
+    ],
+)
+def test_unknown_activities_are_torchs_errors(activities: Any, error: type[Exception], message: str) -> None:
+    """They are refused when the profile is made, also the names of kinds of events that torch does not know."""
+    with pytest.raises(error, match=re.escape(message)):
+        profile(activities=activities)
+
+
+def test_known_kinds_of_events_select_ranges() -> None:
+    """Ranges are USER_ANNOTATION; with other kinds alone there are none."""
+    found = {}
+    for kind in ("USER_ANNOTATION", "CPU_OP"):
+        with profile(activities=[{ProfilerActivity.CPU: [kind]}]) as prof, record_function("a"):
+            pass
+        found[kind] = names(prof.events())
+    assert {"USER_ANNOTATION": ["a"], "CPU_OP": []} == found
+
+
+def test_steps_are_counted_where_the_daemon_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``step()`` reads KINETO_USE_DAEMON each time; the requester exists as long as the profile is not left."""
+    counts = profiler.KinetoStepTracker._step_dict
+    seen = []
+    with profile() as prof:
+        for value in ("", "1", "1"):
+            monkeypatch.setenv("KINETO_USE_DAEMON", value)
+            prof.step()
+            seen.append(dict(counts))
+    assert ([{"ProfilerStep": each} for each in (0, 1, 2)], {}, 2) == (
+        *(seen, counts),
+        profiler.KinetoStepTracker.current_step(),
+    )
+
+
 # Traces.
+
+
+def test_event_lists_write_traces(clock: ManualClock, tmp_path: Path) -> None:
+    """Lists of events, also those that a user makes, and of averages, one after the other; in torch's list format."""
+    path = tmp_path / "trace.json"
+    with profile() as prof:
+        for name in ('a "', "b", 'a "'):
+            clock.advance(1)
+            with record_function(name):
+                clock.advance(2)
+    events, found = prof.events(), []
+    chosen = profiler.EventList((each for each in events if each.name == "b"), use_device=None, with_flops=False)
+    for exported in (events, prof.key_averages(), chosen, profiler.EventList()):
+        exported.export_chrome_trace(path)
+        found.append([(each["name"], each["ph"], each["ts"], each["dur"]) for each in read(path)])
+    assert [
+        [('a "', "X", 1e6, 2e6), ("b", "X", 4e6, 2e6), ('a "', "X", 7e6, 2e6)],
+        [('a "', "X", 0.0, 4e6), ("b", "X", 4e6, 2e6)],
+        [("b", "X", 4e6, 2e6)],
+        [],
+    ] == found
 
 
 def test_trace_has_everything_about_the_ranges(clock: ManualClock, tmp_path: Path) -> None:
@@ -393,6 +469,76 @@ def test_execution_trace_is_a_graph_of_the_ranges(tmp_path: Path) -> None:
     assert [("ProfilerStep#2", "[pytorch|profiler|execution_trace|thread]"), ("a", "ProfilerStep#2"), ("b", "a")] == [
         (each["name"], named[each["ctrl_deps"]]) for each in nodes[2:]
     ]
+
+
+def test_trace_and_execution_trace_are_joined_by_the_id_of_the_range(tmp_path: Path) -> None:
+    """``Record function id`` of the former is ``rf_id`` of the latter, in each cycle, and never another range's."""
+    observer = profiler.ExecutionTraceObserver().register_callback(tmp_path / "graph.json")
+    traces: list[Path] = []
+
+    def ready(prof: Any) -> None:
+        traces.append(tmp_path / f"{len(traces)}.json")
+        prof.export_chrome_trace(traces[-1])
+
+    plan = schedule(wait=1, warmup=1, active=1, repeat=2)
+    with profile(schedule=plan, execution_trace_observer=observer, on_trace_ready=ready, acc_events=True) as prof:
+        for _ in range(6):
+            with record_function("a", {"Record function id": "mine"}):
+                pass
+            prof.step()
+    nodes = [
+        (node["name"], attribute["value"])
+        for node in read(tmp_path / "graph.json")["nodes"]
+        for attribute in node["attrs"]
+        if attribute["name"] == "rf_id" and "[" not in node["name"]
+    ]
+    ids = [(each["name"], each["args"]["Record function id"]) for path in traces for each in slices(read(path))]
+    assert (nodes, 4) == (ids, len({number for _, number in ids}))
+
+
+def test_observer_without_its_folder_is_quiet(tmp_path: Path, unraisable: list[BaseException | None]) -> None:
+    """The end of the profile, and the destructor, do not raise; ``unregister_callback`` does."""
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    observers = [profiler.ExecutionTraceObserver().register_callback(folder / f"{number}") for number in range(3)]
+    folder.rmdir()
+    with profile(execution_trace_observer=observers.pop()):
+        pass
+    with pytest.raises(FileNotFoundError, match=str(folder)):
+        observers.pop().unregister_callback()
+    observers.clear()
+    gc.collect()
+    assert ([], []) == (unraisable, [*tmp_path.iterdir()])
+
+
+@pytest.mark.parametrize(
+    ("rank", "world_size"),
+    [("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")],
+)
+def test_trace_has_the_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: str, world_size: str) -> None:
+    """Without torch.distributed it is the launcher's, where HolisticTraceAnalysis looks for it; without one, none."""
+    found = []
+    for value in ("3", "?"):
+        monkeypatch.setenv(rank, value)
+        monkeypatch.setenv(world_size, "8")
+        with profile() as prof, record_function("a", {"rank": 5}):
+            pass
+        prof.export_chrome_trace(tmp_path / "trace.json")
+        text = (tmp_path / "trace.json").read_text()
+        found.append((read(tmp_path / "trace.json").get("distributedInfo"), re.findall(r'"rank":\s+(\d+)', text)))
+    assert [({"rank": 3, "world_size": 8}, ["3"]), (None, [])] == found
+
+
+def test_traces_of_ranks_replace_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two ranks with one worker name that write at one time have two files."""
+    monkeypatch.setattr(time, "time_ns", lambda: 1_000)
+    with profile() as prof:
+        pass
+    for _ in range(2):
+        tensorboard_trace_handler(tmp_path, "worker")(prof)
+    assert ["worker.1000.pt.trace.json", "worker.1001.pt.trace.json"] == sorted(
+        each.name for each in tmp_path.iterdir()
+    )
 
 
 def test_what_needs_torch_is_refused_or_warned_about_once() -> None:

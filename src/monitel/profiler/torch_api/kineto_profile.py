@@ -13,7 +13,7 @@ from monitel.profiler.torch_api.activities import ProfilerActivity, parse_activi
 from monitel.profiler.torch_api.event_list import EventList, FunctionEventAvg
 from monitel.profiler.torch_api.function_events import FunctionEvent, function_events
 from monitel.profiler.trace.chrome_trace import RESERVED_KEYS, write_chrome_trace
-from monitel.profiler.trace.json_text import compact_json, json_text
+from monitel.profiler.trace.json_text import json_text, one_line
 from monitel.profiler.trace.recording import Recording
 
 if TYPE_CHECKING:
@@ -25,6 +25,12 @@ if TYPE_CHECKING:
 _USER_ANNOTATION = "USER_ANNOTATION"  # libkineto's name for ranges
 _NO_EFFECT = "records nothing without torch; the option is only noted in the trace"
 _EFFECTS = {"with_stack": "records no Python stacks without torch; export_stacks() writes the nesting of ranges"}
+#: Variables for rank and world size: of torchrun, Open MPI and SLURM.
+_LAUNCHERS = (
+    ("RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+)
 _RANGES_PER_CHECK = 256  # ranges between two checks of the timeout
 _warned: set[str] = set()
 
@@ -129,7 +135,7 @@ class _KinetoProfile:
             self.execution_trace_observer.start()
         recording.metadata = dict.fromkeys(self._options(), "1")
         if info := _distributed_info():
-            recording.metadata["distributedInfo"] = json_text(info)
+            recording.metadata["distributedInfo"] = one_line(json_text(info))
         recording.metadata |= {**self.preset_metadata, **self._early_metadata}
         self._early_metadata = {}
         self._cycles = [*(self._cycles if self.acc_events else ()), recording]
@@ -296,8 +302,9 @@ def _distributed_info() -> dict[str, Any]:
             info["pg_config"] = dist.distributed_c10d._get_all_pg_configs()
             if info["backend"] == "nccl":
                 info["nccl_version"] = ".".join(map(str, sys.modules["torch"].cuda.nccl.version()))
-    with suppress(KeyError, ValueError):  # a process without a launcher
-        info = info or {key: int(os.environ[key.upper()]) for key in ("rank", "world_size")}
+    for rank, world_size in () if info else _LAUNCHERS:
+        with suppress(KeyError, ValueError):  # another launcher, or none
+            return {"rank": int(os.environ[rank]), "world_size": int(os.environ[world_size])}
     return info
 
 
@@ -309,7 +316,7 @@ def _allowed(key: str) -> str:
 
 def _valid_json(key: str, value: str) -> str:
     try:
-        return compact_json(value)
+        return one_line(value)
     except ValueError as error:
         raise ValueError(f"metadata {key!r} must be valid JSON, got {value!r:.80}: {error}") from None
 

@@ -287,7 +287,9 @@ def tensorboard_trace_handler(
             raise RuntimeError(f"Can't create directory: {os.fspath(dir_name)}") from error
         worker = worker_name or f"{socket.gethostname()}_{os.getpid()}"
         suffix = ".gz" if use_gzip else ""
-        file = Path(dir_name, f"{worker}.{time.time_ns()}.pt.trace.json{suffix}")
-        prof.export_chrome_trace(file, use_python_export=use_python_export)
+        now_ns = time.time_ns()
+        while (file := Path(dir_name, f"{worker}.{now_ns}.pt.trace.json{suffix}")).exists():  # another rank's
+            now_ns += 1
+        prof.export_chrome_trace(str(file), use_python_export=use_python_export)
 
     return handler
