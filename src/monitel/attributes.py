@@ -88,7 +88,8 @@ def checked_unit(unit: object) -> str:
         text = unicodedata.normalize("NFKC", text)
         for letters, code in _UNITS.items():
             text = text.replace(letters, code)
-    return _NOT_IN_UNITS.sub("_", ascii_text(text).strip())[:_LONGEST_UNIT]
+    text = _NOT_IN_UNITS.sub("_", ascii_text(text).strip())[:_LONGEST_UNIT]
+    return text if text.count("{") <= text.count("}") else text[: _LONGEST_UNIT - 1] + "}"
 
 
 def recordable(values: Mapping[Any, Any], left_out: Callable[[object, object], object]) -> dict[str, AttributeValue]:

@@ -22,7 +22,7 @@ from monitel.os_threads import RLock
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
-    from typing import Any, SupportsFloat
+    from typing import Any
 
     Log = Callable[[Event], None]
     DetailsHook = Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[Mapping[str, Any], Log]]
@@ -209,12 +209,12 @@ def details_of(
 
 def emit(
     name: str,
-    data: Mapping[str, str | SupportsFloat] | None = None,
+    data: Mapping[Any, Any] | None = None,
     /,
     *,
     severity: Severity | str = Severity.INFO,
     timestamp: datetime | None = None,
-    **attributes: str | SupportsFloat,
+    **attributes: Any,
 ) -> None:
     """Create an :class:`monitel.Event` and log it.
 

@@ -28,10 +28,10 @@ Metrics = dict[str, tuple[str, bool]]  # suffix, unit, and True for a monotonic 
 
 #: Kinds of sources: what is added to the name of a later one, and the name in the program in a description.
 _KINDS = {
-    "Stat": (".stat", "Stat {!r}"),
-    "logged number": (".number", "Logged as {!r}"),
-    "counter": (".counter", "Counted as {!r}"),
-    "wait counter": ("", "WaitCounter {!r}"),
+    "Stat": (".stat", "Stat {!r:.255}"),
+    "logged number": (".number", "Logged as {!r:.255}"),
+    "counter": (".counter", "Counted as {!r:.255}"),
+    "wait counter": ("", "WaitCounter {!r:.255}"),
 }
 #: The metrics of a wait counter: time and number of the waits that have ended, waits in progress, the longest wait.
 WAITS: Metrics = {
@@ -206,7 +206,7 @@ class MetricNames:
         self._used[source] = tuple(dict.fromkeys([*used, name]))
         if name != wanted and conflict is not None and not used:
             _log.warning(
-                "%s %r and %s %r have the same metric name %r: %s %r is sent as %r. Rename one of them.",
+                "%s %.255r and %s %.255r have the same metric name %r: %s %.255r is sent as %r. Rename one of them.",
                 *(*conflict[1], *source, conflict[0], *source, name),
             )
         return name

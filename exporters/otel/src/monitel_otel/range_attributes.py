@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
-from monitel.attributes import escape_surrogates, fits_int64
+from monitel.attributes import escape_surrogates, fits_int64, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,14 +41,14 @@ class RangeAttributes:
             return {"args": escape_surrogates(args)}
         attributes: dict[str, Attribute] = {}
         for key, value in args.items() if isinstance(args, Mapping) else [("args", args)]:
-            attribute = _attribute(value)
-            if attribute is None or not isinstance(key, str) or not key or key in OWN:
-                self._warn_once(name, key)
+            attribute, text = _attribute(value), text_of(key)
+            if attribute is None or not text or text in OWN:
+                self._warn_once(name, text)
             else:
-                attributes[escape_surrogates(key)] = attribute
+                attributes[text] = attribute
         return attributes
 
-    def _warn_once(self, name: str, key: object) -> None:
+    def _warn_once(self, name: str, key: str) -> None:
         if name not in self._warned:
             self._warned.add(name)
             _log.warning("range %r: argument %r cannot be an attribute and is left out", name, key)

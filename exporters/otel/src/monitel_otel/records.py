@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import monitel
-from monitel.attributes import recordable
+from monitel.attributes import recordable, text_of
 from monitel_otel._compat import SeverityNumber
 
 if TYPE_CHECKING:
@@ -36,12 +36,12 @@ class EventFields:
         attributes: dict[str, Any] = {} if step is None else {"training.step": step}
         if isinstance(event, monitel.RunConfig):
             return event.config, attributes
-        found = recordable(dict(event.data), lambda key, _value: self._warn_once(event.name, key))
+        found = recordable(dict(event.data), lambda key, _value: self._warn_once(event.name, text_of(key)))
         if isinstance(event, monitel.LoggedNumbers):
             return found, {**attributes, **event.attributes}
         return None, {**attributes, **found} if attributes else found
 
-    def _warn_once(self, name: str, key: object) -> None:
+    def _warn_once(self, name: str, key: str) -> None:
         if name not in self._warned:
             self._warned.add(name)
             _log.warning("event %r: %r cannot be an attribute and is left out", name, key)

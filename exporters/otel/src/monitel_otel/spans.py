@@ -61,7 +61,7 @@ class Spans(Ranges[_Started]):
 
     def _start(self, began: Range, period: Period, parent: _Started | None, around: Span) -> _Started:
         outside = get_current() if parent is None else set_span_in_context(parent.span)
-        name = escape_surrogates(began.name)
+        name = escape_surrogates(began.name) or "unnamed"
         span = self._tracer.start_span(name, outside, attributes=self._attributes.of(began), start_time=began.start_ns)
         return _Started(period, around, span, outside)
 

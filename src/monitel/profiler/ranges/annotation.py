@@ -5,6 +5,7 @@ from __future__ import annotations
 from sys import modules
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from monitel.attributes import text_of
 from monitel.decoration import decorated
 from monitel.failures import error_type
 from monitel.profiler.ranges import _ranges, listeners
@@ -57,7 +58,7 @@ class record_function:  # noqa: N801  torch's name
     __slots__ = ("__weakref__", "_latest", "_unrecorded", "args", "name")
 
     def __init__(self, name: str, args: Arguments = None) -> None:
-        self.name = name
+        self.name = name if type(name) is str else text_of(name) or "unnamed"
         self.args = args
         self._latest: Range | None = None  # stays set
         self._unrecorded = False  # whether a block was entered without a range; stays True
@@ -125,4 +126,4 @@ def record_past(name: str, start_ns: int, end_ns: int, args: Arguments = None, t
         ['sum']
     """
     if listeners.active:
-        _ranges.record_past(name, args, start_ns, end_ns, track)
+        _ranges.record_past(name if type(name) is str else text_of(name) or "unnamed", args, start_ns, end_ns, track)

@@ -89,7 +89,7 @@ class RangeMapping:
             ids.span_id,
             ids.parent_id,
             _REMOTE if ids.remote else _LOCAL,
-            name if type(name) is str and name.isascii() else escape_surrogates(name),
+            (name if type(name) is str and name.isascii() else escape_surrogates(name)) or "unnamed",
             start_ns,
             end_ns,
             step,

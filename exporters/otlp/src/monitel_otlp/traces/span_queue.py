@@ -266,7 +266,8 @@ class QueuedSpans(Ranges[Identified]):
         queue, args = self.queue, ended.args
         if args is not None and not isinstance(args, str):
             args = _copied(args)  # the caller may change it later
-        queue.put(Ended(opened, ended.name, ended.start_ns, end_ns, ended, args), args)
+        size_of = None if isinstance(args, int) else args  # an int would be the size itself
+        queue.put(Ended(opened, ended.name, ended.start_ns, end_ns, ended, args), size_of)
 
     def _finish(self, ended: Range, opened: Identified, end_ns: int) -> None:
         super()._finish(ended, opened, end_ns)

@@ -1,0 +1,221 @@
+"""Names, units, attributes and values of any kind: each exporter sends them, and nothing raises into the loop."""
+
+from __future__ import annotations
+
+import datetime as dt
+from contextlib import ExitStack
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import (
+    InMemoryMetricReader,
+    MetricExporter,
+    MetricExportResult,
+    PeriodicExportingMetricReader,
+)
+from tests.support.checks import warnings_with
+from tests.support.inbox import DEADLINE
+from tests.unit.otel.providers import Backend, in_memory
+
+import monitel
+import monitel_otel
+from monitel import COUNT, MEAN, Stat
+from monitel.profiler import record_function
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from opentelemetry.sdk.metrics.export import MetricsData
+    from tests.support.pipelines import Start
+    from tests.support.receiver import Receiver
+
+
+class Broken:
+    """A value whose class raises, whatever is asked of it."""
+
+    def __repr__(self) -> str:
+        raise LookupError
+
+    __float__ = __index__ = __int__ = __str__ = __repr__
+
+
+class BrokenInt(int):
+    """A number that has no text and no value."""
+
+    __index__ = __int__ = __repr__ = __str__ = Broken.__repr__  # type: ignore[assignment]  # wrong on purpose
+
+
+VALUES: list[Any] = [
+    *(None, Broken(), BrokenInt(3), object(), print, 1j, np.datetime64("2020-01-01"), dt.timedelta(1)),
+    *((1, "a"), frozenset({1}), range(3), b"\xff", b"bytes", np.float32(0.5), np.str_("text"), "\udcff", "a\0b", ""),
+    *(2**63, 10**5000, -(10**5000), Fraction(10**400), float("nan"), float("-inf"), -1, True),
+]
+#: A unit, and its form in ASCII: letters by their names, annotations without spaces.
+UNITS = {
+    "µs": "us",
+    "μs": "us",
+    "㎲": "us",
+    "kΩ": "kOhm",
+    "°C": "Cel",
+    "m³/s": "m3/s",
+    "{样本}": "{u6837u672c}",
+    "{my token}/s": "{my_token}/s",
+    " s\n": "s",
+}
+
+
+@pytest.fixture
+def backend() -> Iterator[Backend]:
+    """Yield an application's providers in memory, with monitel installed; all that they have exported must be valid."""
+    with in_memory() as backend, monitel_otel.install(backend.meter_provider, backend.logger_provider):
+        yield backend
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_unit_is_the_same_in_each_exporter(backend: Backend, receiver: Receiver, start: Start, unit: str) -> None:
+    """The object has the unit that is sent, so that the SDK, which takes ASCII only, does not refuse it later."""
+    pipeline = start()
+    stat, counter = monitel.stat("step.time", [MEAN], unit=unit), monitel.counter("tokens", unit=unit)
+    assert stat is monitel.stat("step.time", unit=unit)
+    assert counter is monitel.counter("tokens", unit=unit)
+    assert [UNITS[unit]] * 2 == [stat.definition.unit, counter.unit]
+    stat.add(0.5)
+    stat.flush()
+    monitel.log({"loss": 0.5})  # from an event on, new counters are observed
+    metrics = backend.collect()
+    assert pipeline.force_flush(DEADLINE)
+    for name in ("step.time.mean", "tokens"):
+        assert [UNITS[unit]] * 2 == [metrics[name].unit, receiver.points(name)[-1].unit]
+
+
+def test_unit_that_is_too_long_is_cut(backend: Backend) -> None:
+    """At the limit of OpenTelemetry; a unit that is not text is an error where the object is made."""
+    stat = Stat("x", [MEAN], 60.0, unit="{" + "long" * 20 + "}")
+    stat.add(1)
+    stat.flush()
+    assert "{" + ("long" * 20)[:61] + "}" == backend.collect()["x.mean"].unit
+    for wrong in (3, None, "\ud800"):
+        with pytest.raises(TypeError, match="unit must be"):
+            Stat("x", [MEAN], 60.0, unit=wrong)  # type: ignore[arg-type]  # wrong on purpose
+
+
+@pytest.mark.parametrize("number", range(len(VALUES)))
+def test_no_value_raises_into_the_loop(receiver: Receiver, start: Start, number: int) -> None:
+    """In any call of the loop, as a value, a name or an attribute; what is recorded beside it arrives everywhere."""
+    value = VALUES[number]
+    keys: list[Any] = [value] if value is not None and getattr(type(value), "__hash__", None) else []
+    with ExitStack() as stack:
+        backend = stack.enter_context(in_memory())
+        stack.enter_context(
+            monitel_otel.install(backend.meter_provider, backend.logger_provider, backend.tracer_provider)
+        )
+        pipeline = start(spans=True)
+        monitel.emit("emitted", {"beside": 1, **dict.fromkeys(keys, 1)}, value=value)
+        monitel.log({"beside": 0.5, "value": value, "in": dict.fromkeys(keys, 1.0)}, split=value)
+        monitel.counter("tokens").add(value)
+        monitel.counter("tokens").add(2**40)
+        for name, args in (
+            (value, None),
+            ("range", value),
+            ("range", {"a": value, "b": [value], **dict.fromkeys(keys, 1)}),
+        ):
+            with record_function(name, args):
+                pass
+        changed = monitel.Event("changed", dt.datetime(2026, 1, 1), {})  # noqa: DTZ001  torch's events are naive
+        changed.data.update({"beside": 1, "value": value})
+        monitel.log_event(changed)
+        assert pipeline.force_flush(DEADLINE), pipeline.account()
+        assert {} == pipeline.dropped
+        assert 0.5 == backend.values()["beside"] == receiver.values("beside")[-1]
+        assert 2**40 <= backend.values()["tokens"]
+        for records in (receiver.records(), backend.records()):
+            found = {getattr(each, "event_name", None) or each.name: dict(each.attributes) for each in records}
+            assert [1, 1] == [found[name]["beside"] for name in ("emitted", "changed")]
+        assert 3 == len(backend.spans())
+
+
+class RefusingProvider(MeterProvider):
+    """A provider that makes no instrument, or whose instruments raise."""
+
+    def get_meter(self, *arguments: Any, **options: Any) -> Any:
+        """Return a meter of the SDK that refuses the instruments of the application."""
+        meter: Any = super().get_meter(*arguments, **options)
+        make, meter.create_gauge = meter.create_counter, self._refuse
+
+        def create_counter(name: str, *more: Any, **options: Any) -> Any:
+            counter = make(name, *more, **options)
+            if not name.startswith("monitel."):
+                counter.add = self._refuse
+            return counter
+
+        meter.create_counter = create_counter
+        return meter
+
+    @staticmethod
+    def _refuse(*_arguments: Any, **_options: Any) -> Any:
+        raise ValueError("refused")
+
+
+def test_provider_that_refuses_does_not_stop_the_loop(caplog: pytest.LogCaptureFixture) -> None:
+    """Each kind of refusal is logged once and counted, at a window's end, in log() and in a collection."""
+    reader = InMemoryMetricReader()
+    provider = RefusingProvider([reader], shutdown_on_exit=False)
+    with in_memory() as backend, monitel_otel.install(provider, backend.logger_provider):
+        for aggregations in ([MEAN], [COUNT], [MEAN, COUNT]):
+            stat = Stat("x", aggregations, 60.0)
+            stat.add(1)
+            stat.flush()
+            monitel.log({"loss": 0.5})
+        assert ["run.log"] * 3 == [each.event_name for each in backend.records()]
+    assert 1 == len(warnings_with(caplog, "refuses 'x.mean'"))
+    assert 1 == len(warnings_with(caplog, "failed on an event"))
+    assert [2] == [each.total for each in monitel.counters() if each.counter.name == "monitel.otel.failed"]
+    caplog.clear()  # the traceback has the Stats
+
+
+class Exporter(MetricExporter):
+    """Keeps the number of samples that each export has of a Stat."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: list[int | None] = []
+
+    def export(self, metrics_data: MetricsData, timeout_millis: float = 0, **_: Any) -> MetricExportResult:
+        """Keep the number of samples; None without a window."""
+        metrics: list[Any] = [
+            metric
+            for resource in metrics_data.resource_metrics
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+        ]
+        counts = [each.data.data_points[0].value for each in metrics if each.name == "loss.count"]
+        self.counts.append(counts[0] if counts else None)
+        return MetricExportResult.SUCCESS
+
+    def force_flush(self, timeout_millis: float = 0) -> bool:
+        """Do nothing."""
+        return True
+
+    def shutdown(self, timeout_millis: float = 0, **_: Any) -> None:
+        """Do nothing."""
+
+
+def test_windows_that_are_open_at_the_shutdown_of_the_provider_are_exported(caplog: pytest.LogCaptureFixture) -> None:
+    """The last collection closes them. Later ones are lost, which is logged once with the call that helps."""
+    exporter = Exporter()
+    reader = PeriodicExportingMetricReader(exporter, export_interval_millis=1e9)
+    provider = MeterProvider([reader], shutdown_on_exit=False)
+    with monitel_otel.install(provider):
+        stat = Stat("loss", [COUNT], 60.0)
+        stat.add(1)
+        provider.force_flush()
+        stat.add(2)
+        provider.shutdown()
+        for _ in range(2):
+            stat.add(3)
+            stat.flush()
+    assert [None, 2] == exporter.counts
+    assert 1 == len(warnings_with(caplog, "'loss' is lost", "call monitel.flush()"))
