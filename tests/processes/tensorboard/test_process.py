@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.unit.tensorboard.files import read
+from tests.unit.tensorboard.files import LEDGER, read, reader_of, shown
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,12 +35,30 @@ def script(run: Run, tmp_path: Path) -> Run:
     return script  # type: ignore[return-value]  # as Run, with the text of the script
 
 
+def child_of(folder: Path) -> Path:
+    """Return the folder of the only forked child."""
+    (found,) = (folder / "runs").glob("pid-*")
+    return found
+
+
 @pytest.mark.parametrize(("end", "status"), [("", 0), ("sys.exit(3)\n", 3)])
 def test_exit_writes_open_windows(script: Run, tmp_path: Path, end: str, status: int) -> None:
-    """A script that neither flushes nor uninstalls loses no window; an exit handler may still log."""
-    exiting = "import atexit\n" + INSTALL + "atexit.register(monitel.emit, 'end', ok=True)\nloss.add(1)\n" + end
+    """A script that neither flushes nor uninstalls loses no window; an exit handler may still log.
+
+    The end of the run is a text and no chart.
+    """
+    exiting = (
+        "import atexit\nos.environ['MONITEL_RUN_EVENTS'] = '1'\n"
+        + INSTALL
+        + "atexit.register(monitel.emit, 'end', ok=True)\nloss.add(1)\n"
+        + end
+    )
     assert "" == script(exiting, returncode=status).stderr
-    assert {"loss.sum": [(0, 1)], "end/ok": [(0, 1)]} == read(tmp_path / "runs")
+    points = read(tmp_path / "runs")
+    assert ([(0, 1)], {"loss/sum", "events/end"}) == (points["loss/sum"], {*points})
+    tags = reader_of(tmp_path / "runs").Tags()
+    assert {"loss/sum"} == {tag for tag in tags["scalars"] if not tag.startswith(LEDGER)}
+    assert {"events/run.started", "events/end", "events/run.ended"} == {*tags["tensors"]}
 
 
 def test_last_point_of_the_ledger_has_the_shutdown(script: Run, tmp_path: Path) -> None:
@@ -80,7 +98,7 @@ def test_folder_that_cannot_be_made_does_not_change_the_exit(script: Run, tmp_pa
 
 
 @pytest.mark.parametrize("end", ["os._exit(not installed.uninstall())", "sys.exit()"])
-def test_forked_child_writes_a_separate_file(script: Run, tmp_path: Path, end: str) -> None:
+def test_forked_child_writes_to_a_separate_folder(script: Run, tmp_path: Path, end: str) -> None:
     """Parent and child write each of their points once, even those in the queue at the fork."""
     script(f"""
 installed = monitel_tensorboard.install("runs", flush_secs=3600)
@@ -97,10 +115,10 @@ if pid == 0:
 assert os.waitpid(pid, 0)[1] == 0
 installed.writer.add_scalar("parent", 100, 100)
 """)
-    points = read(tmp_path / "runs")
-    assert points.pop("loss.sum") in ([(0, 1), (0, 2)], [(0, 2), (0, 1)])
-    assert {"parent": [(step, step) for step in range(101)], "child": [(1, 1)]} == points
-    assert 2 == len(list((tmp_path / "runs").iterdir()))
+    assert {
+        ".": {"parent": [(step, step) for step in range(101)], "loss/sum": [(0, 1)]},
+        child_of(tmp_path).name: {"child": [(1, 1)], "loss/sum": [(0, 2)]},
+    } == shown(tmp_path / "runs")
 
 
 def test_forked_child_closes_the_windows_of_idle_stats(script: Run, tmp_path: Path) -> None:
@@ -118,7 +136,7 @@ if pid == 0:
     sys.exit()
 assert os.waitpid(pid, 0)[1] == 0
 """)
-    assert {"child/n": [(0, 1)], "idle.sum": [(0, 1)]} == read(tmp_path / "runs")
+    assert {"events/child", "idle/sum"} == {*read(child_of(tmp_path))}
 
 
 @pytest.mark.parametrize("steps", [False, True])
@@ -129,9 +147,9 @@ def test_forked_child_has_a_ledger_from_its_first_step_on(script: Run, tmp_path:
         f"{INSTALL}{FORK}if pid == 0:\n    {step}\n    monitel.emit('child', n=1)\n    sys.exit()\n{JOIN}"
         f"{FORK}if pid == 0:\n    sys.exit()\n{JOIN}"
     )
-    assert 2 == len([*(tmp_path / "runs").iterdir()])  # those of the parent and of the first child
-    assert [(0, 1)] == read(tmp_path / "runs")["child/n"] or steps
-    found = {tag.rpartition("/")[2]: points for tag, points in read(tmp_path / "runs", ledger=True).items()}
+    child = child_of(tmp_path)  # the first one
+    assert {"events/child"} == {*read(child)}
+    found = {tag.rpartition("/")[2]: points for tag, points in read(child, ledger=True).items()}
     found.pop("shutdown", None)  # from CPython 3.13 on a child of multiprocessing has it
     assert ({"startup", "step", "training.goodput"} if steps else set()) == {*found}
     assert {9} >= {points[-1][0] for points in found.values()}
@@ -161,7 +179,7 @@ done.set()
 for thread in threads:
     thread.join()
 """)
-    assert 11 == len(list((tmp_path / "runs").iterdir()))
+    assert 10 == len(list((tmp_path / "runs").glob("pid-*")))
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
@@ -181,7 +199,7 @@ if __name__ == "__main__":
     child.join()
     sys.exit(child.exitcode)
 """)
-    assert {"loss.sum": [(0, 2)]} == read(tmp_path / "runs")
+    assert {"loss/sum": [(0, 2)]} == read(child_of(tmp_path) if method == "fork" else tmp_path / "runs")
 
 
 def test_killed_process_loses_only_queued_points(script: Run, tmp_path: Path) -> None:

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import re
+import socket
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader  # type: ignore[import-untyped]
 from tensorboard.backend.event_processing.event_multiplexer import EventMultiplexer  # type: ignore[import-untyped]
-from tensorboard.plugins.hparams import metadata  # type: ignore[import-untyped]
 from tensorboard.util import tensor_util  # type: ignore[import-untyped]
 from tests.support.checks import wait_until
-from tests.unit.tensorboard.files import LEDGER, read, reader_of
+from tests.unit.tensorboard.files import LEDGER, read, reader_of, shown
 
 import monitel
 from monitel_tensorboard import SummaryWriter, install
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from monitel.testing import ManualClock
 
 
@@ -35,10 +35,10 @@ def test_window_is_a_scalar_for_each_aggregation(tmp_path: Path, clock: ManualCl
         clock.advance(1000)
         monitel.set_step(99)
         monitel.close_expired_windows()
-    assert {"loss.mean{ema=true,split=val}": [(11, 0.375)], "loss.max{ema=true,split=val}": [(11, 0.5)]} == read(
+    assert {"loss/mean{ema=true,split=val}": [(11, 0.375)], "loss/max{ema=true,split=val}": [(11, 0.5)]} == read(
         tmp_path
     )
-    assert end_ns / 1e9 == reader_of(tmp_path).Scalars("loss.mean{ema=true,split=val}")[0].wall_time
+    assert end_ns / 1e9 == reader_of(tmp_path).Scalars("loss/mean{ema=true,split=val}")[0].wall_time
 
 
 def test_distribution_is_percentiles_and_a_histogram_with_every_sample(tmp_path: Path) -> None:
@@ -50,10 +50,10 @@ def test_distribution_is_percentiles_and_a_histogram_with_every_sample(tmp_path:
             monitel.set_step(step)
             stat.add(sample)
     reader = reader_of(tmp_path)
-    assert {f"step.time.{each}" for each in ("p50", "p90", "p95", "p99")} == {
+    assert {f"step.time/{each}" for each in ("p50", "p90", "p95", "p99")} == {
         tag for tag in reader.Tags()["scalars"] if not tag.startswith(LEDGER)
     }
-    (point,) = reader.Histograms("step.time.histogram")
+    (point,) = reader.Histograms("step.time/histogram")
     value, edges = point.histogram_value, [point.histogram_value.min, *point.histogram_value.bucket_limit]
     assert (5, 5.0, 3.5, -2.0, 3.0) == (point.step, value.num, value.sum, value.min, value.max)
     counted = [(low, high) for low, high, count in zip(edges, edges[1:], value.bucket, strict=False) if count]
@@ -69,27 +69,50 @@ def test_tensorboard_keeps_every_sample_of_a_distribution(tmp_path: Path, sample
         stat = monitel.Stat("x", [monitel.HISTOGRAM], 60.0)
         for sample in samples:
             stat.add(sample)
-    every = [value for event in EventFileLoader(str(next(tmp_path.iterdir()))).Load() for value in event.summary.value]
-    (buckets,) = [tensor_util.make_ndarray(each.tensor) for each in every if each.tag == "x.histogram"]
+    every = [value for event in EventFileLoader(str(max(tmp_path.iterdir()))).Load() for value in event.summary.value]
+    (buckets,) = [tensor_util.make_ndarray(each.tensor) for each in every if each.tag == "x/histogram"]
     assert len(samples) == buckets[:, 2].sum()
     assert (min(samples), max(samples)) == pytest.approx((buckets[0, 0], buckets[-1, 1]))
 
 
-def test_steps_of_a_tag_never_fall_and_windows_without_a_step_are_numbered(tmp_path: Path) -> None:
-    """Each tag counts from 0 until there is a training step, and stays where it was if that goes back."""
+def test_windows_at_one_step_are_merged_and_steps_that_go_back_are_real(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The point that is shown has all samples of its step; points that replace earlier ones are counted."""
+    with install(tmp_path) as installed:
+        loss = monitel.Stat("loss", [monitel.MEAN, monitel.COUNT, monitel.HISTOGRAM], 60.0)
+        for value, step in enumerate([5, 5, 5, 5, 5, 5, 7, 15, 7, 8]):
+            monitel.set_step(step)
+            loss.add(value)
+            loss.flush()
+        assert installed.writer.flush(60)
+        assert 2 * 7 == installed.writer.replaced  # two windows, each of six scalars and a distribution
+    every = [*((5, each / 2) for each in range(6)), (7, 6.0), (15, 7.0), (7, 8.0), (8, 9.0)]
+    points, histograms = shown(tmp_path)["."], reader_of(tmp_path).Histograms("loss/histogram")
+    assert [(5, 2.5), (7, 8.0), (8, 9.0)] == points["loss/mean"]
+    assert [(5, 6.0), (7, 1.0), (8, 1.0)] == points["loss/count"]
+    assert (every, [step for step, _ in every]) == (read(tmp_path)["loss/mean"], [each.step for each in histograms])
+    assert 1 == caplog.text.count("has step 7 again: TensorBoard shows the last point of a step")
+
+
+def test_points_without_a_step_are_numbered(tmp_path: Path) -> None:
+    """Each tag counts from 0 until there is a training step."""
     with install(tmp_path):
         loss, rare = (monitel.Stat(name, [monitel.SUM], 60.0) for name in ("loss", "rare"))
-        for value, step in enumerate((None, None, 1000, 7, 1001)):
+        for value, step in enumerate((None, None, 1000)):
             if step is not None:
                 monitel.set_step(step)
             loss.add(value)
             loss.flush()
+            monitel.emit("epoch")
         rare.add(9)
-    assert {"loss.sum": [(0, 0), (1, 1), (1000, 2), (1000, 3), (1001, 4)], "rare.sum": [(1001, 9)]} == read(tmp_path)
+    points = shown(tmp_path)["."]
+    assert [(0, 0), (1, 1), (1000, 2)] == points["loss/sum"]
+    assert ([(1000, 9)], [0, 1, 1000]) == (points["rare/sum"], [step for step, _ in points["events/epoch"]])
 
 
 def test_logged_number_is_a_scalar_at_exactly_its_step(tmp_path: Path) -> None:
-    """Each call is a point, even if steps go back or repeat; without a step that of set_step(), else a number."""
+    """Each call is a point; a number of a step that was there is counted; without a step it is that of set_step()."""
     with install(tmp_path) as installed:
         monitel.log({"acc": 0.125})
         monitel.log({"acc": 0.25})
@@ -97,45 +120,92 @@ def test_logged_number_is_a_scalar_at_exactly_its_step(tmp_path: Path) -> None:
         monitel.log({"acc": 0.5})
         for step in (20, 15, 15):
             monitel.log({"loss": step / 2, "val": {"loss": step}}, step=step, split="val")
-    assert 0 == installed.writer.dropped
+    assert (0, 4) == (installed.writer.dropped, installed.writer.replaced)
     assert {
         "acc": [(0, 0.125), (1, 0.25), (7, 0.5)],
         "loss{split=val}": [(20, 10.0), (15, 7.5), (15, 7.5)],
         "val.loss{split=val}": [(20, 20.0), (15, 15.0), (15, 15.0)],
     } == read(tmp_path)
+    assert [(15, 7.5)] == shown(tmp_path)["."]["loss{split=val}"]
 
 
-def test_event_is_a_point_for_each_item(tmp_path: Path) -> None:
-    """Numbers are scalars, bools 0 and 1, texts are texts, at the current step and the time of the event."""
+def test_event_is_a_text_and_no_chart(tmp_path: Path) -> None:
+    """A table of its data, at the current step and the time of the event; events of a name at one step share it."""
     moment = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
-    with install(tmp_path):
+    with install(tmp_path) as installed:
         for step, final in ((5, False), (6, True)):
             monitel.set_step(step)
-            monitel.emit("checkpoint", timestamp=moment, path=f"/tmp/{step}.pt", seconds=1.5, shards=8, final=final)
+            monitel.emit("loss", timestamp=moment, path=f"/tmp/{step}.pt", seconds=1.5, final=final)
+        monitel.emit("loss", {"a|b": "later"}, severity=monitel.Severity.WARN)
         monitel.emit("nothing")
+        monitel.log({"loss": 1.0})  # a chart beside the text
+    rows = "|---|---|\n| path | /tmp/{}.pt |\n| seconds | 1.5 |\n| final | {} |"
+    first = f"| loss | INFO |\n{rows.format(6, 'true')}"
     assert {
-        "checkpoint/path": [(5, "/tmp/5.pt"), (6, "/tmp/6.pt")],
-        "checkpoint/seconds": [(5, 1.5), (6, 1.5)],
-        "checkpoint/shards": [(5, 8), (6, 8)],
-        "checkpoint/final": [(5, 0), (6, 1)],
-    } == read(tmp_path)
-    assert {moment.timestamp()} == {each.wall_time for each in reader_of(tmp_path).Scalars("checkpoint/seconds")}
+        "events/loss": [
+            (5, f"| loss | INFO |\n{rows.format(5, 'false')}"),
+            (6, f"{first}\n\n| loss | WARN |\n|---|---|\n| a\\|b | later |"),
+        ],
+        "events/nothing": [(6, "| nothing | INFO |\n|---|---|")],
+        "loss": [(6, 1.0)],
+    } == shown(tmp_path)["."]
+    assert moment.timestamp() == reader_of(tmp_path).Tensors("events/loss")[0].wall_time
+    assert (0, 0) == (installed.writer.dropped, installed.writer.replaced)
 
 
-def test_configuration_is_a_table_and_hyperparameters(tmp_path: Path) -> None:
-    """A row for each value in Markdown; and the values with the types by which the tab HPARAMS sorts."""
-    with install(tmp_path):
+def test_many_events_at_one_step_are_shown_up_to_a_length_and_counted(tmp_path: Path) -> None:
+    """The text does not grow without limit."""
+    with install(tmp_path) as installed:
+        monitel.set_step(5)
+        for number in range(300):
+            monitel.emit("e", n=number)
+    ((_, text),) = shown(tmp_path)["."]["events/e"]
+    assert "| n | 299 |" in str(text)
+    assert len(str(text)) < 11_000
+    assert 0 < installed.writer.replaced < 5
+
+
+def test_late_event_does_not_replace_a_later_one(tmp_path: Path) -> None:
+    """It is dropped and counted, if its step and its time are earlier: steps may go back."""
+    early = monitel.LoggedNumbers({"loss": 1.0}, step=1)
+    with install(tmp_path) as installed:
+        monitel.log({"loss": 2.0}, step=2)
+        monitel.log_event(early)
+        monitel.log({"loss": 3.0}, step=3)
+        monitel.log({"other": 3.0}, step=3)
+        monitel.log({"other": 2.0}, step=2)
+        assert installed.writer.flush(60)
+        assert 1 == installed.writer.dropped
+    points = shown(tmp_path)["."]
+    assert ([(2, 2.0), (3, 3.0)], [(2, 2.0)]) == (points["loss"], points["other"])
+
+
+def test_configurations_are_one_table_and_one_set_of_hyperparameters(tmp_path: Path) -> None:
+    """A row for each value in Markdown, in the order of the calls, and values with the types by which HPARAMS sorts."""
+    with install(tmp_path, flush_secs=0.01) as installed:
         monitel.config({"lr": 0.5, "model": {"layers": [1, None], "name": "café"}, "amp": True, "text": "a|b\nc"})
-    reader = reader_of(tmp_path)
-    (table,) = reader.Tensors("run.config")
-    assert (
-        "| name | value |\n|---|---|\n| lr | 0.5 |\n| model.layers | [1, null] |\n"
-        "| model.name | café |\n| amp | true |\n| text | a\\|b c |"
-    ) == table.tensor_proto.string_val[0].decode()
-    content = reader.SummaryMetadata(metadata.SESSION_START_INFO_TAG).plugin_data.content
-    hparams: Any = metadata.parse_session_start_info_plugin_data(content).hparams
-    found = {name: getattr(value, value.WhichOneof("kind")) for name, value in hparams.items()}
-    assert {"lr": 0.5, "model.layers": "[1, null]", "model.name": "café", "amp": True, "text": "a|b\nc"} == found
+        assert installed.writer.flush(60)
+        monitel.config({"lr": 0.25, "heads": 8})
+    table = (
+        "| name | value |\n|---|---|\n| lr | 0.25 |\n| model.layers | [1, null] |\n"
+        "| model.name | café |\n| amp | true |\n| text | a\\|b c |\n| heads | 8 |"
+    )
+    values = {"amp": True, "heads": 8, "lr": 0.25, "model.layers": "[1, null]", "model.name": "café", "text": "a|b\nc"}
+    found: Any = {"run.config": [(0, table)], "hparams": [*enumerate(values.items())]}
+    assert found == shown(tmp_path)["."]
+    assert found == {tag: points[-len(found[tag]) :] for tag, points in read(tmp_path).items()}
+
+
+def test_tag_has_one_kind(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The first point decides; others are dropped and counted, and the first one is logged."""
+    with SummaryWriter(tmp_path) as writer:
+        writer.add_text("a", "text", 1)
+        writer.add_scalar("a", 1.0, 2)
+        writer.add_scalar("b", 1.0, 1)
+        writer.add_text("b", "text", 2)
+    assert {"a": [(1, "text")], "b": [(1, 1.0)]} == shown(tmp_path)["."] == read(tmp_path)
+    assert 2 == writer.dropped
+    assert 1 == caplog.text.count("'a' has a str, and is given a float: dropped (further ones are only counted)")
 
 
 def test_ledger_is_seconds_of_each_activity_and_goodput(tmp_path: Path) -> None:
@@ -160,18 +230,56 @@ def test_ledger_is_seconds_of_each_activity_and_goodput(tmp_path: Path) -> None:
     assert low / single <= goodput <= high * single
 
 
-def test_each_rank_and_each_restart_of_a_run_is_found(tmp_path: Path) -> None:
-    """Folders below the log folder are runs; a second process continues a folder with a second file."""
-    for rank in (0, 1):
-        with install(tmp_path / f"rank{rank}"):
-            monitel.log({"loss": float(rank)}, step=1)
-    with install(tmp_path / "rank0"):
-        monitel.log({"loss": 5.0}, step=2)
-    assert {"rank0": 2, "rank1": 1} == {path.name: len(list(path.iterdir())) for path in tmp_path.iterdir()}
+@pytest.mark.parametrize("variable", ["RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "LOCAL_RANK"])
+def test_each_rank_and_each_run_has_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    """Also beside files of another writer. A run that is resumed has the folder of the run."""
+
+    def log(value: float, step: int = 1, **options: int) -> None:
+        with install(tmp_path, **options):
+            monitel.log({"loss": value}, step=step)
+
+    for attempt in (0, 10):
+        for rank in (0, 1, 2):
+            monkeypatch.setenv(variable, str(rank))
+            log(attempt + rank)
+    monkeypatch.delenv(variable)
+    log(20)
+    log(0.5, 2, purge_step=2)
+    folders = {".": 0, "rank-1": 1, "rank-2": 2, "run-2": 10, "run-2/rank-1": 11, "run-2/rank-2": 12, "run-3": 20}
+    expected = {folder: [(1, float(value))] for folder, value in folders.items()}
+    expected["."] += [(2, 0.5)]
+    assert expected == {run: points["loss"] for run, points in shown(tmp_path).items()}
     runs = EventMultiplexer().AddRunsFromDirectory(str(tmp_path)).Reload()
-    assert {"rank0", "rank1"} == set(runs.Runs())
-    assert [(1, 1.0)] == [(each.step, each.value) for each in runs.Scalars("rank1", "loss")]
-    assert {"loss": [(1, 0.0), (2, 5.0)]} == read(tmp_path / "rank0")
+    assert expected == {run: [(each.step, each.value) for each in runs.Scalars(run, "loss")] for run in runs.Runs()}
+
+
+def test_run_without_a_folder_has_that_of_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Named by date, host and comment. The constructor makes the folder."""
+    monkeypatch.chdir(tmp_path)
+    with SummaryWriter(comment="-lr") as writer, install() as installed:
+        (Path(writer.log_dir) / "note.txt").touch()
+    found = sorted(path.name for path in (tmp_path / "runs").iterdir())
+    pattern = rf"\w{{3}}\d\d_\d\d-\d\d-\d\d_{re.escape(socket.gethostname())}"
+    assert [True, True] == [bool(re.fullmatch(f"{pattern}(-lr)?", each)) for each in found]
+    assert {writer.log_dir, installed.writer.log_dir} == {str(tmp_path / "runs" / each) for each in found}
+
+
+def test_arguments_of_the_writer_are_those_of_torch(tmp_path: Path) -> None:
+    """By position and by name: a queue of one is written at once, and drops nothing; a float is a step."""
+    first = SummaryWriter(tmp_path, "", None, 1, 3600, ".end")
+    for step in range(50):
+        first.add_scalar("loss", step, step + 0.5)
+    wait_until(lambda: 50 == len(read(tmp_path).get("loss", ())))
+    assert first.close(60)
+    with SummaryWriter(tmp_path, purge_step=20) as second:
+        second.add_scalar("loss", scalar_value=0.5, global_step=20.0)
+        second.add_text(tag="note", text_string="resumed", global_step=20)
+    assert (0, 0) == (first.dropped, second.dropped)
+    assert [True, False] == [path.name.endswith(".end") for path in sorted(tmp_path.iterdir())]
+    assert [*((step, step) for step in range(20)), (20, 0.5)] == read(tmp_path)["loss"] == shown(tmp_path)["."]["loss"]
+    for wrong in ("5", math.nan, [1, 2]):
+        with pytest.raises(TypeError, match="global_step must be an int, a finite float or None"):
+            second.add_scalar("loss", 1.0, wrong)  # type: ignore[arg-type]  # on purpose
 
 
 def test_writer_adds_scalars_and_texts_from_all_threads(tmp_path: Path) -> None:
@@ -231,17 +339,17 @@ def test_folder_that_cannot_be_made_loses_nothing_once_it_can(tmp_path: Path, ca
 def test_full_queue_drops_the_oldest_points_and_counts_them(tmp_path: Path) -> None:
     """A call never waits for the disk."""
     (tmp_path / "file").touch()
-    writer = SummaryWriter(tmp_path / "file" / "run", max_queue=10, flush_secs=3600)
-    for step in range(25):
+    writer = SummaryWriter(tmp_path / "file" / "run", flush_secs=3600)
+    for step in range(50_100):
         writer.add_scalar("loss", step, step)
     (tmp_path / "file").unlink()
-    assert writer.flush(60)  # its thread may have held up to ten older points in the meantime
+    assert writer.flush(60)  # its thread may have held up to 32 older points in the meantime
     assert writer.close(60)
     found = read(tmp_path / "file" / "run")["loss"]
-    assert [(step, step) for step in range(15, 25)] == found[-10:]
-    assert 25 - len(found) == writer.dropped >= 5
+    assert [(step, step) for step in range(100, 50_100)] == found[-50_000:]
+    assert 50_100 - len(found) == writer.dropped >= 68
     writer.add_scalar("loss", 99, 99)
-    assert 26 - len(found) == writer.dropped
+    assert 50_101 - len(found) == writer.dropped
 
 
 def test_uninstall_flushes_stops_the_threads_and_is_idempotent(tmp_path: Path) -> None:
@@ -255,7 +363,7 @@ def test_uninstall_flushes_stops_the_threads_and_is_idempotent(tmp_path: Path) -
     loss.flush()
     assert installed.uninstall()
     wait_until(lambda: before == {*threading.enumerate()})
-    assert {"loss.sum": [(0, 1)]} == read(tmp_path)
+    assert {"loss/sum": [(0, 1)]} == read(tmp_path)
 
 
 def test_idle_stat_is_written_on_time(tmp_path: Path, clock: ManualClock) -> None:
@@ -264,4 +372,4 @@ def test_idle_stat_is_written_on_time(tmp_path: Path, clock: ManualClock) -> Non
         loss = monitel.Stat("loss", [monitel.COUNT], 60.0)
         loss.add(1)
         clock.advance(61)
-        wait_until(lambda: read(tmp_path) == {"loss.count": [(0, 1)]})
+        wait_until(lambda: read(tmp_path) == {"loss/count": [(0, 1)]})

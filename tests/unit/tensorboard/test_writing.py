@@ -114,26 +114,31 @@ def test_close_writes_if_no_thread_can_start(tmp_path: Path, monkeypatch: pytest
 
 def test_item_that_no_point_can_hold_is_dropped_and_counted(tmp_path: Path) -> None:
     """No error is raised; the other items of the event are written."""
-    event = monitel.Event("odd", dt.datetime(2026, 1, 1), {"good": 1})  # noqa: DTZ001  local time
+    numbers = monitel.LoggedNumbers({"good": 1})
     odd: dict[str, Any] = {"list": [1], "none": None, "huge": 10**400}
-    event.data.update(odd)
+    numbers.data.update(odd)
+    event = monitel.Event("odd", dt.datetime(2026, 1, 1), {"good": 1})  # noqa: DTZ001  local time
+    event.data.update({"list": [1], "none": None, "object": ...})  # type: ignore[dict-item]  # on purpose
     with install(tmp_path) as installed:
+        monitel.log_event(numbers)
         monitel.log_event(event)
         monitel.emit("never", timestamp=dt.datetime.min, n=1)  # noqa: DTZ901  local time
-    assert ({"odd/good": [(0, 1)]}, 4) == (read(tmp_path), installed.writer.dropped)
+        monitel.log({"after": 1.0})
+    text = '| odd | INFO |\n|---|---|\n| good | 1 |\n| list | [1] |\n| none | null |\n| object | "Ellipsis" |'
+    assert {"good": [(0, 1)], "after": [(0, 1)], "events/odd": [(0, text)]} == read(tmp_path)
+    assert 4 == installed.writer.dropped
 
 
-def test_steps_of_the_ledger_never_fall_and_its_seconds_only_rise(tmp_path: Path) -> None:
-    """A step that goes back stays where it was; each flush writes a point, nothing is written before a step."""
+def test_ledger_has_real_steps_and_its_seconds_only_rise(tmp_path: Path) -> None:
+    """Even if steps go back. Nothing is written before a step."""
     with install(tmp_path) as installed:
         with monitel.activity("evaluation"):
             monitel.flush()
         assert installed.writer.flush(60)
         assert {} == read(tmp_path, ledger=True)
-        for step in (10, 4, 11):
-            monitel.set_step(step)
-            assert installed.writer.flush(60)
+        monitel.set_step(10)
+        assert installed.writer.flush(60)
+        monitel.set_step(4)
     points = read(tmp_path, ledger=True)["training.time/step"]
-    assert sorted(points) == points
-    assert [10, 11] == sorted({step for step, _ in points})
+    assert [10, 4] == [step for step, _ in points]
     assert all(one <= two for (_, one), (_, two) in pairwise(points))  # type: ignore[operator]  # numbers

@@ -1,21 +1,60 @@
-"""The checks of the constructors' arguments."""
+"""The folder of a run, and the checks of the constructors' arguments."""
 
 from __future__ import annotations
 
 import os
+import socket
+import sys
+from contextlib import suppress
+from datetime import datetime
+from itertools import count
 from pathlib import Path
 
+from monitel_tensorboard.event_file import claim
+from monitel_tensorboard.process import logger
+
 _DAY = 86_400.0
+_RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "JOB_COMPLETION_INDEX", "LOCAL_RANK")  # as in monitel-otlp
+_TOO_LONG = 19  # digits of a number that may not fit in 64 bits
 
 
-def local_dir(log_dir: object) -> str:
-    """Return ``log_dir`` as an absolute path, so that a later ``os.chdir`` has no effect."""
+def local_dir(log_dir: object, comment: str = "") -> str:
+    """Return ``log_dir`` as an absolute path, so that a later ``os.chdir`` has no effect; a new one by default."""
+    if log_dir is None or log_dir == "":
+        log_dir = Path("runs", f"{datetime.now().astimezone():%b%d_%H-%M-%S}_{socket.gethostname()}{comment}")
     if not isinstance(log_dir, (str, os.PathLike)):
         raise TypeError(f"log_dir must be a str or a path, got {type(log_dir).__qualname__}: {log_dir!r:.80}")
     path = os.fsdecode(log_dir)
     if "://" in path:
         raise ValueError(f"log_dir must be a local folder, got {path!r}; mount it, or copy the files later")
     return str(Path(path).absolute())
+
+
+def run_dir(log_dir: str, *, resumed: bool) -> str:
+    """Return the folder of this rank of a run in ``log_dir``: a new one for each run that is not resumed.
+
+    Rank 0 writes to the folder itself, and each other rank to a folder in it. If an earlier run has event files there,
+    the run is in ``run-2``, ``run-3`` and so on.
+    """
+    rank = _rank()
+    for number in count(1):
+        run = Path(log_dir, f"run-{number}") if number > 1 else Path(log_dir)
+        folder = run / f"rank-{rank}" if rank else run
+        if resumed or claim(folder):
+            break
+    if number > 1:
+        logger.info("%s has the event files of another run: writing to %s", log_dir, folder)
+    return str(folder)
+
+
+def _rank() -> int:
+    """Return the rank of this process: that of torch.distributed, or of the launcher; 0 if there is none."""
+    with suppress(Exception):  # torch is not imported, or only in part, or the group is being destroyed
+        distributed = sys.modules["torch.distributed"]
+        if distributed.is_available() and distributed.is_initialized():
+            return max(int(distributed.get_rank()), 0)
+    values = (os.environ.get(name, "").strip() for name in _RANK)
+    return next((int(value) for value in values if value.isdecimal() and len(value) < _TOO_LONG), 0)
 
 
 def length(what: str, value: object) -> int:

@@ -1,20 +1,33 @@
-"""Conversion of events to points of TensorBoard charts."""
+"""Conversion of events, the configuration and the ledger to points of TensorBoard charts, in the writer's thread."""
 
 from __future__ import annotations
 
+import json
+import math
+import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import monitel
-from monitel_tensorboard.point import Point
+from monitel.attributes import typed_items
+from monitel.training_time import GOODPUT, NAME, goodput
+from monitel_tensorboard.point import Hyperparameters, Point
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-    from monitel import Event
+    from monitel import Event, RunConfig, Window
+    from monitel_tensorboard.point import Charts
+
+_CONFIG = "run.config"
+_HYPERPARAMETERS = "_hparams_/session_start_info"  # TensorBoard's
+_LONGEST = 10_000  # characters of a text to which events at the same step are added
+_ACTIVITY = "training.activity"
+_MINUTE_NS = 60 * 10**9
+_SHARE = 20  # the first points are closer than a minute: each after a twentieth of the elapsed time
 
 
 class Logged(NamedTuple):
-    """An event in the queue; the writer's thread converts it to points, not the training loop."""
+    """An event in the queue."""
 
     event: Event
     items: tuple[tuple[str, Any], ...]
@@ -23,49 +36,168 @@ class Logged(NamedTuple):
     @classmethod
     def now(cls, event: Event) -> Logged:
         """Return the event with a copy of its data and its step, which may change later."""
-        return cls(event, tuple(event.data.items()), event.step)
+        return cls(event, () if event.window is not None else tuple(event.data.items()), event.step)
 
     @property
     def size(self) -> int:
         """Number of points."""
-        return len(self.items) + (self._histogram is not None)
+        if (window := self.event.window) is not None:
+            return len(window.values()) + bool(window.histogram)
+        return len(self.items) if self._has_scalars else 1
 
     @property
-    def _histogram(self) -> monitel.Histogram | None:
-        """The distribution for the histogram tab; None if it is empty, because the tab cannot show that."""
-        histogram = None if self.event.window is None else self.event.window.histogram
-        return histogram if histogram is not None and histogram.count else None
+    def _has_scalars(self) -> bool:
+        return isinstance(self.event, monitel.LoggedNumbers) or self.event.name == monitel.STAT_EVENT
 
-    def points(self) -> Iterator[Point | None]:
-        """Yield a point for each item; None for one that is neither a number nor text."""
-        event, window = self.event, self.event.window
-        rising = self.step is None or not isinstance(event, monitel.LoggedNumbers)
+    def points(self, charts: Charts) -> Iterator[Point | None]:
+        """Yield a point for each number, or one text; None for a number that no point can hold."""
+        event = self.event
+        if event.window is not None:
+            yield from _window_points(charts, event.window)
+            return
+        walltime = event.timestamp.timestamp()
+        if not self._has_scalars:
+            yield self._text(charts, walltime)
+            return
+        attributes = event.attributes if isinstance(event, monitel.LoggedNumbers) else None
         for key, value in self.items:
-            make = Point.text if isinstance(value, str) else Point.scalar
+            tag = _tag(key, attributes) if attributes is not None else "/".join(key.rsplit(".", 1))
             try:
-                walltime = event.timestamp.timestamp() if window is None else window.end_ns / 1e9
-                yield make(_tag(event, key), value, None, walltime)._replace(step=self.step, rising=rising)
+                yield Point.scalar(tag, value, None, walltime)._replace(step=self.step, recorded=True)
             except Exception:
                 yield None
-        if window is not None and self._histogram is not None:
-            tag = _tag(event, f"{window.name}.histogram")
-            yield Point(tag, self._histogram, self.step, window.end_ns / 1e9, rising=True)
+
+    def _text(self, charts: Charts, walltime: float) -> Point:
+        """Return the table of an event, below those of earlier events of its name at the same step."""
+        event, tag = self.event, f"events/{self.event.name}"
+        text = _table(event.name, event.severity.name, dict(self.items))
+        step, before = charts.latest.get(tag, (None, ""))
+        whole = self.step is not None and step == self.step and len(before) < _LONGEST
+        if whole:
+            text = f"{before}\n\n{text}"
+        charts.latest[tag] = self.step, text
+        return Point(tag, text, self.step, walltime, recorded=True, whole=whole)
 
 
-def _tag(event: Event, key: str) -> str:
-    if isinstance(event, monitel.LoggedNumbers):
-        return _with_attributes(key, event.attributes)
-    if event.name != monitel.STAT_EVENT:
-        return f"{event.name}/{key}"  # TensorBoard groups by the part before the slash
-    return key if event.window is None else _with_attributes(key, event.window.attributes)
+class LoggedConfig(NamedTuple):
+    """A configuration in the queue."""
+
+    event: RunConfig
+
+    @property
+    def size(self) -> int:
+        """Number of points: the table and the hyperparameters."""
+        return 2
+
+    def points(self, charts: Charts) -> Iterator[Point]:
+        """Yield the table for the text tab, and the hyperparameters, each with all configurations of the run so far."""
+        walltime = self.event.timestamp.timestamp()
+        charts.config.update(_flat(self.event.config, ""))
+        values = dict(charts.config)
+        yield Point(_CONFIG, _table("name", "value", values), 0, walltime, whole=True)
+        yield Point(_HYPERPARAMETERS, Hyperparameters(values), 0, walltime, whole=True)
 
 
-def _with_attributes(key: str, attributes: Mapping[str, Any]) -> str:
+class LoggedLedger(NamedTuple):
+    """The ledger at one moment, in the queue."""
+
+    values: tuple[Point, ...]
+
+    @property
+    def size(self) -> int:
+        """Number of points."""
+        return len(self.values)
+
+    def points(self, _charts: Charts) -> tuple[Point, ...]:
+        """Return the points."""
+        return self.values
+
+
+class LedgerCharts:
+    """Puts the ledger of the process into the queue of a writer: seconds of each activity so far, and goodput.
+
+    Thread-safe.
+
+    Args:
+        put: Appends an entry to the queue.
+    """
+
+    def __init__(self, put: Callable[[LoggedLedger], None]) -> None:
+        self._put = put
+        self.start_again()
+
+    def start_again(self) -> None:
+        """Forget the last points, in a forked child."""
+        self._written_ns = 0  # elapsed time at the last points
+
+    def write_if_due(self) -> None:
+        """Write points if enough time has passed since the last ones, from the first step on: it is the x axis."""
+        book = monitel.ledger()
+        if book is None or monitel.get_step() is None:
+            return
+        if book.elapsed_ns - self._written_ns >= min(_MINUTE_NS, book.elapsed_ns // _SHARE):
+            self.write()
+
+    def write(self) -> None:
+        """Write points, if there has been an activity or a step."""
+        book, step, walltime = monitel.ledger(), monitel.get_step(), time.time()
+        self._written_ns = 0 if book is None else book.elapsed_ns
+        values = {
+            f"{NAME}/{counter.attributes[_ACTIVITY]}": total
+            for counter, total, _ in monitel.counters()
+            if counter.name == NAME and _ACTIVITY in counter.attributes
+        }
+        if (share := goodput()) is not None:
+            values[GOODPUT[0]] = share
+        if values:
+            points = (Point(tag, value, step, walltime, recorded=True, whole=True) for tag, value in values.items())
+            self._put(LoggedLedger(tuple(points)))
+
+
+def _window_points(charts: Charts, window: Window) -> Iterator[Point]:
+    """Yield the scalars and the distribution of a window, merged with the windows before it that end at its step."""
+    key = window.name, window.definition.aggregations, typed_items(window.attributes)
+    before: Window | None = charts.latest.get(key)
+    whole = False
+    if before is not None and before.last_step == window.last_step is not None:
+        window, whole = before.merge(window), True
+    charts.latest[key] = window
+    values: dict[str, Any] = window.values()
+    if window.histogram is not None and window.histogram.count:  # TensorBoard cannot show an empty one
+        values["histogram"] = window.histogram
+    for suffix, value in values.items():
+        tag = _tag(f"{window.name}/{suffix}", window.attributes)  # TensorBoard groups by the part before the slash
+        yield Point(tag, value, window.last_step, window.end_ns / 1e9, recorded=True, whole=whole)
+
+
+def _tag(name: str, attributes: Mapping[str, Any]) -> str:
     if not attributes:
-        return key
-    pairs = ",".join(f"{name}={_plain(value)}" for name, value in sorted(attributes.items()))
-    return f"{key}{{{pairs}}}"
+        return name
+    pairs = ",".join(f"{key}={_plain(value)}" for key, value in sorted(attributes.items()))
+    return f"{name}{{{pairs}}}"
 
 
 def _plain(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _flat(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str | bool | float]]:
+    """Yield each value with its dotted name. None, lists, empty dicts, and floats that are not finite become JSON."""
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{prefix}{key}.")
+        elif isinstance(value, str) or (isinstance(value, (int, float)) and math.isfinite(value)):
+            yield f"{prefix}{key}", value
+        else:
+            yield f"{prefix}{key}", json.dumps(value)
+
+
+def _table(left: str, right: str, values: Mapping[str, Any]) -> str:
+    """Return a table in Markdown with two columns."""
+    rows = [f"| {_cell(name)} | {_cell(value)} |" for name, value in values.items()]
+    return "\n".join([f"| {_cell(left)} | {right} |", "|---|---|", *rows])
+
+
+def _cell(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, default=repr)
+    return " ".join(text.split()).replace("|", "\\|")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 # tensorboard has neither type hints nor stubs.
-from tensorboard.compat.proto.event_pb2 import Event  # type: ignore[import-untyped]
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # type: ignore[import-untyped]
 from tensorboard.compat.proto.histogram_pb2 import HistogramProto  # type: ignore[import-untyped]
 from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-untyped]
 from tensorboard.compat.proto.tensor_pb2 import TensorProto  # type: ignore[import-untyped]
@@ -34,20 +34,45 @@ if TYPE_CHECKING:
 _numbers = itertools.count()
 _TEXT = create_summary_metadata(display_name=None, description=None)
 _ONE_STRING = {"dtype": DT_STRING, "tensor_shape": TensorShapeProto()}
+_EVENT_FILE = "events.out.tfevents"  # TensorBoard finds a file by this part of its name
+_CONFIG_FILE = f"{_EVENT_FILE}.0000000000.config"  # the first one in each order, as readers keep what they read first
+
+
+def claim(folder: Path) -> bool:
+    """Create a folder, and return True if it has no event files; of several processes one gets True.
+
+    A folder that cannot be created is nobody else's.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any("tfevents" in path.name for path in folder.iterdir()):
+            return False
+        (folder / _CONFIG_FILE).touch(exist_ok=False)
+    except FileExistsError:
+        return not folder.is_dir()
+    except OSError:
+        pass
+    return True
 
 
 class EventFile:
     """A file to which points are appended in slices; a slice is written completely or not at all.
+
+    Readers keep the first hyperparameters of a run. Therefore these are in a file that is replaced.
 
     The file is opened for each slice and closed after it. Therefore a forked child inherits no handle and no buffer, a
     deleted folder is created again, and a network file system shows all written slices.
 
     Args:
         log_dir: The folder; folder and file are created when the first slice is written.
+        suffix: The end of the file's name.
+        purge_step: The step from which on readers are to forget the points of other files in the folder.
     """
 
-    def __init__(self, log_dir: str) -> None:
+    def __init__(self, log_dir: str, suffix: str = "", purge_step: int | None = None) -> None:
         self._log_dir = Path(log_dir)
+        self._suffix = suffix
+        self._purge_step = purge_step
         self._path = self._new_path()
         self.started = False
 
@@ -58,11 +83,15 @@ class EventFile:
             OSError: The disk failed.
         """
         self._log_dir.mkdir(parents=True, exist_ok=True)
+        hyperparameters = [point for point in points if isinstance(point.value, Hyperparameters)]
+        if hyperparameters:
+            self._replace_config(hyperparameters[-1:])
         size: int | None = None
         try:
             with self._path.open("ab", buffering=0) as file:
                 size = file.tell()  # english: keep
-                records = _records(points, with_version=size == 0)
+                others = [point for point in points if not isinstance(point.value, Hyperparameters)]
+                records = _records(others, with_version=size == 0, purge_step=self._purge_step)
                 while records:  # an unbuffered write may be partial
                     records = records[file.write(records) :]
         except BaseException:
@@ -70,6 +99,11 @@ class EventFile:
                 self._cut(size)
             raise
         self.started = True
+
+    def _replace_config(self, points: Sequence[Point]) -> None:
+        new = self._log_dir / f".config.{os.getpid()}"
+        new.write_bytes(_records(points, with_version=True))
+        new.replace(self._log_dir / _CONFIG_FILE)
 
     def _cut(self, size: int) -> None:
         try:
@@ -79,14 +113,18 @@ class EventFile:
 
     def _new_path(self) -> Path:
         identity = f"{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_numbers)}"
-        return self._log_dir / f"events.out.tfevents.{identity}"
+        return self._log_dir / f"{_EVENT_FILE}.{identity}{self._suffix}"
 
 
-def _records(points: Sequence[Point], *, with_version: bool) -> memoryview:
+def _records(points: Sequence[Point], *, with_version: bool, purge_step: int | None = None) -> memoryview:
     file = io.BytesIO()
     records = RecordWriter(file)
     if with_version:
-        records.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
+        now = time.time()
+        records.write(Event(wall_time=now, step=purge_step, file_version="brain.Event:2").SerializeToString())
+        if purge_step is not None:  # as torch's writer
+            session = SessionLog(status=SessionLog.START)
+            records.write(Event(wall_time=now, step=purge_step, session_log=session).SerializeToString())
     for point in points:
         summary = Summary(value=[_value(point)])
         records.write(Event(wall_time=point.walltime, step=point.step, summary=summary).SerializeToString())

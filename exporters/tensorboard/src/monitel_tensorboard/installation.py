@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
-from threading import Event as Signal
-from threading import Thread
 from typing import TYPE_CHECKING
 
 import monitel
 from monitel.before_flush import register, unregister
+from monitel.os_threads import Event as Signal
+from monitel.os_threads import Thread
 from monitel.run_events import end_if_due, enter, leave
 from monitel_tensorboard import arguments, process
-from monitel_tensorboard.chart import Logged
-from monitel_tensorboard.configuration import LoggedConfig
-from monitel_tensorboard.ledger import LedgerCharts
+from monitel_tensorboard.chart import LedgerCharts, Logged, LoggedConfig
 from monitel_tensorboard.writer import SummaryWriter
 
 if TYPE_CHECKING:
@@ -112,36 +110,41 @@ def _close_expired_windows(stop: Signal, expiry_secs: float) -> None:
 
 
 def install(
-    log_dir: str | os.PathLike[str],
+    log_dir: str | os.PathLike[str] | None = None,
     *,
-    max_queue: int = 50_000,
+    max_queue: int = 25_000,
     flush_secs: float = 1.0,
     expiry_secs: float = 2.0,
+    purge_step: int | None = None,
 ) -> Installation:
     """Write every Stat and Event of monitel to TensorBoard, from now on.
 
-    * A closed window gives one scalar for each of the Stat's aggregations, at the window's end. The tag is
-      the name, with the Stat's attributes: ``loss.mean``, ``loss.mean{split=val}``.
-    * Each number of :func:`monitel.log` gives one scalar at the step of the call, even if steps go back. The tag is the
-      name, with the attributes of the call: ``accuracy{split=val}``.
-    * The configuration of :func:`monitel.config` gives a table, the text ``run.config``, and hyperparameters.
+    * A closed window gives one scalar for each of the Stat's aggregations, at the window's end and the step of its last
+      sample. The tag is the name, with the Stat's attributes: ``loss/mean``, ``loss/mean{split=val}``. Windows of a
+      Stat that end at the same step are merged: the last point has all samples.
+    * Each number of :func:`monitel.log` gives one scalar at the step of the call. The tag is the name, with the
+      attributes of the call: ``accuracy{split=val}``.
+    * The configurations of all calls of :func:`monitel.config` together give a table, the text ``run.config``, and one
+      set of hyperparameters.
     * The seconds of each activity of :func:`monitel.ledger` so far give a scalar each, ``training.time/data``, and the
       goodput gives ``training.goodput``: from the first step on, at first every few seconds and later every minute, and
       at the end.
-    * Any other event gives one point for each item of its data, at ``<event>/<key>``: numbers are scalars,
-      bools are 0 and 1, strings are texts. An event without data gives no point.
-    * The step is that of :func:`monitel.set_step`: the step of the window's last sample, or of the event. If no step
-      was set, the points of a tag are numbered. The steps of a tag never fall: if ``set_step`` goes back, they stay
-      the same. Therefore install again, with another ``log_dir``, for another run.
+    * Any other event gives a text, ``events/<event>``, at the current step. Events of a name at the same step share it.
+    * The step is that of :func:`monitel.set_step`. If no step was set, the points of a tag are numbered. If steps go
+      back, see :class:`SummaryWriter`.
+
+    Each run has a new folder: if ``log_dir`` has the event files of another run, it is ``log_dir/run-2`` and so on.
+    Rank 0 writes to the folder of the run, and each other rank to ``rank-<rank>`` in it.
 
     The training loop only queues events; for slow or failing disks, forks and the exit see :class:`SummaryWriter`. In a
     forked child, idle windows are closed from its first event on.
 
     Args:
-        log_dir: A local folder; it is created if missing.
-        max_queue: The most points and events in the queue.
+        log_dir: A local folder; it is created if missing. By default ``runs/<date>_<host>``.
+        max_queue: The number of points and events in the queue at which they are written early.
         flush_secs: Seconds between writes.
         expiry_secs: Seconds between checks for expired windows, so that idle Stats are written, too.
+        purge_step: The first step of a run that is resumed in its folder, ``log_dir``.
 
     Raises:
         TypeError: As :class:`SummaryWriter`.
@@ -158,4 +161,7 @@ def install(
         0
     """
     expiry_secs = arguments.seconds("expiry_secs", expiry_secs)
-    return Installation(SummaryWriter(log_dir, max_queue=max_queue, flush_secs=flush_secs), expiry_secs)
+    max_queue = arguments.length("max_queue", max_queue)
+    flush_secs = arguments.seconds("flush_secs", flush_secs)
+    folder = arguments.run_dir(arguments.local_dir(log_dir), resumed=purge_step is not None)
+    return Installation(SummaryWriter(folder, "", purge_step, max_queue, flush_secs), expiry_secs)

@@ -1,15 +1,16 @@
-"""One point of a TensorBoard chart, checked in the caller's thread."""
+"""One point of a TensorBoard chart, checked in the caller's thread, and the charts that it is placed in."""
 
 from __future__ import annotations
 
-import operator
+import math
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel.attributes import fits_int64
+from monitel_tensorboard.process import logger
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Hashable, Mapping
 
     from monitel import Histogram
 
@@ -26,39 +27,96 @@ class Point(NamedTuple):
     Attributes:
         tag: The chart's name.
         value: The number, the text, the distribution or the hyperparameters.
-        step: The position on the x axis; None only if ``rising``.
+        step: The position on the x axis; None, only if ``recorded``, numbers the points of the tag from 0 on.
         walltime: Seconds since the Unix epoch.
-        rising: The step is assigned when the point is written, so that the steps of a tag never fall.
+        recorded: It comes from monitel: a point that is late, with an earlier step and time than the one before it, is
+            dropped, because a reader would show it instead of that one.
+        whole: It has everything that the point before it has, if both are at the same step.
     """
 
     tag: str
     value: float | str | Histogram | Hyperparameters
     step: int | None
     walltime: float
-    rising: bool = False
+    recorded: bool = False
+    whole: bool = False
 
     @classmethod
     def scalar(cls, tag: object, value: Any, global_step: Any, walltime: Any) -> Point:
         """Check the arguments of ``add_scalar``."""
         if isinstance(value, (str, bytes, bytearray)):
-            raise TypeError(f"value must be a real number, got {_given(value)}; use add_text for text")
-        return cls(_tag(tag), _real("value", value), _step(global_step), _walltime(walltime))
+            raise TypeError(f"scalar_value must be a real number, got {_given(value)}; use add_text for text")
+        return cls(
+            _tag(tag), _real("scalar_value", value), checked_step("global_step", global_step), _walltime(walltime)
+        )
 
     @classmethod
     def text(cls, tag: object, value: object, global_step: Any, walltime: Any) -> Point:
         """Check the arguments of ``add_text``."""
         if not isinstance(value, str):
-            raise TypeError(f"text must be a str, got {_given(value)}; use add_scalar for a number")
-        return cls(_tag(tag), value, _step(global_step), _walltime(walltime))
+            raise TypeError(f"text_string must be a str, got {_given(value)}; use add_scalar for a number")
+        return cls(_tag(tag), value, checked_step("global_step", global_step), _walltime(walltime))
 
     @property
     def size(self) -> int:
         """Number of points: 1."""
         return 1
 
-    def points(self) -> tuple[Point]:
+    def points(self, _charts: Charts) -> tuple[Point]:
         """Return the point itself."""
         return (self,)
+
+
+class Charts:
+    """The charts of a writer, to which points are added in the order in which they are written.
+
+    TensorBoard's default reader shows one point of a tag at a step, the last one, and a point at a smaller step
+    replaces all that follow it.
+
+    Attributes:
+        replaced: Number of points at a step that their chart had reached before.
+        latest: The last window of each Stat, and text of each event, with which those at the same step are merged.
+        config: All values of the configuration.
+    """
+
+    def __init__(self) -> None:
+        self.replaced = 0
+        self.latest: dict[Hashable, Any] = {}
+        self.config: dict[str, str | bool | float] = {}
+        self._charts: dict[str, _Chart] = {}
+        self._warned: set[str] = set()
+
+    def add(self, point: Point) -> Point | None:
+        """Return ``point`` with its step, or None if it is dropped."""
+        chart = self._charts.setdefault(point.tag, _Chart(type(point.value)))
+        if chart.kind is not type(point.value):
+            self._warn_once("%r has a %s, and is given a %s: dropped", point.tag, chart.kind, type(point.value))
+            return None
+        step = chart.step + 1 if point.step is None else point.step
+        if point.recorded and step < chart.step and point.walltime < chart.walltime:
+            return None
+        if step <= chart.highest and not (point.whole and step == chart.step):
+            self.replaced += 1
+            self._warn_once("%r has step %d again: TensorBoard shows the last point of a step", point.tag, step)
+        chart.step, chart.walltime, chart.highest = step, point.walltime, max(step, chart.highest)
+        return point._replace(step=step)
+
+    def _warn_once(self, message: str, tag: str, *details: object) -> None:
+        if message not in self._warned:
+            self._warned.add(message)
+            given = [each.__name__ if isinstance(each, type) else each for each in details]
+            logger.warning(f"{message} (further ones are only counted)", tag, *given)
+
+
+class _Chart:
+    """The kind of a chart, the step and the time of its last point, and its highest step."""
+
+    __slots__ = ("highest", "kind", "step", "walltime")
+
+    def __init__(self, kind: type) -> None:
+        self.kind = kind
+        self.step = -1
+        self.highest = self.walltime = -math.inf
 
 
 def _tag(tag: object) -> str:
@@ -74,15 +132,18 @@ def _real(what: str, value: Any) -> float:
         raise TypeError(f"{what} must be a real number that fits in a float, got {_given(value)}") from error
 
 
-def _step(global_step: Any) -> int:
-    if global_step is None:
+def checked_step(what: str, value: Any) -> int:
+    """Return a step without its fraction, as torch's writer does; 0 for None."""
+    if value is None:
         return 0
     try:
-        step = operator.index(global_step)
-    except TypeError as error:
-        raise TypeError(f"global_step must be an int or None, got {_given(global_step)}") from error
+        step = int(value) if not isinstance(value, (str, bytes, bytearray)) else None
+    except Exception:
+        step = None
+    if step is None:
+        raise TypeError(f"{what} must be an int, a finite float or None, got {_given(value)}")
     if not fits_int64(step):
-        raise ValueError(f"global_step must fit in 64 bits, got {step}")
+        raise ValueError(f"{what} must fit in 64 bits, got {step}")
     return step
 
 

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from contextlib import suppress
-from threading import TIMEOUT_MAX, Condition, RLock, Thread
+from pathlib import Path
+from threading import TIMEOUT_MAX
 from typing import TYPE_CHECKING
 
 from monitel.before_flush import run as run_before_flush
+from monitel.os_threads import Condition, RLock, Thread
 from monitel_tensorboard import arguments, process
 from monitel_tensorboard.event_file import EventFile
-from monitel_tensorboard.point import Point
-from monitel_tensorboard.steps import RisingSteps
+from monitel_tensorboard.point import Charts, Point, checked_step
 
 if TYPE_CHECKING:
-    import os
-
-    from monitel_tensorboard.chart import Logged
-    from monitel_tensorboard.configuration import LoggedConfig
-    from monitel_tensorboard.ledger import LoggedLedger
+    from monitel_tensorboard.chart import Logged, LoggedConfig, LoggedLedger
 
     Entry = Point | Logged | LoggedConfig | LoggedLedger
 
+_QUEUE_LIMIT = 50_000  # points and events, or twice ``max_queue``
 _SLICE = 32  # entries; converting and encoding them holds the GIL for one or two milliseconds
 _CONSEQUENCE = (
     "points stay in the queue (the oldest are dropped when it is full) and are retried; "
@@ -33,20 +32,31 @@ class SummaryWriter:
     """Writes scalars and texts for TensorBoard, without torch and TensorFlow.
 
     ``add_*`` put a point into a bounded queue and return: they never wait for the disk, and never raise a disk error.
-    When the queue is full, the oldest point is dropped. ``dropped`` counts these points, those that cannot be written
-    before :meth:`close` ends, those that are added after it, and items of events that are neither a number nor text.
+    When 50,000 points wait, or twice ``max_queue``, the oldest is dropped. ``dropped`` counts these points, those that
+    cannot be written before :meth:`close` ends, those that are added after it, those of another kind than the first one
+    of their tag, and those of monitel that come after a later one of their tag.
+
+    Points are written with the step that they are given. TensorBoard's default reader shows one point of a tag at a
+    step, the last one, and a point at a smaller step replaces all that follow it. ``replaced`` counts the points at a
+    step that their tag had reached before, and the first one is logged.
 
     One thread per writer accesses the disk. A disk error is counted in ``failed``, and the first one is logged to
     ``monitel_tensorboard``; the points stay in the queue and are retried, even if ``log_dir`` cannot be created.
 
-    Thread-safe. In a forked child the writer starts empty, with counts of 0, and writes a separate file from the first
-    point added there. At exit, including that of multiprocessing children, monitel's Stats are flushed. Then all
-    open writers are closed, within 5 seconds in total.
+    Thread-safe. In a forked child the writer starts empty, with counts of 0, and writes to a separate folder,
+    ``pid-<process id>`` in ``log_dir``, from the first point added there. At exit, including that of multiprocessing
+    children, monitel's Stats are flushed. Then all open writers are closed, within 5 seconds in total.
+
+    The arguments have the meaning of those of torch's writer.
 
     Args:
-        log_dir: A local folder; it is created if missing.
-        max_queue: The most points in the queue (besides up to 32 that are being written).
+        log_dir: A local folder; it is created if missing. By default ``runs/<date>_<host><comment>``.
+        comment: The end of the default folder's name.
+        purge_step: The first step of a run that is resumed in its folder. TensorBoard's Python loader forgets points of
+            this and later steps in earlier files; its default reader replaces those of each tag that is added again.
+        max_queue: The number of points in the queue at which they are written early.
         flush_secs: Seconds between writes, and between attempts after a disk error.
+        filename_suffix: The end of the event file's name.
 
     Attributes:
         log_dir: The folder, as an absolute path.
@@ -66,58 +76,84 @@ class SummaryWriter:
         0
     """
 
-    def __init__(self, log_dir: str | os.PathLike[str], *, max_queue: int = 50_000, flush_secs: float = 1.0) -> None:
-        self.log_dir = arguments.local_dir(log_dir)
+    def __init__(  # noqa: PLR0917  torch's
+        self,
+        log_dir: str | os.PathLike[str] | None = None,
+        comment: str = "",
+        purge_step: int | None = None,
+        max_queue: int = 25_000,
+        flush_secs: float = 1.0,
+        filename_suffix: str = "",
+    ) -> None:
+        self.log_dir = arguments.local_dir(log_dir, comment)
+        self._purge_step = None if purge_step is None else checked_step("purge_step", purge_step)
         self._max_queue = arguments.length("max_queue", max_queue)
         self._flush_secs = arguments.seconds("flush_secs", flush_secs)
+        self._suffix = filename_suffix
         self._closed = False
         self._start_empty()
-        process.after_fork(self._start_empty)
+        with suppress(OSError):  # the thread tries again, and reports it
+            Path(self.log_dir).mkdir(parents=True, exist_ok=True)
+        process.after_fork(self._start_in_child)
         process.close_at_exit(self)
         self._start_thread()
 
+    def _start_in_child(self) -> None:
+        """Leave the points of the parent to it: readers would show those of one of two files with the same tags."""
+        self.log_dir = f"{self.log_dir}/pid-{os.getpid()}"
+        self._purge_step = None
+        self._start_empty()
+
     def _start_empty(self) -> None:
-        """Start with an empty queue, at construction and in a forked child: the parent writes its own points."""
         self.dropped = self.failed = 0
         self._changed = Condition(RLock())  # re-entrant: signal handlers and finalizers may add points
         self._queue: deque[Entry] = deque()
         self._batch: list[Point] = []  # taken from the queue, not yet written
         self._added = self._batch_end = self._written = 0  # positions in the sequence of all entries
         self._wanted = self._ended = False
-        self._steps = RisingSteps()
-        self._file = EventFile(self.log_dir)
+        self._charts = Charts()
+        self._file = EventFile(self.log_dir, self._suffix, self._purge_step)
         self._thread: Thread | None = None
 
-    def add_scalar(self, tag: str, value: float, global_step: int | None = None, walltime: float | None = None) -> None:
+    @property
+    def replaced(self) -> int:
+        """Number of points at a step that their tag had reached before, and that are shown in place of others."""
+        return self._charts.replaced
+
+    def add_scalar(
+        self, tag: str, scalar_value: float, global_step: float | None = None, walltime: float | None = None
+    ) -> None:
         """Add a number to the chart ``tag``.
 
         Args:
             tag: The chart's name; TensorBoard groups by the part before the first ``/``.
-            value: Anything that ``float()`` accepts, except text. A tensor on a device is read here, which waits for
-                the device.
-            global_step: The position on the x axis; None is 0, as in torch.
+            scalar_value: Anything that ``float()`` accepts, except text. A tensor on a device is read here, which waits
+                for the device.
+            global_step: The position on the x axis, without its fraction; None is 0, as in torch.
             walltime: Seconds since the Unix epoch; the current time by default.
 
         Raises:
-            TypeError: Not a str, not a real number, not an int.
+            TypeError: Not a str, not a real number, not a finite number.
             ValueError: A step beyond 64 bits.
         """
-        self.put(Point.scalar(tag, value, global_step, walltime))
+        self.put(Point.scalar(tag, scalar_value, global_step, walltime))
 
-    def add_text(self, tag: str, text: str, global_step: int | None = None, walltime: float | None = None) -> None:
+    def add_text(
+        self, tag: str, text_string: str, global_step: float | None = None, walltime: float | None = None
+    ) -> None:
         """Add a text, shown as Markdown, to ``tag``.
 
         Args:
             tag: The text's name.
-            text: The text.
-            global_step: The step it belongs to; None is 0, as in torch.
+            text_string: The text.
+            global_step: The step it belongs to, without its fraction; None is 0, as in torch.
             walltime: Seconds since the Unix epoch; the current time by default.
 
         Raises:
-            TypeError: Not a str, not an int.
+            TypeError: Not a str, not a finite number.
             ValueError: A step beyond 64 bits.
         """
-        self.put(Point.text(tag, text, global_step, walltime))
+        self.put(Point.text(tag, text_string, global_step, walltime))
 
     def put(self, entry: Entry) -> None:
         """Append a checked point or event to the queue, for ``add_*`` and :func:`install`."""
@@ -125,11 +161,11 @@ class SummaryWriter:
             if self._closed:
                 self.dropped += entry.size
                 return
-            if len(self._queue) >= self._max_queue:
+            if len(self._queue) >= max(_QUEUE_LIMIT, 2 * self._max_queue):
                 self.dropped += self._queue.popleft().size
             self._queue.append(entry)
             self._added += 1
-            if len(self._queue) == (self._max_queue + 1) // 2:
+            if len(self._queue) == self._max_queue:
                 self._wake()
             if self._thread is None:
                 self._start_thread()
@@ -230,8 +266,14 @@ class SummaryWriter:
         with self._changed:
             entries = [self._queue.popleft() for _ in range(min(_SLICE, len(self._queue)))]
             self._batch_end = self._added - len(self._queue)
-        points = [point for entry in entries for point in entry.points()]
-        good = [self._steps.assign(point) for point in points if point is not None]
+        points: list[Point | None] = []
+        for entry in entries:
+            try:
+                points += entry.points(self._charts)
+            except Exception:  # an event at a time that no clock shows
+                points.append(None)
+        placed = [None if point is None else self._charts.add(point) for point in points]
+        good = [point for point in placed if point is not None]
         with self._changed:
             self.dropped += len(points) - len(good)
         return good
