@@ -1,7 +1,8 @@
-"""Exceptions: those of several callables, of which the first is raised, and the name of an exception's type."""
+"""Failures: the first of several exceptions is raised, exceptions have a name, and warnings are not switched off."""
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 if TYPE_CHECKING:
@@ -55,6 +56,16 @@ def error_type(kind: object) -> str | None:
         return None
     module = kind.__module__
     return kind.__qualname__ if module == "builtins" or not isinstance(module, str) else f"{module}.{kind.__qualname__}"
+
+
+def enable_loggers() -> None:
+    """Enable monitel's loggers: ``logging.config.dictConfig()`` disables all that it does not name, by default.
+
+    Call it from time to time where a loss would be logged. A level, which an application sets on purpose, stays.
+    """
+    for name, logger in logging.Logger.manager.loggerDict.copy().items():
+        if name.partition(".")[0] in {"monitel", "monitel_tensorboard"} and isinstance(logger, logging.Logger):
+            logger.disabled = False
 
 
 class _Raiser:

@@ -1,12 +1,14 @@
-"""Environment variables of arguments: each is ``MONITEL_`` and the argument's name in capitals."""
+"""Checks of arguments, and their environment variables: each is ``MONITEL_`` and the argument's name in capitals."""
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Mapping
 from functools import wraps
 from inspect import signature
+from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 from monitel.masking import mask_arguments
@@ -14,7 +16,17 @@ from monitel.masking import mask_arguments
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
-__all__ = ["BOOLEAN", "Variable", "name_of_variable", "one_of", "read_variables", "reads_variables"]
+__all__ = [
+    "BOOLEAN",
+    "Variable",
+    "at_least",
+    "check_arguments",
+    "name_of_variable",
+    "one_of",
+    "positive",
+    "read_variables",
+    "reads_variables",
+]
 
 _log = logging.getLogger("monitel")
 
@@ -27,18 +39,33 @@ _warned: set[str] = set()
 
 
 class Variable(NamedTuple):
-    """The variable of an argument.
+    """The variable of an argument, and the check of the argument itself.
 
     Attributes:
         parse: Converts the text, which is not empty, to a value of the argument. It raises ValueError or TypeError for
             a wrong text.
         expected: The accepted texts, for the warning, e.g. ``"an int of at least 1"``.
         requires: Other arguments without which the function refuses this one: None and False stand for their absence.
+        check: Checks a given argument, which is not the default: it receives name and value, and raises TypeError or
+            ValueError for a wrong one. None: the function checks it.
     """
 
     parse: Callable[[str], object]
     expected: str
     requires: tuple[str, ...] = ()
+    check: Callable[[str, Any], object] | None = None
+
+    def convert(self, text: str) -> Any:
+        """Convert the text of a variable.
+
+        Raises:
+            ValueError: It is wrong. The message has what was expected and given, except what looks like a secret.
+        """
+        try:
+            return self.parse(text)
+        except (ArithmeticError, LookupError, TypeError, ValueError):
+            pass
+        raise ValueError(f"expected {self.expected}, got {_shown(text)}")
 
 
 #: The variable of each argument. A str stands for an argument without such a variable: it is the name of the standard
@@ -52,14 +79,73 @@ def _boolean(text: str) -> bool:
     return text.lower() in _TRUE
 
 
+def _check_boolean(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, got {value!r:.80}")
+
+
 #: The variable of a boolean argument: true or false, 1 or 0, yes or no, on or off, in any case.
-BOOLEAN = Variable(_boolean, "true or false")
+BOOLEAN = Variable(_boolean, "true or false", check=_check_boolean)
 
 
 def one_of(words: Iterable[str]) -> Variable:
-    """Return the variable of an argument that is one of some lower-case words, which are accepted in any case."""
+    """Return the variable of an argument that is one of some lower-case words. The variable accepts any case."""
     allowed = {word: word for word in words}
-    return Variable(lambda text: allowed[text.lower()], " or ".join(allowed))
+
+    def check(name: str, value: object) -> None:
+        if value not in allowed:
+            raise ValueError(f"{name} must be {' or '.join(map(repr, allowed))}, got {value!r:.80}")
+
+    return Variable(lambda text: allowed[text.lower()], " or ".join(allowed), check=check)
+
+
+def at_least(least: int, noun: str = "an int") -> Variable:
+    """Return the variable of an argument that is an int with a least value."""
+
+    def check(name: str, value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{name} must be an int, got {type(value).__qualname__}: {value!r:.80}")
+        if value < least:
+            raise ValueError(f"{name} must be at least {least}, got {value}")
+        return value
+
+    return Variable(lambda text: check("it", int(text)), f"{noun} of at least {least}", check=check)
+
+
+def positive(
+    allowed: str = "a positive number", *, below: float | None = math.inf, other: Callable[[Any], bool] | None = None
+) -> Variable:
+    """Return the variable of an argument that is a positive number.
+
+    Args:
+        allowed: The accepted values, for the message.
+        below: The limit; None to accept infinity.
+        other: Returns True for further values that the argument may have.
+    """
+
+    def check(name: str, value: Any) -> Any:
+        if other is not None and other(value):
+            return value
+        if isinstance(value, bool) or not isinstance(value, Real):
+            raise TypeError(f"{name} must be {allowed}, got {value!r:.80}")
+        if not float(value) > 0 or (below is not None and float(value) >= below):
+            raise ValueError(f"{name} must be {allowed}, got {value!r}")
+        return value
+
+    return Variable(lambda text: check("it", int(text) if text.isdecimal() else float(text)), allowed, check=check)
+
+
+def check_arguments(choices: Choices, defaults: Mapping[str, object], given: Mapping[str, object]) -> None:
+    """Check the arguments that a caller has given. A default is right.
+
+    Raises:
+        TypeError: An argument has a wrong type.
+        ValueError: An argument has a wrong value.
+    """
+    for name, value in given.items():
+        variable = choices.get(name)
+        if isinstance(variable, Variable) and variable.check is not None and value is not defaults.get(name):
+            variable.check(name, value)
 
 
 def name_of_variable(argument: str) -> str:
@@ -74,7 +160,7 @@ def name_of_variable(argument: str) -> str:
 
 
 def reads_variables(choices: Choices) -> Callable[[Callable[_Arguments, _Result]], Callable[_Arguments, _Result]]:
-    """Make a function read the variables of its omitted arguments, as :func:`read_variables` does.
+    """Make a function check its arguments, and read the variables of omitted ones, as :func:`read_variables` does.
 
     The signature of the function, with types and defaults, stays as it is.
 
@@ -98,6 +184,7 @@ def reads_variables(choices: Choices) -> Callable[[Callable[_Arguments, _Result]
 
         @wraps(function)
         def call(*positional: _Arguments.args, **given: _Arguments.kwargs) -> _Result:
+            check_arguments(choices, defaults, given)
             given.update(read_variables(choices, defaults, given))
             return function(*positional, **given)
 
@@ -135,9 +222,9 @@ def read_variables(
         if argument in given or not isinstance(variable, Variable) or not (text := _text(argument)):
             continue
         try:
-            found[argument] = variable.parse(text)
-        except (ArithmeticError, LookupError, TypeError, ValueError):
-            _warn(argument, f"expected {variable.expected}, got {_shown(text)}", defaults[argument])
+            found[argument] = variable.convert(text)
+        except ValueError as error:
+            _warn(argument, str(error), defaults[argument])
     while (conflict := _conflict(choices, {**defaults, **found, **given}, found)) is not None:
         argument, problem = conflict
         del found[argument]

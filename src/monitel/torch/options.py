@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields
 from inspect import signature
-from numbers import Real
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from monitel.attributes import checked_text
 from monitel.stat_arguments import window_length_ns
-from monitel.variables import BOOLEAN, Variable
+from monitel.variables import BOOLEAN, Variable, check_arguments, positive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,31 +75,16 @@ class InstrumentOptions:
     window_size: float = 60.0
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            if isinstance(field.default, bool):
-                _check_bool(field.name, getattr(self, field.name))
-        _check_positive("stuck_after", self.stuck_after, "None or a positive number of seconds")
-        for name in ("samples_per_step", "tokens_per_step", "flops_per_step"):
-            if not callable(getattr(self, name)):
-                _check_positive(name, getattr(self, name), "a positive and finite number, or callable", below=math.inf)
-        _check_positive("peak_flops", self.peak_flops, "a positive and finite number", below=math.inf)
-        window_length_ns(self.window_size)
+        check_arguments(CHOICES, {field.name: field.default for field in fields(self)}, vars(self))
         if self.stages_on_device and not self.stages:
             raise ValueError("stages_on_device requires stages=True: it measures the same stages")
-        if self.rank_group is not None:
-            _check_name("rank_group", self.rank_group)
-            if not self.stages:
-                raise ValueError("rank_group requires stages=True: it is an attribute of the stages")
+        if self.rank_group is not None and not self.stages:
+            raise ValueError("rank_group requires stages=True: it is an attribute of the stages")
         if (self.flops_per_step is None) != (self.peak_flops is None):
             raise ValueError("flops_per_step and peak_flops must be given together (MFU is their ratio)")
         rates = (self.samples_per_step, self.tokens_per_step, self.flops_per_step)
         if not self.steps and any(number is not None for number in rates):
             raise ValueError("samples_per_step, tokens_per_step and flops_per_step require steps=True")
-
-
-def _check_bool(name: str, value: object) -> None:
-    if not isinstance(value, bool):
-        raise TypeError(f"{name} must be True or False, got {value!r}")
 
 
 def _check_name(name: str, value: object) -> None:
@@ -111,49 +94,30 @@ def _check_name(name: str, value: object) -> None:
         raise ValueError(f"{name} must be None or a name, got an empty str")
 
 
-def _check_positive(name: str, value: object, allowed: str, *, below: float | None = None) -> None:
-    """Raise an error unless a value is a positive number below a limit. None passes."""
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"{name} must be {allowed}, got {value!r}")
-    number = float(value)
-    if not number > 0 or (below is not None and number >= below):
-        raise ValueError(f"{name} must be {allowed}, got {value!r}")
-
-
 def _window_size(text: str) -> float:
     window_length_ns(float(text))
     return float(text)
 
 
-def _stuck_after(text: str) -> float | None:
-    seconds = None if text.lower() == "none" else float(text)
-    _check_positive("stuck_after", seconds, "positive")
-    return seconds
-
-
-def _amount(text: str) -> float:
-    number = int(text) if text.isdecimal() else float(text)
-    _check_positive("number", number, "positive", below=math.inf)
-    return number
-
-
-def _amount_with(*requires: str) -> Variable:
-    return Variable(_amount, "a positive and finite number", requires)
-
+_AMOUNT = positive("a positive and finite number")
+_AMOUNT_OR_FUNCTION = _AMOUNT._replace(
+    check=positive("a positive and finite number, or callable", other=callable).check
+)
+_SECONDS = positive("None or a positive number of seconds", below=None, other=lambda value: value is None)
 
 #: The variable of each option, or the reason why there is none.
 CHOICES: dict[str, Variable | str] = {
     **{field.name: BOOLEAN for field in fields(InstrumentOptions) if isinstance(field.default, bool)},
-    "stuck_after": Variable(_stuck_after, "a positive number of seconds, or none"),
+    "stuck_after": _SECONDS._replace(parse=lambda text: None if text.lower() == "none" else _SECONDS.parse(text)),
     "stages_on_device": BOOLEAN._replace(requires=("stages",)),
-    "rank_group": Variable(str, "a name", ("stages",)),
-    "samples_per_step": _amount_with("steps"),
-    "tokens_per_step": _amount_with("steps"),
-    "flops_per_step": _amount_with("steps", "peak_flops"),
-    "peak_flops": _amount_with("flops_per_step"),
-    "window_size": Variable(_window_size, "a number of seconds, at least 0.001"),
+    "rank_group": Variable(str, "a name", ("stages",), _check_name),
+    "samples_per_step": _AMOUNT_OR_FUNCTION._replace(requires=("steps",)),
+    "tokens_per_step": _AMOUNT_OR_FUNCTION._replace(requires=("steps",)),
+    "flops_per_step": _AMOUNT_OR_FUNCTION._replace(requires=("steps", "peak_flops")),
+    "peak_flops": _AMOUNT._replace(requires=("flops_per_step",)),
+    "window_size": Variable(
+        _window_size, "a number of seconds, at least 0.001", check=lambda _, value: window_length_ns(value)
+    ),
 }
 
 

@@ -254,13 +254,14 @@ REFUSALS: dict[str, list[tuple[Answer, str]]] = {
     "http": [
         (Answer(401), "set OTEL_EXPORTER_OTLP_HEADERS"),
         (Answer(403), "OTEL_EXPORTER_OTLP_HEADERS"),
-        (Answer(404), "to which /v1/... is appended"),
+        (Answer(404), "to which /v1/logs is appended"),
+        (Answer(405), "the endpoint must be a base URL"),
         *((Answer(each, {"Location": "https://u:p@b/?k=1"}), "'https://b/'") for each in (301, 302, 307, 308)),
     ],
     "grpc": [
         (GrpcAnswer(code=Code.UNAUTHENTICATED), "set OTEL_EXPORTER_OTLP_HEADERS"),
         (GrpcAnswer(code=Code.PERMISSION_DENIED), "check OTEL_EXPORTER_OTLP_HEADERS"),
-        (GrpcAnswer(code=Code.UNIMPLEMENTED), "no OTLP receiver for this signal"),
+        (GrpcAnswer(code=Code.UNIMPLEMENTED), "give the address of the endpoint with the gRPC port"),
     ],
 }
 

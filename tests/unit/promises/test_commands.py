@@ -417,9 +417,9 @@ def test_doctor_reports_a_spool_that_cannot_be_made(receiver: Receiver, program:
 ANSWERS = [
     (Answer(401), "requires credentials: set OTEL_EXPORTER_OTLP_HEADERS"),
     (Answer(403), "do not permit writing: check OTEL_EXPORTER_OTLP_HEADERS"),
-    (Answer(404), "the endpoint must be a base URL, to which /v1/... is appended"),
+    (Answer(404), "the endpoint must be a base URL, to which /v1/"),
     (Answer(307, {"Location": "https://there"}), "redirected to 'https://there', set this address as the endpoint"),
-    (Answer(405), "not an OTLP receiver: check port and path"),
+    (Answer(405), "if the backend takes no "),
     (Answer(503), "busy: a pipeline keeps everything and retries"),
     (Answer(500, body=b"\x1b[2Jdisk: timed out"), "HTTP 500: '\\x1b[2Jdisk: timed out'  ("),
     (Answer(400, body=b"Client sent an HTTP request to an HTTPS server."), "begin the endpoint with https://"),
@@ -445,8 +445,11 @@ def test_doctor_explains_a_backend_of_other_signals(receiver: Receiver, program:
     report = program("doctor", "--endpoint", receiver.url, status=1)
     advice = "this backend does not accept traces; a Collector needs a pipeline for traces"
     assert (advice, "1 of 3 endpoints accept telemetry") == (report.sections()["traces"]["advice"], report.last)
-    report = program("doctor", env={"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": f"{receiver.url}/metrics"}, status=1)
-    assert "the whole address, usually with /v1/metrics at the end" in report.sections()["metrics"]["advice"]
+    name = "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"
+    report = program("doctor", env={name: f"{receiver.url}/metrics", "OTEL_LOGS_EXPORTER": "none"}, status=1)
+    expected = f"no OTLP receiver at {receiver.url}/metrics: {name} must be the whole address: {receiver.url}/metrics/v1/"
+    assert expected in report.sections()["metrics"]["result"]
+    assert "off: nothing is recorded  (OTEL_LOGS_EXPORTER=none)" == report.sections()["logs"]["result"]
 
 
 @pytest.fixture

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import logging.config
 import math
 import time
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -50,6 +53,31 @@ CONFIG: dict[str, Any] = {
 training = logging.getLogger("train")
 
 
+class UnprintableError(Exception):
+    """An exception, and a value, that cannot be printed."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+#: Values in ``extra``, and what is sent.
+EXTRA: dict[str, tuple[Any, Any]] = {
+    "rank": (3, 3),
+    "ok": (True, True),
+    "none": (None, None),
+    "list": ([1, "a", None], [1, "a", None]),
+    "map": ({"a": {"b": 0.5}}, {"a": {"b": 0.5}}),
+    "path": (Path("a/b"), "a/b"),
+    "large": (2**63, str(2**63)),
+    "text": ("\udc80", r"\udc80"),
+    "bytes": (b"\xff", b"\xff"),
+    "set": ({1}, "{1}"),
+    "numpy": (np.int64(7), 7),
+    "array": (np.array([1, 2]), "[1 2]"),
+    "broken": (UnprintableError(), "<UnprintableError: its str() raises ValueError>"),
+}
+
+
 @pytest.fixture
 def root() -> Iterator[logging.Logger]:
     """Return the root logger, which lets everything pass during the test."""
@@ -58,6 +86,11 @@ def root() -> Iterator[logging.Logger]:
     root.setLevel(logging.DEBUG)
     yield root
     root.setLevel(before)
+
+
+def known_loggers() -> list[logging.Logger]:
+    """Return all loggers of the process, without the root."""
+    return [each for each in logging.Logger.manager.loggerDict.values() if isinstance(each, logging.Logger)]
 
 
 def logged(receiver: Receiver) -> list[Record]:
@@ -354,6 +387,57 @@ def test_record_of_logging_is_exported(receiver: Receiver, start: Start, root: A
     assert "exception.type" not in first.attributes
 
 
+@pytest.mark.invalid_output("None is sent as the protocol's null", "attribute.value")
+def test_extra_of_a_record_is_attributes(receiver: Receiver, start: Start, root: Any) -> None:
+    """As OpenTelemetry's handler has them; a value that the protocol cannot hold is its text."""
+    pipeline = start(logging_level="WARNING")
+    deep: list[Any] = []
+    deep.append(deep)
+    extra = {name: given for name, (given, _) in EXTRA.items()} | {"deep": deep, "": "no name"}
+    logging.LoggerAdapter(training, extra).warning("slow", stack_info=True)
+    training.warning({"loss": [0.5, Path("x")]})
+    training.critical("%s", "late", exc_info=(UnprintableError, UnprintableError(), None))
+    assert pipeline.force_flush(DEADLINE)
+    first, second, third = receiver.records()
+    found = dict(first.attributes)
+    assert str(found.pop("deep")).startswith("[[[[")
+    expected = {name: sent for name, (_, sent) in EXTRA.items()}
+    expected |= {"code.file.path": __file__, "code.function.name": "test_extra_of_a_record_is_attributes"}
+    assert expected == {name: found[name] for name in expected}
+    assert {"code.line.number", "code.stacktrace"} == found.keys() - expected.keys()
+    assert found["code.stacktrace"].startswith("Stack (most recent call last):")
+    assert ("WARN", {"loss": [0.5, "x"]}) == (second.severity_text, second.body)
+    assert ("FATAL", "late") == (third.severity_text, third.body)
+    assert expected["broken"] == third.attributes["exception.message"]
+
+
+@pytest.mark.parametrize("configure", ["dictConfig", "basicConfig"])
+def test_logging_that_is_configured_again_keeps_the_handler_and_the_warnings(
+    receiver: Receiver, start: Start, root: Any, caplog: pytest.LogCaptureFixture, configure: str
+) -> None:
+    """The next round puts the handler back, with one warning; monitel's loggers are enabled again."""
+    others, enabled = [*root.handlers], [each for each in known_loggers() if not each.disabled]
+    pipeline = start(logging_level="WARNING")
+    for _ in range(2):
+        if configure == "dictConfig":
+            logging.config.dictConfig({"version": 1, "root": {"level": "DEBUG", "handlers": []}})
+            assert logging.getLogger("monitel.otlp").disabled
+        else:
+            logging.basicConfig(force=True, handlers=[logging.NullHandler()])
+        root.handlers[:] = others
+        for each in enabled:  # those of the application are its own matter
+            each.disabled = each.disabled and each.name.startswith("monitel")
+        assert pipeline.force_flush(DEADLINE)
+        training.warning("after")
+        assert not logging.getLogger("monitel.otlp").disabled
+    assert pipeline.force_flush(DEADLINE)
+    assert ["after", "after"] == [record.body for record in receiver.records()]
+    assert 1 == len(warnings_with(caplog, "logging was configured after configure(logging_level=...)"))
+    assert len(others) + 1 == len(root.handlers)
+    pipeline.shutdown()
+    assert others == root.handlers
+
+
 def test_levels_are_severities_of_opentelemetry(receiver: Receiver, start: Start, root: Any) -> None:
     """A level between two named ones has a severity between theirs; the limit may be a name or a number."""
     pipeline = start(logging_level=logging.DEBUG)
@@ -400,7 +484,7 @@ def test_logging_is_exported_on_request_and_until_the_end(receiver: Receiver, st
     assert (handlers, ["once"]) == (root.handlers, [record.body for record in receiver.records()])
 
 
-def test_record_that_cannot_be_formatted_is_counted(
+def test_record_that_cannot_be_formatted_is_sent_with_its_text(
     receiver: Receiver, start: Start, root: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The failure is reported on stderr as by any handler, and the next one is sent."""
@@ -409,6 +493,6 @@ def test_record_that_cannot_be_formatted_is_counted(
     (handler,) = (each for each in root.handlers if each not in before)
     handler.handle(logging.LogRecord("train", logging.ERROR, __file__, 1, "%d", ("three",), None))
     training.warning("next")
-    assert not pipeline.force_flush(DEADLINE)
-    assert ({"encoding": 1}, ["next"]) == (pipeline.dropped, [record.body for record in receiver.records()])
+    assert pipeline.force_flush(DEADLINE)
+    assert ["%d", "next"] == [record.body for record in receiver.records()]
     assert 1 == capsys.readouterr().err.count("--- Logging error ---")

@@ -27,12 +27,13 @@ from opentelemetry.sdk._logs._internal import std_to_otel
 from opentelemetry.sdk._logs.export import LogRecordExporter, LogRecordExportResult
 from opentelemetry.sdk.resources import OsResourceDetector, ProcessResourceDetector
 from opentelemetry.sdk.resources import _HostResourceDetector as HostResourceDetector
+from opentelemetry.sdk.trace import SpanLimits
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import TracerProvider
 
-_ATTRIBUTES = 128  # the default limit of OpenTelemetry
+_UNLIMITED, _COUNT = -1, 128  # the default limits of OpenTelemetry
 
 __all__ = [
     "APILoggerProvider",
@@ -54,6 +55,7 @@ __all__ = [
     "is_set",
     "log_record_limits",
     "set_global_providers",
+    "span_limits",
     "std_to_otel",
     "suppress_instrumentation",
 ]
@@ -64,8 +66,15 @@ def log_record_limits() -> LogRecordLimits:
     try:
         return LogRecordLimits()
     except ValueError:  # it is logged when the LoggerProvider is made
-        unset = LogRecordLimits.UNSET
-        return LogRecordLimits(unset, unset, _ATTRIBUTES, unset)
+        return LogRecordLimits(_UNLIMITED, _UNLIMITED, _COUNT, _UNLIMITED)
+
+
+def span_limits() -> SpanLimits:
+    """Return the limits of spans from the SDK's variables; the defaults if a variable is malformed."""
+    try:
+        return SpanLimits()
+    except ValueError:  # it is logged when the TracerProvider is made
+        return SpanLimits(_UNLIMITED, _COUNT, _COUNT, _COUNT, _COUNT, _COUNT, _UNLIMITED, _UNLIMITED)
 
 
 def is_set(provider: object) -> bool:

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import logging
+import traceback
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from monitel.attributes import escape_surrogates
+from monitel.attributes import checked_value, escape_surrogates
+from monitel.failures import error_type
 from monitel_otlp._compat import SeverityNumber, std_to_otel
 
 if TYPE_CHECKING:
     from monitel_otlp.pipeline import Pipeline
 
+_log = logging.getLogger("monitel.otlp")
+
 _EXCLUDED = ("monitel", "opentelemetry", "urllib3", "requests", "grpc")
+#: Attributes that every record has; the others come from ``extra``.
+_STANDARD = {*vars(logging.makeLogRecord({})), "asctime", "message", "taskName"}
+_LEVELS = 16  # of lists and dicts in each other; deeper ones become text
+_SEVERITIES = {"WARNING": "WARN", "CRITICAL": "FATAL"}  # OpenTelemetry's names, where they differ from Python's
 
 
 class LogHandler(logging.Handler):
     """Sends log records through a pipeline, except records of the pipeline itself and of the libraries that it uses.
 
-    A record that cannot be formatted is dropped, counted as ``encoding``, and reported by ``handleError()``.
+    A record whose arguments do not fit its text is sent without them, and reported by ``handleError()`` as by any
+    handler. A record that cannot be converted at all is dropped, and counted as ``encoding``.
 
     Python prints warnings of an application without any handler to stderr, by :data:`logging.lastResort`. This handler
     continues to do so: it passes the records that no other handler receives to the last resort.
@@ -31,6 +41,7 @@ class LogHandler(logging.Handler):
         super().__init__(level)
         self._pipeline = pipeline
         self._lowest = self.level
+        self._over = self._warned = False
         if logging.lastResort is not None:
             self.level = min(self.level, logging.lastResort.level)  # it needs the records that are not exported, too
 
@@ -41,6 +52,24 @@ class LogHandler(logging.Handler):
             last.handle(record)
         if record.levelno >= self._lowest:
             self._export(record)
+
+    def put_back(self) -> None:
+        """Add this handler to the root logger again, if ``dictConfig()`` or ``basicConfig(force=True)`` removed it."""
+        root = logging.getLogger()
+        if self._over or self in root.handlers:
+            return
+        root.addHandler(self)
+        if not self._warned:
+            self._warned = True
+            _log.warning(
+                "logging was configured after configure(logging_level=...), which has removed monitel's handler; it is "
+                "back, but records in between are not exported: configure logging before"
+            )
+
+    def end(self) -> None:
+        """Remove this handler from the root logger for good."""
+        self._over = True
+        logging.getLogger().removeHandler(self)
 
     def _is_alone(self, record: logging.LogRecord) -> bool:
         """Return True if the record's logger and its ancestors have no handler except this one."""
@@ -64,7 +93,7 @@ class LogHandler(logging.Handler):
         if engine is None or engine.providers is None:
             return
         try:
-            fields = _fields(record)
+            fields = self._fields(record)
         except Exception:
             engine.accounting.lose("logs", "encoding", 1)
             self.handleError(record)
@@ -76,23 +105,57 @@ class LogHandler(logging.Handler):
         except Exception:  # raised by a processor that the application has added
             self.handleError(record)
 
+    def _fields(self, record: logging.LogRecord) -> dict[str, Any]:
+        """Return the fields of a record as arguments of ``Logger.emit()``, as OpenTelemetry's own handler does."""
+        body: Any = record.msg
+        if record.args or isinstance(body, str):
+            try:
+                body = record.getMessage()
+            except Exception:
+                self.handleError(record)
+        return {
+            "timestamp": int(record.created * 1e9),
+            "severity_number": SeverityNumber(std_to_otel(record.levelno).value),
+            "severity_text": _SEVERITIES.get(record.levelname, record.levelname),
+            "body": _value(body),
+            "attributes": _attributes(record),
+        }
 
-def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    """Return the fields of a record as arguments of ``Logger.emit()``."""
-    return {
-        "timestamp": int(record.created * 1e9),
-        "severity_number": SeverityNumber(std_to_otel(record.levelno).value),
-        "severity_text": record.levelname,
-        "body": escape_surrogates(record.getMessage()),
-        "attributes": {"code.file.path": escape_surrogates(record.pathname), "code.line.number": record.lineno},
-        "exception": _printable(record.exc_info[1]) if record.exc_info else None,
-    }
+
+def _attributes(record: logging.LogRecord) -> dict[str, Any]:
+    """Return the attributes of a record: those of ``extra``, its source line, its exception and its stack."""
+    found = {str(name): value for name, value in vars(record).items() if name not in _STANDARD}
+    found |= {"code.file.path": record.pathname, "code.line.number": record.lineno}
+    if record.funcName:
+        found["code.function.name"] = record.funcName
+    if record.stack_info:
+        found["code.stacktrace"] = record.stack_info
+    if record.exc_info and (error := record.exc_info[1]) is not None:
+        found["exception.type"] = error_type(type(error)) or type(error).__qualname__
+        found["exception.message"] = _text(error)
+        found["exception.stacktrace"] = "".join(traceback.format_exception(*record.exc_info))
+    elif record.exc_text:  # the record has come from another process
+        found["exception.stacktrace"] = record.exc_text
+    return {escape_surrogates(name): _value(value) for name, value in found.items() if name}
 
 
-def _printable(error: BaseException | None) -> BaseException | None:
-    """Return an exception if it can be converted to a str, else None."""
+def _value(value: object, levels: int = _LEVELS) -> Any:
+    """Return a value that the protocol can hold: a scalar, a list, a dict or None, and the text of anything else."""
+    if value is None or isinstance(value, bytes):
+        return value
     try:
-        str(error)
-    except Exception:
-        return None
-    return error
+        if isinstance(value, Mapping) and levels:
+            found = ((str(name), each) for name, each in value.items())
+            return {escape_surrogates(name): _value(each, levels - 1) for name, each in found if name}
+        if isinstance(value, Sequence) and not isinstance(value, str) and levels:
+            return [_value(each, levels - 1) for each in value]
+        return checked_value("", value)
+    except Exception:  # not a scalar, an int beyond 64 bits, text that UTF-8 cannot hold, or a class that raises
+        return _text(value)
+
+
+def _text(value: object) -> str:
+    try:
+        return escape_surrogates(str(value))
+    except Exception as error:
+        return f"<{type(value).__qualname__}: its str() raises {type(error).__qualname__}>"

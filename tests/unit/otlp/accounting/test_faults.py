@@ -43,7 +43,7 @@ class UnprintableMessage:
 
 
 def test_log_record_is_delivered_or_counted(receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A record that cannot be formatted is dropped with the reason ``encoding``; all others are sent."""
+    """A record without a time is dropped with the reason ``encoding``; one that cannot be formatted is sent."""
     monkeypatch.setattr(logging, "raiseExceptions", False)
     pipeline = start(logging_level="INFO")
     for fields in (
@@ -58,8 +58,9 @@ def test_log_record_is_delivered_or_counted(receiver: Receiver, start: Start, mo
         logging.getLogger().handle(logging.makeLogRecord(record))
     assert not pipeline.force_flush(DEADLINE)
     account = pipeline.account()["logs"]
-    assert (6, 3, {"encoding": 3}) == (account.recorded, account.delivered, dict(account.dropped))
-    assert ["first", "second", "third"] == [str(each.body).split()[0] for each in receiver.records()]
+    assert (6, 5, {"encoding": 1}) == (account.recorded, account.delivered, dict(account.dropped))
+    expected = ["%d", "<UnprintableMessage:", "first", "second", "third"]
+    assert expected == [str(each.body).split()[0] for each in receiver.records()]
 
 
 def test_shutdown_with_any_timeout_keeps_queued_items(start: Start) -> None:

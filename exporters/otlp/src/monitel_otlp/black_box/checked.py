@@ -38,6 +38,7 @@ def check_header(values: dict[str, Any]) -> dict[str, Any]:
     texts(values["scope"])
     text(values["spool_dir"])
     text(values["run"])
+    texts(values.get("off", ()))
     suffix, size, form = values["mapping"]
     _of(str, suffix), whole(size), _of(str, form)
     return {**values, "owner": owner}

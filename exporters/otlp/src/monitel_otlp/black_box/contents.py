@@ -51,6 +51,7 @@ class Header(NamedTuple):
         mapping: The arguments of :class:`monitel_otlp.metrics.mapping.WindowMapping`.
         spool_dir: The spool folder of the pipeline.
         run: The token of the ``monitel run`` that has started the process; empty without one.
+        off: The signals that are not recorded.
     """
 
     owner: Owner
@@ -60,6 +61,7 @@ class Header(NamedTuple):
     mapping: tuple[str, int, str]
     spool_dir: str
     run: str
+    off: tuple[str, ...] = ()
 
 
 def header_values(header: Header) -> dict[str, Any]:

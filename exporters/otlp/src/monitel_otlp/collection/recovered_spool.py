@@ -56,9 +56,11 @@ def write_spool(contents: Contents, death: Death | None, spool: Spool) -> int:
         spool.append(request)
         items += request.items
     events = list(contents.events)
-    if death is not None:
+    if death is not None and "logs" not in contents.header.off:
         events.append(death.event())
     items += _append_raw(spool, "events", contents, events, None)
+    if "metrics" in contents.header.off:
+        return items
     windows, series = _windows(contents)
     state = (*contents.header.mapping,), len(windows), series
     items += _append_raw(spool, "windows", contents, windows, state)

@@ -45,7 +45,7 @@ _INTERVAL = "OTEL_METRIC_EXPORT_INTERVAL"
 _ADVICE = {
     r"HTTP request to an HTTPS server|not HTTP: \\x15": """
         this port expects TLS: begin the endpoint with https://""",
-    r"^HTTP (405|501)": """
+    r"^HTTP 501": """
         the server on this port is not an OTLP receiver: check port and path""",
     r"^HTTP (408|429|50[234])|RESOURCE_EXHAUSTED": """
         the backend is reachable, but busy: a pipeline keeps everything and retries""",
@@ -107,12 +107,15 @@ def examine(endpoint: str | None, headers: Mapping[str, str], protocol: str | No
         show(signal)
         if signal in settings.endpoints:
             _show(signal, settings.endpoints[signal])
-        if signal not in attempts:
+        if signal in settings.off:
+            _row("result", "off: nothing is recorded", f"OTEL_{signal.upper()}_EXPORTER=none")
+        elif signal not in attempts:
             _row("result", "offline: telemetry is kept on disk; set OTEL_EXPORTER_OTLP_ENDPOINT to send it")
+        if signal not in attempts:
             continue
         answer, seconds = attempts[signal]
         _row("result", "accepted" if signal in accepted else f"FAILED: {answer.reason}", f"{seconds * 1000:.0f} ms")
-        if advice := _advice(signal, answer, settings.endpoints[signal], accepted):
+        if advice := _advice(signal, answer, accepted):
             _row("advice", advice)
     show("all signals")
     _show_common(settings, folder)
@@ -134,13 +137,10 @@ def _attempt(signal: str, transport: Transport) -> tuple[Answer, float]:
         transport.close()
 
 
-def _advice(signal: str, answer: Answer, endpoint: Endpoint, accepted: list[str]) -> str | None:
+def _advice(signal: str, answer: Answer, accepted: list[str]) -> str | None:
     """Return advice for a failed attempt, or None."""
     if answer.verdict is Verdict.DELIVERED:
         return None
-    of_one_signal = endpoint.sources["endpoint"] == f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT"
-    if "HTTP 404" in answer.reason and of_one_signal:
-        return f"the endpoint variable of one signal must hold the whole address, usually with /v1/{signal} at the end"
     if accepted and re.search("HTTP 404|UNIMPLEMENTED", answer.reason):
         return f"this backend does not accept {signal}; a Collector needs a pipeline for {signal}"
     return next((" ".join(words.split()) for seen, words in _ADVICE.items() if re.search(seen, answer.reason)), None)

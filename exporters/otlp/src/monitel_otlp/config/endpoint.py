@@ -153,6 +153,19 @@ class Endpoint:
         """The address without user, password and query, for log messages."""
         return self.address.public
 
+    def no_receiver(self, signal: str) -> str:
+        """Return a message for an address without an OTLP receiver: what was tried, where it is set, and the fix."""
+        name = self.sources.get("endpoint", "argument").replace("argument", "the endpoint")
+        path, address = f"/v1/{signal}", self.public_url.rstrip("/")
+        if self.protocol == "grpc":
+            advice = f"give the address of {name} with the gRPC port, usually 4317"
+        elif signal.upper() not in name:
+            advice = f"{name} must be a base URL, to which {path} is appended"
+        else:
+            advice = f"{name} must be the whole address" + ("" if address.endswith(path) else f": {address}{path}")
+        unwanted = f"if the backend takes no {signal}, set OTEL_{signal.upper()}_EXPORTER=none"
+        return f"no OTLP receiver at {self.public_url}: {advice}; {unwanted}"
+
     def secrets(self) -> Iterator[str]:
         """Yield the secrets of address and headers."""
         yield from self.address.secrets()

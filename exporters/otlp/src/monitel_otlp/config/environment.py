@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import re
 from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from monitel.variables import one_of, positive
 from monitel_otlp.config.endpoint import Address, AddressError, parse_address
 from monitel_otlp.config.secret import Secret
+
+if TYPE_CHECKING:
+    from monitel.variables import Variable
 
 _log = logging.getLogger("monitel.otlp")
 
@@ -19,9 +23,8 @@ NO_GRPC = (
     "the protocol 'grpc' needs the packages grpcio and googleapis-common-protos: run "
     "`pip install 'monitel-otlp[grpc]'`, or use 'http/protobuf' with the HTTP port of the backend"
 )
-_COMPRESSIONS = ("none", "gzip", "deflate")
-_DEFAULT_TIMEOUT = 10.0
-_SHOWN = 80  # characters of a value in a message
+_SECONDS = positive("a positive number of seconds")
+_DEFAULT_TIMEOUT, _LONG_TIMEOUT = 10, 300  # seconds
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
@@ -42,38 +45,43 @@ class Environment:
                 return full, value
         return None
 
+    def exporters(self, signal: str) -> list[str]:
+        """Return the words of ``OTEL_<signal>_EXPORTER``. ``none`` alone means that the signal is not recorded."""
+        words = os.environ.get(f"OTEL_{signal.upper()}_EXPORTER", "").lower().split(",")
+        return [word.strip() for word in words if word.strip()]
+
     def warn_once(self, problem: str) -> None:
         """Log a problem with a variable, once."""
         if problem not in self.problems:
             self.problems.append(problem)
             _log.warning("%s", problem)
 
+    def value(self, found: tuple[str, str] | None, variable: Variable, default: Any, unit: str = "") -> tuple[Any, str]:
+        """Return the value of a variable of which name and text were found, and its source."""
+        name, text = found or ("default", "")
+        try:
+            return (variable.convert(text), name) if text else (default, "default")
+        except ValueError as error:
+            self.warn_once(f"{name}: {error}; using {default}{unit}")
+            return default, "default"
+
     def protocol(self, signal: str) -> tuple[str, str]:
         """Return the protocol and its source."""
-        source, value = self.read("PROTOCOL", signal) or ("default", HTTP)
-        if value in {HTTP, GRPC}:
-            return value, source
-        self.warn_once(f"{source}: expected {HTTP!r} or {GRPC!r}, got {value!r:.{_SHOWN}}; using {HTTP}")
-        return HTTP, "default"
+        return self.value(self.read("PROTOCOL", signal), one_of((HTTP, GRPC)), HTTP)
 
     def timeout(self, signal: str) -> tuple[float, str]:
         """Return the time limit of an attempt, seconds, and its source."""
-        source, value = self.read("TIMEOUT", signal) or ("default", str(_DEFAULT_TIMEOUT))
-        seconds = positive(value)
-        if seconds is not None:
-            return seconds, source
-        self.warn_once(
-            f"{source}: expected a positive number of seconds, got {value!r:.{_SHOWN}}; using {_DEFAULT_TIMEOUT:g} s"
-        )
-        return _DEFAULT_TIMEOUT, "default"
+        seconds, source = self.value(self.read("TIMEOUT", signal), _SECONDS, _DEFAULT_TIMEOUT, " s")
+        if seconds > _LONG_TIMEOUT:
+            self.warn_once(
+                f"{source}={seconds:g}: it is in seconds, as in OpenTelemetry's exporters for Python, and an attempt "
+                f"may take {seconds / 60:.0f} minutes; divide a number of milliseconds by 1000"
+            )
+        return float(seconds), source
 
     def compression(self, signal: str) -> tuple[str, str]:
         """Return the compression and its source."""
-        source, value = self.read("COMPRESSION", signal) or ("default", "none")
-        if value.lower() in _COMPRESSIONS:
-            return value.lower(), source
-        self.warn_once(f"{source}: expected one of {', '.join(_COMPRESSIONS)}, got {value!r:.{_SHOWN}}; using none")
-        return "none", "default"
+        return self.value(self.read("COMPRESSION", signal), one_of(("none", "gzip", "deflate")), "none")
 
     def headers(self, signal: str) -> tuple[dict[str, Secret[str]], str]:
         """Return the headers and their source. A malformed entry, which may be a token, is ignored and never logged."""
@@ -143,12 +151,3 @@ def _header(entry: str) -> tuple[str, str] | None:
 def is_header(name: str, value: str) -> bool:
     """Return True if HTTP allows a header of this name and value."""
     return bool(_HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(value))
-
-
-def positive(value: str) -> float | None:
-    """Return the number if it is finite and positive, else None."""
-    try:
-        number = float(value)
-    except ValueError:
-        return None
-    return number if 0 < number < math.inf else None

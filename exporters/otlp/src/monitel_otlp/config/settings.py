@@ -13,19 +13,20 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
+from monitel.variables import positive
 from monitel_otlp.config.black_box import BoxSettings
 from monitel_otlp.config.endpoint import Address, AddressError, Endpoint, parse_address
-from monitel_otlp.config.environment import GRPC, HTTP, NO_GRPC, Environment, grpc_is_installed, is_header, positive
-from monitel_otlp.config.folder_argument import folder_path
+from monitel_otlp.config.environment import GRPC, HTTP, NO_GRPC, Environment, grpc_is_installed, is_header
 from monitel_otlp.config.secret import Secret
 from monitel_otlp.messages.request import SIGNALS
 
 _log = logging.getLogger("monitel.otlp")
 
 DISTRIBUTIONS = ("percentiles", "histogram", "both")
-_DEFAULT_INTERVAL = 5.0
+_DEFAULT_INTERVAL = 5000  # milliseconds
 _DEFAULT_IDLE_INTERVAL = 60.0
 _LONGEST_INTERVAL = 86_400.0
+_MILLISECONDS = positive("a number of milliseconds (at most one day)", below=_LONGEST_INTERVAL * 1000 + 1)
 _PATH_OF_SIGNAL = re.compile(rf"/v1/({'|'.join(SIGNALS)})/*$")
 _MARK = re.compile(r"-[0-9a-f]{8}$")  # of the endpoints, at the end of the name of a spool
 
@@ -38,6 +39,7 @@ class Settings:
         endpoints: The endpoint of each signal. A signal without one is offline.
         interval: Seconds between two exports.
         idle_interval: Seconds between two exports of instruments without windows; 0 for the interval.
+        off: The signals that are not recorded, because ``OTEL_<signal>_EXPORTER`` is ``none``.
         spool_root: The folder that holds the spool folder of each process.
         spool_dir: The spool folder of this process.
         distributions: The form in which HISTOGRAM is exported: one of ``DISTRIBUTIONS``.
@@ -53,6 +55,7 @@ class Settings:
     problems: tuple[str, ...] = ()
     box: BoxSettings = BoxSettings()  # noqa: RUF009  it is frozen
     idle_interval: float = 0.0
+    off: frozenset[str] = frozenset()
 
     @property
     def mark(self) -> str:
@@ -61,8 +64,8 @@ class Settings:
 
     @property
     def offline(self) -> list[str]:
-        """The signals that have no endpoint."""
-        return [signal for signal in SIGNALS if signal not in self.endpoints]
+        """The signals that are recorded and have no endpoint."""
+        return [signal for signal in SIGNALS if signal not in self.endpoints and signal not in self.off]
 
     def for_forked_child(self) -> Settings:
         """Return the settings of a forked child: a new spool folder, and no gRPC, which does not survive a fork."""
@@ -95,15 +98,14 @@ def resolve(
         raise ValueError(f"protocol must be {HTTP!r} or {GRPC!r}, got {protocol!r}")
     if protocol == GRPC and not grpc_is_installed():
         raise ValueError(f"protocol={GRPC!r}: {NO_GRPC}")
-    if distributions not in {None, *DISTRIBUTIONS}:
-        raise ValueError(f"distributions must be one of {', '.join(map(repr, DISTRIBUTIONS))}, got {distributions!r}")
-    root = None if spool_dir is None else spool_folder(spool_dir)
+    root = None if spool_dir is None else Path(spool_dir)
     base = None if endpoint is None else _base_url(endpoint)
     own_headers = _headers(headers)
     environment = Environment()
+    off = frozenset(signal for signal in SIGNALS if environment.exporters(signal) == ["none"])
     endpoints = {}
     for signal in SIGNALS:
-        if (found := _endpoint(environment, signal, base, own_headers, protocol)) is not None:
+        if signal not in off and (found := _endpoint(environment, signal, base, own_headers, protocol)) is not None:
             endpoints[signal] = found
     if root is None:
         root = default_roots()[0 if endpoints else -1]
@@ -118,6 +120,7 @@ def resolve(
         tuple(environment.problems),
         BoxSettings() if black_box is None else black_box,
         idle_interval,
+        off,
     )
 
 
@@ -130,16 +133,6 @@ def _distributions(given: str | None) -> str:
         return given
     named = os.environ.get("OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION", "").strip().lower()
     return "histogram" if named == "base2_exponential_bucket_histogram" else "percentiles"
-
-
-def spool_folder(spool_dir: object) -> Path:
-    """Return the ``spool_dir`` argument as a path.
-
-    Raises:
-        TypeError: Not a path.
-        ValueError: The path, or a part of it, is a file.
-    """
-    return folder_path("spool_dir", spool_dir)
 
 
 def default_roots() -> list[Path]:
@@ -267,14 +260,7 @@ def _intervals(export_interval: object, environment: Environment) -> tuple[float
         if not 0 < export_interval <= _LONGEST_INTERVAL:
             raise ValueError(f"export_interval must be above 0 and at most one day (86400), got {export_interval!r}")
         return float(export_interval), 0.0
-    given = os.environ.get("OTEL_METRIC_EXPORT_INTERVAL", "").strip()
-    if not given:
-        return _DEFAULT_INTERVAL, _DEFAULT_IDLE_INTERVAL
-    milliseconds = positive(given)
-    if milliseconds is None or milliseconds > _LONGEST_INTERVAL * 1000:
-        environment.warn_once(
-            f"OTEL_METRIC_EXPORT_INTERVAL: expected a number of milliseconds (at most one day), got {given!r:.80}; "
-            f"using {_DEFAULT_INTERVAL:g} s"
-        )
-        return _DEFAULT_INTERVAL, _DEFAULT_IDLE_INTERVAL
-    return milliseconds / 1000, 0.0
+    name = "OTEL_METRIC_EXPORT_INTERVAL"
+    found = name, os.environ.get(name, "").strip()
+    milliseconds, source = environment.value(found, _MILLISECONDS, _DEFAULT_INTERVAL, " ms")
+    return milliseconds / 1000, _DEFAULT_IDLE_INTERVAL if source == "default" else 0.0

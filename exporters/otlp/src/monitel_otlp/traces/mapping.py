@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from monitel_otlp.messages.attributes import Plain
     from monitel_otlp.traces.span_queue import Ended
 
-_MOST_OWN = 4  # attributes with fields of their own: step, thread (two), unfinished
+_MOST_OWN = 4  # attributes with separate fields: step, thread (two), unfinished
 _INTERNAL = Span.SPAN_KIND_INTERNAL
 _ERROR = Status.STATUS_CODE_ERROR
 _LOCAL = int(SpanFlags.SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK)
@@ -133,7 +133,7 @@ class RangeMapping:
 
 
 def _own(step: int | None, track: tuple[int, str] | None, unfinished: bool) -> dict[str, Plain]:
-    """Return the attributes that have fields of their own in a plain span, in the order in which they are written."""
+    """Return the attributes with separate fields in a plain span, in the order in which they are written."""
     found: dict[str, Plain] = {} if step is None else {"training.step": step}
     if track is not None:
         found |= {"thread.id": track[0], "thread.name": track[1]}

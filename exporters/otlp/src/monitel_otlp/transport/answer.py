@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import ssl
+import sys
 import time
 from dataclasses import dataclass, replace
 from datetime import timezone
@@ -12,12 +13,16 @@ from email.utils import parsedate_to_datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
+import monitel
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from monitel_otlp.messages.request import FrozenRequest
 
 RESPONSE_BYTES = 65_536  #: Maximum size of a gRPC answer, and maximum number of bytes read of an HTTP body.
+#: Product and language with their versions, as OpenTelemetry's specification asks exporters to say.
+USER_AGENT = f"monitel-otlp/{monitel.__version__} Python/{'.'.join(map(str, sys.version_info[:3]))}"
 _REASON_LENGTH = 500
 _SEARCHED_LENGTH = 8_192  # characters of a reason in which secrets are masked; the rest is cut off
 

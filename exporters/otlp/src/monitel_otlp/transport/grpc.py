@@ -17,10 +17,9 @@ from google.protobuf.message import DecodeError
 from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]  # no stubs
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # no stubs
 
-import monitel
 from monitel_otlp.config.endpoint import AddressError, parse_address
 from monitel_otlp.config.secret import Secret
-from monitel_otlp.transport.answer import RESPONSE_BYTES, Answer, Verdict, guarded
+from monitel_otlp.transport.answer import RESPONSE_BYTES, USER_AGENT, Answer, Verdict, guarded
 from monitel_otlp.transport.partial_success import count_rejected, delivered
 
 if TYPE_CHECKING:
@@ -50,7 +49,6 @@ _CODES = {
 _ADVICE = {
     grpc.StatusCode.UNAUTHENTICATED: "the endpoint requires credentials: set OTEL_EXPORTER_OTLP_HEADERS",
     grpc.StatusCode.PERMISSION_DENIED: "the credentials do not permit writing: check OTEL_EXPORTER_OTLP_HEADERS",
-    grpc.StatusCode.UNIMPLEMENTED: "no OTLP receiver for this signal at this address",
 }
 _KEY, _VALUE = re.compile(r"[0-9a-z_.-]+(?<!-bin)"), re.compile(r"[\x20-\x7e]*")
 _METADATA = "gRPC takes header names of a-z 0-9 _ . - and values of printable ASCII: check OTEL_EXPORTER_OTLP_HEADERS"
@@ -68,7 +66,7 @@ _OPTIONS = [  # the sender decides about retries; gRPC's pause would grow to two
     ("grpc.min_reconnect_backoff_ms", 10_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.max_receive_message_length", _RECEIVE_LIMIT),
-    ("grpc.primary_user_agent", f"monitel-otlp/{monitel.__version__}"),  # before gRPC's own
+    ("grpc.primary_user_agent", USER_AGENT),  # before gRPC's own
     ("grpc.per_message_decompression", 0),  # its size error does not show which side raised it
 ]
 _UNANSWERED = {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
@@ -88,6 +86,7 @@ class GrpcTransport:
     def __init__(self, signal: str, endpoint: Endpoint, certificates: Mapping[str, bytes]) -> None:
         self.url = f"{endpoint.public_url} ({signal})"  # the address is the same for all signals
         self._address = endpoint.address
+        self._no_receiver = endpoint.no_receiver(signal)
         self._mask: Callable[[str], str] = endpoint.mask
         self._method = _METHODS[signal]
         self._metadata = Secret(tuple((name.lower(), value.reveal()) for name, value in endpoint.headers.items()))
@@ -124,7 +123,7 @@ class GrpcTransport:
                 compression=self._compression,
             )
         except grpc.RpcError as error:
-            return _answer(request, error)
+            return _answer(request, error, self._no_receiver)
         content, complete = _decompressed(content)
         return delivered(request.signal, content, complete=complete)
 
@@ -171,11 +170,12 @@ def _decompressed(content: bytes) -> tuple[bytes, bool]:
         return b"", True
 
 
-def _answer(request: FrozenRequest, error: Any) -> Answer:
+def _answer(request: FrozenRequest, error: Any, no_receiver: str) -> Answer:
     code, details = error.code(), (error.details() or "").rpartition("last error: ")[2]
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and _ANSWER_TOO_LARGE.search(details):
         return Answer(Verdict.DELIVERED, f"the answer is larger than {_RECEIVE_LIMIT} bytes, and was not read")
-    reason = f"gRPC {code.name}: {_ADVICE.get(code, details)}"
+    advice = no_receiver if code is grpc.StatusCode.UNIMPLEMENTED else _ADVICE.get(code, details)
+    reason = f"gRPC {code.name}: {advice}"
     if code is grpc.StatusCode.UNAVAILABLE:
         if any(word in details for word in _TLS):
             return Answer(Verdict.REFUSED, f"TLS failed, check OTEL_EXPORTER_OTLP_CERTIFICATE: {details}")

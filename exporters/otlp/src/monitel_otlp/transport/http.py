@@ -13,12 +13,12 @@ from urllib.parse import quote
 
 from requests.utils import get_netrc_auth
 
-import monitel
 from monitel_otlp.config.endpoint import Address, AddressError, parse_address, proxy_secrets
 from monitel_otlp.config.secret import Secret, masker, parts_of_header
 from monitel_otlp.transport import resolver
 from monitel_otlp.transport.answer import (
     RESPONSE_BYTES,
+    USER_AGENT,
     Answer,
     Verdict,
     describe,
@@ -49,8 +49,8 @@ _RETRY = {408, 429, 502, 503, 504}
 _REFUSED = {
     401: "the endpoint requires credentials: set OTEL_EXPORTER_OTLP_HEADERS",
     403: "the credentials do not permit writing: check OTEL_EXPORTER_OTLP_HEADERS",
-    404: "no OTLP receiver at this path: the endpoint must be a base URL, to which /v1/... is appended",
 }
+_NO_RECEIVER = {404, 405}
 #: Answers of backends to data that is too old; Prometheus sometimes sends them with status 500. A retry cannot help.
 TOO_OLD = re.compile("out[ -]of[ -](order|bounds)|too[ -]old", re.IGNORECASE)
 
@@ -66,6 +66,7 @@ class HttpTransport:
 
     def __init__(self, endpoint: Endpoint, certificates: Certificates, lookup: Lookup = resolver.lookup) -> None:
         self.url = endpoint.public_url
+        self._endpoint = endpoint
         self._timeout = endpoint.timeout
         self._compression = endpoint.compression
         self._problem: str | None = None
@@ -107,7 +108,8 @@ class HttpTransport:
             return self._route.failed(error)
         kept = False
         try:
-            answer, kept = _exchange(wire, request, b"".join([self._head.reveal(), framing, body]), self._route)
+            content = b"".join([self._head.reveal(), framing, body])
+            answer, kept = _exchange(wire, request, content, self._route, self._endpoint)
         finally:
             if kept:
                 wire.rest()
@@ -132,7 +134,7 @@ def _headers(endpoint: Endpoint) -> dict[str, str]:
 
     Credentials are taken from the URL, from the configured headers or from a ``.netrc`` file, in this order.
     """
-    ours = {"host": endpoint.address.netloc, "user-agent": f"monitel-otlp/{monitel.__version__}", "accept": "*/*"}
+    ours = {"host": endpoint.address.netloc, "user-agent": USER_AGENT, "accept": "*/*"}
     asked = {name.lower(): value.reveal() for name, value in endpoint.headers.items()}
     headers = ours | {name: value for name, value in asked.items() if name not in _FRAMING}
     credentials = endpoint.address.credentials
@@ -157,7 +159,9 @@ def _head(route: Route, headers: dict[str, str]) -> bytes:
     return "\r\n".join(lines).encode("latin-1")
 
 
-def _exchange(wire: Wire, request: FrozenRequest, content: bytes, route: Route) -> tuple[Answer, bool]:
+def _exchange(
+    wire: Wire, request: FrozenRequest, content: bytes, route: Route, endpoint: Endpoint
+) -> tuple[Answer, bool]:
     """Send a request and read the response.
 
     Returns:
@@ -175,7 +179,7 @@ def _exchange(wire: Wire, request: FrozenRequest, content: bytes, route: Route) 
     except Exception as error:
         return _unanswered(error, route, sent=sent), False
     body, complete = _body(response)
-    answer = _answer(request, response, body, complete=complete)
+    answer = _answer(request, response, body, endpoint, complete=complete)
     return answer, sent and complete and not response.will_close
 
 
@@ -216,13 +220,17 @@ def _unanswered(error: Exception, route: Route, *, sent: bool) -> Answer:
     return Answer(Verdict.RETRY, reason, answered=not sent)
 
 
-def _answer(request: FrozenRequest, response: HTTPResponse, body: bytes, *, complete: bool) -> Answer:
+def _answer(
+    request: FrozenRequest, response: HTTPResponse, body: bytes, endpoint: Endpoint, *, complete: bool
+) -> Answer:
     status = response.status
     reason = f"HTTP {status}"
     if status in _SUCCESS:
         return delivered(request.signal, body, complete=complete)
     if status in _RETRY:
         return Answer(Verdict.RETRY, reason, parse_retry_after(response.headers.get("Retry-After")))
+    if status in _NO_RECEIVER:
+        return Answer(Verdict.REFUSED, f"{reason}: {endpoint.no_receiver(request.signal)}")
     if status in _REFUSED or status in _REDIRECTION:
         advice = _REFUSED.get(status) or f"redirected{_public_location(str(response.headers.get('Location', '')))}"
         return Answer(Verdict.REFUSED, f"{reason}: {advice}")

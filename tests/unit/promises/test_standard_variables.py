@@ -1,0 +1,258 @@
+"""OpenTelemetry's variables: each has a row in the reference, and each that is honoured changes what is sent."""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import TYPE_CHECKING, Any
+
+import opentelemetry.environment_variables
+import opentelemetry.sdk.environment_variables
+import pytest
+from opentelemetry.trace import Link, SpanContext
+from tests.support.checks import warnings_with
+from tests.support.inbox import DEADLINE, attributes_of
+from tests.support.paths import ROOT
+from tests.unit.promises.reference_tables import code, table
+
+import monitel
+from monitel.profiler import record_function
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.grpc_receiver import GrpcReceiver
+    from tests.support.inbox import Inbox
+    from tests.support.pipelines import Start
+    from tests.support.receiver import Receiver
+
+    from monitel_otlp import Pipeline
+
+OTLP = "OTEL_EXPORTER_OTLP_"
+SIGNALS = ("metrics", "logs", "traces")
+LONG = "a long text"
+SAME: dict[str, Any] = {"a": 1, "b": LONG, "c": 3}
+
+#: Variables, their values, and what is different then.
+CASES: list[tuple[dict[str, str], dict[str, Any]]] = [
+    ({"OTEL_SERVICE_NAME": "mine"}, {"service.name": "mine"}),
+    ({"OTEL_RESOURCE_ATTRIBUTES": "service.name=a%2Cb%20%C3%A9"}, {"service.name": "a,b é"}),
+    ({"OTEL_EXPERIMENTAL_RESOURCE_DETECTORS": "process"}, {"process.owner": True}),
+    *(
+        ({f"OTEL_{signal.upper()}_EXPORTER": "none"}, {"signals": {*SIGNALS} - {signal}, "recorded": {signal: 0}})
+        for signal in SIGNALS
+    ),
+    *(
+        ({f"{OTLP}{prefix}HEADERS": "x-tenant=a%20b"}, {"x-tenant": {*signals}})
+        for prefix, signals in (("", SIGNALS), *((f"{signal.upper()}_", [signal]) for signal in SIGNALS))
+    ),
+    *(
+        ({f"{OTLP}{prefix}COMPRESSION": "gzip"}, {"content-encoding": {*signals}})
+        for prefix, signals in (("", SIGNALS), *((f"{signal.upper()}_", [signal]) for signal in SIGNALS))
+    ),
+    ({f"{OTLP}METRICS_TEMPORALITY_PREFERENCE": "delta"}, {"temporality": 1}),
+    (
+        {f"{OTLP}METRICS_DEFAULT_HISTOGRAM_AGGREGATION": "base2_exponential_bucket_histogram"},
+        {"histogram": "exponential_histogram"},
+    ),
+    ({"OTEL_METRICS_EXEMPLAR_FILTER": "always_off"}, {"exemplars": 0}),
+    ({"OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED": "true"}, {"of the sdk": True}),
+    ({"OTEL_TRACES_SAMPLER": "always_off"}, {"signals": {"metrics", "logs"}}),
+    ({"OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0"}, {"signals": {"metrics", "logs"}}),
+    *(
+        ({name: "2"}, {owner: ({"b": LONG, "c": 3}, 3 if owner == "range" else 1) for owner in owners})
+        for name, owners in (
+            ("OTEL_ATTRIBUTE_COUNT_LIMIT", ("span", "range", "event", "record")),
+            ("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", ("span", "range")),
+            ("OTEL_LOGRECORD_ATTRIBUTE_COUNT_LIMIT", ("event", "record")),
+        )
+    ),
+    *(
+        ({name: "6"}, dict.fromkeys(owners, ({**SAME, "b": "a long"}, 0)))
+        for name, owners in (
+            ("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", ("span", "range", "event", "record")),
+            ("OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT", ("span", "range")),
+            ("OTEL_LOGRECORD_ATTRIBUTE_VALUE_LENGTH_LIMIT", ("event", "record")),
+        )
+    ),
+    ({"OTEL_SPAN_EVENT_COUNT_LIMIT": "1"}, {"events": (1, 1)}),
+    ({"OTEL_SPAN_LINK_COUNT_LIMIT": "1"}, {"links": (1, 1)}),
+    ({"OTEL_EVENT_ATTRIBUTE_COUNT_LIMIT": "1"}, {"of an event": (1, 1)}),
+    ({"OTEL_LINK_ATTRIBUTE_COUNT_LIMIT": "1"}, {"of a link": (1, 1)}),
+]
+
+#: Tests of the other variables, which need another backend, or time.
+ELSEWHERE = {
+    "OTEL_SDK_DISABLED": "test_disabled_sdk_records_nothing",
+    "OTEL_METRIC_EXPORT_INTERVAL": "test_everything_is_sent_each_interval",
+    "TIMEOUT": "test_attempt_ends_at_its_deadline",
+    "INSECURE": "test_grpc_address_without_a_scheme_uses_tls_unless_it_is_insecure",
+    "CLIENT_CERTIFICATE": "test_only_the_backend_with_the_right_certificate_receives_anything",
+    "CLIENT_KEY": "test_only_the_backend_with_the_right_certificate_receives_anything",
+    "CERTIFICATE": "test_signal_may_have_a_separate_authority",
+    "ENDPOINT": "test_signals_may_have_addresses_and_protocols_of_their_own",
+    "PROTOCOL": "test_signals_may_have_addresses_and_protocols_of_their_own",
+}
+
+
+def test_disabled_sdk_records_nothing(receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pipeline does nothing, and makes no provider."""
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "True")
+    pipeline = start(spans=True)
+    monitel.emit("event")
+    assert pipeline.force_flush(DEADLINE)
+    assert ({"metrics": 0, "logs": 0, "traces": 0}, []) == (
+        {signal: account.recorded for signal, account in pipeline.account().items()},
+        receiver.requests,
+    )
+
+
+def names_of_rows() -> Iterator[tuple[str, str]]:
+    """Yield each variable of the table, and whether it is honoured."""
+    for cell, honoured, _ in table("configuration.md", "variable", "honoured", under="OpenTelemetry's variables"):
+        for name in code(cell):
+            yield name, honoured
+            for signal in SIGNALS if cell.endswith("per signal") else ():
+                yield name.replace(OTLP, f"{OTLP}{signal.upper()}_"), honoured
+
+
+def test_each_variable_of_opentelemetry_has_a_row() -> None:
+    """A variable that a new version of the SDK has added needs a decision, and a row."""
+    modules = opentelemetry.environment_variables, opentelemetry.sdk.environment_variables
+    constants = {name: value for module in modules for name, value in vars(module).items()}
+    found = {value for name, value in constants.items() if name.lstrip("_").startswith("OTEL_")}
+    assert set() == found - {name for name, _ in names_of_rows()}
+
+
+def test_each_honoured_variable_has_a_test() -> None:
+    """Here, or where the needed backend is."""
+    tested = {name for variables, _ in CASES for name in variables}
+    sources = "".join(path.read_text("utf-8") for path in (ROOT / "tests/unit").rglob("test_*.py"))
+    for name, honoured in names_of_rows():
+        suffix = re.sub(f"^{OTLP}((METRICS|LOGS|TRACES)_)?", "", name)
+        elsewhere = ELSEWHERE.get(suffix, "no test")
+        assert name in tested or honoured not in {"yes", "`none`"} or f"def {elsewhere}(" in sources, name
+
+
+def work(pipeline: Pipeline) -> dict[str, int]:
+    """Record something of each kind, and deliver it; return the number of recorded items of each signal."""
+    meter = pipeline.meter_provider.get_meter("mine")
+    counter, histogram = meter.create_counter("counter"), meter.create_histogram("histogram")
+    links = [Link(SpanContext(number, 1, is_remote=True), {"a": 1, "b": 2}) for number in (1, 2)]
+    tracer = pipeline.tracer_provider.get_tracer("mine")
+    with tracer.start_as_current_span("span", attributes=SAME, links=links) as span:
+        for name in ("first", "second"):
+            span.add_event(name, {"a": 1, "b": 2})
+        counter.add(1)
+        histogram.record(1)
+    with record_function("range", SAME):
+        pass
+    monitel.emit("event", SAME)
+    pipeline.logger_provider.get_logger("mine").emit(body="text", event_name="record", attributes=SAME)
+    monitel.log({"loss": 0.5})
+    monitel.stat("x").add(1)
+    monitel.flush()
+    assert pipeline.force_flush(DEADLINE)
+    return {signal: account.recorded for signal, account in pipeline.account().items()}
+
+
+def sent(inbox: Inbox, recorded: dict[str, int]) -> dict[str, Any]:
+    """Return what a variable may change, of the delivered requests."""
+    found: dict[str, Any] = {"signals": {request.signal for request in inbox.requests}}
+    for header in ("x-tenant", "content-encoding"):
+        found[header] = {each.signal for each in inbox.requests if header in each.headers}
+    every: list[Any] = [*inbox.all_points(), *inbox.records()]
+    resource = every[0].resource
+    found["service.name"], found["process.owner"] = resource["service.name"], "process.owner" in resource
+    found["recorded"] = {signal: number for signal, number in recorded.items() if not number}
+    for metric in ("counter", "histogram"):
+        for point in inbox.points(metric):
+            found |= {"temporality": point.temporality} if metric == "counter" else {"histogram": point.kind}
+            found["exemplars"] = found.get("exemplars", 0) + len(point.proto.exemplars)
+    found["of the sdk"] = any(point.metric.startswith("otel.sdk.") for point in inbox.all_points())
+    for name, record in protos(inbox):
+        own = {key: value for key, value in attributes_of(record.attributes).items() if not key.startswith("thread.")}
+        found[name] = own, record.dropped_attributes_count
+        if name == "span":
+            found["events"] = len(record.events), record.dropped_events_count
+            found["links"] = len(record.links), record.dropped_links_count
+            for owner, (first, *_) in {"of an event": record.events, "of a link": record.links}.items():
+                found[owner] = len(first.attributes), first.dropped_attributes_count
+    return found
+
+
+def protos(inbox: Inbox) -> Iterator[tuple[str, Any]]:
+    """Yield name and message of each log record and span of the test."""
+    for request in inbox.of("logs"):
+        for scope in request.message.resource_logs[0].scope_logs:
+            yield from ((each.event_name, each) for each in scope.log_records)
+    for request in inbox.of("traces"):
+        for scope in request.message.resource_spans[0].scope_spans:
+            yield from ((each.name, each) for each in scope.spans)
+
+
+@pytest.mark.invalid_output("the variable has changed", "metric.changed", "series.continues")
+@pytest.mark.filterwarnings("ignore:Log record attributes were dropped")
+@pytest.mark.parametrize(("variables", "expected"), CASES, ids="-".join)
+def test_variable_changes_what_is_sent(
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: Any
+) -> None:
+    """And nothing else that another variable changes; limits hold for the SDK's records and for monitel's alike."""
+    pipeline = start(spans=True, run_events=False)
+    usual = sent(receiver, work(pipeline))
+    pipeline.shutdown()
+    receiver.requests.clear()
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    found = sent(receiver, work(start(spans=True, run_events=False)))
+    assert expected == {name: found.get(name) for name in expected}
+    assert [] == [name for name in expected if usual[name] == found[name]]
+
+
+@pytest.mark.parametrize("signal", SIGNALS)
+def test_signals_may_have_addresses_and_protocols_of_their_own(
+    *, receiver: Receiver, grpc_receiver: GrpcReceiver, start: Start, monkeypatch: pytest.MonkeyPatch, signal: str
+) -> None:
+    """The others have those of all signals."""
+    monkeypatch.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")  # as the transport sets it
+    monkeypatch.setenv(f"{OTLP}{signal.upper()}_ENDPOINT", grpc_receiver.url)
+    monkeypatch.setenv(f"{OTLP}{signal.upper()}_PROTOCOL", "grpc")
+    monkeypatch.setenv(f"{OTLP}ENDPOINT", receiver.url)
+    work(start(endpoint=None, spans=True))
+    assert ({signal}, {*SIGNALS} - {signal}) == tuple(
+        {request.signal for request in inbox.requests} for inbox in (grpc_receiver, receiver)
+    )
+
+
+def test_other_exporters_are_one_warning(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """``configure()`` exports over OTLP alone; its own words need no warning."""
+    monkeypatch.setenv("OTEL_METRICS_EXPORTER", "otlp, console")
+    monkeypatch.setenv("OTEL_LOGS_EXPORTER", "monitel")
+    start()
+    (warning,) = warnings_with(caplog, "_EXPORTER")
+    assert warning.startswith("OTEL_METRICS_EXPORTER: configure() exports over OTLP alone, and ignores 'console'")
+
+
+def test_signal_that_is_off_is_in_no_record_of_a_process(
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither on disk, nor in the accounts; Python's logging is left alone."""
+    monkeypatch.setenv("OTEL_LOGS_EXPORTER", "NONE ")
+    handlers = [*logging.getLogger().handlers]
+    pipeline = start(endpoint=None, logging_level="INFO")
+    assert handlers == logging.getLogger().handlers
+    assert ["metrics", "traces"] == [signal for signal, number in work(pipeline).items() if number]
+    assert [] == receiver.requests
+
+
+def test_long_timeout_is_a_warning(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The specification has milliseconds; the exporters for Python have seconds."""
+    for timeout in ("300", "10000"):
+        monkeypatch.setenv(f"{OTLP}TIMEOUT", timeout)
+        start()
+    (warning,) = warnings_with(caplog, "TIMEOUT")
+    assert "OTEL_EXPORTER_OTLP_TIMEOUT=10000: it is in seconds" in warning
