@@ -57,6 +57,11 @@ def page_parameters(*, processes: bool) -> list[Any]:
     ]
 
 
+def block_parameters(pages: list[Path]) -> list[Any]:
+    """Return the pages and the lines of their blocks as parameters of a test."""
+    return [pytest.param(page, line, id=f"{page.parent.name}-{line}") for page in pages for line, *_ in blocks(page)]
+
+
 @contextmanager
 def as_for_readers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Run examples with run events; end and put back what an example may leave to the end of a process."""
@@ -106,8 +111,10 @@ def end_what_runs(namespace: dict[str, Any]) -> None:
         del namespace[name]
 
 
-def run_page(page: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run a page's blocks in order, in one namespace; compare the output with what is shown.
+def run_page(
+    page: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *, only: int | None = None
+) -> None:
+    """Run a page's blocks in order, in one namespace, or only one of them; compare the output with what is shown.
 
     A page with torch skips the test where torch is missing.
     """
@@ -118,7 +125,8 @@ def run_page(page: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest
     with as_for_readers(monkeypatch):
         try:
             for line, code, expected in blocks(page):
-                _run_block(page, line, code, expected, namespace, capsys)
+                if only in {None, line}:
+                    _run_block(page, line, code, expected, namespace, capsys)
         finally:
             end_what_runs(namespace)
 

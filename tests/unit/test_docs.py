@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.support import state
 from tests.support.paths import ROOT
-from tests.unit.doc_pages import FLAGS, PAGES, as_for_readers, page_parameters, run_page
+from tests.unit.doc_pages import FLAGS, PAGES, as_for_readers, block_parameters, page_parameters, run_page
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,6 +31,14 @@ def test_page_runs(
 ) -> None:
     """A page's blocks run in order, in one namespace and an empty folder, and print what the page shows."""
     run_page(page, capsys, monkeypatch)
+
+
+@pytest.mark.parametrize(("page", "line"), block_parameters([each for each in PAGES if each.name == "README.md"]))
+def test_block_of_a_readme_runs_alone(
+    page: Path, line: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader pastes it into an empty program."""
+    run_page(page, capsys, monkeypatch, only=line)
 
 
 def anchors(page: Path) -> set[str]:
@@ -87,7 +95,7 @@ def modules() -> dict[str, list[str]]:
 @pytest.mark.parametrize("group", modules())
 def test_docstring_examples_run(group: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The examples in the docstrings of the modules of a folder run."""
-    adapted = group.rpartition(".")[2].partition("_")[0].replace("hyperparameters", "transformers")
+    adapted = group.rpartition(".")[2].partition("_")[0]
     with as_for_readers(monkeypatch):  # a framework sets variables when it is imported
         if group == "monitel.torch" or group.startswith("monitel.integrations."):
             pytest.importorskip(adapted, reason=f"{group} needs it")

@@ -137,7 +137,7 @@ def fit(tmp_path: Path, **options: Any) -> Trainer:
 
 
 def test_lightning_has_what_its_loggers_have(events: list[Any], tmp_path: Path) -> None:
-    """``experiment``, ``prefix``, a tree of hyperparameters, and by default the folder of the Trainer, as in its CLI."""
+    """``experiment``, ``prefix``, a tree of hyperparameters, and by default the folder of the Trainer, for its CLI."""
     trainer = fit(tmp_path, logger=MonitelLogger(prefix="fold"))
     assert [*range(STEPS // 2)] == [step for step, data in logged(events) if {"fold-loss", "fold-epoch"} == data.keys()]
     assert [*range(STEPS // 2)] == [event.data["index"] for event in events if event.name == "batch"]
