@@ -28,8 +28,7 @@ from monitel.run_events import end_if_due, enter
 from monitel.variables import reads_variables
 from monitel_otlp._compat import LogRecordExporter, LogRecordExportResult, get_logger_provider
 from monitel_otlp.automatic import hand_over, replace_automatic
-from monitel_otlp.choices import CHOICES
-from monitel_otlp.config.black_box import BOX_SIZE, box_settings
+from monitel_otlp.choices import BOX_SIZE, CHOICES, box_settings
 from monitel_otlp.config.launcher import is_rank_zero, launch_attributes, rank_on_points
 from monitel_otlp.config.launchers import is_launcher
 from monitel_otlp.config.settings import resolve

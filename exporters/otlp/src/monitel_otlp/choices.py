@@ -1,16 +1,48 @@
-"""The environment variables and checks of the arguments of ``configure()`` and of the exporters."""
+"""The arguments of ``configure()`` and of the exporters: their environment variables, their checks, the black box."""
 
 from __future__ import annotations
 
 import logging
 import os
+from dataclasses import dataclass
 from pathlib import Path
+from threading import current_thread, main_thread
 from typing import Any
 
 from monitel.variables import BOOLEAN, Variable, at_least, one_of
-from monitel_otlp.config.black_box import LEAST_BOX_SIZE
-from monitel_otlp.config.settings import DISTRIBUTIONS
-from monitel_otlp.sigterm import check_sigterm
+
+DISTRIBUTIONS = ("percentiles", "histogram", "both")
+#: Bytes that the box of a process may use, without a ``black_box_size``.
+BOX_SIZE = 4 << 20
+#: The least ``black_box_size``, in bytes.
+LEAST_BOX_SIZE = 64 << 10
+
+
+@dataclass(frozen=True)
+class BoxSettings:
+    """The effective settings of the black box.
+
+    Attributes:
+        enabled: False if no box is made.
+        folder: The folder that holds the box of each process; None to choose one in memory.
+        size: Bytes that the box of one process may use.
+    """
+
+    enabled: bool = True
+    folder: Path | None = None
+    size: int = BOX_SIZE
+
+
+#: No black box.
+OFF = BoxSettings(enabled=False)
+
+
+def box_settings(
+    black_box: bool = True, black_box_dir: str | os.PathLike[str] | None = None, black_box_size: int = BOX_SIZE
+) -> BoxSettings:
+    """Return the settings for the arguments of ``configure()`` that concern the black box."""
+    folder = None if black_box_dir is None else Path(black_box_dir).absolute()
+    return BoxSettings(black_box, folder, black_box_size)
 
 
 def _check_level(_name: str, level: Any) -> Any:
@@ -22,9 +54,16 @@ def _level(text: str) -> int | str:
     return _check_level("", int(text) if text.isdecimal() else text.upper())  # type: ignore[no-any-return]  # as given
 
 
+def _check_sigterm(_name: str, sigterm: object) -> None:
+    if not isinstance(sigterm, bool) and sigterm != "auto":
+        raise TypeError(f'sigterm must be True, False or "auto", got {sigterm!r:.80}')
+    if sigterm is True and current_thread() is not main_thread():
+        raise ValueError("sigterm=True requires the main thread: Python sets signal handlers only there")
+
+
 def _sigterm(text: str) -> object:
     sigterm = text.lower() if text.lower() == "auto" else BOOLEAN.parse(text)
-    check_sigterm("", sigterm)
+    _check_sigterm("", sigterm)
     return sigterm
 
 
@@ -60,7 +99,7 @@ CHOICES: dict[str, Variable | str] = {
     "ranks": one_of(("all", "zero")),
     "rank_attribute": BOOLEAN,
     "workers": BOOLEAN,
-    "sigterm": Variable(_sigterm, "auto, false, or true in the main thread", check=check_sigterm),
+    "sigterm": Variable(_sigterm, "auto, false, or true in the main thread", check=_check_sigterm),
     "logging_level": Variable(_level, "a level of Python's logging such as INFO", check=_check_level),
     "spans": BOOLEAN,
     "span_budget": at_least(1),

@@ -17,8 +17,7 @@ from monitel.run_events import enter
 from monitel.variables import reads_variables
 from monitel_otlp._compat import get_logger_provider, is_set, set_global_providers
 from monitel_otlp.automatic import hand_over, keep, replace_automatic
-from monitel_otlp.choices import CHOICES
-from monitel_otlp.config.black_box import BOX_SIZE, box_settings
+from monitel_otlp.choices import BOX_SIZE, CHOICES, box_settings
 from monitel_otlp.config.environment import Environment
 from monitel_otlp.config.host import host_attributes
 from monitel_otlp.config.launcher import is_rank_zero, launch_attributes, rank_on_points

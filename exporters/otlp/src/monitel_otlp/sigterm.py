@@ -19,19 +19,6 @@ if TYPE_CHECKING:
     from monitel_otlp.pipeline import Pipeline
 
 
-def check_sigterm(_name: str, sigterm: object) -> None:
-    """Check the ``sigterm`` argument.
-
-    Raises:
-        TypeError: It is neither a bool nor ``"auto"``.
-        ValueError: It is True, and this is not the main thread.
-    """
-    if not isinstance(sigterm, bool) and sigterm != "auto":
-        raise TypeError(f'sigterm must be True, False or "auto", got {sigterm!r:.80}')
-    if sigterm is True and current_thread() is not main_thread():
-        raise ValueError("sigterm=True requires the main thread: Python sets signal handlers only there")
-
-
 def handle_sigterm(pipeline: Pipeline, sigterm: bool | Literal["auto"]) -> None:
     """Install a SIGTERM handler that shuts down the pipeline. It is uninstalled when the pipeline ends.
 

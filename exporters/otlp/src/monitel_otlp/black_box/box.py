@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from monitel_otlp.black_box.contents import Header
     from monitel_otlp.black_box.cut import Cut
-    from monitel_otlp.config.black_box import BoxSettings
+    from monitel_otlp.choices import BoxSettings
     from monitel_otlp.messages.request import FrozenRequest
 
 _log = logging.getLogger("monitel.otlp")

@@ -17,9 +17,8 @@ from monitel.variables import name_of_variable, read_variables
 from monitel_otlp.boxes.discovery import find_boxes
 from monitel_otlp.boxes.place import PlaceError, choose_root
 from monitel_otlp.boxes.room import Room
-from monitel_otlp.choices import CHOICES
+from monitel_otlp.choices import CHOICES, LEAST_BOX_SIZE, box_settings
 from monitel_otlp.commands.output import show
-from monitel_otlp.config.black_box import LEAST_BOX_SIZE, box_settings
 from monitel_otlp.config.environment import GRPC, HTTP, Environment
 from monitel_otlp.config.settings import resolve
 from monitel_otlp.configuration import configure
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from monitel_otlp.config.black_box import BoxSettings
+    from monitel_otlp.choices import BoxSettings
     from monitel_otlp.config.endpoint import Endpoint
     from monitel_otlp.config.settings import Settings
     from monitel_otlp.transport.answer import Transport

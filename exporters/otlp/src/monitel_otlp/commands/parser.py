@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from monitel.variables import read_variables
-from monitel_otlp.choices import CHOICES
+from monitel_otlp.choices import CHOICES, DISTRIBUTIONS
 from monitel_otlp.commands.autopsy import add_autopsy
 from monitel_otlp.commands.cat import cat
 from monitel_otlp.commands.compare import add_compare
@@ -25,7 +25,7 @@ from monitel_otlp.commands.simulated_stages import Lateness
 from monitel_otlp.commands.simulation import NAMED_STATS, Report, Simulation
 from monitel_otlp.commands.top import add_top
 from monitel_otlp.config.environment import GRPC, HTTP
-from monitel_otlp.config.settings import DISTRIBUTIONS, default_roots, resolve
+from monitel_otlp.config.settings import default_roots, resolve
 from monitel_otlp.run.arguments import DESCRIPTION, HELP, Parser, add_run_options, folder
 from monitel_otlp.spool.folder import SpoolError, check_platform
 from monitel_otlp.transport.factory import make_transports

@@ -14,7 +14,7 @@ from secrets import token_hex
 from typing import Any
 
 from monitel.variables import positive
-from monitel_otlp.config.black_box import BoxSettings
+from monitel_otlp.choices import BoxSettings
 from monitel_otlp.config.endpoint import Address, AddressError, Endpoint, parse_address
 from monitel_otlp.config.environment import GRPC, HTTP, NO_GRPC, Environment, grpc_is_installed, is_header
 from monitel_otlp.config.secret import Secret
@@ -22,7 +22,6 @@ from monitel_otlp.messages.request import SIGNALS
 
 _log = logging.getLogger("monitel.otlp")
 
-DISTRIBUTIONS = ("percentiles", "histogram", "both")
 _DEFAULT_INTERVAL = 5000  # milliseconds
 _DEFAULT_IDLE_INTERVAL = 60.0
 _LONGEST_INTERVAL = 86_400.0

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from monitel_otlp.config.black_box import BoxSettings
+    from monitel_otlp.choices import BoxSettings
     from monitel_otlp.transport.answer import Transport
 
 _log = logging.getLogger("monitel.otlp")

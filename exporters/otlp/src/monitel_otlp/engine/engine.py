@@ -12,7 +12,7 @@ import monitel
 from monitel.bounded_queue import BoundedQueue
 from monitel.os_threads import RLock
 from monitel_otlp.accounting import Stage
-from monitel_otlp.config.black_box import OFF
+from monitel_otlp.choices import OFF
 from monitel_otlp.delivery.delivery import Delivery
 from monitel_otlp.delivery.leftovers import Leftovers
 from monitel_otlp.engine.encoder import Encoder, Source

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from monitel_otlp.black_box.recorder import Builder
-    from monitel_otlp.config.black_box import BoxSettings
+    from monitel_otlp.choices import BoxSettings
     from monitel_otlp.delivery.delivery import Delivery
     from monitel_otlp.engine.encoder import Encoder, Source
     from monitel_otlp.logs.mapping import LoggedEvent
