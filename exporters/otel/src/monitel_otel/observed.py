@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING
 
 from opentelemetry.metrics import Observation
 
@@ -66,48 +67,6 @@ def _gauge(read: Callable[[], float | None]) -> Callback:
     return observe
 
 
-class WaitMetric(NamedTuple):
-    """Name, unit and description of a metric of a wait counter."""
-
-    name: str
-    unit: str
-    description: str
-
-
-class WaitMetrics(NamedTuple):
-    """The metrics of a wait counter.
-
-    Attributes:
-        time: ``<key>.wait.time``, the duration of the waits that have ended.
-        ended: ``<key>.wait.count``, their number.
-        active: ``<key>.wait.active``, the number of waits in progress.
-        longest: ``<key>.wait.max``, the duration of the longest wait that has ended since the last export.
-    """
-
-    time: WaitMetric
-    ended: WaitMetric
-    active: WaitMetric
-    longest: WaitMetric
-
-    @classmethod
-    def of(cls, key: str) -> WaitMetrics:
-        """Return the metrics of a key.
-
-        Example:
-            >>> from monitel_otel.observed import WaitMetrics
-            >>> [metric.name for metric in WaitMetrics.of("data.loading")]
-            ['data.loading.wait.time', 'data.loading.wait.count', 'data.loading.wait.active', 'data.loading.wait.max']
-        """
-        name = NAMES.of("wait counter", key)
-        described = zip(WAITS.items(), _DESCRIPTIONS, strict=True)
-        return cls(
-            *(
-                WaitMetric(f"{name}{suffix}", unit, describe("wait counter", key, name, text))
-                for (suffix, (unit, _)), text in described
-            )
-        )
-
-
 _DESCRIPTIONS = (
     "Time spent waiting",
     "Waits that have ended",
@@ -116,8 +75,23 @@ _DESCRIPTIONS = (
 )
 
 
+def wait_metrics(key: str) -> list[tuple[str, str, str]]:
+    """Return name, unit and description of each metric of a wait counter, in the order of :data:`WAITS`.
+
+    Example:
+        >>> from monitel_otel.observed import wait_metrics
+        >>> [name for name, *_ in wait_metrics("data.loading")]
+        ['data.loading.wait.time', 'data.loading.wait.count', 'data.loading.wait.active', 'data.loading.wait.max']
+    """
+    name = NAMES.of("wait counter", key)
+    described = zip(WAITS.items(), _DESCRIPTIONS, strict=True)
+    return [
+        (f"{name}{suffix}", unit, describe("wait counter", key, name, text)) for (suffix, (unit, _)), text in described
+    ]
+
+
 class WaitInstruments:
-    """Observes every wait counter of the process, with the names of :class:`WaitMetrics`.
+    """Observes every wait counter of the process, with the names of :func:`wait_metrics`.
 
     ``.wait.max`` is the longest wait that has ended since the last collection, and has no point without such a wait.
 
@@ -128,8 +102,7 @@ class WaitInstruments:
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
         self._maxima = monitel.WaitMaxima()
-        self._longest: dict[str, float] = {}
-        self._readings: dict[str, dict[str, monitel.WaitReading]] = {}
+        self._found: dict[str, dict[str, float]] = defaultdict(dict)  # by field, and by key that was not asked for yet
         self._asked: dict[str, set[str]] = defaultdict(set)
         self._known: set[str] = set()
 
@@ -141,38 +114,23 @@ class WaitInstruments:
                 self._make(key)
 
     def _make(self, key: str) -> None:
-        def observe(
-            what: str, read: Callable[[monitel.WaitReading], float]
-        ) -> Callable[[CallbackOptions], list[Observation]]:
-            return lambda _options: [Observation(read(reading)) for reading in self._reading(what, key)]
-
-        meter, metrics = self._meter, WaitMetrics.of(key)
-        for create, metric, callback in (
-            (meter.create_observable_counter, metrics.time, observe("time", lambda waits: waits.total)),
-            (meter.create_observable_counter, metrics.ended, observe("count", lambda waits: waits.count)),
-            (meter.create_observable_up_down_counter, metrics.active, observe("active", lambda waits: waits.active)),
-            (meter.create_observable_gauge, metrics.longest, lambda _options: self._observe_max(key)),
+        meter, (time, ended, active, longest) = self._meter, wait_metrics(key)
+        for create, (name, unit, description), field in (
+            (meter.create_observable_counter, time, "total"),
+            (meter.create_observable_counter, ended, "count"),
+            (meter.create_observable_up_down_counter, active, "active"),
+            (meter.create_observable_gauge, longest, "max"),
         ):
-            create(metric.name, [callback], metric.unit, metric.description)
+            create(name, [partial(self._observe, field, key)], unit, description)
 
-    def _reading(self, what: str, key: str) -> list[monitel.WaitReading]:
-        """Return the reading of a key in a list, which is empty if its source has removed the key."""
-        if self._begins(what, key):
-            self._readings[what] = monitel.wait_counters()
-        reading = self._readings[what].get(key)
-        return [] if reading is None else [reading]
-
-    def _observe_max(self, key: str) -> list[Observation]:
-        if self._begins("max", key):
-            self._longest.update(self._maxima.read())
-        longest = self._longest.pop(key, None)
-        return [] if longest is None else [Observation(longest)]
-
-    def _begins(self, what: str, key: str) -> bool:
-        """Return True for the first key of a collection, when all keys are read: it is when a key comes again."""
-        asked = self._asked[what]
-        begins = not asked or key in asked
-        if begins:
+    def _observe(self, field: str, key: str, _options: CallbackOptions) -> list[Observation]:
+        """Observe a key. All keys are read for the first one of a collection: it is when a key comes again."""
+        asked, found = self._asked[field], self._found[field]
+        if not asked or key in asked:
             asked.clear()
+            if field == "max":
+                found.update(self._maxima.read())
+            else:
+                found.update({each: getattr(waits, field) for each, waits in monitel.wait_counters().items()})
         asked.add(key)
-        return begins
+        return [Observation(found.pop(key))] if key in found else []

@@ -132,17 +132,3 @@ class Opened:
         self.period = period
         self.around = around
         self.kept = kept
-
-
-def check_limits(budget: object, every: object) -> None:
-    """Check a budget of spans and a number of steps.
-
-    Raises:
-        TypeError: Not an int.
-        ValueError: Below 1.
-    """
-    for name, value in (("span_budget", budget), ("span_steps", every)):
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(f"{name} must be an int, got {type(value).__qualname__}: {value!r:.80}")
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")

@@ -11,7 +11,8 @@ from opentelemetry.trace import INVALID_SPAN, get_current_span
 import monitel
 from monitel.os_threads import RLock
 from monitel.profiler import ranges
-from monitel_otel.periods import BUDGET, Opened, Period, check_limits
+from monitel.variables import at_least, check_arguments
+from monitel_otel.periods import BUDGET, Opened, Period
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from monitel.profiler.ranges import Range
 
 _WITHOUT_STEPS_NS = 5 * 10**9
+_LIMITS = dict.fromkeys(("span_budget", "span_steps"), at_least(1))
 
 _Open = TypeVar("_Open", bound=Opened)
 
@@ -40,7 +42,7 @@ class Ranges(ABC, Generic[_Open]):
     """
 
     def __init__(self, *, budget: int = BUDGET, every: int = 1, by_step: bool = True) -> None:
-        check_limits(budget, every)
+        check_arguments(_LIMITS, {}, {"span_budget": budget, "span_steps": every})
         self._budget = budget
         self._every = every
         self._by_step = by_step

@@ -11,7 +11,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality
 
 import monitel
 from monitel.readings import began_ns, own_waits, source_waits, wait_keys, waits_in_flight
-from monitel_otel.observed import WaitMetrics
+from monitel_otel.observed import wait_metrics
 from monitel_otlp.metrics.rising_sums import Total, number_point
 from monitel_otlp.metrics.start_points import MILLISECOND_NS
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
-    from monitel_otel.observed import WaitMetric
     from monitel_otlp.metrics.rising_sums import RisingSums
 
 _log = logging.getLogger("monitel.otlp")
@@ -33,7 +32,7 @@ class _State:
 
     __slots__ = ("metrics", "seen", "start_ns", "time_ns")
 
-    def __init__(self, metrics: WaitMetrics) -> None:
+    def __init__(self, metrics: list[tuple[str, str, str]]) -> None:
         self.metrics = metrics
         self.seen: monitel.WaitReading | None = None
         self.start_ns = self.time_ns = 0
@@ -119,16 +118,13 @@ class WaitReadings:
     def _write(self, metrics: Any, key: str, reading: monitel.WaitReading, now_ns: int) -> bool:
         state = self._states.get(key)
         if state is None:
-            state = self._states[key] = _State(WaitMetrics.of(key))
+            state = self._states[key] = _State(wait_metrics(key))
         seen = state.seen
         restarted = seen is not None and (reading.count < seen.count or reading.total < seen.total)
         changed = seen is None or reading.active != seen.active
         start_ns = reading.start_ns or began_ns()
-        sums: tuple[tuple[WaitMetric, float], ...] = (
-            (state.metrics.time, float(reading.total)),
-            (state.metrics.ended, reading.count),
-        )
-        for metric, value in sums:
+        time, ended, active, longest = state.metrics
+        for metric, value in ((time, float(reading.total)), (ended, reading.count)):
             changed |= self._sums.write(
                 metric,
                 self._attributes,
@@ -140,17 +136,17 @@ class WaitReadings:
         if seen is None:  # the number of active waits has the same start after a restart of the sums
             state.start_ns = min(start_ns, now_ns - MILLISECOND_NS)
         state.time_ns = max(now_ns, state.time_ns + MILLISECOND_NS)
-        self._add_active(metrics, state, reading.active)
-        longest = self._longest.pop(key, None)
-        if longest is not None:
-            name, unit, description = state.metrics.longest
-            gauge = metrics.add(name=name, unit=unit, description=description).gauge
-            gauge.data_points.append(number_point(self._attributes, 0, state.time_ns, longest))
+        made = _added(metrics, active)
+        made.sum.aggregation_temporality = _CUMULATIVE
+        made.sum.data_points.append(number_point(self._attributes, state.start_ns, state.time_ns, reading.active))
+        seconds = self._longest.pop(key, None)
+        if seconds is not None:
+            points = _added(metrics, longest).gauge.data_points
+            points.append(number_point(self._attributes, 0, state.time_ns, seconds))
         state.seen = reading
-        return changed or longest is not None
+        return changed or seconds is not None
 
-    def _add_active(self, metrics: Any, state: _State, active: int) -> None:
-        name, unit, description = state.metrics.active
-        metric = metrics.add(name=name, unit=unit, description=description)
-        metric.sum.aggregation_temporality = _CUMULATIVE
-        metric.sum.data_points.append(number_point(self._attributes, state.start_ns, state.time_ns, active))
+
+def _added(metrics: Any, metric: tuple[str, str, str]) -> Any:
+    name, unit, description = metric
+    return metrics.add(name=name, unit=unit, description=description)
