@@ -43,8 +43,9 @@ INTERRUPTED = 128 + signal.SIGINT  # exit status that a shell reports
 
 # One window per second: a step takes some milliseconds, so a window has a few hundred steps.
 WINDOW = timedelta(seconds=1)
-train_loss = monitel.stat("loss", window_size=WINDOW, attributes={"split": "train"})
-gradient_norm = monitel.stat("gradient.norm", window_size=WINDOW)
+MEAN_AND_MAX = [monitel.MEAN, monitel.MAX]
+train_loss = monitel.stat("loss", MEAN_AND_MAX, WINDOW, attributes={"split": "train"})
+gradient_norm = monitel.stat("model.gradient.norm", MEAN_AND_MAX, WINDOW)  # TensorBoard sorts by name: below the loss
 step_time = monitel.stat(
     "step.time",
     list(monitel.Aggregation),  # the distribution too: percentiles, and a histogram for a heat map
@@ -177,7 +178,7 @@ def print_recorded(recorded: Sequence[monitel.Event]) -> None:
     for window in filter(None, (event.window for event in recorded)):
         split = window.attributes.get("split")
         series.setdefault(f"{window.name} ({split})" if split else window.name, []).append(window)
-    row = "{:<16}{:>9}{:>9}{:>14}{:>14}  {}"
+    row = "{:<20}{:>8}{:>9}{:>14}{:>14}  {}"
     print(row.format("stat", "windows", "samples", "first mean", "last mean", "unit"))
     for label, windows in series.items():
         samples = sum(window.count for window in windows)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Python = Callable[..., subprocess.CompletedProcess[str]]
 
 RUNS = {64: 7, 128: 10, 256: 16}  # width of the model, and the seconds in which each takes about as many steps
-TAGS = ["gradient.norm.mean", "loss.mean{split=train}", "loss{split=val}", "step.time.mean"]
+TAGS = ["loss/mean{split=train}", "loss{split=val}", "model.gradient.norm/mean", "step.time/mean"]
 PICTURE = ROOT / "build" / "pictures" / "tensorboard.png"
 MOST_BYTES = 100_000  # README shows it
 PAGE = "index.html?darkMode=true&tagFilter=loss(.mean)?.split|norm.mean|step.time.mean&smoothing=0#timeseries"
