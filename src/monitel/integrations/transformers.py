@@ -11,8 +11,9 @@ from transformers import TrainerCallback
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
 import monitel
-from monitel.integrations import progress, transformers_trainer
-from monitel.integrations.guarded import guarded
+from monitel.integrations import transformers_trainer
+from monitel.integrations.wrapping import guarded
+from monitel.training_counters import begin_counters, count_samples, count_steps, count_tokens
 
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
@@ -59,7 +60,7 @@ class MonitelCallback(TrainerCallback):  # type: ignore[misc]  # Any where trans
         """Record the configuration and the first step, and begin to count."""
         monitel.set_step(state.global_step)
         transformers_trainer.end_load(self, state)
-        progress.begin(tokens=_main_input(model) == "input_ids")
+        begin_counters(tokens=_main_input(model) == "input_ids")
         self._remove_hook()  # of a training that an exception has ended
         self._hook = model.register_forward_pre_hook(self._add_batch, with_kwargs=True)
         self._record_config(args, state, model)
@@ -74,7 +75,7 @@ class MonitelCallback(TrainerCallback):  # type: ignore[misc]  # Any where trans
         """Count the last batch of a step and the step, and set the step of the process."""
         monitel.set_step(state.global_step)
         self._count_batch()
-        progress.count_steps(skipped=bool(getattr(optimizer, "step_was_skipped", False)))
+        count_steps(skipped=bool(getattr(optimizer, "step_was_skipped", False)))
 
     @guarded
     def on_log(self, args: Any, state: Any, *_: Any, logs: Any = None, model: Any = None, **__: Any) -> None:
@@ -121,8 +122,8 @@ class MonitelCallback(TrainerCallback):  # type: ignore[misc]  # Any where trans
 
     def _count_batch(self) -> None:
         samples, self._samples, tokens, self._tokens = self._samples, 0, self._tokens, 0
-        progress.count_samples(samples)
-        progress.count_tokens(tokens)
+        count_samples(samples)
+        count_tokens(tokens)
 
     def _remove_hook(self) -> None:
         self._samples = self._tokens = 0

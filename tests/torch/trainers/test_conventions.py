@@ -151,12 +151,10 @@ def test_lightning_has_what_its_loggers_have(events: list[Any], tmp_path: Path) 
 
 def test_lightning_with_folders_and_beside_another_logger(events: list[Any], tmp_path: Path) -> None:
     """The first logger decides the folders; each records."""
-    logger = MonitelLogger(str(tmp_path / "logs"), name="a", version="b")
+    logger = MonitelLogger(str(tmp_path / "logs"))
     trainer = fit(tmp_path, logger=[logger, CSVLogger(str(tmp_path / "csv"))])
-    folders = (logger.save_dir, logger.root_dir, logger.log_dir)
-    assert tuple(str(tmp_path / each) for each in ("logs", "logs/a", "logs/a/b")) == folders
-    assert (str(tmp_path / "logs"), "a", "b") == (trainer.log_dir, logger.name, logger.version)
-    assert [*tmp_path.glob("logs/a/b/checkpoints/*.ckpt")]
+    assert {str(tmp_path / "logs")} == {logger.save_dir, logger.root_dir, logger.log_dir, trainer.log_dir}
+    assert [*tmp_path.glob("logs/checkpoints/*.ckpt")]
     assert [*tmp_path.glob("csv/lightning_logs/version_0/metrics.csv")]
     assert STEPS // 2 == len(logged(events))
 

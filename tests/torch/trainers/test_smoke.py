@@ -37,7 +37,7 @@ def test_training_arrives(name: str, receiver: Receiver) -> None:
     work = {"training.steps": STEPS, "training.samples": 2 * ROWS, "training.tokens": 2 * ROWS * TOKENS}
     assert {"training.step": STEPS, **(work if name != "accelerate" else {})} == found
     (config,) = receiver.records("run.config")
-    values = config.body["training"] if name == "transformers" else config.body
+    values = config.body["args"] if name == "transformers" else config.body
     assert 0.1 == values["learning_rate" if name == "transformers" else "lr"]
     assert "***" == values["api_key" if name == "lightning" else "hub_token"]
     assert not [request for request in receiver.requests if b"hidden" in request.body]
