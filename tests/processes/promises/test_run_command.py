@@ -110,6 +110,20 @@ def test_options_become_variables() -> None:
     } == {name: value for name, value in after.items() if "OTLP" in name or "SERVICE" in name}
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "signals"),
+    [("OTEL_LOGS_EXPORTER", "none", {"metrics"}), ("OTEL_SDK_DISABLED", "true", set())],
+)
+def test_signal_that_is_off_is_sent_by_neither_process_nor_command(
+    receiver: Receiver, variable: str, value: str, signals: set[str]
+) -> None:
+    """The command logs the begin and the end of the attempt otherwise."""
+    script = "import monitel; monitel.stat('loss').add(1); monitel.emit('event')"
+    options = ["--endpoint", receiver.url, "--", sys.executable, "-c", script]
+    assert 0 == outcome([*RUN[:-1], *options], env={**os.environ, variable: value}).status
+    assert signals == {request.signal for request in receiver.requests}
+
+
 @pytest.mark.usefixtures("nothing_is_left")
 def test_nested_run_only_runs_its_command() -> None:
     """The inner one is replaced by the command, and the summary is printed once."""

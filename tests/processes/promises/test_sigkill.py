@@ -136,6 +136,17 @@ def test_request_without_an_answer_is_sent_once_more(tmp_path: Path, receiver: R
     assert len(points) <= 2
 
 
+@pytest.mark.parametrize("signal_off", ["metrics", "logs"])
+def test_signal_that_is_off_is_not_recovered(tmp_path: Path, receiver: Receiver, signal_off: str) -> None:
+    """Neither open windows and counters, nor the death."""
+    with running(tmp_path, receiver.url, env={f"OTEL_{signal_off.upper()}_EXPORTER": "none"}) as job:
+        job.do("configure()\nmonitel.stat('loss').add(1)\nmonitel.counter('x').add(1)\nmonitel.emit('left')")
+        job.wait_for_sample(1)
+        job.kill()
+    replay(tmp_path / "spool", receiver.url)
+    assert {"metrics", "logs"} - {signal_off} == {request.signal for request in receiver.requests}
+
+
 def test_death_is_reported_with_what_the_process_did(tmp_path: Path, receiver: Receiver) -> None:
     """``autopsy`` and the event ``process.died`` name the last step, the waits, the ranges and the activity."""
     begin = time.time_ns()

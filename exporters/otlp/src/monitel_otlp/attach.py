@@ -29,6 +29,7 @@ from monitel.variables import reads_variables
 from monitel_otlp._compat import LogRecordExporter, LogRecordExportResult, get_logger_provider
 from monitel_otlp.automatic import hand_over, replace_automatic
 from monitel_otlp.choices import BOX_SIZE, CHOICES, box_settings
+from monitel_otlp.config.environment import sdk_is_disabled
 from monitel_otlp.config.launcher import is_rank_zero, launch_attributes, rank_on_points
 from monitel_otlp.config.launchers import is_launcher
 from monitel_otlp.config.settings import resolve
@@ -100,7 +101,7 @@ def _attach(
                 endpoint, headers, export_interval, spool_dir, protocol, distributions=distributions, black_box=box
             )
             launch = launch_attributes()
-            silent = ranks == "zero" and not is_rank_zero(launch)
+            silent = sdk_is_disabled() or (ranks == "zero" and not is_rank_zero(launch))
             early = replace_automatic()
             resource = Resource.create(launch)
             kept = not silent and not is_launcher(sys.orig_argv)

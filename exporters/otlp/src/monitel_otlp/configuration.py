@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
@@ -18,7 +17,7 @@ from monitel.variables import reads_variables
 from monitel_otlp._compat import get_logger_provider, is_set, set_global_providers
 from monitel_otlp.automatic import hand_over, keep, replace_automatic
 from monitel_otlp.choices import BOX_SIZE, CHOICES, box_settings
-from monitel_otlp.config.environment import Environment
+from monitel_otlp.config.environment import Environment, sdk_is_disabled
 from monitel_otlp.config.host import host_attributes
 from monitel_otlp.config.launcher import is_rank_zero, launch_attributes, rank_on_points
 from monitel_otlp.config.launchers import is_launcher
@@ -34,6 +33,8 @@ from monitel_otlp.traces.budget import warn_if_too_large
 from monitel_otlp.traces.ids import StepTraces
 
 if TYPE_CHECKING:
+    import os
+
     from monitel_otlp.traces.span_queue import SpanSettings
 
 _log = logging.getLogger("monitel.otlp")
@@ -154,9 +155,7 @@ def configure(
     )
     _warn_of_other_exporters()
     launch = launch_attributes()
-    silent = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true" or (
-        ranks == "zero" and not is_rank_zero(launch)
-    )
+    silent = sdk_is_disabled() or (ranks == "zero" and not is_rank_zero(launch))
     if (early := replace_automatic()) is None and _current is not None:
         _current.shutdown()
     if settings.offline and not silent and not settings.problems and not _automatically:

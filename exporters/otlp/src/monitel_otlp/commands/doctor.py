@@ -19,7 +19,7 @@ from monitel_otlp.boxes.place import PlaceError, choose_root
 from monitel_otlp.boxes.room import Room
 from monitel_otlp.choices import CHOICES, LEAST_BOX_SIZE, box_settings
 from monitel_otlp.commands.output import show
-from monitel_otlp.config.environment import GRPC, HTTP, Environment
+from monitel_otlp.config.environment import GRPC, HTTP, Environment, sdk_is_disabled
 from monitel_otlp.config.settings import resolve
 from monitel_otlp.configuration import configure
 from monitel_otlp.messages.request import REQUESTS, SIGNALS, FrozenRequest
@@ -170,7 +170,7 @@ def _show_common(settings: Settings, folder: Path | None) -> None:
     _row("spool", f"{root}{_spool_state(root, nearest)}", source)
     if _is_usable(nearest):
         _row("spool lock", lock_support(nearest))
-    if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+    if sdk_is_disabled():
         _row("problem", "OTEL_SDK_DISABLED=true: configure() records and sends nothing")
 
 

@@ -120,6 +120,11 @@ class Environment:
         return f"http://{url}" if insecure is not None and insecure[1].lower() == "true" else f"https://{url}"
 
 
+def sdk_is_disabled() -> bool:
+    """Return True if OTEL_SDK_DISABLED is true."""
+    return os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+
+
 def grpc_is_installed() -> bool:
     """Return True if the packages of the extra ``grpc`` are installed. The import of gRPC affects the process."""
     return all(find_spec(package) is not None for package in ("grpc", "google.rpc"))

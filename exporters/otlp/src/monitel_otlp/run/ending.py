@@ -12,6 +12,7 @@ from monitel.variables import read_variables
 from monitel_otlp.choices import CHOICES
 from monitel_otlp.collection.collector import collect_boxes
 from monitel_otlp.collection.death import Deaths, End
+from monitel_otlp.config.environment import sdk_is_disabled
 from monitel_otlp.config.settings import resolve
 from monitel_otlp.delivery.replay import replay
 from monitel_otlp.run import attempt
@@ -111,6 +112,8 @@ class Ending:
 
     def _log_events(self, events: Sequence[PlainEvent]) -> None:
         settings = resolve(None, **read_variables(_CHOICES, dict.fromkeys(_CHOICES)))
+        if sdk_is_disabled() or "logs" in settings.off:
+            return
         try:
             attempt.write_events(events, settings.spool_dir)
         except Exception as error:
