@@ -58,6 +58,7 @@ NAMES = {
         *("record_function", "record_past", "synchronize"),
     },
     "monitel.torch": {"Batches", "Instrumentation", "Replacement", "batches", "instrument", "replace"},
+    "monitel_otel": {"Installation", "install"},
     "monitel_tensorboard": {"Installation", "SummaryWriter", "install"},
 }
 

@@ -53,6 +53,38 @@ print([each.name for each in spans.get_finished_spans()])
 print([each.log_record.event_name for each in exporter.get_finished_logs()])
 """
 
+SHUT_DOWN = """\
+import os, sys
+os.environ["MONITEL_RUN_EVENTS"] = "1"
+from opentelemetry import metrics
+from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk._logs.export import BatchLogRecordProcessor, ConsoleLogRecordExporter
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import ConsoleMetricExporter, PeriodicExportingMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter
+import monitel, monitel_otel
+
+def meter_provider():
+    exporter = ConsoleMetricExporter(formatter=lambda data: data.to_json(indent=None) + "\\n")
+    return MeterProvider([PeriodicExportingMetricReader(exporter, export_interval_millis=1e9)])
+
+logger_provider, tracer_provider = LoggerProvider(), TracerProvider()
+logger_provider.add_log_record_processor(BatchLogRecordProcessor(ConsoleLogRecordExporter()))
+tracer_provider.add_span_processor(BatchSpanProcessor(ConsoleSpanExporter()))
+provider = None if sys.argv[1] == "later" else meter_provider()
+monitel_otel.install(provider, logger_provider, tracer_provider, span_budget=1)
+if provider is None:
+    metrics.set_meter_provider(meter_provider())
+monitel.set_step(1)
+for name in ("own", "folded"):
+    with monitel.profiler.record_function(name):
+        pass
+monitel.stat("step.time", unit="µs").add(5)
+if sys.argv[1] == "explicit":
+    provider.shutdown()
+"""
+
 NO_SDK = """\
 import sys
 import monitel, monitel_otel
@@ -74,6 +106,17 @@ def test_global_providers_are_the_default(run: Run, tmp_path: Path, when: str) -
     ended = run(tmp_path / "script.py", when)
     assert {"loss.sum 5.0", "monitel.windows 1", "['epoch']", "['step']"} <= {*ended.stdout.splitlines()}
     assert "" == ended.stderr
+
+
+@pytest.mark.parametrize("how", ["at exit", "later", "explicit"])
+def test_what_is_open_at_the_end_is_exported(run: Run, tmp_path: Path, how: str) -> None:
+    """The providers shut down before monitel, at exit, if they are set after install() too, or by the application."""
+    (tmp_path / "script.py").write_text(SHUT_DOWN)
+    ended = run(tmp_path / "script.py", how, fresh=True)
+    assert "" == ended.stderr
+    assert '"name": "step.time.mean", "description": "", "unit": "us"' in ended.stdout
+    assert '"name": "monitel.folded"' in ended.stdout
+    assert '"event_name": "run.ended"' in ended.stdout
 
 
 def test_api_without_an_sdk(run: Run, tmp_path: Path) -> None:
