@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("monitel.torch")
 _POLL_S = 1.0
-_FAST_POLL_S = 0.001  # while a caller waits, or pages fill quickly
+_FULL_PAGE_POLL_S = 0.02  # after a page was full: each poll takes the GIL and calls the device, beside the training
+_WAITING_POLL_S = 0.001  # while a caller waits
 _WAIT_S = 2.0  # how long a flush waits for pending numbers
 _REQUIRED = ("Event", "Stream", "current_stream", "device", "stream")  # names in the module of a device
 _REASONS = {
@@ -185,8 +186,8 @@ class Fetcher:
             if time.monotonic() >= deadline:
                 self._responsive = False
                 return
-            self.wake()
-            pause.wait(_FAST_POLL_S)
+            self._due.set()
+            pause.wait(_WAITING_POLL_S)
 
     def wake(self) -> None:
         """Have the thread poll now, and frequently for a second."""
@@ -229,7 +230,7 @@ class Fetcher:
         pending = False
         while not self._closed:
             fast = pending and time.monotonic() < self._fast_until
-            self._due.wait(_FAST_POLL_S if fast else _POLL_S)
+            self._due.wait(_FULL_PAGE_POLL_S if fast else _POLL_S)
             self._due.clear()
             pending = self.advance()
 
