@@ -3,6 +3,7 @@
 ``import monitel as monitor`` replaces ``from torch import monitor``.
 """
 
+from functools import partial as _partial
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from monitel import exit as _exit  # noqa: F401  flushes at exit
@@ -104,8 +105,7 @@ def _on_demand(package: str, name: str) -> "_ModuleType":
     raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
 
-def __getattr__(name: str) -> "_ModuleType":
-    return _on_demand(__name__, name)
+__getattr__ = _partial(_on_demand, __name__)
 
 
 def __dir__() -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import math
 import os
 import sys
 import time
@@ -138,28 +139,24 @@ def log_event(event: Event) -> None:
 _PATIENCE = 5.0  # seconds for which an application may record before it registers its first handler
 _RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 
-_warns = True  # no handler was registered in this process yet
-_unhandled_since: float | None = None
+_warns_at: float | None = None  # monotonic; None before the first event without a handler
 
 
 def expect_no_handler() -> None:
     """Do not warn that there is no handler: there was one, or the application reads windows itself."""
-    global _warns
-    _warns = False
+    global _warns_at
+    _warns_at = math.inf
 
 
 def _warn_of_no_handler(*, ends: bool = False) -> None:
     """Warn once that what is recorded goes nowhere, in the first rank, and not in children of multiprocessing."""
-    global _unhandled_since
-    if not _warns:
-        return
-    now = time.monotonic()
-    if _unhandled_since is None and not ends:
-        _unhandled_since = now
-    elif _unhandled_since is not None and (ends or now - _unhandled_since >= _PATIENCE):
+    global _warns_at
+    if _warns_at is None:
+        _warns_at = math.inf if ends else time.monotonic() + _PATIENCE
+    elif time.monotonic() >= _warns_at or (ends and _warns_at < math.inf):
         expect_no_handler()
-        process = getattr(sys.modules.get("multiprocessing.process"), "parent_process", bool)()
-        if not process and all(os.environ.get(each, "0") == "0" for each in _RANKS):
+        is_child = getattr(sys.modules.get("multiprocessing.process"), "parent_process", bool)()
+        if not is_child and all(os.environ.get(each, "0") == "0" for each in _RANKS):
             _log.warning(
                 "log(), emit() and windows go nowhere: this process has no exporter. Call monitel_otlp.configure() or "
                 "monitel_tensorboard.install() first, or monitel.register_event_handler()"

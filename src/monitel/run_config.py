@@ -107,30 +107,29 @@ def config(values: Any = None, /, **named: Any) -> None:
     log_event(RunConfig({**event.config, **named}) if named else event)
 
 
-def _plain(value: Any, depth: int) -> ConfigValue:
+def _plain(value: Any, depth: int) -> ConfigValue:  # noqa: PLR0911  one for each kind of value
     """Return a value as a tree of exact built-in values; ``depth`` is its level."""
-    if depth < _DEEPEST and not isinstance(value, (str, int, float)):
+    if value is None:
+        return None
+    if depth < _DEEPEST and not isinstance(value, (str, int, float, bytes, bytearray, range, type, Enum)):
         if (members := _members(value)) is not None:
-            return {_name(key): _read(read, depth + 1) for key, read in members.items()}
-        if (items := _items(value, depth)) is not None:
+            return {str(_read(lambda: key, 1)): _read(read, depth + 1) for key, read in members.items()}  # noqa: B023
+        if isinstance(value, Sequence):
+            return [_read(partial(value.__getitem__, index), depth + 1) for index in range(len(value))]
+        if isinstance(value, AbstractSet):
+            items: list[Any] = [_plain(each, depth + 1) for each in value]
+            with suppress(TypeError):  # of several types
+                items.sort(key=repr)
+                items.sort(key=lambda item: (item != item, item))  # noqa: PLR0124  NaN differs from itself
             return items
         if hasattr(type(value), "tolist") and hasattr(value, "shape") and hasattr(value, "dtype"):
-            if math.prod(value.shape) <= _LARGEST:
-                return _plain(value.tolist(), depth)
-            return {"shape": [int(each) for each in value.shape], "dtype": str(value.dtype)}
-    return _scalar(value)
-
-
-def _items(value: Any, depth: int) -> list[ConfigValue] | None:
-    """Return the elements of a sequence, or of a set in an order that does not change from run to run."""
-    if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray, range)):
-        return [_read(partial(value.__getitem__, index), depth + 1) for index in range(len(value))]
-    if not isinstance(value, AbstractSet):
-        return None
-    items: list[Any] = [_plain(each, depth + 1) for each in value]
-    with suppress(TypeError):  # of several types
-        return sorted(items, key=lambda item: (item != item, item))  # noqa: PLR0124  NaN differs from itself
-    return sorted(items, key=repr)
+            if math.prod(value.shape) > _LARGEST:
+                return {"shape": [int(each) for each in value.shape], "dtype": str(value.dtype)}
+            return _plain(value.tolist(), depth)
+    try:
+        return checked_value("a value in config()", value)
+    except Exception:  # of another type, or beyond 64 bits
+        return escape_surrogates(_text(value))
 
 
 def _members(value: Any) -> dict[Any, Callable[[], Any]] | None:
@@ -139,9 +138,6 @@ def _members(value: Any) -> dict[Any, Callable[[], Any]] | None:
     OmegaConf raises where a value that is missing, or cannot be resolved, is read.
     """
     kind = type(value)
-    names: Iterable[str] | None = None
-    if isinstance(value, (type, Enum)):
-        return None
     if isinstance(value, Mapping) or (hasattr(kind, "keys") and hasattr(kind, "__getitem__")):
         return {key: partial(value.__getitem__, key) for key in value.keys()}  # noqa: SIM118  not each iterates its keys
     if isinstance(value, partial):  # the names are Hydra's
@@ -149,16 +145,12 @@ def _members(value: Any) -> dict[Any, Callable[[], Any]] | None:
     for method in ("to_dict", "model_dump"):
         with suppress(Exception):  # needs arguments
             if hasattr(kind, method) and not hasattr(value, "shape"):  # else a table of data
-                found = getattr(value, method)()
-                return _members(found) if isinstance(found, Mapping) else None
+                return _members(dict(getattr(value, method)()))
+    names: Iterable[str] | None = getattr(kind, "_fields", None) if isinstance(value, tuple) else None
     if hasattr(kind, "__dataclass_fields__"):
         from dataclasses import fields  # it is loaded where this is one
 
         names = [each.name for each in fields(value) if each.repr]
-    elif hasattr(kind, "__attrs_attrs__"):
-        names = [each.name for each in kind.__attrs_attrs__ if each.repr]
-    elif isinstance(value, tuple):
-        names = getattr(kind, "_fields", None)
     elif isinstance(value, (SimpleNamespace, getattr(sys.modules.get("argparse"), "Namespace", SimpleNamespace))):
         names = vars(value)
     return None if names is None else {name: partial(getattr, value, name) for name in names}
@@ -172,24 +164,10 @@ def _read(read: Callable[[], Any], depth: int) -> ConfigValue:
         return f"<{type(error).__name__}>"
 
 
-def _name(key: Any) -> str:
-    return escape_surrogates(key) if isinstance(key, str) else str(_read(lambda: key, 1))
-
-
-def _scalar(value: Any) -> ConfigValue:
-    if value is None:
-        return None
-    try:
-        return checked_value("a value in config()", value)
-    except Exception:  # of another type, or beyond 64 bits
-        return escape_surrogates(_text(value))
-
-
 def _text(value: Any) -> str:
     """Return the name of a function or a class, or the text of another value, without addresses."""
-    name = getattr(value, "__qualname__", None)
+    name, module = getattr(value, "__qualname__", None), getattr(value, "__module__", None)
     if callable(value) and isinstance(name, str):
-        module = getattr(value, "__module__", None)
         return name if module in {None, "builtins"} else f"{module}.{name}"
     try:
         text = str(value)

@@ -1,6 +1,6 @@
 """Adapters for training frameworks. Each module imports its framework, and is imported where it is first used."""
 
-from types import ModuleType as _ModuleType
+from functools import partial as _partial
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from monitel import _on_demand
@@ -10,9 +10,7 @@ if _TYPE_CHECKING:
     from monitel.integrations import lightning as lightning
     from monitel.integrations import transformers as transformers
 
-
-def __getattr__(name: str) -> _ModuleType:
-    return _on_demand(__name__, name)
+__getattr__ = _partial(_on_demand, __name__)
 
 
 def __dir__() -> list[str]:

@@ -10,8 +10,7 @@ from accelerate.tracking import GeneralTracker, on_main_process
 import monitel
 from monitel.attributes import checked_attributes
 from monitel.checkpoints import LOAD, SAVE, Checkpoint
-from monitel.integrations.guarded import guarded, step_of
-from monitel.integrations.wrapping import wrap_class
+from monitel.integrations.wrapping import guarded, step_of, wrap_class
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 import monitel
 from monitel import clock
 from monitel.checkpoints import LOAD, SAVE, Checkpoint
-from monitel.integrations import progress
-from monitel.integrations.guarded import guarded, step_of
-from monitel.integrations.wrapping import wrap_class, wrap_object
+from monitel.integrations.wrapping import guarded, step_of, wrap_class, wrap_object
+from monitel.training_counters import begin_counters, count_samples, count_steps, count_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,8 +43,6 @@ class MonitelLogger(_Logger):  # type: ignore[misc]
     Args:
         save_dir: The folder for what Lightning saves beside a logger: checkpoints, and the configuration of
             LightningCLI. By default ``default_root_dir`` of the Trainer, as without a logger.
-        name: The folder of the experiment in ``save_dir``, if any.
-        version: The folder of the run in that of the experiment, if any.
         prefix: Precedes each name of a number, as in the loggers of Lightning: ``prefix-train_loss``.
 
     Example:
@@ -54,38 +51,22 @@ class MonitelLogger(_Logger):  # type: ignore[misc]
         ...     return Trainer(logger=MonitelLogger(), callbacks=[MonitelCallback()])
     """
 
-    def __init__(self, save_dir: str | None = None, *, name: str = "", version: str = "", prefix: str = "") -> None:
+    name = version = ""  # save_dir has no folders for them
+
+    def __init__(self, save_dir: str | None = None, *, prefix: str = "") -> None:
         super().__init__()
-        self._save_dir, self._name, self._version, self._prefix = save_dir, name, version, prefix
-        self._root_dir = "."  # until a Trainer has one
+        self._save_dir, self._prefix = save_dir, prefix
+        self._trainers_dir = "."  # until a Trainer has one
         self._recorded = ""  # the last hyperparameters
         for package in _packages:
             wrap_class(package.Trainer, "_run", _running)
 
     @property
-    def name(self) -> str:
-        """The folder of the experiment."""
-        return self._name
-
-    @property
-    def version(self) -> str:
-        """The folder of the run."""
-        return self._version
-
-    @property
     def save_dir(self) -> str:
         """The folder for checkpoints, and for the configuration of LightningCLI."""
-        return os.fspath(self._save_dir or self._root_dir)
+        return os.fspath(self._save_dir or self._trainers_dir)
 
-    @property
-    def root_dir(self) -> str:
-        """The folder of the experiment, in ``save_dir``."""
-        return os.path.join(self.save_dir, self._name)  # noqa: PTH118  it may be a URL
-
-    @property
-    def log_dir(self) -> str:
-        """The folder of the run, in that of the experiment."""
-        return os.path.join(self.root_dir, self._version)  # noqa: PTH118
+    root_dir = log_dir = save_dir
 
     @property
     @_packages[0].loggers.logger.rank_zero_experiment  # type: ignore[untyped-decorator]
@@ -156,25 +137,25 @@ class MonitelCallback(_Callback):  # type: ignore[misc]
         """Set the first step, which is that of the checkpoint after a resume."""
         self._step = trainer.global_step
         monitel.set_step(self._step)
-        progress.begin(tokens=self._tokens is not _input_ids)
+        begin_counters(tokens=self._tokens is not _input_ids)
 
     @guarded
     def on_train_batch_end(self, trainer: Any, _module: Any, _outputs: Any, batch: Any, _index: int) -> None:
         """Count a batch, and the optimizer steps since the last one."""
         before, self._step = self._step, trainer.global_step
         monitel.set_step(self._step)
-        progress.count_steps(self._step - before)
+        count_steps(self._step - before)
         if batch is not None:
             self._count_samples(batch)
             self._count_tokens(batch)
 
     @guarded
     def _count_samples(self, batch: Any) -> None:
-        progress.count_samples(self._samples(batch))
+        count_samples(self._samples(batch))
 
     @guarded
     def _count_tokens(self, batch: Any) -> None:
-        progress.count_tokens(self._tokens(batch))
+        count_tokens(self._tokens(batch))
 
     @guarded
     def on_validation_start(self, trainer: Any, _module: Any) -> None:
@@ -189,10 +170,10 @@ class MonitelCallback(_Callback):  # type: ignore[misc]
 
 
 def _running(trainer: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Tell the loggers the folder of a trainer, which Lightning tells its own loggers only."""
+    """Set the folder of the loggers of a trainer, as Lightning does for its default logger."""
     for logger in trainer.loggers:
         if isinstance(logger, MonitelLogger):
-            logger._root_dir = trainer.default_root_dir
+            logger._trainers_dir = trainer.default_root_dir
 
 
 def _input_ids(batch: Any) -> int:

@@ -101,7 +101,7 @@ class MonitelCallback(TrainerCallback):  # type: ignore[misc]  # Any where trans
     @guarded
     def _record_config(self, args: Any, state: Any, model: Any) -> None:
         if state.is_world_process_zero:
-            event = monitel.RunConfig({"training": args, **_model_config(model)})
+            event = monitel.RunConfig({"args": args, **_model_config(model)})
             if str(event.config) != self._config:  # as text, NaN equals NaN
                 self._config = str(event.config)
                 monitel.log_event(event)

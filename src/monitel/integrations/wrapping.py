@@ -1,4 +1,4 @@
-"""Methods of a framework that run inside a context manager: those of a class, or those of a single object."""
+"""Methods that run inside a context manager, those of a class or of a single object, and callbacks that never raise."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import logging
 from contextlib import nullcontext
 from functools import wraps
 from types import MethodType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec
+
+from monitel.step import checked_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
     Make = Callable[..., AbstractContextManager[Any] | None]
+
+_Arguments = ParamSpec("_Arguments")
 
 _log = logging.getLogger("monitel")
 _MARK = "_monitel_make"
@@ -68,12 +72,37 @@ def wrap_object(owner: Any, name: str, make: Make) -> None:
     setattr(owner, name, MethodType(call, owner))
 
 
+def guarded(function: Callable[_Arguments, None]) -> Callable[_Arguments, None]:
+    """Return a function that logs exceptions of ``function`` instead of raising them, the first one as a warning."""
+    name = function.__qualname__
+
+    @wraps(function)
+    def call(*arguments: _Arguments.args, **options: _Arguments.kwargs) -> None:
+        try:
+            function(*arguments, **options)
+        except Exception:
+            _warn_once(name)
+
+    return call
+
+
+def step_of(step: Any) -> int | None:
+    """Return the step of a framework as an int; None, for the step of the process, if it is not a number from 0 on."""
+    try:
+        return checked_step(step if isinstance(step, int) else int(step))
+    except Exception:  # raised by the class of the step, too
+        return None
+
+
+def _warn_once(name: str) -> None:
+    if name not in _warned:
+        _warned.add(name)
+        _log.warning("%s() failed (further failures are not logged)", name, exc_info=True)
+
+
 def _made(make: Make, owner: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AbstractContextManager[Any]:
     try:
         return make(owner, *args, **kwargs) or nullcontext()
     except Exception:
-        function = getattr(make, "__qualname__", repr(make))
-        if function not in _warned:
-            _warned.add(function)
-            _log.warning("%s() failed (further failures are not logged)", function, exc_info=True)
+        _warn_once(getattr(make, "__qualname__", repr(make)))
         return nullcontext()

@@ -193,4 +193,4 @@ def test_transformers_takes_the_callback_by_name(by: str, events: list[Any], tmp
     TransformersTrainer(net, arguments, train_dataset=rows(), callbacks=callbacks).train()
     assert [1, 2] == [step for step, data in logged(events) if "train.loss" in data]
     (config,) = configurations(events)
-    assert ("***", "</s>", [1, 2]) == (config["training"]["hub_token"], *[*config["model"].values()][:2])
+    assert ("***", "</s>", [1, 2]) == (config["args"]["hub_token"], *[*config["model"].values()][:2])
