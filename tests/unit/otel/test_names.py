@@ -35,6 +35,7 @@ def stored(metric: str, unit: str, *, monotonic: bool) -> str:
 
 NAMES_OF_SOURCES = (
     *("x", "X.", "x_2", "x number", "x.count", "x.wait", "x.wait.count", "x.counter", "x.total", "x.sum.total"),
+    *("é", "e", "É", "λ", "損失", "損", "u640d", "🔥", "\0", "*", "x" * 300, "x" * 301),
     *("x.bytes", "x_bytes_total", "x.total.bytes", "x.mean.seconds", "x.wait.max.seconds", "x.mean.ratio"),
 )
 sources = st.tuples(

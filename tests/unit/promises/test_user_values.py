@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from opentelemetry.sdk._logs import LoggerProvider, LogRecordProcessor
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import (
     InMemoryMetricReader,
@@ -16,6 +17,7 @@ from opentelemetry.sdk.metrics.export import (
     MetricExportResult,
     PeriodicExportingMetricReader,
 )
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from tests.support.checks import warnings_with
 from tests.support.inbox import DEADLINE
 from tests.unit.otel.providers import Backend, in_memory
@@ -159,20 +161,44 @@ class RefusingProvider(MeterProvider):
         raise ValueError("refused")
 
 
-def test_provider_that_refuses_does_not_stop_the_loop(caplog: pytest.LogCaptureFixture) -> None:
-    """Each kind of refusal is logged once and counted, at a window's end, in log() and in a collection."""
-    reader = InMemoryMetricReader()
-    provider = RefusingProvider([reader], shutdown_on_exit=False)
-    with in_memory() as backend, monitel_otel.install(provider, backend.logger_provider):
+class RaisingProcessor(LogRecordProcessor, SpanProcessor):
+    """A processor of the application that fails."""
+
+    def on_emit(self, log_record: Any) -> None:
+        """Raise."""
+        raise LookupError
+
+    def on_start(self, span: Any, parent_context: Any = None) -> None:
+        """Raise."""
+        raise LookupError
+
+    def shutdown(self) -> None:
+        """Do nothing."""
+
+    def force_flush(self, timeout_millis: int = 0) -> bool:
+        """Do nothing."""
+        return True
+
+
+def test_provider_that_fails_does_not_stop_the_loop(caplog: pytest.LogCaptureFixture) -> None:
+    """At a window's end, in log(), emit() and a range; the first failure is logged, and all are counted."""
+    provider = RefusingProvider([InMemoryMetricReader()], shutdown_on_exit=False)
+    logs, traces = LoggerProvider(shutdown_on_exit=False), TracerProvider(shutdown_on_exit=False)
+    logs.add_log_record_processor(RaisingProcessor())
+    traces.add_span_processor(RaisingProcessor())
+    with monitel_otel.install(provider, logs, traces):
         for aggregations in ([MEAN], [COUNT], [MEAN, COUNT]):
             stat = Stat("x", aggregations, 60.0)
             stat.add(1)
             stat.flush()
             monitel.log({"loss": 0.5})
-        assert ["run.log"] * 3 == [each.event_name for each in backend.records()]
+            monitel.emit("event")
+            with record_function("range"):
+                pass
     assert 1 == len(warnings_with(caplog, "refuses 'x.mean'"))
-    assert 1 == len(warnings_with(caplog, "failed on an event"))
-    assert [2] == [each.total for each in monitel.counters() if each.counter.name == "monitel.otel.failed"]
+    assert 1 == len(warnings_with(caplog, "a provider of the application failed"))
+    failed = {each.counter.name: each.total for each in monitel.counters()}["monitel.otel.failed"]
+    assert 2 + 3 * 3 <= failed  # two windows with a count; numbers, events and ranges; the run's own events
     caplog.clear()  # the traceback has the Stats
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import logging
 import sys
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,7 @@ from monitel.run_events import end_if_due, enter, leave
 from monitel_otel._compat import get_logger_provider
 from monitel_otel.instruments import Instruments
 from monitel_otel.periods import BUDGET
-from monitel_otel.records import Records
+from monitel_otel.records import Records, count_failure
 from monitel_otel.scope import SCOPE
 
 if TYPE_CHECKING:
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
 
     from monitel_otel._compat import LoggerProvider
     from monitel_otel.spans import Spans
-
-_log = logging.getLogger("monitel.otel")
 
 
 class Installation:
@@ -48,12 +45,7 @@ class Installation:
             try:
                 write(event)
             except Exception:
-                failed = monitel.counter(
-                    "monitel.otel.failed", unit="{event}", description="Events that a provider refused"
-                )
-                if not failed.total:
-                    _log.exception("the application's providers failed on an event (further ones are only counted)")
-                failed.add()
+                count_failure()
 
     def _write_metrics(self, event: monitel.Event) -> None:
         if event.window is not None:

@@ -88,6 +88,14 @@ class Records:
         )
 
 
+def count_failure() -> None:
+    """Count an exception of the application's providers, which must not stop the training; log the first one."""
+    failed = monitel.counter("monitel.otel.failed", unit="{item}", description="Items with which a provider failed")
+    if not failed.total:
+        _log.exception("a provider of the application failed (further exceptions are only counted)")
+    failed.add()
+
+
 def timestamp_ns(timestamp: datetime) -> int:
     """Return nanoseconds since the Unix epoch, limited to the protocol's range; a naive datetime is local time."""
     try:

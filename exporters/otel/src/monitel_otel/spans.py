@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.context import get_current
-from opentelemetry.trace import Status, StatusCode, get_current_span, set_span_in_context
+from opentelemetry.trace import INVALID_SPAN, Status, StatusCode, get_current_span, set_span_in_context
 
 from monitel.attributes import escape_surrogates
 from monitel_otel.periods import Opened, Period
 from monitel_otel.range_attributes import RangeAttributes
 from monitel_otel.ranges import Ranges
+from monitel_otel.records import count_failure
 from monitel_otel.scope import SCOPE
 
 if TYPE_CHECKING:
@@ -62,7 +63,12 @@ class Spans(Ranges[_Started]):
     def _start(self, began: Range, period: Period, parent: _Started | None, around: Span) -> _Started:
         outside = get_current() if parent is None else set_span_in_context(parent.span)
         name = escape_surrogates(began.name) or "unnamed"
-        span = self._tracer.start_span(name, outside, attributes=self._attributes.of(began), start_time=began.start_ns)
+        attributes = self._attributes.of(began)
+        span: Span = INVALID_SPAN
+        try:
+            span = self._tracer.start_span(name, outside, attributes=attributes, start_time=began.start_ns)
+        except Exception:
+            count_failure()
         return _Started(period, around, span, outside)
 
     def _end(self, ended: Range, opened: _Started, end_ns: int) -> None:
@@ -71,7 +77,10 @@ class Spans(Ranges[_Started]):
         if ended.error_type is not None:
             opened.span.set_attribute("error.type", escape_surrogates(ended.error_type))
             opened.span.set_status(Status(StatusCode.ERROR))
-        opened.span.end(end_ns)
+        try:
+            opened.span.end(end_ns)
+        except Exception:
+            count_failure()
 
     def _period_started(self) -> None:
         self._write_folds()
