@@ -110,7 +110,8 @@ def log(values: Mapping[Any, Any] | None = None, /, *, step: float | None = None
 
     With monitel-otlp each number is a point of a gauge, and the call is a log record with all numbers and the step.
     With monitel-tensorboard each number is a scalar at the step. After :func:`monitel.torch.instrument`, a number that
-    is still on a device is recorded when it arrives, with the time and step of the call.
+    is still on a device is recorded when it arrives, with the time and step of the call. Later numbers of its name wait
+    for it, others do not.
 
     Values that are not numbers, such as None, strings and arrays of several elements, are left out. They are counted
     (:attr:`monitel.LoggedNumbers.left_out`), and the first one is logged. So are values with an empty name, and

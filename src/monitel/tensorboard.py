@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 class TensorboardEventHandler:
     """Writes the values of Stat events as scalars, exactly as torch's handler (torch/monitor/__init__.py).
 
-    As in torch, no ``global_step`` is passed, so that TensorBoard's step axis shows one column of points;
-    ``monitel_tensorboard.install(log_dir)`` writes rising steps, and does not need torch.
+    As in torch, no ``global_step`` is passed, so that each point is at step 0, where TensorBoard shows the last one
+    by default; ``monitel_tensorboard.install(log_dir)`` writes real steps, and does not need torch.
 
     Args:
         writer: Any object with ``add_scalar(tag, value, walltime=...)``.

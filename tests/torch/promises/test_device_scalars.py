@@ -155,7 +155,7 @@ def test_emitted_event_has_the_moment_of_the_call(clock: ManualClock) -> None:
 
 
 def test_logged_numbers_have_the_moment_of_the_call(clock: ManualClock, events: list[Any]) -> None:
-    """Those that are known are logged at once, the others later; a value that cannot be read is counted once."""
+    """Known numbers are logged at once, the others later; a value that cannot be read is counted once."""
     called = clock.time_ns()
     values = {"loss": on_later(0.5), "right": on_later(7), "lr": 0.25, "cpu": torch.tensor(2.0, requires_grad=True)}
     monitel.log({**values, "meta": torch.empty((), device="meta"), "many": on_later([1.0, 2.0])}, step=3, split="val")

@@ -166,7 +166,7 @@ def test_many_events_at_one_step_are_shown_up_to_a_length_and_counted(tmp_path: 
 
 
 def test_late_event_does_not_replace_a_later_one(tmp_path: Path) -> None:
-    """It is dropped and counted, if its step and its time are earlier: steps may go back."""
+    """An event with an earlier step and time is dropped and counted; steps alone may go back."""
     early = monitel.LoggedNumbers({"loss": 1.0}, step=1)
     with install(tmp_path) as installed:
         monitel.log({"loss": 2.0}, step=2)
