@@ -16,7 +16,6 @@ __all__ = [
     "monotonic_ns",
     "own_waits",
     "source_waits",
-    "unit_of_counter",
     "wait_keys",
     "waits_in_flight",
 ]
@@ -33,20 +32,6 @@ def counter_names() -> KeysView[str]:
         True
     """
     return first_of_names().keys()
-
-
-def unit_of_counter(name: str) -> str:
-    """Return the unit of the counters with this name; the empty text if there is none.
-
-    Example:
-        >>> import monitel
-        >>> from monitel.readings import unit_of_counter
-        >>> read = monitel.counter("example.unit", unit="By")
-        >>> unit_of_counter("example.unit")
-        'By'
-    """
-    first = first_of_names().get(name)
-    return "" if first is None else first.unit
 
 
 def wait_keys() -> KeysView[str]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import monitel
 from monitel import COUNT, MEAN, SUM
-from monitel.readings import counter_names, unit_of_counter
+from monitel.counter import first_of_names
 from monitel_otel.names import MetricNames
 
 WAITS = {
@@ -61,8 +61,11 @@ def test_no_two_sources_have_one_name_in_prometheus(found: list[tuple[str, str, 
         elif kind == "number":
             base, metrics = names.of("logged number", name), {"": ("", False)}
         elif kind == "counter":
-            chosen = monitel.counter(name, unit=unit).unit if name not in counter_names() else None
-            base, metrics = names.of("counter", name), {"": (chosen or unit_of_counter(name), True)}
+            chosen = monitel.counter(name, unit=unit).unit if name not in first_of_names() else None
+            base, metrics = (
+                names.of("counter", name),
+                {"": (first_of_names()[name].unit if chosen is None else chosen, True)},
+            )
         else:
             base, metrics = names.of("wait counter", name), WAITS
         assert base == given_names.setdefault((kind, name, unit if source[0] == "Stat" else ""), base)

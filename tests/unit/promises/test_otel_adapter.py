@@ -284,19 +284,6 @@ def test_event_is_a_log_record(backend: Backend) -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_data_that_no_attribute_can_hold_is_left_out_and_logged_once(
-    backend: Backend, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The other items of the event arrive."""
-    for _ in range(2):
-        event = monitel.Event("odd", MOMENT, {"good": 1})
-        event.data.update({"list": [1], "huge": 2**63})  # type: ignore[dict-item]  # on purpose
-        monitel.log_event(event)
-    assert [{"good": 1}] * 2 == [dict(each.attributes) for each in backend.records()]
-    assert 1 == sum("'odd'" in each.getMessage() for each in caplog.records)
-
-
-@pytest.mark.usefixtures("installed")
 def test_logged_numbers_are_gauges_and_one_record(backend: Backend) -> None:
     """A gauge has the last number; the record has all of a call, the step and the attributes. config() is a record."""
     for loss in (0.5, 0.25):

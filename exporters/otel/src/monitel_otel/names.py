@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import monitel
 from monitel.attributes import ascii_text
-from monitel.readings import counter_names, unit_of_counter, wait_keys
+from monitel.counter import first_of_names
+from monitel.readings import wait_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -170,11 +171,7 @@ class MetricNames:
     def reserve(self, *metrics: str, unit: str = "", monotonic: bool = True, kind: str = "metric of monitel") -> None:
         """Add the names of metrics of monitel itself, which no other source gets from now on.
 
-        Args:
-            *metrics: The names.
-            unit: Their unit.
-            monotonic: True for counters.
-            kind: ``"counter"`` if they are counters of the core, which get their names like those of the application.
+        With the kind ``"counter"`` they are counters of the core, which get their names like those of the application.
         """
         for metric in metrics:
             for key in stored_names(metric, unit, monotonic=monotonic):
@@ -182,14 +179,15 @@ class MetricNames:
 
     def _new(self, kind: str, name: str) -> str:
         metrics = WAITS
-        if kind != "wait counter":
-            is_counter = kind == "counter"
-            metrics = {"": (unit_of_counter(name) if is_counter else unit_of_number(name), is_counter)}
+        if kind == "counter":
+            metrics = {"": (first_of_names()[name].unit if name in first_of_names() else "", True)}
+        elif kind == "logged number":
+            metrics = {"": (unit_of_number(name), False)}
         return self._known.setdefault((kind, name, None), self._choose((kind, name), metrics))
 
     def _name_counters(self) -> None:
         """Give names to the counters and wait counters that exist already, so that no export decides who is first."""
-        for kind, names in (("counter", counter_names()), ("wait counter", wait_keys())):
+        for kind, names in (("counter", first_of_names()), ("wait counter", wait_keys())):
             if (named := self._named.get(kind, 0)) < len(names):
                 found = list(names)
                 for name in found[named:]:
