@@ -246,23 +246,17 @@ def test_tables(arguments: dict[str, Any], averaged: bool) -> None:
 
 def test_event_attributes() -> None:
     """Every public attribute of torch's events and averages exists; those of a range that are no times are equal."""
-    differ = {"id", "external_id", "thread", "time_range", "cpu_children", "cpu_parent", "input_shapes"}
-    writers = {"append_kernel", "append_cpu_child", "set_cpu_parent"}
+    other = r"add$|(self_)?cpu_time|device_resource|(id|external_id|thread|time_range|cpu_\w+|input_shapes)$"
 
-    def seen(found: Any, expected: Any) -> dict[str, str]:
-        names = {name for name in dir(expected) if not name.startswith("_")} - writers
-        values = {name: getattr(found, name) for name in names}
-        return {
-            name: str(0 if isinstance(value, float) and value == 0 else value)
-            for name, value in values.items()
-            if name not in differ and not re.match("(self_)?cpu_time|device_resource", name) and not callable(value)
-        }
+    def seen(event: Any, names: list[str]) -> dict[str, Any]:
+        values = {name: getattr(event, name) for name in names if not re.match("append_|set_cpu", name)}
+        return {name: str(value).removesuffix(".0") for name, value in values.items() if not re.match(other, name)}
 
-    pairs = [(nested(theirs).events()[1], nested(ours).events()[1])]
-    pairs.append((nested(theirs).key_averages()[1], nested(ours).key_averages()[1]))
-    for expected, found in pairs:
-        assert seen(expected, expected) == seen(found, expected)
-        assert [found.input_shapes or [], expected.cpu_parent.name] == [[], found.cpu_parent.name]
+    for method in ("events", "key_averages"):
+        expected, found = (getattr(nested(module), method)()[1] for module in (theirs, ours))
+        names = [name for name in dir(expected) if not name.startswith("_")]
+        assert seen(expected, names) == seen(found, names)
+        assert (expected.cpu_parent.name, []) == (found.cpu_parent.name, found.input_shapes)
 
 
 def test_event_lists(tmp_path: Path) -> None:
@@ -281,23 +275,14 @@ def test_event_lists(tmp_path: Path) -> None:
 
 COUNTING = """
 import os, sys
-def ours():
-    from monitel import profiler
-    return profiler
+if sys.argv[1] == "after torch":
+    import torch
 os.environ["KINETO_USE_DAEMON"] = "1"
 if sys.argv[1] == "theirs":
     import torch.profiler as module
-elif sys.argv[1] == "before torch":
-    module = ours()
-    assert "torch" not in sys.modules
-    del os.environ["KINETO_USE_DAEMON"]  # or torch looks for the daemon
-    import torch
-    os.environ["KINETO_USE_DAEMON"] = "1"
 else:
-    del os.environ["KINETO_USE_DAEMON"]
-    import torch
-    os.environ["KINETO_USE_DAEMON"] = "1"
-    module = ours()
+    import monitel.profiler as module
+    assert ("torch" in sys.modules) == (sys.argv[1] == "after torch")
 import torch
 weight = torch.nn.Parameter(torch.ones(1))
 optimizers = [torch.optim.SGD([weight], lr=0.1), torch.optim.Adam([weight], lr=0.1)]
@@ -318,16 +303,9 @@ os._exit(0)  # torch waits for the daemon
 
 def test_steps_of_profiles_and_optimizers_are_counted() -> None:
     """KINETO_USE_DAEMON at import counts them, whichever of torch and monitel.profiler is imported first."""
-    counted = [
-        subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", COUNTING, order],
-            check=True,
-            capture_output=True,
-            text=True,
-            timeout=180,
-        ).stdout
-        for order in ("theirs", "before torch", "after torch")
-    ]
+    command = [sys.executable, "-W", "ignore", "-c", COUNTING]
+    orders = ("theirs", "before torch", "after torch")
+    counted = [subprocess.check_output([*command, order], text=True, timeout=180) for order in orders]
     assert "{'Optimizer': 7} 7" == counted[0].splitlines()[-1]
     assert [counted[0]] * 2 == counted[1:]
 
