@@ -156,7 +156,8 @@ def _warn_of_no_handler(*, ends: bool = False) -> None:
     elif time.monotonic() >= _warns_at or (ends and _warns_at < math.inf):
         expect_no_handler()
         is_child = getattr(sys.modules.get("multiprocessing.process"), "parent_process", bool)()
-        if not is_child and all(os.environ.get(each, "0") == "0" for each in _RANKS):
+        is_disabled = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+        if not is_child and not is_disabled and all(os.environ.get(each, "0") == "0" for each in _RANKS):
             _log.warning(
                 "log(), emit() and windows go nowhere: this process has no exporter. Call monitel_otlp.configure() or "
                 "monitel_tensorboard.install() first, or monitel.register_event_handler()"

@@ -11,6 +11,7 @@ from inspect import signature
 from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
+from monitel.failures import enable_loggers
 from monitel.masking import mask_arguments
 
 if TYPE_CHECKING:
@@ -184,6 +185,7 @@ def reads_variables(choices: Choices) -> Callable[[Callable[_Arguments, _Result]
 
         @wraps(function)
         def call(*positional: _Arguments.args, **given: _Arguments.kwargs) -> _Result:
+            enable_loggers()
             check_arguments(choices, defaults, given)
             given.update(read_variables(choices, defaults, given))
             return function(*positional, **given)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import opentelemetry.environment_variables
 import opentelemetry.sdk.environment_variables
 import pytest
+from opentelemetry import _logs
+from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.trace import Link, SpanContext
 from tests.support.checks import warnings_with
 from tests.support.inbox import DEADLINE, attributes_of
@@ -238,13 +240,15 @@ def test_other_exporters_are_one_warning(
 def test_signal_that_is_off_is_in_no_record_of_a_process(
     receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither on disk, nor in the accounts; Python's logging is left alone."""
+    """Neither on disk, nor in the accounts; Python's logging, and the global provider, are left alone."""
     monkeypatch.setenv("OTEL_LOGS_EXPORTER", "NONE ")
     handlers = [*logging.getLogger().handlers]
     pipeline = start(endpoint=None, logging_level="INFO")
     assert handlers == logging.getLogger().handlers
     assert ["metrics", "traces"] == [signal for signal, number in work(pipeline).items() if number]
     assert [] == receiver.requests
+    _logs.set_logger_provider(provider := LoggerProvider(shutdown_on_exit=False))
+    assert provider is _logs.get_logger_provider()
 
 
 def test_long_timeout_is_a_warning(

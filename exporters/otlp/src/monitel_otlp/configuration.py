@@ -14,7 +14,7 @@ import monitel
 from monitel.attributes import escape_surrogates, fits_int64
 from monitel.run_events import enter
 from monitel.variables import reads_variables
-from monitel_otlp._compat import get_logger_provider, is_set, set_global_providers
+from monitel_otlp._compat import NoOpLoggerProvider, get_logger_provider, is_set, set_global_providers
 from monitel_otlp.automatic import hand_over, keep, replace_automatic
 from monitel_otlp.choices import BOX_SIZE, CHOICES, box_settings
 from monitel_otlp.config.environment import Environment, sdk_is_disabled
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("monitel.otlp")
 
 _OTLP = {"otlp", "otlp_proto_http", "otlp_proto_grpc", "monitel"}  # words for the exporter
+#: Providers of a signal that is off. They do not become the global ones: another library may set its provider.
+_NOTHING = (metrics.NoOpMeterProvider, NoOpLoggerProvider, trace.NoOpTracerProvider)
 _DISTRIBUTION = {"telemetry.distro.name": "monitel-otlp", "telemetry.distro.version": monitel.__version__}
 
 _current: Pipeline | None = None
@@ -317,6 +319,9 @@ def _set_globals(pipeline: Pipeline) -> None:
         (get_logger_provider(), pipeline.logger_provider),
         (trace.get_tracer_provider(), pipeline.tracer_provider),
     ]
-    chosen = [None if _is_applications(present) else own for present, own in pairs]
+    chosen = [
+        None if _is_applications(present) or (isinstance(own, _NOTHING) and not is_set(present)) else own
+        for present, own in pairs
+    ]
     _own_providers.extend(chosen)
     set_global_providers(*chosen)  # type: ignore[arg-type]  # one of each kind

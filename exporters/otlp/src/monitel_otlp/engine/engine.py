@@ -244,12 +244,16 @@ class Engine:
     def export_records(self, batch: Sequence[ReadableLogRecord]) -> None:
         """Encode log records of an application's processor."""
         assert self.application_events is not None  # because the pipeline is attached
+        if "logs" in self.settings.off:
+            return
         with self.collecting:
             self.application_events.take_back(batch)
             self._record_requests.export(batch)
 
     def export_spans(self, batch: Sequence[ReadableSpan]) -> None:
         """Encode spans of an application's processor."""
+        if "traces" in self.settings.off:
+            return
         with self.collecting:
             self.accounting.record("traces", len(batch))
             self._span_requests.export(batch)
