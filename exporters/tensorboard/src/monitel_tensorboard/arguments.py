@@ -57,19 +57,19 @@ def _rank() -> int:
     return next((int(value) for value in values if value.isdecimal() and len(value) < _TOO_LONG), 0)
 
 
-def length(what: str, value: object) -> int:
+def max_queue(value: object) -> int:
     """Return ``value`` if it is a number of points."""
-    if not isinstance(value, int):
-        raise TypeError(f"{what} must be an int, got {type(value).__qualname__}: {value!r:.80}")
-    if value < 1:
-        raise ValueError(f"{what} must be at least 1, got {value}")
+    if not isinstance(value, int) or value < 1:
+        raise _error(value)(f"max_queue must be an int of at least 1, got {value!r:.80}")
     return value
 
 
 def seconds(what: str, value: object) -> float:
     """Return ``value`` if it is an interval in seconds."""
-    if not isinstance(value, (int, float)):
-        raise TypeError(f"{what} must be a number of seconds, got {type(value).__qualname__}: {value!r:.80}")
-    if not 0 < value <= _DAY:
-        raise ValueError(f"{what} must be more than 0 and at most {_DAY:.0f} seconds, got {value}")
+    if not isinstance(value, (int, float)) or not 0 < value <= _DAY:
+        raise _error(value)(f"{what} must be more than 0 and at most {_DAY:.0f} seconds, got {value!r:.80}")
     return float(value)
+
+
+def _error(value: object) -> type[Exception]:
+    return ValueError if isinstance(value, (int, float)) else TypeError

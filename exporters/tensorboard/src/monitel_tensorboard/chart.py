@@ -15,7 +15,7 @@ from monitel_tensorboard.point import Hyperparameters, Point
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from monitel import Event, RunConfig, Window
+    from monitel import Event, Window
     from monitel_tensorboard.point import Charts
 
 _CONFIG = "run.config"
@@ -27,7 +27,7 @@ _SHARE = 20  # the first points are closer than a minute: each after a twentieth
 
 
 class Logged(NamedTuple):
-    """An event in the queue."""
+    """An event in the queue, with a copy of its data and its step, which may change later."""
 
     event: Event
     items: tuple[tuple[str, Any], ...]
@@ -35,7 +35,7 @@ class Logged(NamedTuple):
 
     @classmethod
     def now(cls, event: Event) -> Logged:
-        """Return the event with a copy of its data and its step, which may change later."""
+        """Return the event as it is now."""
         return cls(event, () if event.window is not None else tuple(event.data.items()), event.step)
 
     @property
@@ -43,29 +43,31 @@ class Logged(NamedTuple):
         """Number of points."""
         if (window := self.event.window) is not None:
             return len(window.values()) + bool(window.histogram)
-        return len(self.items) if self._has_scalars else 1
+        return len(self.items) if self._has_scalars else 2 if isinstance(self.event, monitel.RunConfig) else 1
 
     @property
     def _has_scalars(self) -> bool:
         return isinstance(self.event, monitel.LoggedNumbers) or self.event.name == monitel.STAT_EVENT
 
     def points(self, charts: Charts) -> Iterator[Point | None]:
-        """Yield a point for each number, or one text; None for a number that no point can hold."""
-        event = self.event
+        """Yield a point for each number, or the texts of an event; None for a number that no point can hold."""
+        event, walltime = self.event, self.event.timestamp.timestamp()
         if event.window is not None:
             yield from _window_points(charts, event.window)
-            return
-        walltime = event.timestamp.timestamp()
-        if not self._has_scalars:
+        elif isinstance(event, monitel.RunConfig):  # everything that was configured so far
+            charts.config.update(_flat(event.config, ""))
+            yield Point(_CONFIG, _table("name", "value", charts.config), 0, walltime, whole=True)
+            yield Point(_HYPERPARAMETERS, Hyperparameters(dict(charts.config)), 0, walltime, whole=True)
+        elif self._has_scalars:
+            attributes = event.attributes if isinstance(event, monitel.LoggedNumbers) else None
+            for key, value in self.items:
+                tag = _tag(key, attributes) if attributes is not None else "/".join(key.rsplit(".", 1))
+                try:
+                    yield Point.scalar(tag, value, None, walltime)._replace(step=self.step, recorded=True)
+                except Exception:
+                    yield None
+        else:
             yield self._text(charts, walltime)
-            return
-        attributes = event.attributes if isinstance(event, monitel.LoggedNumbers) else None
-        for key, value in self.items:
-            tag = _tag(key, attributes) if attributes is not None else "/".join(key.rsplit(".", 1))
-            try:
-                yield Point.scalar(tag, value, None, walltime)._replace(step=self.step, recorded=True)
-            except Exception:
-                yield None
 
     def _text(self, charts: Charts, walltime: float) -> Point:
         """Return the table of an event, below those of earlier events of its name at the same step."""
@@ -79,50 +81,14 @@ class Logged(NamedTuple):
         return Point(tag, text, self.step, walltime, recorded=True, whole=whole)
 
 
-class LoggedConfig(NamedTuple):
-    """A configuration in the queue."""
-
-    event: RunConfig
-
-    @property
-    def size(self) -> int:
-        """Number of points: the table and the hyperparameters."""
-        return 2
-
-    def points(self, charts: Charts) -> Iterator[Point]:
-        """Yield the table for the text tab, and the hyperparameters, each with all configurations of the run so far."""
-        walltime = self.event.timestamp.timestamp()
-        charts.config.update(_flat(self.event.config, ""))
-        values = dict(charts.config)
-        yield Point(_CONFIG, _table("name", "value", values), 0, walltime, whole=True)
-        yield Point(_HYPERPARAMETERS, Hyperparameters(values), 0, walltime, whole=True)
-
-
-class LoggedLedger(NamedTuple):
-    """The ledger at one moment, in the queue."""
-
-    values: tuple[Point, ...]
-
-    @property
-    def size(self) -> int:
-        """Number of points."""
-        return len(self.values)
-
-    def points(self, _charts: Charts) -> tuple[Point, ...]:
-        """Return the points."""
-        return self.values
-
-
 class LedgerCharts:
-    """Puts the ledger of the process into the queue of a writer: seconds of each activity so far, and goodput.
-
-    Thread-safe.
+    """Adds the seconds of each activity so far, and the goodput, to the queue of a writer. Thread-safe.
 
     Args:
-        put: Appends an entry to the queue.
+        put: Appends a point to the queue.
     """
 
-    def __init__(self, put: Callable[[LoggedLedger], None]) -> None:
+    def __init__(self, put: Callable[[Point], None]) -> None:
         self._put = put
         self.start_again()
 
@@ -149,9 +115,8 @@ class LedgerCharts:
         }
         if (share := goodput()) is not None:
             values[GOODPUT[0]] = share
-        if values:
-            points = (Point(tag, value, step, walltime, recorded=True, whole=True) for tag, value in values.items())
-            self._put(LoggedLedger(tuple(points)))
+        for tag, value in values.items():
+            self._put(Point(tag, value, step, walltime, recorded=True, whole=True))
 
 
 def _window_points(charts: Charts, window: Window) -> Iterator[Point]:

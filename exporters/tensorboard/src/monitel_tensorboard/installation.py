@@ -12,7 +12,7 @@ from monitel.os_threads import Event as Signal
 from monitel.os_threads import Thread
 from monitel.run_events import end_if_due, enter, leave
 from monitel_tensorboard import arguments, process
-from monitel_tensorboard.chart import LedgerCharts, Logged, LoggedConfig
+from monitel_tensorboard.chart import LedgerCharts, Logged
 from monitel_tensorboard.writer import SummaryWriter
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Installation:
         return f"<{type(self).__name__} {'active' if self._active else 'uninstalled'}, {self.writer!r}>"
 
     def _handle_event(self, event: Event) -> None:
-        self.writer.put(LoggedConfig(event) if isinstance(event, monitel.RunConfig) else Logged.now(event))
+        self.writer.put(Logged.now(event))
         if self._thread is None:  # the first event of a forked child
             self._start_thread()
 
@@ -119,19 +119,14 @@ def install(
 ) -> Installation:
     """Write every Stat and Event of monitel to TensorBoard, from now on.
 
-    * A closed window gives one scalar for each of the Stat's aggregations, at the window's end and the step of its last
-      sample. The tag is the name, with the Stat's attributes: ``loss/mean``, ``loss/mean{split=val}``. Windows of a
-      Stat that end at the same step are merged: the last point has all samples.
-    * Each number of :func:`monitel.log` gives one scalar at the step of the call. The tag is the name, with the
-      attributes of the call: ``accuracy{split=val}``.
-    * The configurations of all calls of :func:`monitel.config` together give a table, the text ``run.config``, and one
-      set of hyperparameters.
-    * The seconds of each activity of :func:`monitel.ledger` so far give a scalar each, ``training.time/data``, and the
-      goodput gives ``training.goodput``: from the first step on, at first every few seconds and later every minute, and
-      at the end.
-    * Any other event gives a text, ``events/<event>``, at the current step. Events of a name at the same step share it.
-    * The step is that of :func:`monitel.set_step`. If no step was set, the points of a tag are numbered. If steps go
-      back, see :class:`SummaryWriter`.
+    * A closed window gives a scalar for each of the Stat's aggregations, ``loss/mean{split=val}``, at the window's end
+      and the step of its last sample. Windows of a Stat at one step are merged: the last point has all samples.
+    * Each number of :func:`monitel.log` gives one scalar, ``accuracy{split=val}``, at the step of the call.
+    * All calls of :func:`monitel.config` give one table, the text ``run.config``, and one set of hyperparameters.
+    * The :func:`monitel.ledger` gives ``training.time/data`` and so on, the seconds so far, and ``training.goodput``.
+    * Any other event gives a text, ``events/<event>``, at the current step. Events of a name at one step share it.
+
+    If no step was set, the points of a tag are numbered. If steps go back, see :class:`SummaryWriter`.
 
     Each run has a new folder: if ``log_dir`` has the event files of another run, it is ``log_dir/run-2`` and so on.
     Rank 0 writes to the folder of the run, and each other rank to ``rank-<rank>`` in it.
@@ -140,7 +135,7 @@ def install(
     forked child, idle windows are closed from its first event on.
 
     Args:
-        log_dir: A local folder; it is created if missing. By default ``runs/<date>_<host>``.
+        log_dir: A local folder, by default ``runs/<date>_<host>``.
         max_queue: The number of points and events in the queue at which they are written early.
         flush_secs: Seconds between writes.
         expiry_secs: Seconds between checks for expired windows, so that idle Stats are written, too.
@@ -161,7 +156,7 @@ def install(
         0
     """
     expiry_secs = arguments.seconds("expiry_secs", expiry_secs)
-    max_queue = arguments.length("max_queue", max_queue)
+    max_queue = arguments.max_queue(max_queue)
     flush_secs = arguments.seconds("flush_secs", flush_secs)
     folder = arguments.run_dir(arguments.local_dir(log_dir), resumed=purge_step is not None)
     return Installation(SummaryWriter(folder, "", purge_step, max_queue, flush_secs), expiry_secs)

@@ -83,40 +83,29 @@ class Charts:
         self.replaced = 0
         self.latest: dict[Hashable, Any] = {}
         self.config: dict[str, str | bool | float] = {}
-        self._charts: dict[str, _Chart] = {}
+        self._charts: dict[str, tuple[type, int, float, float]] = {}  # kind, last and highest step, last time, by tag
         self._warned: set[str] = set()
 
     def add(self, point: Point) -> Point | None:
         """Return ``point`` with its step, or None if it is dropped."""
-        chart = self._charts.setdefault(point.tag, _Chart(type(point.value)))
-        if chart.kind is not type(point.value):
-            self._warn_once("%r has a %s, and is given a %s: dropped", point.tag, chart.kind, type(point.value))
+        new = type(point.value)
+        kind, last, highest, walltime = self._charts.get(point.tag, (new, -1, -math.inf, -math.inf))
+        if kind is not new:
+            self._warn_once("%r has a %s, and is given a %s: dropped", point.tag, kind.__name__, new.__name__)
             return None
-        step = chart.step + 1 if point.step is None else point.step
-        if point.recorded and step < chart.step and point.walltime < chart.walltime:
+        step = last + 1 if point.step is None else point.step
+        if point.recorded and step < last and point.walltime < walltime:
             return None
-        if step <= chart.highest and not (point.whole and step == chart.step):
+        if step <= highest and not (point.whole and step == last):
             self.replaced += 1
             self._warn_once("%r has step %d again: TensorBoard shows the last point of a step", point.tag, step)
-        chart.step, chart.walltime, chart.highest = step, point.walltime, max(step, chart.highest)
+        self._charts[point.tag] = kind, step, max(step, highest), point.walltime
         return point._replace(step=step)
 
-    def _warn_once(self, message: str, tag: str, *details: object) -> None:
+    def _warn_once(self, message: str, *details: object) -> None:
         if message not in self._warned:
             self._warned.add(message)
-            given = [each.__name__ if isinstance(each, type) else each for each in details]
-            logger.warning(f"{message} (further ones are only counted)", tag, *given)
-
-
-class _Chart:
-    """The kind of a chart, the step and the time of its last point, and its highest step."""
-
-    __slots__ = ("highest", "kind", "step", "walltime")
-
-    def __init__(self, kind: type) -> None:
-        self.kind = kind
-        self.step = -1
-        self.highest = self.walltime = -math.inf
+            logger.warning(f"{message} (further ones are only counted)", *details)
 
 
 def _tag(tag: object) -> str:

@@ -7,7 +7,7 @@ import logging
 import multiprocessing.util  # noqa: F401  its exit function is called after ours only if it is registered first
 import time
 import weakref
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import monitel
 from monitel.exit import finalize_with_children
@@ -17,6 +17,8 @@ from monitel.run_events import end_if_due
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from monitel_tensorboard.writer import SummaryWriter
+
 T = TypeVar("T")
 
 logger = logging.getLogger("monitel_tensorboard")
@@ -25,14 +27,7 @@ logger = logging.getLogger("monitel_tensorboard")
 EXIT_TIMEOUT = 5.0
 
 
-class Closable(Protocol):
-    """An object that can be closed within a time limit."""
-
-    def close(self, timeout: float) -> bool:
-        """Close within ``timeout`` seconds."""
-
-
-_closables: weakref.WeakSet[Closable] = weakref.WeakSet()
+_closables: weakref.WeakSet[SummaryWriter] = weakref.WeakSet()
 _last_calls: list[weakref.WeakMethod[Callable[[], object]]] = []
 
 
@@ -47,7 +42,7 @@ def after_fork(method: Callable[[], None]) -> None:
     register_at_fork(after_in_child=renew)
 
 
-def close_at_exit(closable: Closable) -> None:
+def close_at_exit(closable: SummaryWriter) -> None:
     """Close ``closable``, if it is still alive, when this process or a forked child of it ends."""
     _closables.add(closable)
 

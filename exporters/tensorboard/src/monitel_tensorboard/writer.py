@@ -16,9 +16,7 @@ from monitel_tensorboard.event_file import EventFile
 from monitel_tensorboard.point import Charts, Point, checked_step
 
 if TYPE_CHECKING:
-    from monitel_tensorboard.chart import Logged, LoggedConfig, LoggedLedger
-
-    Entry = Point | Logged | LoggedConfig | LoggedLedger
+    from monitel_tensorboard.chart import Logged
 
 _QUEUE_LIMIT = 50_000  # points and events, or twice ``max_queue``
 _SLICE = 32  # entries; converting and encoding them holds the GIL for one or two milliseconds
@@ -31,14 +29,13 @@ _CONSEQUENCE = (
 class SummaryWriter:
     """Writes scalars and texts for TensorBoard, without torch and TensorFlow.
 
-    ``add_*`` put a point into a bounded queue and return: they never wait for the disk, and never raise a disk error.
-    When 50,000 points wait, or twice ``max_queue``, the oldest is dropped. ``dropped`` counts these points, those that
-    cannot be written before :meth:`close` ends, those that are added after it, those of another kind than the first one
-    of their tag, and those of monitel that come after a later one of their tag.
+    ``add_*`` put a point into a queue of 50,000, or twice ``max_queue``, and return: they never wait for the disk, and
+    never raise a disk error. A full queue drops its oldest point. ``dropped`` counts these points, those that cannot be
+    written before :meth:`close` ends, those that are added after it, those of another kind than the first one of their
+    tag, and events that come after a later one.
 
-    Points are written with the step that they are given. TensorBoard's default reader shows one point of a tag at a
-    step, the last one, and a point at a smaller step replaces all that follow it. ``replaced`` counts the points at a
-    step that their tag had reached before, and the first one is logged.
+    TensorBoard's default reader shows one point of a tag at a step, the last one, and a point at a smaller step
+    replaces all that follow it. ``replaced`` counts points at a step that their tag had reached before.
 
     One thread per writer accesses the disk. A disk error is counted in ``failed``, and the first one is logged to
     ``monitel_tensorboard``; the points stay in the queue and are retried, even if ``log_dir`` cannot be created.
@@ -47,13 +44,12 @@ class SummaryWriter:
     ``pid-<process id>`` in ``log_dir``, from the first point added there. At exit, including that of multiprocessing
     children, monitel's Stats are flushed. Then all open writers are closed, within 5 seconds in total.
 
-    The arguments have the meaning of those of torch's writer.
+    The arguments are those of torch's writer.
 
     Args:
         log_dir: A local folder; it is created if missing. By default ``runs/<date>_<host><comment>``.
         comment: The end of the default folder's name.
-        purge_step: The first step of a run that is resumed in its folder. TensorBoard's Python loader forgets points of
-            this and later steps in earlier files; its default reader replaces those of each tag that is added again.
+        purge_step: The first step of a run that is resumed in its folder; later points of earlier files are hidden.
         max_queue: The number of points in the queue at which they are written early.
         flush_secs: Seconds between writes, and between attempts after a disk error.
         filename_suffix: The end of the event file's name.
@@ -87,7 +83,7 @@ class SummaryWriter:
     ) -> None:
         self.log_dir = arguments.local_dir(log_dir, comment)
         self._purge_step = None if purge_step is None else checked_step("purge_step", purge_step)
-        self._max_queue = arguments.length("max_queue", max_queue)
+        self._max_queue = arguments.max_queue(max_queue)
         self._flush_secs = arguments.seconds("flush_secs", flush_secs)
         self._suffix = filename_suffix
         self._closed = False
@@ -107,7 +103,7 @@ class SummaryWriter:
     def _start_empty(self) -> None:
         self.dropped = self.failed = 0
         self._changed = Condition(RLock())  # re-entrant: signal handlers and finalizers may add points
-        self._queue: deque[Entry] = deque()
+        self._queue: deque[Point | Logged] = deque()
         self._batch: list[Point] = []  # taken from the queue, not yet written
         self._added = self._batch_end = self._written = 0  # positions in the sequence of all entries
         self._wanted = self._ended = False
@@ -143,19 +139,11 @@ class SummaryWriter:
     ) -> None:
         """Add a text, shown as Markdown, to ``tag``.
 
-        Args:
-            tag: The text's name.
-            text_string: The text.
-            global_step: The step it belongs to, without its fraction; None is 0, as in torch.
-            walltime: Seconds since the Unix epoch; the current time by default.
-
-        Raises:
-            TypeError: Not a str, not a finite number.
-            ValueError: A step beyond 64 bits.
+        The arguments, and the errors, are those of :meth:`add_scalar`.
         """
         self.put(Point.text(tag, text_string, global_step, walltime))
 
-    def put(self, entry: Entry) -> None:
+    def put(self, entry: Point | Logged) -> None:
         """Append a checked point or event to the queue, for ``add_*`` and :func:`install`."""
         with self._changed:
             if self._closed:
