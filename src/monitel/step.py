@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from contextlib import suppress
 from operator import index
 from typing import TYPE_CHECKING, Any
@@ -55,9 +54,9 @@ def checked_step(step: Any) -> int:
     try:
         checked = index(step)
     except TypeError:
-        number = math.nan
+        number = 0.5
         with suppress(Exception):  # raised by the class, such as that of a tensor of several elements
-            number = float(step) if hasattr(step, "__float__") else math.nan
+            number = number if isinstance(step, str) else float(step)
         if not number.is_integer():
             raise TypeError(f"step must be a whole number, got {type(step).__qualname__}: {step!r:.80}") from None
         checked = int(number)

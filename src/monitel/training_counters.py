@@ -46,12 +46,7 @@ def begin_counters(*, tokens: bool) -> None:
 
 
 def count_steps(number: int = 1, *, skipped: bool = False) -> None:
-    """Count optimizer steps.
-
-    Args:
-        number: Number of steps.
-        skipped: The parameters did not change, because a gradient was not finite.
-    """
+    """Count optimizer steps; ``skipped`` if the parameters did not change, because a gradient was not finite."""
     if not _torch_counts("steps"):
         training_counter("training.steps.skipped" if skipped else "training.steps").add(number)
 

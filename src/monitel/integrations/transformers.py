@@ -1,26 +1,30 @@
-"""The callback for the Trainer of transformers."""
+"""The callback for the Trainer of transformers, which calls none when an evaluation or a checkpoint begins."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import TrainerCallback
+from transformers import Trainer, TrainerCallback
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
 import monitel
-from monitel.integrations import transformers_trainer
-from monitel.integrations.wrapping import guarded
+from monitel.checkpoints import LOAD, SAVE, Checkpoint
+from monitel.integrations.wrapping import guarded, wrap_class
 from monitel.training_counters import begin_counters, count_samples, count_steps, count_tokens
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch.utils.hooks import RemovableHandle
 
-    from monitel.checkpoints import Checkpoint
+    from monitel._activities import Activity
 
 _PREFIXES = ("eval", "test")  # of the Trainer's names; all other numbers are of the training
+# The methods around a whole evaluation first; the others serve subclasses that replace these.
+_EVALUATIONS = ("_evaluate", "evaluate", "predict", "evaluation_loop", "prediction_loop")
+_PARTS_OF_LOAD = ("_load_from_checkpoint", "_load_optimizer_and_scheduler", "_load_scaler")
 
 
 class MonitelCallback(TrainerCallback):  # type: ignore[misc]  # Any where transformers is missing
@@ -49,7 +53,7 @@ class MonitelCallback(TrainerCallback):  # type: ignore[misc]  # Any where trans
     """
 
     def __init__(self) -> None:
-        transformers_trainer.observe(MonitelCallback)
+        _observe()
         self._load: Checkpoint | None = None  # in progress
         self._config = ""  # as it was recorded
         self._hook: RemovableHandle | None = None
@@ -59,7 +63,7 @@ class MonitelCallback(TrainerCallback):  # type: ignore[misc]  # Any where trans
     def on_train_begin(self, args: Any, state: Any, *_: Any, model: Any = None, **__: Any) -> None:
         """Record the configuration and the first step, and begin to count."""
         monitel.set_step(state.global_step)
-        transformers_trainer.end_load(self, state)
+        self._end_load(state)
         begin_counters(tokens=_main_input(model) == "input_ids")
         self._remove_hook()  # of a training that an exception has ended
         self._hook = model.register_forward_pre_hook(self._add_batch, with_kwargs=True)
@@ -91,6 +95,13 @@ class MonitelCallback(TrainerCallback):  # type: ignore[misc]  # Any where trans
     def on_train_end(self, *_: Any, **__: Any) -> None:
         """Stop counting."""
         self._remove_hook()
+
+    def _end_load(self, state: Any) -> None:
+        """Log the checkpoint from which a training resumes. The Trainer loads it in several parts."""
+        load, self._load = self._load, None
+        if load is not None and state.is_world_process_zero:
+            load.step = state.global_step
+            load.log()
 
     def _record_numbers(self, args: Any, state: Any, numbers: Any, model: Any) -> None:
         if numbers and state.is_world_process_zero:
@@ -146,11 +157,69 @@ def _dotted(name: str) -> str:
 
 def _model_config(model: Any) -> dict[str, Any]:
     """Return the configurations of a model and of its adapters. A model may be any module, with any attributes."""
-    config = getattr(model, "config", {})
-    config = config.to_dict() if hasattr(config, "to_dict") else config
-    if isinstance(config, Mapping):
-        config = dict(config)
-        with suppress(Exception):  # not a method, or of another signature
-            config["num_parameters"] = model.num_parameters()
+    config: dict[str, Any] = {}
+    with suppress(Exception):  # not a configuration; not a method, or of another signature
+        config = {**monitel.RunConfig(model.config).config}
+        config["num_parameters"] = model.num_parameters()
     adapters = getattr(model, "peft_config", {})
     return {name: found for name, found in (("model", config), ("peft", adapters)) if found}
+
+
+def _observe() -> None:
+    """Observe each Trainer that has this callback. Idempotent."""
+
+    def of_observed(make: Callable[..., Any]) -> Callable[..., Any]:
+        def made(trainer: Any, *args: Any, **kwargs: Any) -> Any:
+            callbacks = trainer.callback_handler.callbacks
+            callback = next((each for each in callbacks if isinstance(each, MonitelCallback)), None)
+            return None if callback is None else make(callback, trainer, *args, **kwargs)
+
+        made.__qualname__ = make.__qualname__
+        return made
+
+    for name in _EVALUATIONS:
+        wrap_class(Trainer, name, of_observed(_evaluating))
+    wrap_class(Trainer, "_save_checkpoint", of_observed(_saving))
+    wrap_class(Trainer, "save_model", of_observed(_saving_model))
+    wrap_class(Trainer, "_load_best_model", of_observed(_loading_best))
+    wrap_class(Trainer, "train", of_observed(_beginning))
+    for name in _PARTS_OF_LOAD:
+        wrap_class(Trainer, name, of_observed(_loading_part))
+    wrap_class(Trainer, "_load_rng_state", of_observed(_loading_random_states))
+
+
+def _evaluating(*_arguments: Any, **_options: Any) -> Activity:
+    return monitel.activity("evaluation")
+
+
+def _saving(_callback: Any, trainer: Any, _model: Any, trial: Any = None, *_: Any, **__: Any) -> Checkpoint:
+    folder = f"{trainer._get_output_dir(trial)}/checkpoint-{trainer.state.global_step}"
+    return Checkpoint(SAVE, folder, logs=trainer.is_world_process_zero(), step=trainer.state.global_step)
+
+
+def _saving_model(_callback: Any, trainer: Any, output_dir: Any = None, *_: Any, **__: Any) -> Checkpoint:
+    folder = trainer.args.output_dir if output_dir is None else output_dir
+    logs, step = trainer.is_world_process_zero(), trainer.state.global_step
+    return Checkpoint(SAVE, folder, logs=logs, step=step, others="checkpoint-")
+
+
+def _beginning(callback: Any, *_arguments: Any, **_options: Any) -> None:
+    """Forget the load of a training that has failed before it began."""
+    callback._load = None
+
+
+def _loading_part(callback: Any, _trainer: Any, path: Any = None, *_: Any, **__: Any) -> Checkpoint | None:
+    if path is not None and callback._load is None:
+        callback._load = Checkpoint(LOAD, path, logs=False)
+    return callback._load if path is not None else None
+
+
+def _loading_random_states(_callback: Any, _trainer: Any, path: Any = None, *_: Any, **__: Any) -> Checkpoint | None:
+    """Observe the part of a load that may follow when the training has begun. It has no event."""
+    return None if path is None else Checkpoint(LOAD, path, logs=False)
+
+
+def _loading_best(_callback: Any, trainer: Any, *_: Any, **__: Any) -> Checkpoint:
+    state = trainer.state
+    step = getattr(state, "best_global_step", None)
+    return Checkpoint(LOAD, state.best_model_checkpoint, logs=state.is_world_process_zero, step=step)
