@@ -95,7 +95,7 @@ def test_every_request_has_one_resource_and_the_documented_scope(
     every: list[Any] = [*receiver.all_points(), *receiver.records(), *receiver.spans()]
     assert 1 == len({each.resource["service.instance.id"] for each in every})
     assert {"mine"} == {each.resource["service.name"] for each in every}
-    agent = f"monitel-otlp/{monitel_otlp.__version__}"
+    agent = f"monitel-otlp/{monitel_otlp.__version__} Python/{sys.version.split()[0]}"
     assert all(request.headers["user-agent"].startswith(agent) for request in receiver.requests)
 
 

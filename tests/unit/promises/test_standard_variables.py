@@ -224,6 +224,10 @@ def test_signals_may_have_addresses_and_protocols_of_their_own(
     assert ({signal}, {*SIGNALS} - {signal}) == tuple(
         {request.signal for request in inbox.requests} for inbox in (grpc_receiver, receiver)
     )
+    assert all(
+        request.headers["user-agent"].startswith(f"monitel-otlp/{monitel.__version__} Python/3.")
+        for request in (*grpc_receiver.requests, *receiver.requests)
+    )
 
 
 def test_other_exporters_are_one_warning(
