@@ -9,6 +9,7 @@ import os
 import re
 import threading
 import time
+from copy import copy
 from itertools import count, islice, repeat
 from typing import TYPE_CHECKING, Any
 
@@ -457,6 +458,9 @@ def test_execution_trace_is_a_graph_of_the_ranges(tmp_path: Path) -> None:
             with record_function("a"), record_function("b"):
                 pass
             prof.step()
+        with pytest.MonkeyPatch.context() as forked:  # in a child, which has copies of the parent's observers
+            forked.setattr(os, "getpid", lambda: -1)
+            copy(observer).unregister_callback()
         assert not path.exists()
     nodes = json.loads(path.read_text())["nodes"]
     named = {each["id"]: each["name"] for each in nodes}
