@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
-from threading import current_thread, main_thread
 from typing import Any
+
+from monitel.os_threads import in_main_thread
 
 
 class ExitCode:
@@ -48,7 +49,7 @@ class ExitCode:
         try:
             self._previous(code)
         except SystemExit as error:
-            if self._watching and current_thread() is main_thread():  # elsewhere it ends only the thread
+            if self._watching and in_main_thread():  # elsewhere it ends only the thread
                 self._calls += 1
                 self.failed = error.code is not None and error.code != 0
                 self.interrupted = isinstance(error.__context__, KeyboardInterrupt)

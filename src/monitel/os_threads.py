@@ -20,7 +20,7 @@ else:
     from _queue import Empty, SimpleQueue
 
 __all__ = ["Condition", "Empty", "Event", "Lock", "RLock", "SimpleQueue", "Thread", "current_thread"]
-__all__ += ["get_ident", "local", "names"]
+__all__ += ["get_ident", "in_main_thread", "local", "names"]
 
 
 def _copy(name: str, **imported: Any) -> Any:
@@ -49,6 +49,13 @@ def _copy_of_threading() -> Any:
 _threading = _copy_of_threading()
 
 
+def in_main_thread() -> bool:
+    """Return True in the main thread, whose handlers of signals Python calls; under gevent in each of its greenlets."""
+    if threading.get_ident() == get_ident():
+        return threading.current_thread() is threading.main_thread()
+    return bool(_threading.current_thread() is _threading.main_thread())
+
+
 def names() -> dict[int, str]:
     """Return the names of all threads that run, those of ``threading`` too, by identity. Waits for no lock."""
     known: Any = {**_threading._active, **threading._active}  # type: ignore[attr-defined]  # enumerate() takes a lock
@@ -60,7 +67,10 @@ if not TYPE_CHECKING:
     current_thread, get_ident, local = _threading.current_thread, _threading.get_ident, _threading.local
 
     class Thread(_threading.Thread):
+        """A thread of the system, which ``threading`` shows as well."""
+
         def run(self) -> None:
+            """Run the target."""
             seen = threading._DummyThread()  # by current_thread() and enumerate(), thus in logs and debuggers
             seen.name = self.name
             try:

@@ -12,13 +12,12 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import threading
 from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from monitel.fork import register_at_fork
-from monitel.os_threads import Event, Lock, Thread
+from monitel.os_threads import Event, Lock, Thread, in_main_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,7 +114,7 @@ class SigtermHandler:
             ValueError: Not called in the main thread.
         """
         global _current
-        if threading.current_thread() is not threading.main_thread():
+        if not in_main_thread():
             raise ValueError("a handler for SIGTERM must be installed in the main thread")
         if _current is not None:
             _current.uninstall()
@@ -147,7 +146,7 @@ class SigtermHandler:
         if self._claim.locked() and not self._postponed:
             return  # called by end, after which the previous handler is restored
         self._closed = True
-        if _current is self and threading.current_thread() is threading.main_thread():
+        if _current is self and in_main_thread():
             _current = None
             if self._decides():
                 self._restore()

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
-from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Literal
 
 import monitel
-from monitel.os_threads import Thread
+from monitel.os_threads import Thread, in_main_thread
 from monitel.run_events import preempt
 from monitel.sigterm import SigtermHandler, is_default
 from monitel_otlp.config.launchers import is_launcher
@@ -27,7 +26,7 @@ def handle_sigterm(pipeline: Pipeline, sigterm: bool | Literal["auto"]) -> None:
         sigterm: With ``"auto"`` no handler is installed outside the main thread, in launchers, and if the application
             or a library handles or ignores SIGTERM.
     """
-    automatic = current_thread() is main_thread() and is_default() and not is_launcher(sys.orig_argv)
+    automatic = in_main_thread() and is_default() and not is_launcher(sys.orig_argv)
     if automatic if sigterm == "auto" else sigterm:
         handler = SigtermHandler(pipeline.terminate, lambda timeout: _flush(pipeline, timeout), timeout=EXIT_TIMEOUT)
         handler.install()

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
+_DIR_FD = {each.__name__ for each in os.supports_dir_fd}  # by name: eventlet replaces os.open()
 #: True if this platform has what a folder needs: descriptors of folders, and locks that end with a process. Windows has
 #: neither.
-AVAILABLE = os.open in os.supports_dir_fd and hasattr(os, "O_DIRECTORY") and find_spec("fcntl") is not None
+AVAILABLE = "open" in _DIR_FD and hasattr(os, "O_DIRECTORY") and find_spec("fcntl") is not None
 UNAVAILABLE = "this platform has neither descriptors of folders nor locks of files as POSIX has them"
 
 FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC if AVAILABLE else 0

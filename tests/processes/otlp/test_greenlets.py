@@ -1,0 +1,85 @@
+"""Libraries that make greenlets of threads: gevent and eventlet where they are installed, and what they do, reduced."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.support.checks import EXIT, limit
+from tests.support.scripts import finish, started, wait_until_ready
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.receiver import Receiver
+
+#: A thread of monitel runs in the thread that starts it, as a greenlet does until it switches; others are as before.
+REDUCED = """\
+import _thread, threading
+def replaced(original):
+    def start(function, *arguments, **options):
+        if not getattr(function.__self__, "name", "").startswith("monitel"):
+            return original(function, *arguments, **options)
+        function()
+    return start
+def patch():
+    for name in ("start_new_thread", "start_joinable_thread"):
+        for module, prefix in ((_thread, ""), (threading, "_")):
+            if hasattr(module, prefix + name):
+                setattr(module, prefix + name, replaced(getattr(module, prefix + name)))
+"""
+LIBRARIES = {
+    "reduced": REDUCED,
+    "gevent": "from gevent.monkey import patch_all as patch\n",
+    "eventlet": "import warnings\nwarnings.simplefilter('ignore')\nfrom eventlet import monkey_patch as patch\n",
+}
+SCRIPT = """
+import os, sys, time, threading
+if "first" in sys.argv:
+    patch()
+import monitel, monitel_otlp
+if "between" in sys.argv:
+    patch()
+pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", system=False, logging_level="ERROR")
+monitel.emit("before")
+assert pipeline.force_flush(60)
+if "last" in sys.argv:
+    patch()
+loss = monitel.Stat("loss", [monitel.COUNT], 60.0)
+if os.fork() == 0:
+    loss.add(1)
+    monitel.emit("child")
+    sys.exit(not pipeline.force_flush(60))
+assert os.wait()[1] == 0
+loss.add(1)
+monitel.emit("parent")
+print("ready", flush=True)
+if "wait" in sys.argv:
+    while True:
+        time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("when", ["first", "between", "last"])
+@pytest.mark.parametrize("library", [*LIBRARIES])
+@pytest.mark.parametrize("end", ["exit", "wait"])
+def test_threads_that_wait_in_c_are_threads_of_the_system(
+    receiver: Receiver, tmp_path: Path, library: str, when: str, end: str
+) -> None:
+    """The job neither hangs nor waits, also in a forked child and on SIGTERM, and everything is delivered."""
+    if library != "reduced":
+        pytest.importorskip(library)
+    (tmp_path / "job.py").write_text(LIBRARIES[library] + SCRIPT, encoding="utf-8")
+    with started(tmp_path, "-W", "ignore", "job.py", receiver.url, when, end, fresh=True) as process:
+        wait_until_ready(process)
+        begin = time.monotonic()
+        if end == "wait":
+            process.send_signal(signal.SIGTERM)
+        ended = finish(process)
+    assert (0 if end == "exit" else -signal.SIGTERM) == ended.status, ended.stderr
+    assert ended.at - begin <= limit(EXIT)
+    names = receiver.record_names()
+    assert ["before", "child", "parent"] == sorted(name for name in names if not name.startswith("run."))
+    assert [1, 1] == receiver.values("loss.count")
