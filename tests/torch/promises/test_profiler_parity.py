@@ -243,7 +243,7 @@ def test_tables(arguments: dict[str, Any], averaged: bool) -> None:
 
 
 def test_event_attributes() -> None:
-    """Every public attribute of torch's events and averages exists; those of a range that are no times are equal."""
+    """Every public attribute of torch's events and averages exists; those of a range are equal, except times."""
     other = r"add$|(self_)?cpu_time|device_resource|(id|external_id|thread|time_range|cpu_\w+|input_shapes)$"
 
     def seen(event: Any, names: list[str]) -> dict[str, Any]:

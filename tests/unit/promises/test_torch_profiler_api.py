@@ -296,7 +296,7 @@ def test_garbage_collections_are_ranges_on_request() -> None:
     ],
 )
 def test_unknown_activities_are_torchs_errors(activities: Any, error: type[Exception], message: str) -> None:
-    """They are refused when the profile is made, also the names of kinds of events that torch does not know."""
+    """The profile is not made; names of kinds of events that torch does not know are errors too."""
     with pytest.raises(error, match=re.escape(message)):
         profile(activities=activities)
 

@@ -1,4 +1,4 @@
-"""What a profile can record, and its experimental settings, by torch's names: without torch, ranges on the CPU."""
+"""Recordable activities and experimental settings of a profile, by torch's names: without torch, ranges on the CPU."""
 
 from __future__ import annotations
 
