@@ -110,7 +110,8 @@ def recordable(values: Mapping[Any, Any], left_out: Callable[[object, object], o
     found: dict[str, AttributeValue] = {}
     for key, value in values.items():
         kind = type(value)
-        if type(key) is str and key and key.isascii() and (kind is float or (kind is str and value.isascii())):
+        plain = kind is float or kind is bool or (value.isascii() if kind is str else kind is int and fits_int64(value))
+        if plain and type(key) is str and key and key.isascii():
             found[key] = value
             continue
         name = text_of(key)
