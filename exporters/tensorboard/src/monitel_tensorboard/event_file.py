@@ -58,7 +58,7 @@ def claim(folder: Path) -> bool:
 class EventFile:
     """A file to which points are appended in slices; a slice is written completely or not at all.
 
-    Readers keep the first hyperparameters of a run. Therefore these are in a file that is replaced.
+    Readers keep the first hyperparameters that they find. Therefore all are in another file, too, which is replaced.
 
     The file is opened for each slice and closed after it. Therefore a forked child inherits no handle and no buffer, a
     deleted folder is created again, and a network file system shows all written slices.
@@ -85,13 +85,12 @@ class EventFile:
         self._log_dir.mkdir(parents=True, exist_ok=True)
         hyperparameters = [point for point in points if isinstance(point.value, Hyperparameters)]
         if hyperparameters:
-            self._replace_config(hyperparameters[-1:])
+            self._write_config(hyperparameters[-1:])
         size: int | None = None
         try:
             with self._path.open("ab", buffering=0) as file:
                 size = file.tell()  # english: keep
-                others = [point for point in points if not isinstance(point.value, Hyperparameters)]
-                records = _records(others, with_version=size == 0, purge_step=self._purge_step)
+                records = _records(points, with_version=size == 0, purge_step=self._purge_step)
                 while records:  # an unbuffered write may be partial
                     records = records[file.write(records) :]
         except BaseException:
@@ -100,10 +99,11 @@ class EventFile:
             raise
         self.started = True
 
-    def _replace_config(self, points: Sequence[Point]) -> None:
-        new = self._log_dir / f".config.{os.getpid()}"
+    def _write_config(self, points: Sequence[Point]) -> None:
+        path = self._log_dir / _CONFIG_FILE
+        new = path if path.exists() and not path.stat().st_size else self._log_dir / f".config.{os.getpid()}"
         new.write_bytes(_records(points, with_version=True))
-        new.replace(self._log_dir / _CONFIG_FILE)
+        new.replace(path)  # a reader may have opened the empty file
 
     def _cut(self, size: int) -> None:
         try:
@@ -112,7 +112,7 @@ class EventFile:
             self._path = self._new_path()
 
     def _new_path(self) -> Path:
-        identity = f"{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_numbers)}"
+        identity = f"{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_numbers):04d}"  # readers sort by name
         return self._log_dir / f"{_EVENT_FILE}.{identity}{self._suffix}"
 
 
