@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from monitel_tensorboard.point import Point
 
-_numbers = itertools.count()
+_numbers = itertools.count()  # in file names, by which readers sort
 _TEXT = create_summary_metadata(display_name=None, description=None)
 _ONE_STRING = {"dtype": DT_STRING, "tensor_shape": TensorShapeProto()}
 _EVENT_FILE = "events.out.tfevents"  # TensorBoard finds a file by this part of its name
@@ -112,7 +112,7 @@ class EventFile:
             self._path = self._new_path()
 
     def _new_path(self) -> Path:
-        identity = f"{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_numbers):04d}"  # readers sort by name
+        identity = f"{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_numbers):04d}"
         return self._log_dir / f"{_EVENT_FILE}.{identity}{self._suffix}"
 
 
