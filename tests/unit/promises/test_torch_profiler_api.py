@@ -284,15 +284,11 @@ def test_garbage_collections_are_ranges_on_request() -> None:
             RuntimeError,
             "activity type name: 'user_annotation'; expected",
         ),
-        ([{ProfilerActivity.CPU: ["GPU_MEMCPY"]}], RuntimeError, "Unknown or non-member"),
         ([{ProfilerActivity.CPU: [1]}], TypeError, "name of an activity type, got <class 'int'>"),
         ([ProfilerActivity.CPU, "CPU"], TypeError, "Expected ProfilerActivity or dict, got <class 'str'>"),
         ([ProfilerActivity.CPU, {"CPU": []}], TypeError, "Expected ProfilerActivity or dict"),
-        ([ProfilerActivity.CPU, {ProfilerActivity.CPU: []}], ValueError, "more than once"),
         (["CPU"], AssertionError, "No valid profiler activities"),
-        ([{}], AssertionError, "No valid profiler activities"),
         ([{"CPU": []}], AssertionError, "No valid profiler activities"),
-        ([], AssertionError, "No valid profiler activities"),
     ],
 )
 def test_unknown_activities_are_torchs_errors(activities: Any, error: type[Exception], message: str) -> None:
