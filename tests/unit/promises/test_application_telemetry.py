@@ -13,7 +13,6 @@ from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogR
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, SpanKind, StatusCode, TraceFlags
-from tests.support.checks import warnings_with
 from tests.support.inbox import CUMULATIVE, DEADLINE, TEMPORALITY
 from tests.support.validity.envelope import LEVELS
 from tests.unit.promises.spool_content import cat
@@ -80,26 +79,6 @@ def test_instruments_have_the_temporality_of_the_preference(
     assert {"explicit_bounds", "bucket_counts"} <= {
         field.name for field, _ in receiver.points("histogram")[0].proto.ListFields()
     }
-
-
-def test_standard_variables_choose_histograms_and_a_wrong_preference_is_cumulative(
-    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The histograms are the application's instruments; the warning has the given and the used value."""
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION", "base2_exponential_bucket_histogram")
-    monkeypatch.setenv(TEMPORALITY, "sometimes")
-    pipeline = start()
-    pipeline.meter_provider.get_meter("mine").create_histogram("size").record(3)
-    assert pipeline.force_flush(DEADLINE)
-    point = receiver.points("size")[0]
-    assert ("exponential_histogram", CUMULATIVE, 3, 1) == (
-        point.kind,
-        point.temporality,
-        point.value,
-        point.proto.count,
-    )
-    expected = f"{TEMPORALITY}: expected one of cumulative, delta, lowmemory, got 'sometimes'; using cumulative"
-    assert [expected] == warnings_with(caplog, TEMPORALITY)
 
 
 def _scopes(signal: str, messages: list[Any]) -> dict[str, list[bytes]]:

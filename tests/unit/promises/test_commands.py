@@ -447,7 +447,8 @@ def test_doctor_explains_a_backend_of_other_signals(receiver: Receiver, program:
     assert (advice, "1 of 3 endpoints accept telemetry") == (report.sections()["traces"]["advice"], report.last)
     name = "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"
     report = program("doctor", env={name: f"{receiver.url}/metrics", "OTEL_LOGS_EXPORTER": "none"}, status=1)
-    expected = f"no OTLP receiver at {receiver.url}/metrics: {name} must be the whole address: {receiver.url}/metrics/v1/"
+    url = f"{receiver.url}/metrics"
+    expected = f"no OTLP receiver at {url}: {name} must be the whole address: {url}/v1/metrics; "
     assert expected in report.sections()["metrics"]["result"]
     assert "off: nothing is recorded  (OTEL_LOGS_EXPORTER=none)" == report.sections()["logs"]["result"]
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from opentelemetry.sdk.resources import Resource
-from tests.support.inbox import DEADLINE, Answer
+from tests.support.inbox import DEADLINE, TEMPORALITY, Answer
 from tests.support.paths import ROOT
 from tests.support.spools import spooled
 
@@ -116,6 +116,7 @@ WRONG_VARIABLES = {
     "OTEL_METRIC_EXPORT_INTERVAL": ("86400001", "a number of milliseconds (at most one day)", "5000 ms"),
     "OTEL_EXPORTER_OTLP_PROTOCOL": ("pigeon", "http/protobuf or grpc", "http/protobuf"),
     "OTEL_EXPORTER_OTLP_LOGS_TIMEOUT": ("-1", "a positive number of seconds", "10 s"),
+    TEMPORALITY: ("sometimes", "one of cumulative, delta, lowmemory", "cumulative"),
     "OTEL_EXPORTER_OTLP_COMPRESSION": ("brotli", "none or gzip or deflate", "none"),
 }
 
@@ -293,19 +294,6 @@ def test_variables_of_one_signal_apply_to_it_alone(
     found = {(request.path, request.headers.get("content-encoding")) for request in receiver.requests}
     assert {("/base/v1/metrics", None), ("/own/logs", "gzip")} == found
     assert (2, ["event"]) == (len(receiver.of("logs")), receiver.record_names())
-
-
-@pytest.mark.parametrize("compression", ["gzip", "deflate"])
-def test_bodies_are_compressed_on_request(
-    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, compression: str
-) -> None:
-    """The header names the form in which the body is."""
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", compression)
-    pipeline = start()
-    monitel.emit("event", text="x" * 10_000)
-    assert pipeline.force_flush(DEADLINE)
-    (request,) = receiver.of("logs")
-    assert (compression, ["event"]) == (request.headers.get("content-encoding"), receiver.record_names())
 
 
 def test_user_and_password_of_an_address_are_decoded(receiver: Receiver, start: Start) -> None:

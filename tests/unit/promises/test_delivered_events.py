@@ -482,17 +482,3 @@ def test_logging_is_exported_on_request_and_until_the_end(receiver: Receiver, st
     assert second.shutdown()
     training.warning("late")
     assert (handlers, ["once"]) == (root.handlers, [record.body for record in receiver.records()])
-
-
-def test_record_that_cannot_be_formatted_is_sent_with_its_text(
-    receiver: Receiver, start: Start, root: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The failure is reported on stderr as by any handler, and the next one is sent."""
-    before = [*root.handlers]
-    pipeline = start(logging_level="WARNING")
-    (handler,) = (each for each in root.handlers if each not in before)
-    handler.handle(logging.LogRecord("train", logging.ERROR, __file__, 1, "%d", ("three",), None))
-    training.warning("next")
-    assert pipeline.force_flush(DEADLINE)
-    assert ["%d", "next"] == [record.body for record in receiver.records()]
-    assert 1 == capsys.readouterr().err.count("--- Logging error ---")

@@ -225,19 +225,6 @@ def test_remote_parent_decides_about_sampling(receiver: Receiver, start: Start, 
         assert (0, {}) == (pipeline.account()["traces"].waiting, pipeline.dropped)
 
 
-def test_sampler_of_the_environment_decides_about_traces(
-    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """OTEL_TRACES_SAMPLER has the effect that it has in the SDK."""
-    for sampler in ("always_off", "always_on"):
-        monkeypatch.setenv("OTEL_TRACES_SAMPLER", sampler)
-        pipeline = start(spans=True)
-        with record_function(sampler):
-            work("inner")
-        assert pipeline.force_flush(DEADLINE)
-    assert {"always_on": "", "inner": "always_on"} == receiver.parents()
-
-
 def test_span_steps_exports_every_third_step(receiver: Receiver, start: Start) -> None:
     """And ranges before the first step; the parent is the next exported range further out."""
     pipeline = start(spans=True, span_steps=3)

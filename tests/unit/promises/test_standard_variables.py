@@ -45,12 +45,12 @@ CASES: list[tuple[dict[str, str], dict[str, Any]]] = [
         for signal in SIGNALS
     ),
     *(
-        ({f"{OTLP}{prefix}HEADERS": "x-tenant=a%20b"}, {"x-tenant": {*signals}})
+        ({f"{OTLP}{prefix}{name}": value}, {header: dict.fromkeys(signals, sent)})
         for prefix, signals in (("", SIGNALS), *((f"{signal.upper()}_", [signal]) for signal in SIGNALS))
-    ),
-    *(
-        ({f"{OTLP}{prefix}COMPRESSION": "gzip"}, {"content-encoding": {*signals}})
-        for prefix, signals in (("", SIGNALS), *((f"{signal.upper()}_", [signal]) for signal in SIGNALS))
+        for name, value, header, sent in (
+            ("HEADERS", "x-tenant=a%20b", "x-tenant", "a b"),
+            ("COMPRESSION", "gzip" if prefix else "deflate", "content-encoding", "gzip" if prefix else "deflate"),
+        )
     ),
     ({f"{OTLP}METRICS_TEMPORALITY_PREFERENCE": "delta"}, {"temporality": 1}),
     (
@@ -162,7 +162,7 @@ def sent(inbox: Inbox, recorded: dict[str, int]) -> dict[str, Any]:
     """Return what a variable may change, of the delivered requests."""
     found: dict[str, Any] = {"signals": {request.signal for request in inbox.requests}}
     for header in ("x-tenant", "content-encoding"):
-        found[header] = {each.signal for each in inbox.requests if header in each.headers}
+        found[header] = {each.signal: each.headers[header] for each in inbox.requests if header in each.headers}
     every: list[Any] = [*inbox.all_points(), *inbox.records()]
     resource = every[0].resource
     found["service.name"], found["process.owner"] = resource["service.name"], "process.owner" in resource

@@ -42,10 +42,13 @@ class UnprintableMessage:
         raise ValueError("a fault of the application")
 
 
-def test_log_record_is_delivered_or_counted(receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A record without a time is dropped with the reason ``encoding``; one that cannot be formatted is sent."""
-    monkeypatch.setattr(logging, "raiseExceptions", False)
+def test_log_record_is_delivered_or_counted(
+    receiver: Receiver, start: Start, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A record without a time is dropped; one that cannot be formatted is sent, and reported as by any handler."""
+    before = [*logging.getLogger().handlers]
     pipeline = start(logging_level="INFO")
+    (handler,) = (each for each in logging.getLogger().handlers if each not in before)
     for fields in (
         {"msg": "%d", "args": ("x",)},
         {"msg": UnprintableMessage()},
@@ -55,7 +58,8 @@ def test_log_record_is_delivered_or_counted(receiver: Receiver, start: Start, mo
         {"msg": "third", "name": None},
     ):
         record = {"name": "mine", "levelno": logging.INFO, "levelname": "INFO", "pathname": "file", **fields}
-        logging.getLogger().handle(logging.makeLogRecord(record))
+        handler.handle(logging.makeLogRecord(record))
+    assert 2 == capsys.readouterr().err.count("--- Logging error ---")
     assert not pipeline.force_flush(DEADLINE)
     account = pipeline.account()["logs"]
     assert (6, 5, {"encoding": 1}) == (account.recorded, account.delivered, dict(account.dropped))

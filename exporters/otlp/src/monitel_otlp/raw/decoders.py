@@ -6,7 +6,6 @@ import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
-from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from monitel_otlp.logs.mapping import EventMapping
 from monitel_otlp.messages.attributes import add_attributes
@@ -45,23 +44,18 @@ def decoders() -> Mapping[str, Callable[[Header], Decoder]]:
     return {
         "windows": _WindowDecoder,
         "events": lambda header: _ItemDecoder(header, "logs", EventMapping.write),
-        "ranges": _range_decoder,
+        "ranges": lambda header: _ItemDecoder(header, "traces", RangeMapping.write, synthetic=-1),
         "records": lambda header: _SdkDecoder(header, "logs", record_of),
         "spans": lambda header: _SdkDecoder(header, "traces", span_of),
     }
 
 
 def _fields(header: Header) -> tuple[bytes, tuple[str, str, str], int, Any]:
-    kind, version, resource, scope, created_ns, state = header
-    if version == 1:  # without schemas
-        resource, scope = ResourceMetrics(resource=Resource.FromString(resource)).SerializeToString(), (*scope, "")
-    if version == 1 and kind == "windows":
-        (_, start_ns, _), _, series = state
-        for number, (*before, _signed, end_ns, histogram, dropped, begin_ns, begun) in enumerate(series):
-            begin = min(start_ns, begin_ns) if end_ns else 0
-            series[number] = *before, end_ns, histogram, dropped, begin_ns, begun, begin
-    elif version not in {1, VERSION}:
-        raise ValueError(f"expected version {VERSION} of raw items, got {version!r}: use a newer monitel-otlp")
+    _, version, resource, scope, created_ns, state = header
+    if version != VERSION:
+        raise ValueError(
+            f"expected version {VERSION} of raw items, got {version!r}: use another version of monitel-otlp"
+        )
     return resource, scope, created_ns, state
 
 
@@ -86,17 +80,6 @@ class _ItemDecoder:
                 _log.debug("an item on disk cannot be decoded", exc_info=True)
         self._builder.flush()
         return _taken(self._requests)
-
-
-def _range_decoder(header: Header) -> _ItemDecoder:
-    write = _write_range_of_version_1 if header[1] == 1 else RangeMapping.write
-    return _ItemDecoder(header, "traces", write, synthetic=-1)
-
-
-def _write_range_of_version_1(plain: Any, span: Any) -> None:
-    """Fill a span from a range without the flag of ranges that an exception left."""
-    *before, synthetic = plain
-    RangeMapping.write((*before, False, synthetic), span)
 
 
 class _WindowDecoder:
