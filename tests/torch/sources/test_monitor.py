@@ -38,7 +38,8 @@ def _monitored(only_flushes_poll: None) -> Iterator[None]:
 
 @pytest.mark.usefixtures("_monitored")
 def test_stat_events_become_windows() -> None:
-    """A window has the numbers and the time of torch's event, and the event has torch's data."""
+    """A window has the numbers and the time of torch's event, and the current step; the event has torch's data."""
+    monitel.set_step(7)
     wanted = [torch.monitor.Aggregation.MEAN, torch.monitor.COUNT, torch.monitor.SUM, torch.monitor.MAX]
     stat = torch.monitor.Stat("torch.loss", [*wanted, torch.monitor.MIN], HOURS, 3)
     before = datetime.now()  # noqa: DTZ005  naive, as torch's
@@ -49,6 +50,7 @@ def test_stat_events_become_windows() -> None:
     (event,) = events
     window = event.window
     assert window is not None
+    assert (7, 7) == (event.step, window.last_step)
     assert ("torch.loss", 3, 9.0, 1.0, 5.0) == (window.name, window.count, window.sum, window.min, window.max)
     assert {"MEAN", "COUNT", "SUM", "MAX", "MIN"} == {each.name for each in window.definition.aggregations}
     assert window.start_ns < window.end_ns

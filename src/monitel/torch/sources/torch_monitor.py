@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch.monitor import register_event_handler, unregister_event_handler
 
 from monitel import clock
+from monitel._window import get_step
 from monitel.aggregation import Aggregation
 from monitel.event import STAT_EVENT, Event
 from monitel.failures import call_each
@@ -97,7 +98,7 @@ class TorchMonitor:
                 known.get("value", typical),
                 0,
                 None,
-                None,
+                get_step(),  # at most a second after the window's end
             )
         )
         converted.timestamp, converted.data = event.timestamp, event.data
