@@ -99,7 +99,7 @@ def _on_demand(package: str, name: str) -> "_ModuleType":
 
         try:
             return import_module(f"{package}.{name}")
-        except ModuleNotFoundError as error:
+        except ImportError as error:
             if error.name != f"{package}.{name}":
                 raise AttributeError(f"module '{package}.{name}' cannot be imported: {error}") from error
     raise AttributeError(f"module {package!r} has no attribute {name!r}")

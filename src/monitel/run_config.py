@@ -6,6 +6,7 @@ import math
 import os
 import re
 import sys
+from collections import UserString
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
@@ -30,6 +31,7 @@ ConfigValue = Union[None, bool, int, float, str, "list[ConfigValue]", "dict[str,
 _EVENT = "run.config"
 _DEEPEST = 20  # levels of nested values
 _LARGEST = 100  # elements of an array that is recorded as a list
+_LEAVES = (str, int, float, bytes, bytearray, range, type, Enum, UserString)
 _ADDRESS = re.compile(r"(?:(?: at)? |(?<==))0x[\da-fA-F]{6,}")
 
 
@@ -111,7 +113,7 @@ def _plain(value: Any, depth: int) -> ConfigValue:  # noqa: PLR0911  one for eac
     """Return a value as a tree of exact built-in values; ``depth`` is its level."""
     if value is None:
         return None
-    if depth < _DEEPEST and not isinstance(value, (str, int, float, bytes, bytearray, range, type, Enum)):
+    if depth < _DEEPEST and not isinstance(value, _LEAVES):
         if (members := _members(value)) is not None:
             return {str(_read(lambda: key, 1)): _read(read, depth + 1) for key, read in members.items()}  # noqa: B023
         if isinstance(value, Sequence):
@@ -123,9 +125,10 @@ def _plain(value: Any, depth: int) -> ConfigValue:  # noqa: PLR0911  one for eac
                 items.sort(key=lambda item: (item != item, item))  # noqa: PLR0124  NaN differs from itself
             return items
         if hasattr(type(value), "tolist") and hasattr(value, "shape") and hasattr(value, "dtype"):
-            if math.prod(value.shape) > _LARGEST:
-                return {"shape": [int(each) for each in value.shape], "dtype": str(value.dtype)}
-            return _plain(value.tolist(), depth)
+            with suppress(Exception):  # sparse, or without a device
+                if math.prod(value.shape) <= _LARGEST:
+                    return _plain(value.tolist(), depth)
+            return {"shape": [int(each) for each in value.shape], "dtype": str(value.dtype)}
     try:
         return checked_value("a value in config()", value)
     except Exception:  # of another type, or beyond 64 bits
@@ -167,7 +170,7 @@ def _read(read: Callable[[], Any], depth: int) -> ConfigValue:
 def _text(value: Any) -> str:
     """Return the name of a function or a class, or the text of another value, without addresses."""
     name, module = getattr(value, "__qualname__", None), getattr(value, "__module__", None)
-    if callable(value) and isinstance(name, str):
+    if callable(value) and isinstance(name, str) and not hasattr(value, "__origin__"):  # not list[int]
         return name if module in {None, "builtins"} else f"{module}.{name}"
     try:
         text = str(value)

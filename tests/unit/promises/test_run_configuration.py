@@ -6,7 +6,7 @@ import copy
 import math
 import pickle
 from argparse import Namespace
-from collections import namedtuple
+from collections import UserString, namedtuple
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from functools import partial
@@ -136,7 +136,14 @@ def test_configuration_is_a_tree_of_values_that_stay_the_same() -> None:
         *((np.float32(0.5), 0.5), (np.bool_(True), True), (np.dtype("int8"), "int8"), (np.int8, "numpy.int8")),
         *((np.eye(2), [[1.0, 0.0], [0.0, 1.0]]), (np.array(3), 3), (np.array(["a"]), ["a"])),
         (np.zeros((30, 4), "int8"), {"shape": [30, 4], "dtype": "int8"}),
-        *((range(10**9), "range(0, 1000000000)"), (b"\xff", "b'\\xff'"), ("\udc80", "\\udc80"), (1j, "1j")),
+        *(
+            (list[int], "list[int]"),
+            (UserString("ab"), "ab"),
+            (range(10**9), "range(0, 1000000000)"),
+            (b"\xff", "b'\\xff'"),
+            ("\udc80", "\\udc80"),
+            (1j, "1j"),
+        ),
     ]
     for given, expected in table:
         found = monitel.RunConfig({"value": given}).config
@@ -207,12 +214,14 @@ def test_one_rule_masks_commands_and_configurations(name: str, value: str, is_se
         ("https://host/?a=1&token=xyz&b=2", "https://host/?a=1&token=***&b=2"),
         ("url=https://host/?key=xyz", "url=https://host/?key=***"),
         ("xoxb-1234567890-abc", "***"),
+        ("xcanaryy", "x***y"),
         ("https://github.com/me/hooks", "https://github.com/me/hooks"),
     ],
 )
-def test_secrets_in_texts_are_masked(text: str, masked: str) -> None:
-    """Wherever a text is: addresses of webhooks, users, tokens of well-known forms."""
-    assert ["train.py", masked] == mask_arguments(["train.py", text], {})
+def test_secrets_in_texts_are_masked(text: str, masked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever a text is: addresses of webhooks, users, tokens of well-known forms, values of variables."""
+    monkeypatch.setenv("WANDB_API_KEY", "canary")
+    assert ["train.py", masked] == mask_arguments(["train.py", text], {"WANDB_API_KEY": "canary"})
     assert {"a": [masked]} == monitel.RunConfig({"a": [text]}).config
 
 

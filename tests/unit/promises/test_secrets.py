@@ -317,27 +317,3 @@ def test_command_line_is_masked_in_the_event_of_the_run(
     )
     assert expected == receiver.records("run.started")[0].attributes["run.command"]
     channels.assert_unseen(*(request.body for request in receiver.requests))
-
-
-def test_hyperparameters_are_masked(channels: Channels) -> None:
-    """Configurations of trainers: by the names of keys, nested too; numbers are not secrets."""
-    from monitel.masking import mask_values
-
-    found = mask_values(
-        {
-            "hub_token": LEFT,
-            "pad_token_id": 0,
-            "tokenizer": "bert",
-            "data": {"url": f"https://me:{RIGHT}@host", "keys": {"api_key": [LEFT, 1, None]}},
-            "note": f"x{RIGHT}y",
-        },
-        {"WANDB_API_KEY": RIGHT},
-    )
-    expected = {
-        "hub_token": "***",
-        "pad_token_id": 0,
-        "tokenizer": "bert",
-        "data": {"url": "https://***@host", "keys": {"api_key": ["***", 1, None]}},
-        "note": "x***y",
-    }
-    assert expected == found
