@@ -56,7 +56,7 @@ def test_no_two_sources_have_one_name_in_prometheus(found: list[tuple[str, str, 
         source = kind.split()[-1], name
         if source[0] == "Stat":
             monotonic = kind != "Stat"
-            base = names.of_stat(monitel.StatDefinition(name, (MEAN, COUNT, SUM), unit, "", {}, monotonic))
+            base, _ = names.of_stat(monitel.StatDefinition(name, (MEAN, COUNT, SUM), unit, "", {}, monotonic))
             metrics = {".mean": (unit, False), ".count": ("{sample}", True), ".sum": (unit, monotonic)}
         elif kind == "number":
             base, metrics = names.of("logged number", name), {"": ("", False)}

@@ -119,6 +119,15 @@ def test_stats_of_one_name_share_an_instrument(backend: Backend, clock: ManualCl
     assert [(5.0, {"split": "val"}), (2.0, {"split": "train"})] == points(backend, "tokens.sum")
 
 
+@pytest.mark.usefixtures("installed")
+def test_first_stat_of_a_name_decides_unit_and_monotonic(backend: Backend, clock: ManualClock) -> None:
+    """Otherwise there were two metrics of one name, which Prometheus mixes up. A warning names the difference."""
+    for options in ({}, {"unit": "{token}"}, {"monotonic": True, "description": "other"}):
+        close_windows(Stat("tokens", [SUM], 60.0, **options), clock, [2.0])
+    metric = backend.collect()["tokens.sum"]
+    assert (("", "Sum", False), "", 6.0) == (shape(metric), metric.description, metric.data.data_points[0].value)
+
+
 def test_counts_and_sums_are_exact_while_threads_record_and_a_reader_collects(backend: Backend) -> None:
     """Four threads close 300 windows each; no window is lost or counted twice."""
 

@@ -46,8 +46,8 @@ class Instruments:
         self._provider = meter_provider
         self._meter = meter_provider.get_meter(*SCOPE)
         self._gauges: dict[str, Callable[..., None]] = {}
-        self._writers: dict[monitel.StatDefinition, dict[str, Callable[..., None]]] = {}
-        self._instruments: dict[tuple[str, str, bool, str], Callable[..., None]] = {}
+        self._writers: dict[monitel.StatDefinition, tuple[bool, dict[str, Callable[..., None]]]] = {}
+        self._instruments: dict[str, Callable[..., None]] = {}
         self._since_collect: set[tuple[str, frozenset[tuple[str, Any]]]] | None = None  # None until a reader collects
         self._warned = self._refused = self._ended = False
         self._waits = WaitInstruments(self._meter)
@@ -70,11 +70,14 @@ class Instruments:
         definition = window.definition
         attributes: dict[str, Any] | None = dict(definition.attributes) or None  # no dict is faster
         values = window.values()
-        writers = self._writers.get(definition)
-        if writers is None:
-            writers = self._writers[definition] = {each: self._instrument(definition, each) for each in values}
+        known = self._writers.get(definition)
+        if known is None:
+            metric, first = NAMES.of_stat(definition)
+            made = {each: self._instrument(metric, first, each) for each in values}
+            known = self._writers[definition] = first.monotonic, made
+        monotonic, writers = known
         for suffix, value in values.items():
-            falling = definition.monotonic and suffix == "sum" and value < 0
+            falling = monotonic and suffix == "sum" and value < 0
             if falling or not math.isfinite(value):
                 self._nonfinite.add(1, {"stat": definition.name, "aggregation": suffix})
             else:
@@ -117,17 +120,16 @@ class Instruments:
         """Stop reporting; the API cannot remove instruments."""
         self._active = False
 
-    def _instrument(self, definition: monitel.StatDefinition, suffix: str) -> Callable[..., None]:
-        metric = NAMES.of_stat(definition)
-        key = metric, definition.unit, definition.monotonic, suffix
-        known = self._instruments.get(key)
+    def _instrument(self, metric: str, first: monitel.StatDefinition, suffix: str) -> Callable[..., None]:
+        name = f"{metric}.{suffix}"
+        known = self._instruments.get(name)
         if known is None:
             kind = "gauge"
             if suffix in {"count", "sum"}:
-                kind = "counter" if definition.monotonic or suffix == "count" else "up_down_counter"
-            unit = "{sample}" if suffix == "count" else definition.unit
-            description = describe("Stat", definition.name, metric, definition.description)
-            known = self._instruments[key] = self._made(kind, f"{metric}.{suffix}", unit, description)
+                kind = "counter" if first.monotonic or suffix == "count" else "up_down_counter"
+            unit = "{sample}" if suffix == "count" else first.unit
+            description = describe("Stat", first.name, metric, first.description)
+            known = self._instruments[name] = self._made(kind, name, unit, description)
         return known
 
     def _made(self, kind: str, *arguments: str) -> Callable[..., None]:

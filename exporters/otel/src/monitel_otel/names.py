@@ -93,7 +93,7 @@ def metric_name(name: str) -> str:
         >>> metric_name("train.loss"), metric_name("step time"), metric_name("1st"), metric_name("λ")
         ('train.loss', 'step_time', 'stat_1st', 'lamda')
     """
-    cleaned = _INVALID.sub("_", ascii_text(name))
+    cleaned = _INVALID.sub("_", ascii_text(name[:_LONGEST]))
     if not cleaned[:1].isalpha():
         cleaned = f"stat_{cleaned}"
     return cleaned[:_LONGEST]
@@ -141,12 +141,31 @@ class MetricNames:
         """Forget all names but the reserved ones, for tests."""
         self._known: dict[tuple[str, str, object], str] = {}
         self._owners = dict(self._reserved)  # by name as it is compared
+        self._first: dict[str, monitel.StatDefinition] = {}  # by metric name
+        self._different: set[str] = set()  # metric names of Stats that differ
         self._used: dict[Source, tuple[str, ...]] = {}  # the names of a source, without suffixes
         self._numbers: dict[str, int] = {}
         self._named: dict[str, int] = {}  # how many counters and wait counters have names
 
-    def of_stat(self, stat: monitel.StatDefinition) -> str:
-        """Return the metric name of a Stat, without the suffix of an aggregation."""
+    def of_stat(self, stat: monitel.StatDefinition) -> tuple[str, monitel.StatDefinition]:
+        """Return the metric name of a Stat, without the suffix of an aggregation, and the first Stat of that name.
+
+        The first Stat decides unit and monotonicity of the metric; one warning is logged for another one that differs.
+        """
+        name = self._name_of_stat(stat)
+        first = self._first.setdefault(name, stat)
+        differs = first is not stat and (first.unit, first.monotonic) != (stat.unit, stat.monotonic)
+        if differs and name not in self._different:
+            self._different.add(name)
+            _log.warning(
+                "Stats of one metric differ: %r has unit %r and monotonic=%s, %r has unit %r and monotonic=%s; "
+                "using those of the first",
+                *(first.name, first.unit, first.monotonic),
+                *(stat.name, stat.unit, stat.monotonic),
+            )
+        return name, first
+
+    def _name_of_stat(self, stat: monitel.StatDefinition) -> str:
         key = "Stat", stat.name, (stat.aggregations, stat.unit, stat.monotonic)
         if (found := self._known.get(key)) is not None:
             return found

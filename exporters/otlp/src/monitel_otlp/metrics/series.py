@@ -108,19 +108,14 @@ class SeriesTable:
         self._attributes = dict(attributes or {})
         self._identity = typed_items(self._attributes)
         self._lock = lock
-        self._definitions: dict[str, monitel.StatDefinition] = {}
         self._counter_definitions: dict[str, monitel.StatDefinition] = {}
-        self._different: set[str] = set()
         self._series: dict[Hashable, Series] = {}
         self._series_of_name: Counter[Hashable] = Counter()
         self._overflowing: set[Hashable] = set()
 
     def of_stat(self, definition: monitel.StatDefinition) -> Series:
         """Return the series of a Stat's windows."""
-        name = NAMES.of_stat(definition)
-        first = self._definitions.setdefault(name, definition)
-        if first is not definition and (first.unit, first.monotonic) != (definition.unit, definition.monotonic):
-            self._warn_of_difference(first, definition)
+        name, first = NAMES.of_stat(definition)
         attributes = definition.attributes
         if not attributes and not self._attributes:
             return self._series.get(name) or self._new(name, name, name, first, {})
@@ -195,13 +190,3 @@ class SeriesTable:
                 *(definition.name, self._limit, _OVERFLOW),
             )
         return series
-
-    def _warn_of_difference(self, first: monitel.StatDefinition, other: monitel.StatDefinition) -> None:
-        if first.name not in self._different:
-            self._different.add(first.name)
-            _log.warning(
-                "Stats of one metric differ: %r has unit %r and monotonic=%s, %r has unit %r and monotonic=%s; "
-                "using those of the first",
-                *(first.name, first.unit, first.monotonic),
-                *(other.name, other.unit, other.monotonic),
-            )
