@@ -5,11 +5,9 @@ from __future__ import annotations
 import subprocess
 from typing import TYPE_CHECKING, Any
 
-import grpc
-import tensorboard_data_server  # type: ignore[import-untyped]
+import pytest
 from tensorboard import context  # type: ignore[import-untyped]
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
-from tensorboard.data import grpc_provider  # type: ignore[import-untyped]
 from tensorboard.plugins.hparams import metadata  # type: ignore[import-untyped]
 
 if TYPE_CHECKING:
@@ -41,11 +39,15 @@ def read(folder: Path, *, ledger: bool = False) -> Points:
 
 def shown(folder: Path, *, ledger: bool = False) -> dict[str, Points]:
     """Return what TensorBoard shows by default: the points of each run, as ``read()``, from the data server."""
-    command = [tensorboard_data_server.server_binary(), "--logdir", folder, "--reload", "once", "--port", "0", "-v"]
+    grpc = pytest.importorskip("grpc", reason="the data server speaks gRPC")
+    data_server = pytest.importorskip("tensorboard_data_server", reason="no data server for this platform")
+    command = [data_server.server_binary(), "--logdir", folder, "--reload", "once", "--port", "0", "-v"]
     with subprocess.Popen(["timeout", _SECONDS, *command], stderr=subprocess.PIPE, text=True) as server:
         assert server.stderr is not None
         address = server.stderr.readline().split()[-1]
         assert any("Finished load cycle" in line for line in server.stderr)
+        from tensorboard.data import grpc_provider  # type: ignore[import-untyped]  # needs gRPC
+
         with grpc.insecure_channel(address) as channel:
             runs = _runs(grpc_provider.GrpcDataProvider(address, grpc_provider.make_stub(channel)))
         server.terminate()
