@@ -125,8 +125,8 @@ def test_rates_of_amounts_per_step(start: Start, events: list[monitel.Event]) ->
 
 
 @pytest.mark.parametrize("bad", [-1, float("nan"), ValueError], ids=str)
-def test_bad_amount_is_logged_once_and_counts_nothing(bad: Any, start: Start, caplog: pytest.LogCaptureFixture) -> None:
-    """The loop continues, and the other amounts count."""
+def test_bad_amount_counts_nothing(bad: Any, start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    """The loop continues, and the other amounts count. An exception is logged once, a wrong number is left out."""
     results = iter([2, bad, 3, bad])
 
     def samples() -> Any:
@@ -142,7 +142,9 @@ def test_bad_amount_is_logged_once_and_counts_nothing(bad: Any, start: Start, ca
     loop.end()
     found = {each.counter.name: each.total for each in monitel.counters()}
     assert (5, 40) == (found["training.samples"], found["training.tokens"])
-    assert ["samples_per_step"] == [record.message.split()[0] for record in caplog.records]
+    logged = [record.message.split()[0] for record in caplog.records if record.name == "monitel.torch"]
+    expected = (["samples_per_step"], 0) if bad is ValueError else ([], 2)
+    assert expected == (logged, found.get("monitel.log.left_out", 0))
     caplog.clear()  # the records have exceptions
 
 
