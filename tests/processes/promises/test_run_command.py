@@ -331,7 +331,7 @@ def test_program_is_on_disk_without_an_endpoint() -> None:
 def test_backend_that_hangs_delays_the_end_by_some_seconds(blackhole: socket.socket) -> None:
     """The status is that of the command, and the summary says what is kept, and how it is delivered."""
     Path("train.py").write_text(f"{LOSS}{patience(SHORT)}sys.exit(7)\n")
-    given = {"OTEL_EXPORTER_OTLP_ENDPOINT": url_of(blackhole), "OTEL_EXPORTER_OTLP_TIMEOUT": "900"}
+    given = {"OTEL_EXPORTER_OTLP_ENDPOINT": url_of(blackhole), "OTEL_EXPORTER_OTLP_TIMEOUT": "250"}
     began = time.monotonic()
     ended = outcome([*RUN, sys.executable, "train.py"], env={**os.environ, **given, "MONITEL_SPOOL_DIR": "spool"})
     assert DEADLINE > time.monotonic() - began

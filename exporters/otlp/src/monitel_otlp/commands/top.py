@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
+from threading import Event
 from typing import TYPE_CHECKING
 
-from monitel.os_threads import Event
 from monitel_otlp.commands.output import show, warn
 from monitel_otlp.ledger.screen import Screen
 from monitel_otlp.run.arguments import target

@@ -7,9 +7,10 @@ import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Event, Thread
 from typing import TYPE_CHECKING, NamedTuple
 
-from monitel.os_threads import Empty, Event, SimpleQueue, Thread
 from monitel_otlp.config.run_folder import VARIABLE, is_running, make_run_folder, remove_abandoned, remove_run_folder
 from monitel_otlp.run.arguments import parse
 from monitel_otlp.run.child import CommandError, replace

@@ -9,9 +9,9 @@ import struct
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from threading import Lock, Thread
 from typing import TYPE_CHECKING
 
-from monitel.os_threads import Lock, Thread
 from monitel_otlp.config.run_folder import Announced, parse_announcement, start_time
 
 if TYPE_CHECKING:
