@@ -142,7 +142,8 @@ class Pipeline:
     @property
     def endpoints(self) -> dict[str, str]:
         """The address of each signal, without secrets. A signal without an address goes to the spool."""
-        return {signal: endpoint.public_url for signal, endpoint in self._settings.endpoints.items()}
+        endpoints, off = self._settings.endpoints.items(), self._settings.off
+        return {signal: endpoint.public_url for signal, endpoint in endpoints if signal not in off}
 
     @property
     def spool_dir(self) -> os.PathLike[str]:

@@ -104,7 +104,7 @@ def examine(endpoint: str | None, headers: Mapping[str, str], protocol: str | No
     accepted = [signal for signal, (answer, _) in attempts.items() if answer.verdict is Verdict.DELIVERED]
     for signal in SIGNALS:
         show(signal)
-        if signal in settings.endpoints:
+        if signal in settings.endpoints and signal not in settings.off:
             _show(signal, settings.endpoints[signal])
         if signal in settings.off:
             _row("result", "off: nothing is recorded", f"OTEL_{signal.upper()}_EXPORTER=none")
@@ -123,8 +123,8 @@ def examine(endpoint: str | None, headers: Mapping[str, str], protocol: str | No
         _row(name.replace("_", " "), str(value), name_of_variable(name))
     for problem in warnings:
         _row("problem", problem)
-    show(f"{len(accepted)} of {len(settings.endpoints)} endpoints accept telemetry")
-    return 0 if settings.endpoints and len(accepted) == len(settings.endpoints) else 1
+    show(f"{len(accepted)} of {len(transports)} endpoints accept telemetry")
+    return 0 if transports and len(accepted) == len(transports) else 1
 
 
 def _attempt(signal: str, transport: Transport) -> tuple[Answer, float]:

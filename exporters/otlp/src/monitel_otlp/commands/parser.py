@@ -8,6 +8,7 @@ import shlex
 import signal
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -138,7 +139,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
 def _replay(arguments: argparse.Namespace) -> int:
     check_platform()
     headers = dict(map(_header, arguments.header))
-    settings = resolve(arguments.endpoint, headers, protocol=arguments.protocol)
+    settings = replace(resolve(arguments.endpoint, headers, protocol=arguments.protocol), off=frozenset())
     if not settings.endpoints:
         raise SpoolError("no endpoint: give --endpoint http://HOST:4318 or set OTEL_EXPORTER_OTLP_ENDPOINT")
     folders = read_variables(CHOICES, {"spool_dir": None, "black_box_dir": None})

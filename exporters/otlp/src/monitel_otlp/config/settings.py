@@ -104,7 +104,7 @@ def resolve(
     off = frozenset(signal for signal in SIGNALS if environment.exporters(signal) == ["none"])
     endpoints = {}
     for signal in SIGNALS:
-        if signal not in off and (found := _endpoint(environment, signal, base, own_headers, protocol)) is not None:
+        if (found := _endpoint(environment, signal, base, own_headers, protocol)) is not None:
             endpoints[signal] = found
     if root is None:
         root = default_roots()[0 if endpoints else -1]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from monitel_otlp.config.environment import GRPC, Environment
 from monitel_otlp.transport.http import HttpTransport
-from monitel_otlp.transport.tls import Certificates
+from monitel_otlp.transport.tls import Certificates, may_block
 
 if TYPE_CHECKING:
     from monitel_otlp.config.endpoint import Endpoint
@@ -17,13 +17,15 @@ if TYPE_CHECKING:
 
 
 def make_transports(settings: Settings) -> dict[str, Transport]:
-    """Return a transport for each signal with an endpoint. No connection is opened yet.
+    """Return a transport for each signal that is not off and has an endpoint. No connection is opened yet.
 
     The certificates are read from the standard variables of each signal.
     """
     environment = Environment()
     transports: dict[str, Transport] = {}
     for signal, endpoint in settings.endpoints.items():
+        if signal in settings.off:
+            continue
         if endpoint.protocol == GRPC:
             transports[signal] = _grpc(signal, endpoint, environment)
         else:
@@ -48,6 +50,8 @@ def _contents(signal: str, environment: Environment) -> dict[str, bytes]:
         if (given := environment.read(name, signal)) is None:
             continue
         try:
+            if may_block(given[1]):
+                raise ValueError
             found[name.lower()] = Path(given[1]).read_bytes()
         except (OSError, ValueError) as error:
             variable, path = given
