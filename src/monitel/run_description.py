@@ -60,24 +60,30 @@ def git_commit(folder: Path) -> str | None:
 
 def _linked(parent: Path, file: Path) -> Path:
     """Return the folder that the ``.git`` file of a worktree or a submodule names."""
-    return parent / file.read_text("utf-8").removeprefix("gitdir:").strip()
+    return parent / _text(file).removeprefix("gitdir:").strip()
 
 
 def _commit_of(folder: Path) -> str | None:
-    head = (folder / "HEAD").read_text("utf-8").strip()
+    head = _text(folder / "HEAD")
     if not head.startswith("ref:"):
         return _hash(head)
     reference = head.removeprefix("ref:").strip()
-    common = folder / (folder / "commondir").read_text("utf-8").strip() if (folder / "commondir").exists() else folder
+    common = folder / _text(folder / "commondir") if (folder / "commondir").exists() else folder
     for root in (folder, common):
         if (root / reference).is_file():
-            return _hash((root / reference).read_text("utf-8").strip())
+            return _hash(_text(root / reference))
     if (common / "packed-refs").is_file():
-        for line in (common / "packed-refs").read_text("utf-8").splitlines():
+        for line in _text(common / "packed-refs").splitlines():
             value, _, name = line.partition(" ")
             if name == reference:
                 return _hash(value)
     return None  # without a commit
+
+
+def _text(file: Path) -> str:
+    if not file.is_file():  # to open a FIFO may wait for ever
+        raise FileNotFoundError(file)
+    return file.read_text("utf-8").strip()
 
 
 def _hash(text: str) -> str | None:

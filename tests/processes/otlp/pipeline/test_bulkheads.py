@@ -122,3 +122,35 @@ for name in ("first", "second"):
 """
     train(script, f"http://backend.example:{receiver.port}")
     assert ["first", "second"] == receiver.record_names()
+
+
+FIFOS = """\
+for name in (".netrc", ".git", "ca.pem"):
+    os.mkfifo(name)
+begin = time.monotonic()
+pipeline = monitel_otlp.configure(spool_dir="spool", run_events=True)
+monitel.emit("event")
+monitel.counter("c").add(1)
+pipeline.force_flush(0.5)
+print(time.monotonic() - begin)
+"""
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_fifo_in_the_place_of_a_file_stops_nothing(
+    receiver: Receiver, train: Run, tmp_path: Path, protocol: str
+) -> None:
+    """To open one waits for a writer: ``.netrc`` and ``.git`` count as missing, and certificates are reported."""
+    env = {
+        "HOME": str(tmp_path),
+        "OTEL_EXPORTER_OTLP_CERTIFICATE": "ca.pem",
+        "OTEL_EXPORTER_OTLP_LOGS_PROTOCOL": protocol,
+        "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": f"https://127.0.0.1:{receiver.port}/v1/logs",
+        "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": f"{receiver.url}/v1/metrics",
+    }
+    ended = train(with_patience(FIFOS, SHORT), env=env, timeout=60)
+    assert float(ended.stdout) < DEADLINE
+    assert {1} == {*receiver.values("c")}
+    assert ("check OTEL_EXPORTER_OTLP_CERTIFICATE: ca.pem: not a regular file" in ended.stderr) == (protocol != "grpc")
+    assert ("OTEL_EXPORTER_OTLP_CERTIFICATE='ca.pem' cannot be read" in ended.stderr) == (protocol == "grpc")
+    assert 3 == last_line(ended.stderr).spooled

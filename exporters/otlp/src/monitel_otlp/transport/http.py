@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import re
 import time
 import zlib
@@ -11,7 +12,7 @@ from http.client import BadStatusLine, HTTPException, RemoteDisconnected
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from requests.utils import get_netrc_auth
+from requests.utils import NETRC_FILES, get_netrc_auth
 
 from monitel_otlp.config.endpoint import Address, AddressError, parse_address, proxy_secrets
 from monitel_otlp.config.secret import Secret, masker, parts_of_header
@@ -28,6 +29,7 @@ from monitel_otlp.transport.answer import (
 from monitel_otlp.transport.connection import Route, basic, proxy_of, read_response
 from monitel_otlp.transport.error_body import error_text
 from monitel_otlp.transport.partial_success import count_rejected, delivered
+from monitel_otlp.transport.tls import may_block
 from monitel_otlp.transport.wire import TooMuchError, Wire
 
 if TYPE_CHECKING:
@@ -139,8 +141,10 @@ def _headers(endpoint: Endpoint) -> dict[str, str]:
     headers = ours | {name: value for name, value in asked.items() if name not in _FRAMING}
     credentials = endpoint.address.credentials
     if credentials is None and "authorization" not in headers:
+        paths = [os.environ["NETRC"]] if "NETRC" in os.environ else [f"~/{name}" for name in NETRC_FILES]
         with suppress(Exception):  # an unreadable file is ignored
-            credentials = get_netrc_auth(endpoint.public_url)
+            if not any(may_block(os.path.expanduser(path)) for path in paths):  # noqa: PTH111  as requests
+                credentials = get_netrc_auth(endpoint.public_url)
     if credentials is not None:
         headers["authorization"] = basic(*credentials)
     return headers

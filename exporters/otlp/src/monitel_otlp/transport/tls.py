@@ -19,6 +19,11 @@ class CertificateFileError(Exception):
     """Raised for a certificate or key that cannot be loaded."""
 
 
+def may_block(path: str | os.PathLike[str]) -> bool:
+    """Return True for a FIFO or a device: to open it may wait for ever, and it may have no end."""
+    return os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path))  # noqa: PTH110, PTH112, PTH113  Path's raise
+
+
 @dataclass(frozen=True)
 class Certificates:
     """PEM files. They are read for each connection, so renewed certificates are used.
@@ -45,6 +50,8 @@ class Certificates:
         context.set_alpn_protocols(["http/1.1"])
         if self.client_certificate is not None:
             problem = None
+            for path in filter(None, (self.client_certificate, self.client_key)):
+                _check(CLIENT, path)
             try:
                 context.load_cert_chain(self.client_certificate, self.client_key, password=lambda: "")  # never prompt
             except (OSError, ValueError) as error:
@@ -56,6 +63,7 @@ class Certificates:
     def _trusting(self) -> ssl.SSLContext:
         path = self.authority or next(filter(None, map(os.environ.get, _BUNDLES)), None) or DEFAULT_CA_BUNDLE_PATH
         problem = None
+        _check(AUTHORITY, path)
         try:
             if os.path.isdir(path):  # noqa: PTH112  Path.is_dir() raises without permission
                 return ssl.create_default_context(capath=path)
@@ -63,6 +71,11 @@ class Certificates:
         except (OSError, ValueError) as error:
             problem = f"check {AUTHORITY}: {path}: {describe(error)}"
         raise CertificateFileError(problem)
+
+
+def _check(variable: str, path: str) -> None:
+    if may_block(path):
+        raise CertificateFileError(f"check {variable}: {path}: not a regular file")
 
 
 def tls_failed(error: ssl.SSLError) -> Answer:
