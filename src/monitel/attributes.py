@@ -51,7 +51,7 @@ def ascii_text(text: str) -> str:
     Example:
         >>> from monitel.attributes import ascii_text
         >>> [ascii_text(text) for text in ("Größe", "λ", "損失", "손실", "train.loss")]
-        ['Grose', 'lamda', 'u640du5931', 'sonsil', 'train.loss']
+        ['Grose', 'lambda', 'u640du5931', 'sonsil', 'train.loss']
     """
     if text.isascii():
         return text
@@ -70,7 +70,7 @@ def _in_ascii(category: str, name: str, *, upper: bool) -> str:
         return ""
     if category[0] in "CPZ" or not name:
         return "_"
-    word = name.partition(" WITH ")[0].removesuffix(" SIGN").split()[-1]
+    word = name.replace("LAMDA", "LAMBDA").partition(" WITH ")[0].removesuffix(" SIGN").split()[-1]  # codespell:ignore
     word = f"u{word.rpartition('-')[2]}" if "-" in word else word  # CJK UNIFIED IDEOGRAPH-640D
     return word.capitalize() if upper else word.lower()
 

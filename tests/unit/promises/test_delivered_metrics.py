@@ -142,7 +142,7 @@ def test_open_window_is_sent_at_the_end(receiver: Receiver, start: Start) -> Non
     [
         ("train/loss-1_a.b", "train/loss-1_a.b", "mine"),
         ("perte d'\u00e9nergie", "perte_d_energie", None),
-        ("\u640d\u5931/\u03bb", "u640du5931/lamda", None),
+        ("\u640d\u5931/\u03bb", "u640du5931/lambda", None),
         ("1st", "stat_1st", None),
     ],
 )

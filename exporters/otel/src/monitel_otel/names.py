@@ -91,7 +91,7 @@ def metric_name(name: str) -> str:
     Example:
         >>> from monitel_otel.names import metric_name
         >>> metric_name("train.loss"), metric_name("step time"), metric_name("1st"), metric_name("λ")
-        ('train.loss', 'step_time', 'stat_1st', 'lamda')
+        ('train.loss', 'step_time', 'stat_1st', 'lambda')
     """
     cleaned = _INVALID.sub("_", ascii_text(name[:_LONGEST]))
     if not cleaned[:1].isalpha():
