@@ -413,7 +413,7 @@ def test_form_of_distributions_is_chosen(
     stat.flush()
     assert pipeline.force_flush(DEADLINE)
     assert sorted([*metrics, "x.stddev"]) == sorted(point.metric for point in of_stat(receiver))
-    with pytest.raises(ValueError, match="distributions must be one of 'percentiles', 'histogram', 'both', got 'p99'"):
+    with pytest.raises(ValueError, match="distributions must be 'percentiles' or 'histogram' or 'both', got 'p99'"):
         monitel_otlp.configure(distributions="p99")
 
 
