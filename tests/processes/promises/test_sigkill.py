@@ -137,14 +137,19 @@ def test_request_without_an_answer_is_sent_once_more(tmp_path: Path, receiver: R
 
 
 @pytest.mark.parametrize("signal_off", ["metrics", "logs"])
-def test_signal_that_is_off_is_not_recovered(tmp_path: Path, receiver: Receiver, signal_off: str) -> None:
-    """Neither open windows and counters, nor the death."""
+def test_signal_that_is_off_is_not_recovered(
+    tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, signal_off: str
+) -> None:
+    """Neither open windows and counters, nor the death; its attributes have the limits of all events."""
     with running(tmp_path, receiver.url, env={f"OTEL_{signal_off.upper()}_EXPORTER": "none"}) as job:
         job.do("configure()\nmonitel.stat('loss').add(1)\nmonitel.counter('x').add(1)\nmonitel.emit('left')")
         job.wait_for_sample(1)
         job.kill()
+    monkeypatch.setenv("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "5")
     replay(tmp_path / "spool", receiver.url)
     assert {"metrics", "logs"} - {signal_off} == {request.signal for request in receiver.requests}
+    texts = [str(each) for died in receiver.records("process.died") for each in died.attributes.values()]
+    assert (signal_off == "metrics") == ("SIGKI" in texts or "unkno" in texts)
 
 
 def test_death_is_reported_with_what_the_process_did(tmp_path: Path, receiver: Receiver) -> None:

@@ -15,6 +15,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 
+from monitel_otlp.logs.mapping import EventMapping
 from monitel_otlp.messages.request import FrozenRequest
 from monitel_otlp.messages.scopes import write_scope
 from monitel_otlp.metrics.mapping import WindowMapping
@@ -57,7 +58,7 @@ def write_spool(contents: Contents, death: Death | None, spool: Spool) -> int:
         items += request.items
     events = list(contents.events)
     if death is not None and "logs" not in contents.header.off:
-        events.append(death.event())
+        events.append(EventMapping().limited(death.event()))
     items += _append_raw(spool, "events", contents, events, None)
     if "metrics" in contents.header.off:
         return items

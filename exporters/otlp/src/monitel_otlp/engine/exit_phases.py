@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from monitel_otlp._compat import log_record_limits
 from monitel_otlp.accounting import EXIT, Stage
 from monitel_otlp.delivery.delivery import RawItems
 from monitel_otlp.logs.mapping import EventMapping
@@ -52,7 +51,7 @@ def raw_forms(windows: WindowMapping, ranges: RangeMapping, resource: bytes) -> 
     """
     return {
         "windows": lambda items: raw_windows(list(items), windows, resource),
-        "events": lambda items: raw_events(items, EventMapping(log_record_limits()), resource),
+        "events": lambda items: raw_events(items, EventMapping(), resource),
         "ranges": lambda items: raw_ranges(items, ranges, resource),
         "records": raw_records,
         "spans": raw_spans,

@@ -8,7 +8,6 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from monitel_otel.scope import SCOPE
-from monitel_otlp._compat import log_record_limits
 from monitel_otlp.black_box.activity import describe
 from monitel_otlp.black_box.box import BlackBox
 from monitel_otlp.black_box.contents import Header
@@ -68,7 +67,7 @@ class Recording:
         self._mapping = mapping
         self.box = BlackBox(settings, self._header, wake)
         self._windows = WindowState(table)
-        self._events = EventMapping(log_record_limits())
+        self._events = EventMapping()
         self._delivery: Delivery | None = None
         self._recorder: Recorder | None = None
 

@@ -9,14 +9,13 @@ from opentelemetry.trace import get_current_span
 import monitel
 from monitel.attributes import escape_surrogates
 from monitel_otel.records import EventFields
-from monitel_otlp._compat import SeverityNumber
+from monitel_otlp._compat import SeverityNumber, log_record_limits
 from monitel_otlp.logs.timestamps import Timestamps
 from monitel_otlp.messages.attributes import Limits, plain_value, write_attributes, write_value
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
 
-    from monitel_otlp._compat import LogRecordLimits
     from monitel_otlp.messages.attributes import Plain
     from monitel_otlp.traces.span_queue import Identified
 
@@ -53,12 +52,10 @@ class EventMapping:
 
     Attributes beyond the limits are dropped, and long texts are truncated, like in the SDK. A structured body has no
     limits.
-
-    Args:
-        limits: The limits of attributes, from the variables of the SDK.
     """
 
-    def __init__(self, limits: LogRecordLimits) -> None:
+    def __init__(self) -> None:
+        limits = log_record_limits()
         count, length = limits.max_log_record_attributes, limits.max_log_record_attribute_length
         self._limits = Limits("event", count, length)
         self._ns = Timestamps().ns
@@ -79,6 +76,11 @@ class EventMapping:
         ids = _ids(context) if inside is None else (inside.trace_id, inside.span_id, _SAMPLED)
         time_ns = self._ns(event.timestamp)
         return time_ns, observed_ns, int(event.severity), name, body, attributes, dropped, *ids
+
+    def limited(self, plain: PlainEvent) -> PlainEvent:
+        """Apply the limits to an event that another process than its own has made."""
+        attributes = dict(plain[5])
+        return (*plain[:5], attributes, self._limits.apply(plain[3], attributes), *plain[7:])
 
     @staticmethod
     def write(plain: PlainEvent, record: Any) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from monitel_otel.scope import SCOPE
-from monitel_otlp._compat import log_record_limits
 from monitel_otlp.logs.mapping import EventMapping
 from monitel_otlp.messages.request_builder import ItemRequests, RequestBuilder
 
@@ -30,7 +29,7 @@ class EventRequests(ItemRequests):
         lost: Callable[[str, str, int], None],
         resource: bytes,
     ) -> None:
-        self.mapping = EventMapping(log_record_limits())
+        self.mapping = EventMapping()
         builder = RequestBuilder("logs", resource, SCOPE, self.mapping.write, put)
         super().__init__("an event", "logs", builder, lost)
 

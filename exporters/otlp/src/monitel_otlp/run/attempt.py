@@ -13,6 +13,7 @@ from monitel_otel.scope import SCOPE
 from monitel_otlp.collection.death import signal_name
 from monitel_otlp.config.launchers import LAUNCHERS
 from monitel_otlp.configuration import describe_process
+from monitel_otlp.logs.mapping import EventMapping
 from monitel_otlp.raw.forms import VERSION
 from monitel_otlp.sdk.official_encoders import encode_resource
 from monitel_otlp.spool.raw_segment import encode_blocks
@@ -88,7 +89,7 @@ def write_events(events: Sequence[PlainEvent], folder: Path) -> None:
     )
     spool = Spool(folder)
     try:
-        spool.append_raw("logs", header, encode_blocks(events))
+        spool.append_raw("logs", header, encode_blocks([*map(EventMapping().limited, events)]))
     finally:
         spool.close()
 
