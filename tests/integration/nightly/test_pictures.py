@@ -73,6 +73,11 @@ def found(browser: Chrome, selector: str) -> list[WebElement]:
     return browser.find_elements("css selector", selector)
 
 
+def shown_tags(browser: Chrome) -> list[str]:
+    """The tags of the cards, without the line break at the slash."""
+    return ["".join((each.get_attribute("textContent") or "").split()) for each in found(browser, "card-view .tag")]
+
+
 def drawn(chart: WebElement, colours: list[Colour]) -> bool:
     """Return True if a chart has a curve of each colour that spans at least a quarter of its width."""
     import numpy as np
@@ -93,7 +98,7 @@ def test_tensorboard_draws_the_demo(browser: Chrome, tensorboard: str) -> None:
     wait.until(lambda _: len(found(browser, ".run-color-swatch")) == len(RUNS), "the runs are not shown")
     wait.until(lambda _: found(browser, "line-chart"), "there are no charts")
     browser.execute_script(SETTINGS)
-    wait.until(lambda _: TAGS == [each.text for each in found(browser, "card-view .tag")], "there is no card for a tag")
+    wait.until(lambda _: TAGS == shown_tags(browser), "there is no card for a tag")
     swatches = found(browser, ".run-color-swatch")
     hexes = [Color.from_string(each.value_of_css_property("background-color")).hex for each in swatches]
     colours = [(int(each[1:3], 16), int(each[3:5], 16), int(each[5:7], 16)) for each in hexes]
