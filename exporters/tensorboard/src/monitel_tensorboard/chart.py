@@ -41,9 +41,7 @@ class Logged(NamedTuple):
     @property
     def size(self) -> int:
         """Number of points."""
-        if (window := self.event.window) is not None:
-            return len(window.values()) + bool(window.histogram)
-        return len(self.items) if self._has_scalars else 2 if isinstance(self.event, monitel.RunConfig) else 1
+        return len(self.event.data) if self._has_scalars else 1
 
     @property
     def _has_scalars(self) -> bool:

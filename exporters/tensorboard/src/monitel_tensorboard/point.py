@@ -29,8 +29,8 @@ class Point(NamedTuple):
         value: The number, the text, the distribution or the hyperparameters.
         step: The position on the x axis; None, only if ``recorded``, numbers the points of the tag from 0 on.
         walltime: Seconds since the Unix epoch.
-        recorded: It comes from monitel: a point that is late, with an earlier step and time than the one before it, is
-            dropped, because a reader would show it instead of that one.
+        recorded: It is dropped if it is late, with an earlier step and time than the point before it: a reader would
+            show it instead of that one.
         whole: It has everything that the point before it has, if both are at the same step.
     """
 
@@ -69,9 +69,6 @@ class Point(NamedTuple):
 
 class Charts:
     """The charts of a writer, to which points are added in the order in which they are written.
-
-    TensorBoard's default reader shows one point of a tag at a step, the last one, and a point at a smaller step
-    replaces all that follow it.
 
     Attributes:
         replaced: Number of points at a step that their chart had reached before.

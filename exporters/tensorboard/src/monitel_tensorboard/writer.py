@@ -35,7 +35,7 @@ class SummaryWriter:
     tag, and events that come after a later one.
 
     TensorBoard's default reader shows one point of a tag at a step, the last one, and a point at a smaller step
-    replaces all that follow it. ``replaced`` counts points at a step that their tag had reached before.
+    replaces all that follow it.
 
     One thread per writer accesses the disk. A disk error is counted in ``failed``, and the first one is logged to
     ``monitel_tensorboard``; the points stay in the queue and are retried, even if ``log_dir`` cannot be created.
@@ -57,6 +57,7 @@ class SummaryWriter:
     Attributes:
         log_dir: The folder, as an absolute path.
         dropped: Number of dropped points.
+        replaced: Number of points at a step that their tag had reached before.
         failed: Number of failed attempts to write.
 
     Raises:
@@ -101,7 +102,7 @@ class SummaryWriter:
         self._start_empty()
 
     def _start_empty(self) -> None:
-        self.dropped = self.failed = 0
+        self.dropped = self.replaced = self.failed = 0
         self._changed = Condition(RLock())  # re-entrant: signal handlers and finalizers may add points
         self._queue: deque[Point | Logged] = deque()
         self._batch: list[Point] = []  # taken from the queue, not yet written
@@ -110,11 +111,6 @@ class SummaryWriter:
         self._charts = Charts()
         self._file = EventFile(self.log_dir, self._suffix, self._purge_step)
         self._thread: Thread | None = None
-
-    @property
-    def replaced(self) -> int:
-        """Number of points at a step that their tag had reached before, and that are shown in place of others."""
-        return self._charts.replaced
 
     def add_scalar(
         self, tag: str, scalar_value: float, global_step: float | None = None, walltime: float | None = None
@@ -264,4 +260,5 @@ class SummaryWriter:
         good = [point for point in placed if point is not None]
         with self._changed:
             self.dropped += len(points) - len(good)
+            self.replaced = self._charts.replaced
         return good

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import torch
 
 from monitel.aggregation import COUNT
-from monitel.os_threads import Event, Lock, RLock, Thread, current_thread
+from monitel.os_threads import Event, Lock, RLock, Thread, current_thread, start_thread
 from monitel.torch._compat import plain_tensor_check
 from monitel.torch.guarded_stat import GuardedStat
 from monitel.torch.scalars.graph_capture import CaptureGuard
@@ -249,10 +249,5 @@ class Fetcher:
     def _start(self) -> bool:
         """Start the thread, unless it runs; return False if the interpreter shuts down and starts no more threads."""
         if self._thread is None:
-            thread = Thread(target=self._run, name="monitel-torch-devices", daemon=True)
-            try:
-                thread.start()
-            except RuntimeError:
-                return False
-            self._thread = thread
-        return True
+            self._thread = start_thread(self._run, "monitel-torch-devices")
+        return self._thread is not None

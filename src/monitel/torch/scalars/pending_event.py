@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextvars import copy_context
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from monitel.failures import call_each
 from monitel.handlers import log_event
@@ -84,24 +84,21 @@ class PendingEvent:
             found += self._next
 
 
-class PendingDetail:
+class PendingDetail(NamedTuple):
     """One pending detail of an event.
 
-    Args:
+    Attributes:
         event: The event.
         key: The key of the detail.
         kind: Converts the number from a float to the type that the tensor's ``item()`` returns. Integers are exact up
             to 2**53.
     """
 
-    __slots__ = ("_event", "_key", "_kind")
-
-    def __init__(self, event: PendingEvent, key: str, kind: Callable[[float], float]) -> None:
-        self._event = event
-        self._key = key
-        self._kind = kind
+    event: PendingEvent
+    key: str
+    kind: Callable[[float], float]
 
     def resolve(self, value: float | None) -> PendingEvent:
         """Set the number, None if it is lost, and return the event. The caller then calls its ``_log_resolved()``."""
-        self._event.resolve(self._key, None if value is None else self._kind(value))
-        return self._event
+        self.event.resolve(self.key, None if value is None else self.kind(value))
+        return self.event
