@@ -14,13 +14,14 @@ from importlib.util import find_spec, module_from_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from queue import Empty, SimpleQueue
     from threading import Condition, Event, Lock, RLock, Thread, current_thread, get_ident, local
 else:
     from _queue import Empty, SimpleQueue
 
 __all__ = ["Condition", "Empty", "Event", "Lock", "RLock", "SimpleQueue", "Thread", "current_thread"]
-__all__ += ["get_ident", "in_main_thread", "local", "names"]
+__all__ += ["get_ident", "in_main_thread", "local", "names", "start_thread"]
 
 
 def _copy(name: str, **imported: Any) -> Any:
@@ -77,3 +78,13 @@ if not TYPE_CHECKING:
                 super().run()
             finally:
                 threading._active.pop(seen.ident, None)
+
+
+def start_thread(function: Callable[[], object], name: str) -> Thread | None:
+    """Start a daemon thread; return None if CPython refuses it, as at the end of the process."""
+    thread = Thread(target=function, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        return None
+    return thread

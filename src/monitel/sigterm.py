@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from monitel.fork import register_at_fork
-from monitel.os_threads import Event, Lock, Thread, in_main_thread
+from monitel.os_threads import Event, Lock, Thread, in_main_thread, start_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -130,10 +130,7 @@ class SigtermHandler:
         if _c is not None:
             _c.begin()
         if _c is not None and default and not self._lives_on:
-            thread = Thread(target=self._watch, name="monitel-sigterm", daemon=True)
-            with suppress(RuntimeError):  # no further thread can be started: only the Python handler works
-                thread.start()
-                self._thread = thread
+            self._thread = start_thread(self._watch, "monitel-sigterm")  # without it only the Python handler works
             self.check()
 
     def uninstall(self) -> None:

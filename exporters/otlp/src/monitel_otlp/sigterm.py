@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
 
 import monitel
-from monitel.os_threads import Thread, in_main_thread
+from monitel.os_threads import in_main_thread, start_thread
 from monitel.run_events import preempt
 from monitel.sigterm import SigtermHandler, is_default
 from monitel_otlp.config.launchers import is_launcher
@@ -44,7 +43,5 @@ def _flush(pipeline: Pipeline, timeout: float) -> None:
         finally:  # an event handler of the application may raise
             pipeline.force_flush(timeout)
 
-    thread = Thread(target=flush, name="monitel-otlp-flush", daemon=True)
-    with suppress(RuntimeError):  # the interpreter is shutting down, and the pipeline with it
-        thread.start()
+    if (thread := start_thread(flush, "monitel-otlp-flush")) is not None:
         thread.join(timeout)

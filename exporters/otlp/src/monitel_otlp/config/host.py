@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from monitel.os_threads import Thread
+from monitel.os_threads import start_thread
 from monitel_otlp._compat import HostResourceDetector, OsResourceDetector, ProcessResourceDetector
 
 if TYPE_CHECKING:
@@ -29,13 +29,9 @@ _TIMEOUT = 1.0  # seconds; to find the owner of the process may need the network
 def host_attributes() -> Mapping[str, AttributeValue]:
     """Return the attributes of ``ATTRIBUTES`` that OpenTelemetry's detectors find within a second. Never raises."""
     found: dict[str, AttributeValue] = {}
-    thread = Thread(target=_detect, args=(found,), name="monitel-otlp-host", daemon=True)
-    try:
-        thread.start()
-    except RuntimeError:  # CPython starts no thread at the end of the process
-        return found
-    thread.join(_TIMEOUT)
-    if thread.is_alive():
+    if (thread := start_thread(lambda: _detect(found), "monitel-otlp-host")) is not None:
+        thread.join(_TIMEOUT)
+    if thread is not None and thread.is_alive():
         _log.warning("a detector of host and process takes more than %g s; its attributes are left out", _TIMEOUT)
     return dict(found)
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from monitel.os_threads import Event, SimpleQueue, Thread
+from monitel.os_threads import SimpleQueue, Thread, start_thread
+from monitel_otlp.threads.deadline import Job
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,28 +24,6 @@ _HANGS = "the file system of the spool does not respond"
 _Result = TypeVar("_Result")
 
 
-class _Job(Generic[_Result]):
-    def __init__(self, run: Callable[[], _Result]) -> None:
-        self._run = run
-        self._done = Event()
-        self._result: _Result | None = None
-        self._error: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            self._result = self._run()
-        except BaseException as error:
-            self._error = error
-        self._done.set()
-
-    def result(self, timeout: float) -> _Result:
-        if not self._done.wait(timeout):
-            raise TimeoutError(_HANGS)
-        if self._error is not None:
-            raise self._error
-        return self._result  # type: ignore[return-value]  # the job has finished
-
-
 class Disk:
     """Runs jobs on the spool, one after the other, in a separate thread.
 
@@ -54,16 +33,13 @@ class Disk:
 
     def __init__(self, spool: Spool) -> None:
         self.spool = spool
-        self._jobs: SimpleQueue[_Job[object] | None] = SimpleQueue()
+        self._jobs: SimpleQueue[Job[object] | None] = SimpleQueue()
         self._busy_since: float | None = None
-        self._thread = Thread(target=self._run, name="monitel-otlp-disk", daemon=True)
+        self._thread: Thread | None = None
 
     def start(self) -> None:
         """Start the thread. If CPython refuses it, at the end of the process, jobs run in the caller's thread."""
-        try:
-            self._thread.start()
-        except RuntimeError:
-            _log.debug("no disk thread at the end of the process")
+        self._thread = start_thread(self._run, "monitel-otlp-disk")
 
     @property
     def hangs(self) -> bool:
@@ -73,7 +49,7 @@ class Disk:
 
     def submit(self, job: Callable[[], object]) -> None:
         """Run a job later. Its exception is logged."""
-        self._put(_Job(lambda: _logged(job)))
+        self._put(Job(lambda: _logged(job)))
 
     def call(self, job: Callable[[], _Result], timeout: float = _PATIENCE) -> _Result:
         """Run a job, and return its result.
@@ -87,13 +63,14 @@ class Disk:
         """
         if self.hangs:
             raise TimeoutError(_HANGS)
-        waiting = _Job(job)
+        waiting = Job(job)
         self._put(waiting)
-        return waiting.result(max(0.0, timeout))
+        return waiting.result(max(0.0, timeout), _HANGS)
 
     def wait(self, timeout: float) -> None:
         """Wait until all jobs that were submitted so far have finished, for so many seconds at most."""
-        if self._thread.is_alive():  # else there is none: jobs ran where they were submitted, or will not run
+        thread = self._thread  # without it jobs ran where they were submitted; after its end none will run
+        if thread is not None and thread.is_alive():
             with suppress(TimeoutError):
                 self.call(lambda: None, timeout)
 
@@ -101,8 +78,8 @@ class Disk:
         """End the thread after all submitted jobs."""
         self._jobs.put(None)
 
-    def _put(self, job: _Job[_Result]) -> None:
-        if self._thread.ident is None:
+    def _put(self, job: Job[_Result]) -> None:
+        if self._thread is None:
             job.run()
         else:
             self._jobs.put(job)  # type: ignore[arg-type]  # for any type of result

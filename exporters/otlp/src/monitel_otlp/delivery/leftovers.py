@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from monitel.os_threads import Event, Lock, Thread
+from monitel.os_threads import Event, Lock, start_thread
 from monitel_otlp._compat import suppress_instrumentation
 from monitel_otlp.collection.collector import collect_boxes
 from monitel_otlp.delivery.replay import replay
@@ -48,7 +48,7 @@ class Leftovers:
         self._starting = Lock()
         self._accepted = Event()
         self._stopped = Event()
-        self._thread = Thread(target=self._run, name="monitel-otlp-leftovers", daemon=True)
+        self._started = False
 
     @property
     def accepted(self) -> bool:
@@ -73,11 +73,10 @@ class Leftovers:
 
     def _start(self) -> None:
         with self._starting:
-            if self._stopped.is_set() or self._thread.ident is not None:
+            if self._stopped.is_set() or self._started:
                 return
-            try:
-                self._thread.start()
-            except RuntimeError:  # CPython starts no thread at the end of the process
+            self._started = start_thread(self._run, "monitel-otlp-leftovers") is not None
+            if not self._started:
                 self.stop()
 
     def _run(self) -> None:

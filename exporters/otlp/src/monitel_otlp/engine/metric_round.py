@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry import metrics
 
 import monitel
-from monitel.os_threads import Event, Thread
+from monitel.os_threads import Event, start_thread
 from monitel.run_events import end_if_due
 from monitel_otel.observed import WaitInstruments
 from monitel_otel.scope import SCOPE
@@ -160,10 +160,8 @@ class MetricRound:
 
     def _collect_apart(self) -> None:
         """Collect in another thread: the code that a signal has interrupted may hold the lock of an instrument."""
-        thread = Thread(target=self._collect, name="monitel-otlp-last", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError:  # from 3.12 on, CPython starts no thread at the end of the process
+        thread = start_thread(self._collect, "monitel-otlp-last")
+        if thread is None:
             collect = Callback("an instrument, at the end of the process,", self._collect)
             self._callbacks.call(collect, _PATIENCE)
         else:

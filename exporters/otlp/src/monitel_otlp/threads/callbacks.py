@@ -8,7 +8,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from monitel.os_threads import Condition, Thread, current_thread
+from monitel.os_threads import Condition, Thread, current_thread, start_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -182,11 +182,7 @@ class CallbackThread:
     def _start(self) -> None:
         """Start the thread."""
         self._current = None
-        self._thread = Thread(target=self._run, name="monitel-otlp-callbacks", daemon=True)
-        try:
-            self._thread.start()
-        except RuntimeError:  # CPython starts no thread at the end of the process
-            self._thread = None
+        self._thread = start_thread(self._run, "monitel-otlp-callbacks")
 
     def _next(self) -> Callback | None:
         """Return the next callback."""

@@ -4,76 +4,64 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from monitel.os_threads import Event, SimpleQueue, Thread
+from monitel.os_threads import Event, start_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _Result = TypeVar("_Result")
 
+_END: Any = object()
 
-def call_within(seconds: float, job: Callable[[], _Result]) -> _Result:
-    """Return what a function returns.
+
+class Job(Generic[_Result]):
+    """A call, and a place for its result or exception, for which another thread waits.
 
     Args:
-        seconds: The limit of time.
-        job: The function. If it does not end, its thread remains, and does not keep the process alive.
-
-    Raises:
-        TimeoutError: The function has not ended in time.
-        Exception: What it has raised.
+        function: Called by :meth:`run`.
     """
-    (result,) = each_within(seconds, lambda: iter([job()]))
-    return result
+
+    def __init__(self, function: Callable[[], _Result]) -> None:
+        self._function = function
+        self._done = Event()
+        self._result: _Result | None = None
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        """Call the function. Never raises."""
+        try:
+            self._result = self._function()
+        except BaseException as error:
+            self._error = error
+        self._done.set()
+
+    def result(self, seconds: float, late: str | None = None) -> _Result:
+        """Return what the function returns.
+
+        Args:
+            seconds: The limit of time.
+            late: Text of the exception if the time is over.
+
+        Raises:
+            TimeoutError: The function has not ended in time.
+            Exception: What it has raised.
+        """
+        if not self._done.wait(seconds):
+            raise TimeoutError(late or f"no answer within {seconds:g} s")
+        if self._error is not None:
+            raise self._error
+        return self._result  # type: ignore[return-value]  # the function has returned
+
+
+def call_within(seconds: float, function: Callable[[], _Result]) -> _Result:
+    """Return what a function returns, as :meth:`Job.result` does. If it hangs, so does its daemon thread."""
+    job = Job(function)
+    start_thread(job.run, "monitel-otlp-deadline")
+    return job.result(seconds)
 
 
 def each_within(seconds: float, make: Callable[[], Iterator[_Result]]) -> Iterator[_Result]:
-    """Yield the items of an iterator.
-
-    Args:
-        seconds: The limit of time for each item.
-        make: Returns the iterator.
-
-    Raises:
-        TimeoutError: An item has not come in time.
-        Exception: What the iterator has raised.
-    """
-    wanted: SimpleQueue[_Item[_Result] | None] = SimpleQueue()
-    Thread(target=_serve, args=(make, wanted), name="monitel-otlp-deadline", daemon=True).start()
-    try:
-        while True:
-            item: _Item[_Result] = _Item()
-            wanted.put(item)
-            if not item.done.wait(seconds):
-                raise TimeoutError(f"no answer within {seconds:g} s")
-            if item.error is not None:
-                raise item.error
-            if item.is_end:
-                return
-            yield item.result
-    finally:
-        wanted.put(None)
-
-
-class _Item(Generic[_Result]):
-    """A place for the next item, which the other thread fills."""
-
-    def __init__(self) -> None:
-        self.done = Event()
-        self.result: Any = None
-        self.error: BaseException | None = None
-        self.is_end = False
-
-
-def _serve(make: Callable[[], Iterator[Any]], wanted: SimpleQueue[_Item[Any] | None]) -> None:
-    """Fill one item after the other."""
-    items: Iterator[Any] | None = None
-    while (item := wanted.get()) is not None:
-        try:
-            items = make() if items is None else items
-            item.result = next(items)
-        except StopIteration:
-            item.is_end = True
-        except BaseException as error:
-            item.error = error
-        item.done.set()
+    """Yield the items of the iterator that a function makes, each within so many seconds; see :func:`call_within`."""
+    items = call_within(seconds, make)
+    while (item := call_within(seconds, lambda: next(items, _END))) is not _END:
+        yield item

@@ -8,13 +8,12 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from monitel.os_threads import Lock
+from monitel.os_threads import Event
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_held = Lock()
-_held.acquire()
+_never = Event()
 
 _SWITCH_INTERVAL = 0.0005  # seconds; by default a busy thread holds the GIL for 0.005
 _SLICE = 0.0005  # seconds; a training loop of 1 ms then waits for less than 0.5 ms
@@ -22,7 +21,7 @@ _SLICE = 0.0005  # seconds; a training loop of 1 ms then waits for less than 0.5
 
 def yield_gil() -> None:
     """Release the GIL to another thread that waits for it. A pause of zero may take the GIL back too early."""
-    _held.acquire(timeout=1e-6)  # no sleep(): gevent would run other greenlets in it
+    _never.wait(1e-6)  # no sleep(): gevent would run other greenlets in it
 
 
 class Pace:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from monitel.fork import register_at_fork
-from monitel.os_threads import Event, Lock, SimpleQueue, Thread, current_thread
+from monitel.os_threads import Event, Lock, SimpleQueue, Thread, current_thread, start_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,12 +58,7 @@ class Resolver:
         with self._lock:
             if self._thread is not None and self._thread.is_alive():
                 return True
-            thread = Thread(target=self._work, name="monitel-resolver", daemon=True)
-            try:
-                self._thread = thread
-                thread.start()
-            except RuntimeError:
-                self._thread = None
+            self._thread = start_thread(self._work, "monitel-resolver")
             return self._thread is not None
 
     def lookup(self, host: str, port: int, deadline: float) -> Found:
