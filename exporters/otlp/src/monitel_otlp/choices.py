@@ -6,9 +6,9 @@ import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from threading import current_thread, main_thread
 from typing import Any
 
+from monitel.os_threads import in_main_thread
 from monitel.variables import BOOLEAN, Variable, at_least, one_of
 
 DISTRIBUTIONS = ("percentiles", "histogram", "both")
@@ -57,7 +57,7 @@ def _level(text: str) -> int | str:
 def _check_sigterm(_name: str, sigterm: object) -> None:
     if not isinstance(sigterm, bool) and sigterm != "auto":
         raise TypeError(f'sigterm must be True, False or "auto", got {sigterm!r:.80}')
-    if sigterm is True and current_thread() is not main_thread():
+    if sigterm is True and not in_main_thread():
         raise ValueError("sigterm=True requires the main thread: Python sets signal handlers only there")
 
 

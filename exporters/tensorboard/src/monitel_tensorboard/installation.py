@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import monitel
 from monitel.before_flush import register, unregister
 from monitel.os_threads import Event as Signal
-from monitel.os_threads import Thread
+from monitel.os_threads import Thread, start_thread
 from monitel.run_events import end_if_due, enter, leave
 from monitel_tensorboard import arguments, process
 from monitel_tensorboard.chart import LedgerCharts, Logged
@@ -93,15 +93,8 @@ class Installation:
             register(self._write_ledger)
 
     def _start_thread(self) -> None:
-        thread = Thread(
-            target=_close_expired_windows,
-            args=(self._stop, self._expiry_secs),
-            name="monitel-tensorboard-expiry",
-            daemon=True,
-        )
-        with suppress(RuntimeError):  # no thread can start at exit, when every window is closed anyway
-            thread.start()
-            self._thread = thread
+        close = partial(_close_expired_windows, self._stop, self._expiry_secs)
+        self._thread = start_thread(close, "monitel-tensorboard-expiry")
 
 
 def _close_expired_windows(stop: Signal, expiry_secs: float) -> None:

@@ -10,7 +10,7 @@ from threading import TIMEOUT_MAX
 from typing import TYPE_CHECKING
 
 from monitel.before_flush import run as run_before_flush
-from monitel.os_threads import Condition, RLock, Thread
+from monitel.os_threads import Condition, RLock, Thread, start_thread
 from monitel_tensorboard import arguments, process
 from monitel_tensorboard.event_file import EventFile
 from monitel_tensorboard.point import Charts, Point, checked_step
@@ -208,10 +208,7 @@ class SummaryWriter:
         return f"<{type(self).__name__} {self.log_dir!r}, {state}, {self.dropped} dropped>"
 
     def _start_thread(self) -> None:
-        thread = Thread(target=self._run, name="monitel-tensorboard", daemon=True)
-        with suppress(RuntimeError):  # no thread can start at exit: close() writes the points
-            thread.start()
-            self._thread = thread
+        self._thread = start_thread(self._run, "monitel-tensorboard")  # without one close() writes the points
 
     def _wake(self) -> None:
         self._wanted = True
