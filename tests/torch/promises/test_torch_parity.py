@@ -56,7 +56,7 @@ CONTAINERS: list[Call] = [
     *(lambda m: np.array([m.SUM], dtype=object), lambda m: [m.SUM, m.MAX, m.SUM], lambda m: [m.Aggregation(4)]),
     *(lambda m: {1: m.SUM}.items(), lambda m: {m.SUM: 1}, lambda _: {}, lambda m: UserDict({0: m.SUM})),
     *(lambda m: iter([m.SUM]), lambda m: filter(None, [m.SUM]), lambda _: (1 / 0 for _ in [1]), lambda m: m.SUM),
-    *(lambda _: "SUM", lambda _: b"", lambda _: None, lambda m: m.Aggregation, lambda _: [4], lambda _: ["SUM"]),
+    *(lambda _: "SUM", lambda _: b"", lambda _: None, lambda m: m.Aggregation, lambda _: [4], lambda _: ["x"]),
     *(lambda m: [m.SUM, None], lambda m: [m.SUM, 4]),
 ]
 
