@@ -123,7 +123,7 @@ DIFFERENCES: dict[str, tuple[Call, Any, Any]] = {
     "a name of an aggregation": (
         lambda m: [*fill(m, 3, aggregations=["sum"])[1]],
         TypeError,
-        ["str 'Aggregation.SUM'"],
+        ["Aggregation.SUM"],
     ),
     "max_samples: discarded": (lambda m: [make(m, 1).discarded], AttributeError, ["int 0"]),
     "a handler raises": (received_after_a_failure, "int 0", "int 1"),
