@@ -232,22 +232,26 @@ def test_ledger_is_seconds_of_each_activity_and_goodput(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("variable", ["RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "LOCAL_RANK"])
 def test_each_rank_and_each_run_has_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
-    """Also beside files of another writer. A run that is resumed has the folder of the run."""
+    """A writer of the same process may be there. A run that is resumed has the folder of the run."""
 
     def log(value: float, step: int = 1, **options: int) -> None:
         with install(tmp_path, **options):
             monitel.log({"loss": value}, step=step)
 
+    SummaryWriter(tmp_path).close()
     for attempt in (0, 10):
         for rank in (0, 1, 2):
             monkeypatch.setenv(variable, str(rank))
             log(attempt + rank)
     monkeypatch.delenv(variable)
+    (tmp_path / "run-3").mkdir()
+    (tmp_path / "run-3" / "events.out.tfevents.1700000000.another.1.0").touch()
     log(20)
     log(0.5, 2, purge_step=2)
-    folders = {".": 0, "rank-1": 1, "rank-2": 2, "run-2": 10, "run-2/rank-1": 11, "run-2/rank-2": 12, "run-3": 20}
+    folders = {".": 0, "rank-1": 1, "rank-2": 2, "run-2": 10, "run-2/rank-1": 11, "run-2/rank-2": 12, "run-4": 20}
     expected = {folder: [(1, float(value))] for folder, value in folders.items()}
     expected["."] += [(2, 0.5)]
+    (tmp_path / "run-3" / "events.out.tfevents.1700000000.another.1.0").unlink()
     assert expected == {run: points["loss"] for run, points in shown(tmp_path).items()}
     runs = EventMultiplexer().AddRunsFromDirectory(str(tmp_path)).Reload()
     assert expected == {run: [(each.step, each.value) for each in runs.Scalars(run, "loss")] for run in runs.Runs()}

@@ -39,13 +39,13 @@ _CONFIG_FILE = f"{_EVENT_FILE}.0000000000.config"  # the first one in each order
 
 
 def claim(folder: Path) -> bool:
-    """Create a folder, and return True if it has no event files; of several processes one gets True.
+    """Create a folder, and return True if it is the first call for it, and it has no event files of other processes.
 
     A folder that cannot be created is nobody else's.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if any("tfevents" in path.name for path in folder.iterdir()):
+        if any("tfevents" in path.name and _own() not in path.name for path in folder.iterdir()):
             return False
         (folder / _CONFIG_FILE).touch(exist_ok=False)
     except FileExistsError:
@@ -112,8 +112,12 @@ class EventFile:
             self._path = self._new_path()
 
     def _new_path(self) -> Path:
-        identity = f"{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_numbers):04d}"
-        return self._log_dir / f"{_EVENT_FILE}.{identity}{self._suffix}"
+        return self._log_dir / f"{_EVENT_FILE}.{int(time.time()):010d}{_own()}{next(_numbers):04d}{self._suffix}"
+
+
+def _own() -> str:
+    """Return the part of a file's name that a process has, in TensorBoard's and torch's files, too."""
+    return f".{socket.gethostname()}.{os.getpid()}."
 
 
 def _records(points: Sequence[Point], *, with_version: bool, purge_step: int | None = None) -> memoryview:
