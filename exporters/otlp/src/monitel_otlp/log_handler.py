@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from monitel.attributes import checked_value, escape_surrogates
-from monitel.failures import error_type
+from monitel.failures import enable_loggers, error_type
+from monitel.os_threads import Thread
 from monitel_otlp._compat import SeverityNumber, std_to_otel
 
 if TYPE_CHECKING:
@@ -58,6 +60,7 @@ class LogHandler(logging.Handler):
         root = logging.getLogger()
         if self._over or self in root.handlers:
             return
+        super().__init__(self.level)  # it registers the handler, which the next configuration closes
         root.addHandler(self)
         if not self._warned:
             self._warned = True
@@ -65,6 +68,18 @@ class LogHandler(logging.Handler):
                 "logging was configured after configure(logging_level=...), which has removed monitel's handler; it is "
                 "back, but records in between are not exported: configure logging before"
             )
+
+    def close(self) -> None:
+        """Come back soon: logging is being configured, which closes all handlers."""
+        super().close()
+        if not self._over:
+            with suppress(RuntimeError):  # the process ends
+                Thread(target=self._return, name="monitel-otlp-logging", daemon=True).start()
+
+    def _return(self) -> None:
+        logging.getLogger(_log.name)  # it waits for the end of the configuration
+        enable_loggers()
+        self.put_back()
 
     def end(self) -> None:
         """Remove this handler from the root logger for good."""
