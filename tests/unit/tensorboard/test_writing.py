@@ -89,6 +89,20 @@ def test_failing_disk_is_retried(tmp_path: Path, disk: Disk, caplog: pytest.LogC
     assert [f"cannot write to {tmp_path}: {FULL!r}"] == [each.getMessage().split("; ")[0] for each in caplog.records]
 
 
+def test_failing_disk_is_not_retried_for_each_point(tmp_path: Path, disk: Disk) -> None:
+    """Even if each point is written at once while the disk works."""
+    disk.error = FULL
+    with SummaryWriter(tmp_path, max_queue=1, flush_secs=3600) as writer:
+        for step in range(100):
+            writer.add_scalar("loss", step, step)
+            if step == 50:
+                wait_until(lambda: disk.slices[-1:] > [0] and writer.failed == len(disk.slices))
+        assert writer.failed <= 3  # the empty file, and a slice
+        disk.error = None
+        assert writer.flush(60)
+    assert 100 == len(read(tmp_path)["loss"])
+
+
 def test_deleted_folder_is_created_again(tmp_path: Path) -> None:
     """Points that are added after the folder was deleted are in a new, readable file."""
     with SummaryWriter(tmp_path / "run") as writer:

@@ -149,7 +149,7 @@ class SummaryWriter:
                 self.dropped += self._queue.popleft().size
             self._queue.append(entry)
             self._added += 1
-            if len(self._queue) == self._max_queue:
+            if len(self._queue) == self._max_queue and not self._batch:  # a failed slice waits for ``flush_secs``
                 self._wake()
             if self._thread is None:
                 self._start_thread()
