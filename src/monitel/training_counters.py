@@ -23,6 +23,8 @@ COUNTERS = {
     "training.recompilation.time": ("s", "Time of compilations of code that was compiled before"),
     "training.time": ("s", "Wall-clock time by activity"),
 }
+#: The options by which torch's instrumentation counts them, too; it always counts steps.
+_OPTIONS = {"training.samples": "samples_per_step", "training.tokens": "tokens_per_step"}
 
 
 def training_counter(name: str, attributes: Mapping[str, str] | None = None) -> Counter:
@@ -45,26 +47,11 @@ def begin_counters(*, tokens: bool) -> None:
         training_counter("training.tokens")
 
 
-def count_steps(number: int = 1, *, skipped: bool = False) -> None:
-    """Count optimizer steps; ``skipped`` if the parameters did not change, because a gradient was not finite."""
-    if not _torch_counts("steps"):
-        training_counter("training.steps.skipped" if skipped else "training.steps").add(number)
-
-
-def count_samples(number: int) -> None:
-    """Count samples that this process has processed."""
-    if not _torch_counts("samples_per_step"):
-        training_counter("training.samples").add(number)
-
-
-def count_tokens(number: int) -> None:
-    """Count tokens that this process has processed."""
-    if number and not _torch_counts("tokens_per_step"):
-        training_counter("training.tokens").add(number)
-
-
-def _torch_counts(option: str) -> bool:
-    """Return whether the running instrumentation of torch counts the work that this option requests."""
+def count_work(name: str, number: int = 1) -> None:
+    """Count steps, samples or tokens, unless the running instrumentation of torch counts them."""
     instrumentation = sys.modules.get("monitel.torch.instrumentation")
     running = None if instrumentation is None else instrumentation._running
-    return running is not None and "steps" in running.sources and bool(getattr(running._options, option))
+    if number and not (
+        running and "steps" in running.sources and getattr(running._options, _OPTIONS.get(name, "steps"))
+    ):
+        training_counter(name).add(number)

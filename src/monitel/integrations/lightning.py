@@ -16,7 +16,7 @@ import monitel
 from monitel import clock
 from monitel.checkpoints import LOAD, SAVE, Checkpoint
 from monitel.integrations.wrapping import guarded, step_of, wrap_class, wrap_object
-from monitel.training_counters import begin_counters, count_samples, count_steps, count_tokens
+from monitel.training_counters import begin_counters, count_work
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -144,18 +144,18 @@ class MonitelCallback(_Callback):  # type: ignore[misc]
         """Count a batch, and the optimizer steps since the last one."""
         before, self._step = self._step, trainer.global_step
         monitel.set_step(self._step)
-        count_steps(self._step - before)
+        count_work("training.steps", self._step - before)
         if batch is not None:
             self._count_samples(batch)
             self._count_tokens(batch)
 
     @guarded
     def _count_samples(self, batch: Any) -> None:
-        count_samples(self._samples(batch))
+        count_work("training.samples", self._samples(batch))
 
     @guarded
     def _count_tokens(self, batch: Any) -> None:
-        count_tokens(self._tokens(batch))
+        count_work("training.tokens", self._tokens(batch))
 
     @guarded
     def on_validation_start(self, trainer: Any, _module: Any) -> None:

@@ -12,7 +12,7 @@ from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 import monitel
 from monitel.checkpoints import LOAD, SAVE, Checkpoint
 from monitel.integrations.wrapping import guarded, wrap_class
-from monitel.training_counters import begin_counters, count_samples, count_steps, count_tokens
+from monitel.training_counters import begin_counters, count_work
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,7 +79,8 @@ class MonitelCallback(TrainerCallback):  # type: ignore[misc]  # Any where trans
         """Count the last batch of a step and the step, and set the step of the process."""
         monitel.set_step(state.global_step)
         self._count_batch()
-        count_steps(skipped=bool(getattr(optimizer, "step_was_skipped", False)))
+        skipped = ".skipped" if getattr(optimizer, "step_was_skipped", False) else ""
+        count_work(f"training.steps{skipped}")
 
     @guarded
     def on_log(self, args: Any, state: Any, *_: Any, logs: Any = None, model: Any = None, **__: Any) -> None:
@@ -133,8 +134,8 @@ class MonitelCallback(TrainerCallback):  # type: ignore[misc]  # Any where trans
 
     def _count_batch(self) -> None:
         samples, self._samples, tokens, self._tokens = self._samples, 0, self._tokens, 0
-        count_samples(samples)
-        count_tokens(tokens)
+        count_work("training.samples", samples)
+        count_work("training.tokens", tokens)
 
     def _remove_hook(self) -> None:
         self._samples = self._tokens = 0
