@@ -142,8 +142,8 @@ def typed_items(attributes: Mapping[str, Any]) -> Hashable:
     )
 
 
-def checked_attributes(attributes: object) -> Mapping[str, AttributeValue]:
-    """Return a read-only copy of ``attributes``.
+def checked_attributes(attributes: object, what: str = "attributes") -> Mapping[str, AttributeValue]:
+    """Return a read-only copy of ``attributes``, or of an argument with another name.
 
     Raises:
         TypeError: Not a mapping, a name that is not a str, or a value of another type than those of attributes.
@@ -152,13 +152,14 @@ def checked_attributes(attributes: object) -> Mapping[str, AttributeValue]:
     if attributes is None:
         return _NO_ATTRIBUTES
     if type(attributes) is not dict and not isinstance(attributes, Mapping):
-        raise TypeError(f"attributes must be a mapping of names to values, got {type(attributes).__qualname__}")
+        raise TypeError(f"{what} must be a mapping of names to values, got {type(attributes).__qualname__}")
     checked: dict[str, AttributeValue] = {}
+    where = "" if what == "attributes" else f"{what}: "
     for key, value in attributes.items():
-        name = checked_text("attribute name", key)
+        name = checked_text(f"{where}attribute name", key)
         if not name:
-            raise ValueError("attribute names must not be empty: Prometheus rejects the whole request")
-        checked[name] = checked_value(f"attribute {name!r}", value)
+            raise ValueError(f"{where}attribute names must not be empty: Prometheus rejects the whole request")
+        checked[name] = checked_value(f"{where}attribute {name!r}", value)
     return MappingProxyType(checked) if checked else _NO_ATTRIBUTES
 
 

@@ -41,7 +41,7 @@ ROWS = [re.split(r" *\| *", line)[1:-1] for line in SECTION.splitlines() if line
 
 #: Wrong values of each argument, with the error and words of its message.
 WRONG: dict[str, list[tuple[Any, type[Exception], list[str]]]] = {
-    "service_name": [(5, TypeError, ["str", "int"]), ("a\ud800", ValueError, ["UTF-8", "'a\\ud800'"])],
+    "service_name": [(5, TypeError, ["str", "int"]), ("a\ud800", TypeError, ["UTF-8", "'a\\ud800'"])],
     "endpoint": [
         (4318, TypeError, ["'http://localhost:4318'", "int"]),
         ("localhost:4318", ValueError, ["must begin with http://"]),

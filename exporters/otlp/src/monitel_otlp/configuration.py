@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 from opentelemetry import metrics, trace
 from opentelemetry.sdk.resources import Resource
 
 import monitel
-from monitel.attributes import escape_surrogates, fits_int64
+from monitel.attributes import checked_attributes, checked_text, escape_surrogates
 from monitel.run_events import enter
 from monitel.variables import reads_variables
 from monitel_otlp._compat import NoOpLoggerProvider, get_logger_provider, is_set, set_global_providers
@@ -34,6 +33,7 @@ from monitel_otlp.traces.ids import StepTraces
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Mapping
 
     from monitel_otlp.traces.span_queue import SpanSettings
 
@@ -135,11 +135,11 @@ def configure(
         The pipeline, a context manager. It shuts down automatically at exit.
 
     Raises:
-        TypeError: An argument has a wrong type.
+        TypeError: An argument has a wrong type, or is text that cannot be encoded in UTF-8.
         ValueError: The endpoint is not a base URL, the interval is not positive, protocol, ranks or distributions are
             unknown, ``protocol="grpc"`` without the packages for it, ``spool_dir`` or ``black_box_dir`` is a file,
-            ``black_box_size`` is below 64 KiB, ``span_budget``, ``span_steps`` or ``series_limit`` is below 1, a text
-            cannot be encoded in UTF-8, an int does not fit in 64 bits, or ``sigterm=True`` outside the main thread.
+            ``black_box_size`` is below 64 KiB, ``span_budget``, ``span_steps`` or ``series_limit`` is below 1, an int
+            does not fit in 64 bits, or ``sigterm=True`` outside the main thread.
 
     Example:
         >>> import monitel
@@ -150,7 +150,11 @@ def configure(
         True
     """
     global _current
-    _check(service_name, resource_attributes, resource)
+    if service_name is not None:
+        service_name = checked_text("service_name", service_name)
+    if resource is not None and not isinstance(resource, Resource):
+        raise TypeError(f"resource must be an OpenTelemetry Resource, got {type(resource).__qualname__}")
+    resource_attributes = checked_attributes(resource_attributes, "resource_attributes")
     box = box_settings(black_box, black_box_dir, black_box_size)
     settings = resolve(
         endpoint, headers, export_interval, spool_dir, protocol, distributions=distributions, black_box=box
@@ -213,7 +217,7 @@ def configure_automatically() -> Pipeline:
 
 def describe_process() -> Resource:
     """Return the resource that a pipeline of this process would have without arguments."""
-    return _resource(None, None, None)
+    return _resource(None, {}, None)
 
 
 def _warn_of_other_exporters() -> None:
@@ -237,47 +241,19 @@ def _export_logging(pipeline: Pipeline, level: int | str) -> None:
     pipeline.at_end.append(handler.end)
 
 
-def _check(service_name: object, attributes: object, resource: object) -> None:
-    if service_name is not None and not isinstance(service_name, str):
-        raise TypeError(f"service_name must be a str, got {type(service_name).__qualname__}")
-    if service_name is not None:
-        _check_value("service_name", service_name)
-    if resource is not None and not isinstance(resource, Resource):
-        raise TypeError(f"resource must be an OpenTelemetry Resource, got {type(resource).__qualname__}")
-    if attributes is None:
-        return
-    if not isinstance(attributes, Mapping):
-        raise TypeError(f"resource_attributes must be a mapping, got {type(attributes).__qualname__}")
-    for name, value in attributes.items():
-        if not isinstance(name, str) or not isinstance(value, (str, bool, int, float)):
-            raise TypeError(f"resource_attributes must map str to str, int, float or bool; {name!r:.40} does not")
-        if not name:
-            raise ValueError("resource_attributes: a name must not be empty, because Prometheus refuses such a request")
-        _check_value("resource_attributes: a name", name)
-        _check_value(f"resource_attributes: {name!r:.40}", value)
-
-
 def _span_settings(budget: int | None, every: int, shared: StepTraces | None, interval: float) -> SpanSettings:
     from monitel_otlp.traces.span_queue import SpanSettings  # late: it loads the profiler
 
     return SpanSettings(budget, every, shared, interval=interval)
 
 
-def _check_value(what: str, value: object) -> None:
-    """Check that the protocol can hold a value, which would otherwise be omitted from each request."""
-    if isinstance(value, str) and escape_surrogates(value) != value:
-        raise ValueError(f"{what} must be text that UTF-8 can encode, got {value!r:.80}")
-    if isinstance(value, int) and not fits_int64(value):
-        raise ValueError(f"{what} must fit in 64 bits, got {value}; give it as a str")
-
-
 def _resource(
     service_name: str | None,
-    resource_attributes: Mapping[str, str | int | float | bool] | None,
+    resource_attributes: Mapping[str, str | int | float | bool],
     given: Resource | None,
 ) -> Resource:
     """Return the resource of the pipeline."""
-    attributes = dict(resource_attributes or {})
+    attributes = dict(resource_attributes)
     if service_name is not None:
         attributes["service.name"] = service_name
     existing: Resource | None = None

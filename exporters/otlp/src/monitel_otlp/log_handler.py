@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from monitel.attributes import checked_value, escape_surrogates
+from monitel.attributes import checked_value, text_of
 from monitel.failures import enable_loggers, error_type
 from monitel.os_threads import Thread
 from monitel_otlp._compat import SeverityNumber, std_to_otel
@@ -139,7 +139,7 @@ class LogHandler(logging.Handler):
 
 def _attributes(record: logging.LogRecord) -> dict[str, Any]:
     """Return the attributes of a record: those of ``extra``, its source line, its exception and its stack."""
-    found = {str(name): value for name, value in vars(record).items() if name not in _STANDARD}
+    found = {text_of(name): value for name, value in vars(record).items() if name not in _STANDARD}
     found |= {"code.file.path": record.pathname, "code.line.number": record.lineno}
     if record.funcName:
         found["code.function.name"] = record.funcName
@@ -147,11 +147,11 @@ def _attributes(record: logging.LogRecord) -> dict[str, Any]:
         found["code.stacktrace"] = record.stack_info
     if record.exc_info and (error := record.exc_info[1]) is not None:
         found["exception.type"] = error_type(type(error)) or type(error).__qualname__
-        found["exception.message"] = _text(error)
+        found["exception.message"] = text_of(error)
         found["exception.stacktrace"] = "".join(traceback.format_exception(*record.exc_info))
     elif record.exc_text:  # the record has come from another process
         found["exception.stacktrace"] = record.exc_text
-    return {escape_surrogates(name): _value(value) for name, value in found.items() if name}
+    return {name: _value(value) for name, value in found.items() if name}
 
 
 def _value(value: object, levels: int = _LEVELS) -> Any:
@@ -160,17 +160,10 @@ def _value(value: object, levels: int = _LEVELS) -> Any:
         return value
     try:
         if isinstance(value, Mapping) and levels:
-            found = ((str(name), each) for name, each in value.items())
-            return {escape_surrogates(name): _value(each, levels - 1) for name, each in found if name}
+            found = ((text_of(name), each) for name, each in value.items())
+            return {name: _value(each, levels - 1) for name, each in found if name}
         if isinstance(value, Sequence) and not isinstance(value, str) and levels:
             return [_value(each, levels - 1) for each in value]
         return checked_value("", value)
     except Exception:  # not a scalar, an int beyond 64 bits, text that UTF-8 cannot hold, or a class that raises
-        return _text(value)
-
-
-def _text(value: object) -> str:
-    try:
-        return escape_surrogates(str(value))
-    except Exception as error:
-        return f"<{type(value).__qualname__}: its str() raises {type(error).__qualname__}>"
+        return text_of(value) or f"<{type(value).__qualname__} without a text>"
