@@ -83,3 +83,35 @@ def test_threads_that_wait_in_c_are_threads_of_the_system(
     names = receiver.record_names()
     assert ["before", "child", "parent"] == sorted(name for name in names if not name.startswith("run."))
     assert [1, 1] == receiver.values("loss.count")
+
+
+BUSY = """
+import sys, time, threading
+patch()
+import monitel_otlp
+with monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=0.01) as pipeline:
+    counter = pipeline.meter_provider.get_meter("mine").create_counter("adds")
+    end = time.monotonic() + 1
+    def add():
+        while time.monotonic() < end:
+            counter.add(1)
+            time.sleep(0)
+    threads = [threading.Thread(target=add) for _ in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+"""
+
+
+@pytest.mark.parametrize("library", ["gevent", "eventlet"])
+def test_instruments_are_used_by_greenlets_and_read_by_a_thread(
+    receiver: Receiver, tmp_path: Path, library: str
+) -> None:
+    """A greenlet that waits for a lock which the thread holds goes on."""
+    pytest.importorskip(library)
+    (tmp_path / "job.py").write_text(LIBRARIES[library] + BUSY, encoding="utf-8")
+    with started(tmp_path, "-W", "ignore", "job.py", receiver.url, fresh=True) as process:
+        ended = finish(process)
+    assert 0 == ended.status, ended.stderr
+    assert receiver.values("adds")[-1] > 1000

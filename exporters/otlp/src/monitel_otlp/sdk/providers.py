@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import sys
+import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from opentelemetry.sdk.metrics import TraceBasedExemplarFilter
@@ -10,6 +12,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import DEFAULT_ON
 
+from monitel.os_threads import Lock, RLock, get_ident
 from monitel_otlp._compat import LoggerProvider, log_record_limits, span_limits
 from monitel_otlp.sdk.meter_provider import CallbackMeterProvider
 from monitel_otlp.sdk.preferences import reader_preferences
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger("monitel.otlp")
+
+_LOCKS = {"Lock": Lock, "RLock": RLock}
 
 _Provider = TypeVar("_Provider")
 
@@ -51,6 +56,7 @@ class Providers:
         spans: BoundedQueue[ReadableSpan],
         flush: Callable[[float], bool],
     ) -> None:
+        _use_locks_of_threads()
         self._reader = InMemoryMetricReader(**reader_preferences())
         self.meter_provider = _tolerant(
             lambda **more: CallbackMeterProvider(
@@ -72,6 +78,15 @@ class Providers:
     def collect(self) -> MetricsData | None:
         """Return the values of all instruments. This takes locks of the SDK, and runs no code of the application."""
         return self._reader.get_metrics_data()
+
+
+def _use_locks_of_threads() -> None:
+    """Give the SDK's instruments Python's locks again: those of gevent and eventlet may hang between two threads."""
+    if threading.get_ident() == get_ident():
+        return
+    for name, module in [*sys.modules.items()]:
+        if name.startswith("opentelemetry.sdk.metrics."):
+            vars(module).update({kind: lock for kind, lock in _LOCKS.items() if kind in vars(module)})
 
 
 def _tolerant(make: Callable[..., _Provider], defaults: Callable[[], dict[str, Any]]) -> _Provider:
