@@ -56,7 +56,7 @@ class RunConfig(Event):
     _config: dict[str, ConfigValue]
 
     def __init__(self, config: Any, timestamp: datetime | None = None) -> None:
-        tree = _plain(config, 0)
+        tree = _plain(config, ())
         if not isinstance(tree, dict):
             raise TypeError(
                 "config() takes a mapping of names to values, such as vars(arguments), or the values by keyword, "
@@ -109,17 +109,20 @@ def config(values: Any = None, /, **named: Any) -> None:
     log_event(RunConfig({**event.config, **named}) if named else event)
 
 
-def _plain(value: Any, depth: int) -> ConfigValue:  # noqa: PLR0911  one for each kind of value
-    """Return a value as a tree of exact built-in values; ``depth`` is its level."""
+def _plain(value: Any, outer: tuple[int, ...]) -> ConfigValue:  # noqa: PLR0911  one for each kind of value
+    """Return a value as a tree of exact built-in values; ``outer`` has the ids of the values that it is in."""
     if value is None:
         return None
-    if depth < _DEEPEST and not isinstance(value, _LEAVES):
+    if id(value) in outer:
+        return "<cycle>"
+    if len(outer) < _DEEPEST and not isinstance(value, _LEAVES):
+        inner = (*outer, id(value))
         if (members := _members(value)) is not None:
-            return {str(_read(lambda: key, 1)): _read(read, depth + 1) for key, read in members.items()}  # noqa: B023
+            return {str(_read(lambda: key, ())): _read(read, inner) for key, read in members.items()}  # noqa: B023
         if isinstance(value, Sequence):
-            return [_read(partial(value.__getitem__, index), depth + 1) for index in range(len(value))]
+            return [_read(partial(value.__getitem__, index), inner) for index in range(len(value))]
         if isinstance(value, AbstractSet):
-            items: list[Any] = [_plain(each, depth + 1) for each in value]
+            items: list[Any] = [_plain(each, inner) for each in value]
             with suppress(TypeError):  # of several types
                 items.sort(key=repr)
                 items.sort(key=lambda item: (item != item, item))  # noqa: PLR0124  NaN differs from itself
@@ -127,7 +130,7 @@ def _plain(value: Any, depth: int) -> ConfigValue:  # noqa: PLR0911  one for eac
         if hasattr(type(value), "tolist") and hasattr(value, "shape") and hasattr(value, "dtype"):
             with suppress(Exception):  # sparse, or without a device
                 if math.prod(value.shape) <= _LARGEST:
-                    return _plain(value.tolist(), depth)
+                    return _plain(value.tolist(), outer)
             return {"shape": [int(each) for each in value.shape], "dtype": str(value.dtype)}
     try:
         return checked_value("a value in config()", value)
@@ -159,10 +162,10 @@ def _members(value: Any) -> dict[Any, Callable[[], Any]] | None:
     return None if names is None else {name: partial(getattr, value, name) for name in names}
 
 
-def _read(read: Callable[[], Any], depth: int) -> ConfigValue:
+def _read(read: Callable[[], Any], outer: tuple[int, ...]) -> ConfigValue:
     """Return a part of a configuration; where it raises, the name of the exception."""
     try:
-        return _plain(read(), depth)
+        return _plain(read(), outer)
     except Exception as error:  # raised by the class of the container or the value
         return f"<{type(error).__name__}>"
 

@@ -148,9 +148,14 @@ def test_configuration_is_a_tree_of_values_that_stay_the_same() -> None:
     for given, expected in table:
         found = monitel.RunConfig({"value": given}).config
         assert repr(typed({"value": expected})) == repr(typed(found))
-    nested: dict[str, Any] = {}
-    nested["self"] = nested
-    assert 21 == repr(monitel.RunConfig(nested).config).count("'self'")
+    node = SimpleNamespace(children=[SimpleNamespace() for _ in range(9)])
+    for child in node.children:  # 9**10 paths
+        child.parent = node
+    assert {"children": [{"parent": "<cycle>"}] * 9} == monitel.RunConfig(node).config
+    nested: Any = 1
+    for _ in range(30):
+        nested = {"in": nested}
+    assert [20, 10] == [part.count("{'in'") for part in repr(monitel.RunConfig(nested).config).split('"')[:2]]
 
 
 #: Names of options and keys, and values. A command and a configuration mask the same.
