@@ -230,8 +230,18 @@ def test_ledger_is_seconds_of_each_activity_and_goodput(tmp_path: Path) -> None:
     assert low / single <= goodput <= high * single
 
 
-@pytest.mark.parametrize("variable", ["RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "LOCAL_RANK"])
-def test_each_rank_and_each_run_has_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+@pytest.mark.parametrize(
+    ("variable", "size"),
+    [
+        ("RANK", "WORLD_SIZE"),
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+        ("SLURM_PROCID", "SLURM_NTASKS"),
+        ("LOCAL_RANK", "WORLD_SIZE"),
+    ],
+)
+def test_each_rank_and_each_run_has_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, size: str
+) -> None:
     """A writer of the same process may be there. A run that is resumed has the folder of the run."""
 
     def log(value: float, step: int = 1, **options: int) -> None:
@@ -239,19 +249,23 @@ def test_each_rank_and_each_run_has_a_folder(tmp_path: Path, monkeypatch: pytest
             monitel.log({"loss": value}, step=step)
 
     SummaryWriter(tmp_path).close()
+    log(0)
     for attempt in (0, 10):
-        for rank in (0, 1, 2):
+        for rank in (2, 0, 1):
             monkeypatch.setenv(variable, str(rank))
+            monkeypatch.setenv(size, "3")
             log(attempt + rank)
     monkeypatch.delenv(variable)
-    (tmp_path / "run-3").mkdir()
-    (tmp_path / "run-3" / "events.out.tfevents.1700000000.another.1.0").touch()
+    monkeypatch.delenv(size)
+    (tmp_path / "run-4").mkdir()
+    foreign = tmp_path / "run-4" / "events.out.tfevents.1700000000.another.1.0"
+    foreign.touch()
     log(20)
     log(0.5, 2, purge_step=2)
-    folders = {".": 0, "rank-1": 1, "rank-2": 2, "run-2": 10, "run-2/rank-1": 11, "run-2/rank-2": 12, "run-4": 20}
-    expected = {folder: [(1, float(value))] for folder, value in folders.items()}
+    ranks = {"run-2": 0, "run-2/rank-1": 1, "run-2/rank-2": 2, "run-3": 10, "run-3/rank-1": 11, "run-3/rank-2": 12}
+    expected = {folder: [(1, float(value))] for folder, value in {".": 0, **ranks, "run-5": 20}.items()}
     expected["."] += [(2, 0.5)]
-    (tmp_path / "run-3" / "events.out.tfevents.1700000000.another.1.0").unlink()
+    foreign.unlink()
     assert expected == {run: points["loss"] for run, points in shown(tmp_path).items()}
     runs = EventMultiplexer().AddRunsFromDirectory(str(tmp_path)).Reload()
     assert expected == {run: [(each.step, each.value) for each in runs.Scalars(run, "loss")] for run in runs.Runs()}

@@ -38,16 +38,20 @@ _EVENT_FILE = "events.out.tfevents"  # TensorBoard finds a file by this part of 
 _CONFIG_FILE = f"{_EVENT_FILE}.0000000000.config"  # the first one in each order, as readers keep what they read first
 
 
-def claim(folder: Path) -> bool:
-    """Create a folder, and return True if it is the first call for it, and it has no event files of other processes.
+def claim(folder: Path, run: Path, world_size: int) -> bool:
+    """Create the folder of a rank in that of its run, and return True if no other run or process has event files there.
 
-    A folder that cannot be created is nobody else's.
+    The first call for a folder creates a file whose name has the number of ranks. A folder that cannot be created is
+    nobody else's.
     """
+    name = f"{_CONFIG_FILE}.{world_size}"
     try:
+        if any(path.name != name for path in run.glob(f"{_CONFIG_FILE}.*")):
+            return False
         folder.mkdir(parents=True, exist_ok=True)
         if any("tfevents" in path.name and _own() not in path.name for path in folder.iterdir()):
             return False
-        (folder / _CONFIG_FILE).touch(exist_ok=False)
+        (folder / name).touch(exist_ok=False)
     except FileExistsError:
         return not folder.is_dir()
     except OSError:
@@ -100,7 +104,7 @@ class EventFile:
         self.started = True
 
     def _write_config(self, points: Sequence[Point]) -> None:
-        path = self._log_dir / _CONFIG_FILE
+        path = next(self._log_dir.glob(f"{_CONFIG_FILE}.*"), self._log_dir / f"{_CONFIG_FILE}.1")
         new = path if path.exists() and not path.stat().st_size else self._log_dir / f".config.{os.getpid()}"
         new.write_bytes(_records(points, with_version=True))
         new.replace(path)  # a reader may have opened the empty file
