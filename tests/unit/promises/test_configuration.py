@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from opentelemetry.sdk.resources import Resource
-from tests.support.inbox import DEADLINE, TEMPORALITY, Answer
+from tests.support.inbox import DEADLINE, TEMPORALITY
 from tests.support.paths import ROOT
 from tests.support.spools import spooled
 
@@ -278,22 +278,6 @@ def test_headers_of_argument_signal_and_all_signals_add_up(
     metrics, logs = receiver.of("metrics")[0].headers, receiver.of("logs")[0].headers
     assert ("Bearer x,y", "all", "argument") == (metrics["authorization"], metrics["tenant"], metrics["only"])
     assert (None, "logs", "argument") == (logs.get("authorization"), logs["tenant"], logs["only"])
-
-
-def test_variables_of_one_signal_apply_to_it_alone(
-    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its address is used as it is, and the path is appended to the general one; compression survives a retry."""
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"{receiver.url}/base/")
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", f"{receiver.url}/own/logs")
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_COMPRESSION", "GZIP")
-    pipeline = start(endpoint=None)
-    receiver.answer("logs", Answer(503, {"Retry-After": "0"}))
-    monitel.emit("event")
-    assert pipeline.force_flush(DEADLINE)
-    found = {(request.path, request.headers.get("content-encoding")) for request in receiver.requests}
-    assert {("/base/v1/metrics", None), ("/own/logs", "gzip")} == found
-    assert (2, ["event"]) == (len(receiver.of("logs")), receiver.record_names())
 
 
 def test_user_and_password_of_an_address_are_decoded(receiver: Receiver, start: Start) -> None:

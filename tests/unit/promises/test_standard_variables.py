@@ -85,7 +85,7 @@ CASES: list[tuple[dict[str, str], dict[str, Any]]] = [
 
 #: Tests of the other variables, which need another backend, or time.
 ELSEWHERE = {
-    "OTEL_SDK_DISABLED": "test_disabled_sdk_records_nothing",
+    "OTEL_SDK_DISABLED": "test_switched_off",
     "OTEL_METRIC_EXPORT_INTERVAL": "test_everything_is_sent_each_interval",
     "TIMEOUT": "test_attempt_ends_at_its_deadline",
     "INSECURE": "test_grpc_address_without_a_scheme_uses_tls_unless_it_is_insecure",
@@ -95,18 +95,6 @@ ELSEWHERE = {
     "ENDPOINT": "test_signals_may_have_addresses_and_protocols_of_their_own",
     "PROTOCOL": "test_signals_may_have_addresses_and_protocols_of_their_own",
 }
-
-
-def test_disabled_sdk_records_nothing(receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pipeline does nothing, and makes no provider."""
-    monkeypatch.setenv("OTEL_SDK_DISABLED", "True")
-    pipeline = start(spans=True)
-    monitel.emit("event")
-    assert pipeline.force_flush(DEADLINE)
-    assert ({"metrics": 0, "logs": 0, "traces": 0}, []) == (
-        {signal: account.recorded for signal, account in pipeline.account().items()},
-        receiver.requests,
-    )
 
 
 def names_of_rows() -> Iterator[tuple[str, str]]:
@@ -129,7 +117,7 @@ def test_each_variable_of_opentelemetry_has_a_row() -> None:
 def test_each_honoured_variable_has_a_test() -> None:
     """Here, or where the needed backend is."""
     tested = {name for variables, _ in CASES for name in variables}
-    sources = "".join(path.read_text("utf-8") for path in (ROOT / "tests/unit").rglob("test_*.py"))
+    sources = "".join(path.read_text("utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
     for name, honoured in names_of_rows():
         suffix = re.sub(f"^{OTLP}((METRICS|LOGS|TRACES)_)?", "", name)
         elsewhere = ELSEWHERE.get(suffix, "no test")
@@ -215,30 +203,21 @@ def test_variable_changes_what_is_sent(
 def test_signals_may_have_addresses_and_protocols_of_their_own(
     *, receiver: Receiver, grpc_receiver: GrpcReceiver, start: Start, monkeypatch: pytest.MonkeyPatch, signal: str
 ) -> None:
-    """The others have those of all signals."""
+    """That address is used as it is; the path of the others is appended to the address of all signals."""
     monkeypatch.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")  # as the transport sets it
     monkeypatch.setenv(f"{OTLP}{signal.upper()}_ENDPOINT", grpc_receiver.url)
     monkeypatch.setenv(f"{OTLP}{signal.upper()}_PROTOCOL", "grpc")
-    monkeypatch.setenv(f"{OTLP}ENDPOINT", receiver.url)
+    monkeypatch.setenv(f"{OTLP}ENDPOINT", f"{receiver.url}/base/")
+    second = SIGNALS[SIGNALS.index(signal) - 1]
+    monkeypatch.setenv(f"{OTLP}{second.upper()}_ENDPOINT", f"{receiver.url}/own/{second}")
     work(start(endpoint=None, spans=True))
-    assert ({signal}, {*SIGNALS} - {signal}) == tuple(
-        {request.signal for request in inbox.requests} for inbox in (grpc_receiver, receiver)
-    )
+    assert {signal} == {request.signal for request in grpc_receiver.requests}
+    expected = {each: f"/base/v1/{each}" for each in SIGNALS if each != signal} | {second: f"/own/{second}"}
+    assert expected == {request.signal: request.path for request in receiver.requests}
     assert all(
         request.headers["user-agent"].startswith(f"monitel-otlp/{monitel.__version__} Python/3.")
         for request in (*grpc_receiver.requests, *receiver.requests)
     )
-
-
-def test_other_exporters_are_one_warning(
-    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """``configure()`` exports over OTLP alone; its own words need no warning."""
-    monkeypatch.setenv("OTEL_METRICS_EXPORTER", "otlp, console")
-    monkeypatch.setenv("OTEL_LOGS_EXPORTER", "monitel")
-    start()
-    (warning,) = warnings_with(caplog, "_EXPORTER")
-    assert warning.startswith("OTEL_METRICS_EXPORTER: configure() exports over OTLP alone, and ignores 'console'")
 
 
 def test_signal_that_is_off_is_in_no_record_of_a_process(
@@ -255,12 +234,14 @@ def test_signal_that_is_off_is_in_no_record_of_a_process(
     assert provider is _logs.get_logger_provider()
 
 
-def test_long_timeout_is_a_warning(
+def test_value_with_another_meaning_than_expected_is_a_warning(
     start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The specification has milliseconds; the exporters for Python have seconds."""
-    for timeout in ("300", "10000"):
-        monkeypatch.setenv(f"{OTLP}TIMEOUT", timeout)
-        start()
-    (warning,) = warnings_with(caplog, "TIMEOUT")
-    assert "OTEL_EXPORTER_OTLP_TIMEOUT=10000: it is in seconds" in warning
+    """``configure()`` exports over OTLP alone, and in Python a time limit is in seconds."""
+    usual = {"OTEL_LOGS_EXPORTER": "monitel", f"{OTLP}TIMEOUT": "300"}
+    for name, value in {**usual, "OTEL_METRICS_EXPORTER": "otlp, console", f"{OTLP}LOGS_TIMEOUT": "10000"}.items():
+        monkeypatch.setenv(name, value)
+    start()
+    first, second = warnings_with(caplog, "OTEL_")
+    assert first.startswith(f"{OTLP}LOGS_TIMEOUT=10000: it is in seconds, ")
+    assert second.startswith("OTEL_METRICS_EXPORTER: configure() exports over OTLP alone, and ignores 'console'")
