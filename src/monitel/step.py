@@ -18,7 +18,7 @@ _watcher: Callable[[int], object] | None = None
 _set: Callable[[int], object] = _window.set_step
 
 
-def set_step(n: int) -> None:
+def set_step(n: float) -> None:
     """Set the training step of this process.
 
     Windows record it at their first and last sample, exporters add it to events as ``training.step``. It may go back,
