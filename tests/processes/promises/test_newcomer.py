@@ -16,7 +16,7 @@ WARNING = "log(), emit() and windows go nowhere: this process has no exporter."
 
 
 def test_modules_are_loaded_where_they_are_used(run: Run) -> None:
-    """Without an import of their own, and not before; a missing package is named, and hasattr() is False."""
+    """Without a second import, and not before; a missing package is named, and hasattr() is False."""
     script = """
     import sys
     import monitel
