@@ -48,7 +48,7 @@ def shown(folder: Path, *, ledger: bool = False) -> dict[str, Points]:
         assert any("Finished load cycle" in line for line in server.stderr)
         from tensorboard.data import grpc_provider  # type: ignore[import-untyped]  # needs gRPC
 
-        with grpc.insecure_channel(address) as channel:
+        with grpc.insecure_channel(address, [("grpc.enable_http_proxy", 0)]) as channel:
             runs = _runs(grpc_provider.GrpcDataProvider(address, grpc_provider.make_stub(channel)))
         server.terminate()
     return {run: _chosen(found, ledger=ledger) for run, found in runs.items()}
