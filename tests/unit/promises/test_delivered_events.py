@@ -313,7 +313,8 @@ def test_numbers_of_a_call_are_one_record(receiver: Receiver, start: Start, cloc
 def test_configuration_is_one_record_with_all_types(receiver: Receiver, start: Start) -> None:
     """None, lists and mappings are kept, however deep, up to the limit of 20 levels."""
     deep: dict[str, Any] = {}
-    deep["self"] = deep
+    for _ in range(30):
+        deep = {"self": deep}
     pipeline = start()
     monitel.set_step(3)
     monitel.config(CONFIG)
