@@ -61,7 +61,7 @@ def error_type(kind: object) -> str | None:
 def enable_loggers() -> None:
     """Enable monitel's loggers: ``logging.config.dictConfig()`` disables all that it does not name, by default.
 
-    Call it from time to time where a loss would be logged. A level, which an application sets on purpose, stays.
+    Each exporter does so every few seconds, with expired windows. A level, which an application sets on purpose, stays.
     """
     for name, logger in logging.Logger.manager.loggerDict.copy().items():
         if name.partition(".")[0] in {"monitel", "monitel_tensorboard"} and isinstance(logger, logging.Logger):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from monitel import _window, before_flush
 from monitel.aggregation import TORCHS
 from monitel.attributes import checked_attributes, checked_text, typed_items
-from monitel.failures import call_each
+from monitel.failures import call_each, enable_loggers
 from monitel.fork import register_at_fork
 from monitel.os_threads import RLock
 from monitel.stats import Stat
@@ -115,6 +115,7 @@ def close_expired_windows(pause: Callable[[], object] | None = None) -> int:
     Returns:
         Number of closed windows.
     """
+    enable_loggers()
     expired: list[Stat] = []
 
     def close() -> None:

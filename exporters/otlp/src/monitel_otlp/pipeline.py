@@ -16,7 +16,6 @@ from monitel.activities import activity
 from monitel.before_flush import register as call_before_flush
 from monitel.before_flush import unregister as stop_before_flush
 from monitel.exit import finalize
-from monitel.failures import enable_loggers
 from monitel.os_threads import Event, Lock, RLock, get_ident
 from monitel.readings import own_waits
 from monitel.run_events import leave, preempt, withdraw
@@ -117,7 +116,7 @@ class Pipeline:
         self._held = False
         self._quiet = False
         self.at_end: list[Callable[[], object]] = []
-        self.each_round: list[Callable[[], object]] = [enable_loggers, check_sigterm]
+        self.each_round: list[Callable[[], object]] = [check_sigterm]
         self.ended: bool | None = True if silent else None
         self._run_ledger = run_ledger
         if silent:
