@@ -203,7 +203,7 @@ def test_variable_changes_what_is_sent(
 def test_signals_may_have_addresses_and_protocols_of_their_own(
     *, receiver: Receiver, grpc_receiver: GrpcReceiver, start: Start, monkeypatch: pytest.MonkeyPatch, signal: str
 ) -> None:
-    """That address is used as it is; the path of the others is appended to the address of all signals."""
+    """Such an address is used as it is; the path of the others is appended to the address of all signals."""
     monkeypatch.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")  # as the transport sets it
     monkeypatch.setenv(f"{OTLP}{signal.upper()}_ENDPOINT", grpc_receiver.url)
     monkeypatch.setenv(f"{OTLP}{signal.upper()}_PROTOCOL", "grpc")
