@@ -31,7 +31,7 @@ _PATIENCE = 5.0  # seconds, for a thread that is about to end
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, *filter(None, (getattr(signal, "SIGALRM", None),)))
 #: Variables of launchers, which are part of the identity of a job.
 _LAUNCHERS = (
-    *("TORCHELASTIC_", "SLURM_", "OMPI_COMM_WORLD_", "RAY_JOB_ID", "KUBEFLOW_", "JOB_", "MASTER_"),
+    *("TORCHELASTIC_", "SLURM_", "OMPI_COMM_WORLD_", "RAY_JOB_ID", "KUBEFLOW_", "JOB_", "SGE_", "MASTER_"),
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "GROUP_RANK", "NODE_RANK"),
 )
 #: Variables of monitel that are about tests, or set for all of them; the others are settings of somebody's job.
@@ -156,7 +156,7 @@ class _State:
                 rounds -= 1
             yield from (f"the Stat {each.name!r}" for each in left)
         deadline = time.monotonic() + _PATIENCE
-        while (left := {*threading.enumerate()} - self._threads) and time.monotonic() < deadline:
+        while (left := [*{*threading.enumerate()} - self._threads]) and time.monotonic() < deadline:
             threading.Event().wait(0.005)  # threads of monitel cannot be joined by what enumerate() shows
         yield from (f"the thread {each.name!r}" for each in left)
 

@@ -79,7 +79,7 @@ def test_tensor_of_the_cpu_is_its_item(events: list[monitel.Event]) -> None:
 
 
 def test_dtensor_is_refused(events: list[monitel.Event]) -> None:
-    """Reading it would be a collective. The message of ``Stat.add()`` names the alternatives, ``emit()`` leaves it out."""
+    """Reading it would be a collective: ``Stat.add()`` refuses it with a message, ``emit()`` leaves it out."""
     stat = monitel.Stat("loss", ALL, math.inf)
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import distribute_tensor

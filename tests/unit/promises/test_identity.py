@@ -193,11 +193,12 @@ def test_rank_is_on_every_point(
     """
     for name, value in (("RANK", "3"), ("WORLD_SIZE", "4"), ("LOCAL_RANK", "3")):
         monkeypatch.setenv(name, value)
-    given: dict[str, Any] = {
+    arguments: dict[str, dict[str, Any]] = {
         "argument": {"rank_attribute": True},
         "resource without an instance": {"resource": Resource({"service.name": "mine"}, THEIRS)},
         "instance of the argument": {"resource_attributes": {"service.instance.id": "pod"}},
-    }.get(reason, {})
+    }
+    given = arguments.get(reason, {})
     if reason == "variable":
         monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "service.instance.id=ns.pod.trainer")
     pipeline = start(series_limit=1, spans=True, distributions="both", **given)

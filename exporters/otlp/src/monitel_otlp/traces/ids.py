@@ -57,7 +57,7 @@ class StepTraces:
         run = attributes.get("training.run.id")
         if run is None and not alone and _number(attributes.get("training.world_size")) > 1:
             _log.warning(
-                "step_traces: there is no run id, so each rank has traces of its own; "
+                "step_traces: there is no run id, so each rank has separate traces; "
                 "set one with torchrun --rdzv-id, or as training.run.id in OTEL_RESOURCE_ATTRIBUTES"
             )
         self._run = str(uuid4() if run is None else run)
