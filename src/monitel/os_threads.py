@@ -2,8 +2,8 @@
 
 These libraries replace the functions of ``threading`` and ``_thread``, before or after monitel is imported. A thread is
 then a greenlet, and a greenlet that waits in C, for a semaphore or a slow disk, stops the whole process. A lock of
-theirs wakes only greenlets of its own thread. monitel therefore uses a copy of ``threading`` with the interpreter's own
-functions. Without such a library both do the same.
+theirs wakes only greenlets of the same thread. monitel therefore uses a copy of ``threading`` with the interpreter's
+own functions. Without such a library both do the same.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ def _commit_of(folder: Path) -> str | None:
 
 
 def _text(file: Path) -> str:
-    if not file.is_file():  # to open a FIFO may wait for ever
+    if not file.is_file():  # to open a FIFO may wait forever
         raise FileNotFoundError(file)
     return file.read_text("utf-8").strip()
 

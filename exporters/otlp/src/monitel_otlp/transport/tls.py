@@ -20,7 +20,7 @@ class CertificateFileError(Exception):
 
 
 def may_block(path: str | os.PathLike[str]) -> bool:
-    """Return True for a FIFO or a device: to open it may wait for ever, and it may have no end."""
+    """Return True for a FIFO or a device: to open it may wait forever, and it may have no end."""
     return os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path))  # noqa: PTH110, PTH112, PTH113  Path's raise
 
 
