@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Collection, Hashable
 
     AttributeValue = str | bool | int | float
 
@@ -108,7 +108,7 @@ def recordable(values: Mapping[Any, Any], left_out: Callable[[object, object], o
         {'path': 'a\\udc80', '1': 0.5}
     """
     found: dict[str, AttributeValue] = {}
-    for key, value in values.items():
+    for key, value in items_of(values, left_out):
         kind = type(value)
         plain = kind is float or kind is bool or (value.isascii() if kind is str else kind is int and fits_int64(value))
         if plain and type(key) is str and key and key.isascii():
@@ -124,6 +124,17 @@ def recordable(values: Mapping[Any, Any], left_out: Callable[[object, object], o
         else:
             left_out(key, value)
     return found
+
+
+def items_of(values: Mapping[Any, Any], left_out: Callable[[object, object], object]) -> Collection[tuple[Any, Any]]:
+    """Return the items of a mapping; if its class raises, call ``left_out`` with no name and the mapping."""
+    if type(values) is dict:
+        return values.items()
+    try:
+        return [*values.items()]
+    except Exception:
+        left_out("", values)
+        return ()
 
 
 def text_of(key: object) -> str:

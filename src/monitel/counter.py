@@ -192,6 +192,22 @@ def counter(
     return known
 
 
+def own_counter(
+    name: str, unit: str, description: str, attributes: Mapping[str, AttributeValue] | None = None
+) -> Counter:
+    """Return a counter of monitel. If the application has created it with another unit or description, theirs stay.
+
+    Example:
+        >>> from monitel.counter import own_counter
+        >>> own_counter("example.left_out", "{value}", "Values that cannot be recorded").unit
+        '{value}'
+    """
+    try:
+        return counter(name, unit=unit, description=description, attributes=attributes)
+    except ValueError:
+        return counter(name, attributes=attributes)
+
+
 def counters() -> list[CounterReading]:
     """Return the readings of all counters of this process, the oldest counter first.
 
@@ -301,7 +317,7 @@ def leave_out(call: str, name: object, value: object) -> None:
         name: Its name.
         value: The value.
     """
-    counter("monitel.log.left_out", unit="{value}", description="Values that cannot be recorded").add()
+    own_counter("monitel.log.left_out", "{value}", "Values that cannot be recorded").add()
     if call in _warned:
         return
     _warned.add(call)

@@ -195,7 +195,11 @@ def details_of(
     except Exception:
         if not isinstance(data, Mapping):
             raise
-        given = {**data, **attributes}
+        given = dict(attributes)
+        try:
+            given = {**data, **attributes}
+        except Exception:  # raised by the class of the mapping
+            left_out("", data)
         for name, value in [*given.items()]:
             try:
                 _details_hook({name: value}, {})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from monitel import clock
 from monitel._window import get_step
-from monitel.attributes import checked_attributes, fits_int64, recordable, text_of
+from monitel.attributes import checked_attributes, fits_int64, items_of, recordable, text_of
 from monitel.counter import leave_out
 from monitel.event import Event, Severity
 from monitel.handlers import details_of, log_event
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from monitel.handlers import Log
 
 _EVENT = "run.log"
-_DEEPEST = 20  # levels of nested mappings
+_DEEPEST = 5  # levels of nested mappings; those that refer to each other could have any number of names
+_NOTHING: dict[Any, Any] = {}
 
 
 class LoggedNumbers(Event):
@@ -102,7 +103,7 @@ class LoggedNumbers(Event):
         super().__setstate__(event)
 
 
-def log(values: Mapping[Any, Any] | None = None, /, *, step: float | None = None, **attributes: Any) -> None:
+def log(values: Mapping[Any, Any] = _NOTHING, /, *, step: float | None = None, **attributes: Any) -> None:
     """Record numbers, each at the present time and step, without a window.
 
     Use it for numbers of which each counts, such as those of an evaluation. A :class:`monitel.Stat` costs less where
@@ -136,7 +137,7 @@ def log(values: Mapping[Any, Any] | None = None, /, *, step: float | None = None
         >>> events[0].data, events[1].data
         ({'loss': 0.25, 'validation.accuracy': 0.9}, {'loss': 0.25})
     """
-    if values is None and attributes:
+    if values is _NOTHING:
         values = {name: value for name, value in attributes.items() if not isinstance(value, str)}
         attributes = {name: value for name, value in attributes.items() if isinstance(value, str)}
     if type(values) is not dict and not isinstance(values, Mapping):
@@ -169,7 +170,7 @@ class _LeftOut:
 def _flatten(values: Mapping[Any, Any], prefix: str, found: dict[str, Any], left_out: _LeftOut, depth: int) -> bool:
     """Collect the values by dotted name; return True if all of them are exactly floats and ints, as usual."""
     plain = True
-    for key, value in values.items():
+    for key, value in items_of(values, left_out.add):
         name = key if type(key) is str and key and key.isascii() else text_of(key)
         if not name:
             left_out.add(key, value)

@@ -12,6 +12,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from enum import Enum
 from functools import partial
+from itertools import count
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Union
 
@@ -31,6 +32,8 @@ ConfigValue = Union[None, bool, int, float, str, "list[ConfigValue]", "dict[str,
 _EVENT = "run.config"
 _DEEPEST = 20  # levels of nested values
 _LARGEST = 100  # elements of an array that is recorded as a list
+_MOST = 100_000  # values with parts; those that refer to each other could give any number
+_NOTHING: dict[str, Any] = {}
 _LEAVES = (str, int, float, bytes, bytearray, range, type, Enum, UserString)
 _ADDRESS = re.compile(r"(?:(?: at)? |(?<==))0x[\da-fA-F]{6,}")
 
@@ -56,7 +59,7 @@ class RunConfig(Event):
     _config: dict[str, ConfigValue]
 
     def __init__(self, config: Any, timestamp: datetime | None = None) -> None:
-        tree = _plain(config, ())
+        tree = _read(lambda: config, (), count())
         if not isinstance(tree, dict):
             raise TypeError(
                 "config() takes a mapping of names to values, such as vars(arguments), or the values by keyword, "
@@ -79,7 +82,7 @@ class RunConfig(Event):
         super().__setstate__(event)
 
 
-def config(values: Any = None, /, **named: Any) -> None:
+def config(values: Any = _NOTHING, /, **named: Any) -> None:
     """Record the configuration of a run.
 
     With monitel-otlp it is the structured body of one log record, with any number of values. With monitel-tensorboard
@@ -103,39 +106,57 @@ def config(values: Any = None, /, **named: Any) -> None:
         >>> monitel.config({"lr": 1e-4, "model": {"layers": [2, 2], "dropout": None}})
         >>> monitel.config(lr=1e-4)
     """
-    if values is None and named:
+    if values is _NOTHING:
         values, named = named, {}
     event = RunConfig(values)
     log_event(RunConfig({**event.config, **named}) if named else event)
 
 
-def _plain(value: Any, outer: tuple[int, ...]) -> ConfigValue:  # noqa: PLR0911  one for each kind of value
-    """Return a value as a tree of exact built-in values; ``outer`` has the ids of the values that it is in."""
+def _plain(value: Any, outer: tuple[int, ...], number: Iterator[int]) -> ConfigValue:
+    """Return a value as a tree of exact built-in values.
+
+    Args:
+        value: The value.
+        outer: The ids of the values that it is in.
+        number: Numbers the values that may have parts.
+    """
     if value is None:
         return None
     if id(value) in outer:
         return "<cycle>"
-    if len(outer) < _DEEPEST and not isinstance(value, _LEAVES):
-        inner = (*outer, id(value))
-        if (members := _members(value)) is not None:
-            return {str(_read(lambda: key, ())): _read(read, inner) for key, read in members.items()}  # noqa: B023
-        if isinstance(value, Sequence):
-            return [_read(partial(value.__getitem__, index), inner) for index in range(len(value))]
-        if isinstance(value, AbstractSet):
-            items: list[Any] = [_plain(each, inner) for each in value]
-            with suppress(TypeError):  # of several types
-                items.sort(key=repr)
-                items.sort(key=lambda item: (item != item, item))  # noqa: PLR0124  NaN differs from itself
-            return items
-        if hasattr(type(value), "tolist") and hasattr(value, "shape") and hasattr(value, "dtype"):
-            with suppress(Exception):  # sparse, or without a device
-                if math.prod(value.shape) <= _LARGEST:
-                    return _plain(value.tolist(), outer)
-            return {"shape": [int(each) for each in value.shape], "dtype": str(value.dtype)}
+    if not isinstance(value, _LEAVES):
+        if len(outer) == _DEEPEST or next(number) > _MOST:
+            return "<left out>"
+        if (parts := _parts(value, (*outer, id(value)), number)) is not None:
+            return parts
     try:
         return checked_value("a value in config()", value)
     except Exception:  # of another type, or beyond 64 bits
         return escape_surrogates(_text(value))
+
+
+def _parts(value: Any, outer: tuple[int, ...], number: Iterator[int]) -> ConfigValue:
+    """Return the parts of a value, by name or in their order; None for a value without parts."""
+    if (members := _members(value)) is not None:
+        return {_name(key): _read(read, outer, number) for key, read in members.items()}
+    if isinstance(value, Sequence):
+        return [_read(partial(value.__getitem__, index), outer, number) for index in range(len(value))]
+    if isinstance(value, AbstractSet):
+        items: list[Any] = [_plain(each, outer, number) for each in value]
+        with suppress(TypeError):  # of several types
+            items.sort(key=repr)
+            items.sort(key=lambda item: (item != item, item))  # noqa: PLR0124  NaN differs from itself
+        return items
+    if hasattr(type(value), "tolist") and hasattr(value, "shape") and hasattr(value, "dtype"):
+        with suppress(Exception):  # sparse, or without a device
+            if math.prod(value.shape) <= _LARGEST:
+                return _plain(value.tolist(), outer, number)
+        return {"shape": [int(each) for each in value.shape], "dtype": str(value.dtype)}
+    return None
+
+
+def _name(key: Any) -> str:
+    return str(_read(lambda: key, (), count()))
 
 
 def _members(value: Any) -> dict[Any, Callable[[], Any]] | None:
@@ -162,10 +183,10 @@ def _members(value: Any) -> dict[Any, Callable[[], Any]] | None:
     return None if names is None else {name: partial(getattr, value, name) for name in names}
 
 
-def _read(read: Callable[[], Any], outer: tuple[int, ...]) -> ConfigValue:
+def _read(read: Callable[[], Any], outer: tuple[int, ...], number: Iterator[int]) -> ConfigValue:
     """Return a part of a configuration; where it raises, the name of the exception."""
     try:
-        return _plain(read(), outer)
+        return _plain(read(), outer, number)
     except Exception as error:  # raised by the class of the container or the value
         return f"<{type(error).__name__}>"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from monitel.counter import Counter, counter
+from monitel.counter import Counter, own_counter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,15 +28,8 @@ _OPTIONS = {"training.samples": "samples_per_step", "training.tokens": "tokens_p
 
 
 def training_counter(name: str, attributes: Mapping[str, str] | None = None) -> Counter:
-    """Return one of these counters by its name and attributes, with its unit and description.
-
-    If the user has created it with another unit or description, theirs stay.
-    """
-    unit, description = COUNTERS[name]
-    try:
-        return counter(name, unit=unit, description=description, attributes=attributes)
-    except ValueError:
-        return counter(name, attributes=attributes)
+    """Return one of these counters by its name and attributes, with its unit and description."""
+    return own_counter(name, *COUNTERS[name], attributes)
 
 
 def begin_counters(*, tokens: bool) -> None:

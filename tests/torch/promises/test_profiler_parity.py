@@ -244,7 +244,7 @@ def test_tables(arguments: dict[str, Any], averaged: bool) -> None:
 
 def test_event_attributes() -> None:
     """Every public attribute of torch's events and averages exists; those of a range are equal, except times."""
-    other = r"add$|(self_)?cpu_time|device_resource|(id|external_id|thread|time_range|cpu_\w+|input_shapes)$"
+    other = r"add$|(self_)?cpu_time|device_resource|(id|external_id|thread|time_range|cpu_\w+|input_shapes|use_device)$"
 
     def seen(event: Any, names: list[str]) -> dict[str, Any]:
         values = {name: getattr(event, name) for name in names if not re.match("append_|set_cpu", name)}
@@ -254,7 +254,10 @@ def test_event_attributes() -> None:
         expected, found = (getattr(nested(module), method)()[1] for module in (theirs, ours))
         names = [name for name in dir(expected) if not name.startswith("_")]
         assert seen(expected, names) == seen(found, names)
-        assert (expected.cpu_parent.name, []) == (found.cpu_parent.name, found.input_shapes)
+        assert (expected.cpu_parent.name, [], None) == (
+            *(found.cpu_parent.name, found.input_shapes),
+            found.use_device,  # torch's is that of the machine
+        )
 
 
 def test_event_lists(tmp_path: Path) -> None:

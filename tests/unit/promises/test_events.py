@@ -97,6 +97,24 @@ def test_emit_leaves_out_what_an_event_cannot_hold(
     assert "emit() leaves out values that it cannot record: '' is 1 " in record.getMessage()
 
 
+class _Endless(dict[Any, Any]):
+    """A mapping whose items cannot be read."""
+
+    def items(self) -> Any:
+        """Raise."""
+        raise LookupError
+
+
+def test_mapping_that_cannot_be_read_is_left_out(events: list[Any], forget_warnings: None) -> None:
+    """What is beside it is recorded, although the application has read the counter without its unit before."""
+    installed.counter("monitel.log.left_out")
+    installed.log({"loss": 0.5, "broken": _Endless(a=1)})
+    installed.log(_Endless(a=1))
+    installed.emit("event", _Endless(a=1))
+    assert [{"loss": 0.5}, {}, {}] == [event.data for event in events]
+    assert 3 == left_out()
+
+
 def test_set_step_is_on_every_later_event(events: list[Any]) -> None:
     """An Event has the step at its creation; the step may go back, and is a whole number from 0 to 2**63 - 1."""
     emit("a")
@@ -202,7 +220,7 @@ def test_log_leaves_out_what_is_not_a_number(
         for each in (values, {"x": None}, nested, names):
             installed.log(each)
         installed.log({"x": 1}, split=None, fold=2)
-    assert [(1, 5), (0, 1), (21, 1), (4, 3), (1, 1)] == [(len(event.data), event.left_out) for event in events]
+    assert [(1, 5), (0, 1), (6, 1), (4, 3), (1, 1)] == [(len(event.data), event.left_out) for event in events]
     assert {"0": 0.5, "None": 3, "\\udc80": 4, "iou.1": 5} == events[3].data
     assert {"fold": 2} == events[4].attributes
     (record,) = caplog.records

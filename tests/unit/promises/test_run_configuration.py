@@ -155,7 +155,23 @@ def test_configuration_is_a_tree_of_values_that_stay_the_same() -> None:
     nested: Any = 1
     for _ in range(30):
         nested = {"in": nested}
-    assert [20, 10] == [part.count("{'in'") for part in repr(monitel.RunConfig(nested).config).split('"')[:2]]
+    text = repr(monitel.RunConfig(nested).config)
+    assert (20, True) == (text.count("{'in'"), "<left out>" in text)
+
+
+def test_values_that_refer_to_each_other_are_cut() -> None:
+    """However many paths lead through them, ``config()`` and ``log()`` end, and what comes before is recorded."""
+    shared: Any = {"first": 1}
+    for _ in range(40):
+        shared = {"first": 1, "a": shared, "b": shared}
+    config = monitel.RunConfig(shared).config
+    assert (1, True) == (config["first"], "<left out>" in str(config))
+    shared["c"] = shared["d"] = shared
+    with monitel.testing.capture_events() as events:
+        monitel.log(shared)
+    assert 1 == events[0].data["first"]
+    monitel.config()
+    monitel.log(step=3)
 
 
 #: Names of options and keys, and values. A command and a configuration mask the same.

@@ -428,6 +428,20 @@ def test_trace_is_written_completely_or_not_at_all(tmp_path: Path) -> None:
         prof.export_chrome_trace(tmp_path / "missing" / "trace.json")
 
 
+def test_full_disk_does_not_stop_the_training(caplog: pytest.LogCaptureFixture) -> None:
+    """A trace that cannot be written is logged, and the next step is made, as in torch."""
+    plan = schedule(wait=0, warmup=1, active=1)
+    with profile(schedule=plan, on_trace_ready=_write_to_a_full_disk, acc_events=True) as prof:
+        for _ in range(4):
+            prof.step()
+    assert {"the trace was not written to /dev/full: [Errno 28] No space left on device"} == {*caplog.messages}
+    assert 4 == prof.step_num
+
+
+def _write_to_a_full_disk(prof: Any) -> None:
+    prof.export_chrome_trace("/dev/full")
+
+
 def test_stacks_are_paths_of_ranges_with_their_own_times(clock: ManualClock, tmp_path: Path) -> None:
     """``export_stacks`` writes ``outer;inner microseconds``, and needs ``with_stack``."""
     with pytest.warns(UserWarning, match="with_stack=True"):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import partial
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
-from monitel.attributes import escape_surrogates, fits_int64, text_of
+from monitel.attributes import escape_surrogates, fits_int64, items_of, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,15 +41,16 @@ class RangeAttributes:
         if isinstance(args, str):
             return {"args": escape_surrogates(args)}
         attributes: dict[str, Attribute] = {}
-        for key, value in args.items() if isinstance(args, Mapping) else [("args", args)]:
+        warn = partial(self._warn_once, name)
+        for key, value in items_of(args, warn) if isinstance(args, Mapping) else [("args", args)]:
             attribute, text = _attribute(value), text_of(key)
             if attribute is None or not text or text in OWN:
-                self._warn_once(name, text)
+                warn(text)
             else:
                 attributes[text] = attribute
         return attributes
 
-    def _warn_once(self, name: str, key: str) -> None:
+    def _warn_once(self, name: str, key: object, _value: object = None) -> None:
         if name not in self._warned:
             self._warned.add(name)
             _log.warning("range %r: argument %r cannot be an attribute and is left out", name, key)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import monitel
 from monitel.attributes import recordable, text_of
+from monitel.counter import own_counter
 from monitel_otel._compat import SeverityNumber
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class Records:
 
 def count_failure() -> None:
     """Count an exception of the application's providers, which must not stop the training; log the first one."""
-    failed = monitel.counter("monitel.otel.failed", unit="{item}", description="Items with which a provider failed")
+    failed = own_counter("monitel.otel.failed", "{item}", "Items with which a provider failed")
     if not failed.total:
         _log.exception("a provider of the application failed (further exceptions are only counted)")
     failed.add()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import sys
 from contextlib import suppress
@@ -70,6 +71,14 @@ def max_queue(value: object) -> int:
     """Return ``value`` if it is a number of points."""
     if not isinstance(value, int) or value < 1:
         raise _error(value)(f"max_queue must be an int of at least 1, got {value!r:.80}")
+    return value
+
+
+def suffix(value: object) -> str:
+    """Return ``value`` if it can be the end of a file's name."""
+    if not isinstance(value, str) or not re.fullmatch("[^/\\0\ud800-\udfff]{0,100}", value):
+        error = ValueError if isinstance(value, str) else TypeError
+        raise error(f"filename_suffix must be a text of at most 100 characters without '/', got {value!r:.80}")
     return value
 
 

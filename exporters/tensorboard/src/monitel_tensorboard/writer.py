@@ -86,7 +86,7 @@ class SummaryWriter:
         self._purge_step = None if purge_step is None else checked_step("purge_step", purge_step)
         self._max_queue = arguments.max_queue(max_queue)
         self._flush_secs = arguments.seconds("flush_secs", flush_secs)
-        self._suffix = filename_suffix
+        self._suffix = arguments.suffix(filename_suffix)
         self._closed = False
         self._start_empty()
         with suppress(OSError):  # the thread tries again, and reports it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import time
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
     from monitel.profiler.torch_api.activities import Activities, _ExperimentalConfig
     from monitel.profiler.trace.recording import Recorded
+
+_log = logging.getLogger("monitel.profiler")
 
 _USER_ANNOTATION = "USER_ANNOTATION"  # libkineto's name for ranges
 _NO_EFFECT = "records nothing without torch; the option is only noted in the trace"
@@ -171,10 +174,15 @@ class _KinetoProfile:
 
         Raises:
             AssertionError: Nothing was started.
-            FileNotFoundError: The folder does not exist.
-            OSError: The file cannot be written.
+            FileNotFoundError: The folder does not exist. If the disk is full or fails, that is logged, as in torch.
         """
-        write_chrome_trace(self._last_recording("exporting chrome trace"), path)
+        recording = self._last_recording("exporting chrome trace")
+        try:
+            write_chrome_trace(recording, path)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            _log.warning("the trace was not written to %s: %s", os.fspath(path), error)
 
     def export_stacks(self, path: str | os.PathLike[str], metric: str = "self_cpu_time_total") -> None:
         """Write one line ``outer;inner microseconds`` for each path of nested ranges, as flame graph tools read it.
