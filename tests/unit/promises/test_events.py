@@ -106,7 +106,7 @@ class _Endless(dict[Any, Any]):
 
 
 def test_mapping_that_cannot_be_read_is_left_out(events: list[Any], forget_warnings: None) -> None:
-    """What is beside it is recorded, although the application has read the counter without its unit before."""
+    """Values beside it are recorded, although the application has read the counter without its unit before."""
     installed.counter("monitel.log.left_out")
     installed.log({"loss": 0.5, "broken": _Endless(a=1)})
     installed.log(_Endless(a=1))
