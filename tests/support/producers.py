@@ -25,8 +25,7 @@ import monitel_otlp.spool.segment_writer
 from monitel import COUNT, VALUE, Stat
 from monitel.profiler import record_function
 from monitel_otlp._compat import SeverityNumber
-from monitel_otlp.messages.records import LEVELS, count_records
-from monitel_otlp.messages.request import SIGNALS
+from monitel_otlp.messages.request import LEVELS, SIGNALS, count_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

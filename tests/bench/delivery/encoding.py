@@ -38,7 +38,7 @@ def events() -> dict[str, Contender]:
 
     from monitel_otel.records import Records
     from monitel_otlp._compat import LoggerProvider, LogRecordProcessor, encode_logs
-    from monitel_otlp.logs.requests import EventRequests
+    from monitel_otlp.logs.mapping import EventRequests
     from monitel_otlp.raw.forms import raw_events
     from monitel_otlp.sdk.official_encoders import encode_resource
 

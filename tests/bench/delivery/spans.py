@@ -76,7 +76,7 @@ def delivery(drop: Any) -> None:
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-    from monitel_otlp.traces.requests import RangeRequests
+    from monitel_otlp.traces.mapping import RangeRequests
     from monitel_otlp.traces.span_queue import QueuedSpans, SpanSettings
 
     queued = QueuedSpans(SpanSettings(budget=_MANY), 100_000, 1 << 27, first=lambda: True, wake=lambda: None)

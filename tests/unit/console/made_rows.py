@@ -7,9 +7,8 @@ from typing import Any
 
 from monitel_otlp.spool.lock import this_process
 from monitel_otlp.summary.report import JobName, Report, StageTotal, Total
-from monitel_otlp.top.compared_row import Row
 from monitel_otlp.top.period import History
-from monitel_otlp.top.rank import Rank
+from monitel_otlp.top.rank import Rank, Row
 
 SECOND = 10**9
 START = 1_767_323_045 * SECOND

@@ -13,9 +13,9 @@ from tests.unit.promises.test_verdict import WORK
 from monitel_otlp.summary.facts import facts_of
 from monitel_otlp.summary.jobs import jobs_of
 from monitel_otlp.summary.report import StageTotal, Total
-from monitel_otlp.top.compared_row import Row
 from monitel_otlp.top.jobs import jobs_of as jobs_of_rows
 from monitel_otlp.top.period import History
+from monitel_otlp.top.rank import Row
 from monitel_otlp.verdict.rules import verdict
 
 if TYPE_CHECKING:

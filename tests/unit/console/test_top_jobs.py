@@ -10,10 +10,8 @@ from tests.unit.console.made_rows import SECOND, START, history_of, rank_of, rep
 from monitel_otlp.autopsy.findings import Wait
 from monitel_otlp.black_box.activity import Stage
 from monitel_otlp.summary.report import JobName
-from monitel_otlp.top.compared_row import Row
-from monitel_otlp.top.jobs import jobs_of, replaced
-from monitel_otlp.top.launchers import with_launchers
-from monitel_otlp.top.rank import RankState
+from monitel_otlp.top.jobs import jobs_of, replaced, with_launchers
+from monitel_otlp.top.rank import RankState, Row
 
 if TYPE_CHECKING:
     from monitel_otlp.verdict.rules import Verdict

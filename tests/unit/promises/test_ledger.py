@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from monitel_otlp.commands.ledger import table
 from monitel_otlp.ledger.history import Attempt, Earlier, History, ascending, fold, gap, run_time
 from monitel_otlp.ledger.last_line import last_line, print_last_line
-from monitel_otlp.ledger.run_time import RunTime
 from monitel_otlp.ledger.screen import Screen
-from monitel_otlp.ledger.shares import duration, parts_of
+from monitel_otlp.ledger.shares import RunTime, duration, parts_of
 from monitel_otlp.ledger.stored import decode, encode
 
 if TYPE_CHECKING:

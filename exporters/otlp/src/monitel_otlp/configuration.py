@@ -1,8 +1,9 @@
-"""The function ``configure()``, which makes a pipeline and sets the global providers."""
+"""The function ``configure()``, which makes a pipeline, sets the global providers and handles SIGTERM."""
 
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from typing import TYPE_CHECKING, Literal
 
@@ -11,28 +12,27 @@ from opentelemetry.sdk.resources import Resource
 
 import monitel
 from monitel.attributes import checked_attributes, checked_text, escape_surrogates
-from monitel.run_events import enter
+from monitel.os_threads import in_main_thread, start_thread
+from monitel.run_events import enter, preempt
+from monitel.sigterm import SigtermHandler, is_default
 from monitel.variables import reads_variables
 from monitel_otlp._compat import NoOpLoggerProvider, get_logger_provider, is_set, set_global_providers
 from monitel_otlp.automatic import hand_over, keep, replace_automatic
 from monitel_otlp.choices import BOX_SIZE, CHOICES, box_settings
 from monitel_otlp.config.environment import Environment, sdk_is_disabled
-from monitel_otlp.config.host import host_attributes
-from monitel_otlp.config.launcher import is_rank_zero, launch_attributes, rank_on_points
+from monitel_otlp.config.launcher import host_attributes, is_rank_zero, launch_attributes, rank_on_points
 from monitel_otlp.config.launchers import is_launcher
 from monitel_otlp.config.settings import resolve
 from monitel_otlp.ledger.run_ledger import RunLedger
 from monitel_otlp.log_handler import LogHandler
 from monitel_otlp.messages.request import SIGNALS
 from monitel_otlp.metrics.series import SERIES_LIMIT
-from monitel_otlp.pipeline import Pipeline
-from monitel_otlp.sigterm import handle_sigterm
+from monitel_otlp.pipeline import EXIT_TIMEOUT, Pipeline
 from monitel_otlp.spool.folder import AVAILABLE, UNAVAILABLE
 from monitel_otlp.traces.budget import warn_if_too_large
 from monitel_otlp.traces.ids import StepTraces
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Mapping
 
     from monitel_otlp.traces.span_queue import SpanSettings
@@ -301,3 +301,33 @@ def _set_globals(pipeline: Pipeline) -> None:
     ]
     _own_providers.extend(chosen)
     set_global_providers(*chosen)  # type: ignore[arg-type]  # one of each kind
+
+
+def handle_sigterm(pipeline: Pipeline, sigterm: bool | Literal["auto"]) -> None:
+    """Install a SIGTERM handler that shuts down the pipeline. It is uninstalled when the pipeline ends.
+
+    Args:
+        pipeline: The pipeline. It is only flushed if a handler that was installed later calls this one.
+        sigterm: With ``"auto"`` no handler is installed outside the main thread, in launchers, and if the application
+            or a library handles or ignores SIGTERM.
+    """
+    automatic = in_main_thread() and is_default() and not is_launcher(sys.orig_argv)
+    if automatic if sigterm == "auto" else sigterm:
+        handler = SigtermHandler(pipeline.terminate, lambda timeout: _flush(pipeline, timeout), timeout=EXIT_TIMEOUT)
+        handler.install()
+        pipeline.at_end.append(handler.uninstall)
+
+
+def _flush(pipeline: Pipeline, timeout: float) -> None:
+    """Flush in another thread, because this thread may hold a lock that the flush needs."""
+    if os.getpid() != 1:  # process 1 of a container lives on
+        preempt()
+
+    def flush() -> None:
+        try:
+            monitel.flush()
+        finally:  # an event handler of the application may raise
+            pipeline.force_flush(timeout)
+
+    if (thread := start_thread(flush, "monitel-otlp-flush")) is not None:
+        thread.join(timeout)

@@ -4,45 +4,46 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import sys
 import time
+import weakref
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+from uuid import uuid4
 
 from opentelemetry import metrics, trace
+from opentelemetry.sdk.resources import Resource
 
 import monitel
 from monitel.activities import activity
 from monitel.before_flush import register as call_before_flush
 from monitel.before_flush import unregister as stop_before_flush
 from monitel.exit import finalize
+from monitel.fork import register_at_fork
 from monitel.os_threads import Event, Lock, RLock, get_ident
 from monitel.readings import own_waits
 from monitel.run_events import leave, preempt, withdraw
 from monitel.sigterm import check as check_sigterm
 from monitel_otlp._compat import NoOpLoggerProvider
-from monitel_otlp.accounting import Account, Accounting
-from monitel_otlp.config.rank_check import RankCheck
+from monitel_otlp.accounting import Account, Accounting, print_exit_summary
+from monitel_otlp.config.launcher import RankCheck
 from monitel_otlp.engine.engine import LIMIT, LIMIT_BYTES, Engine
-from monitel_otlp.exit_summary import print_exit_summary
-from monitel_otlp.forked_child import child_resource, is_data_loader_worker, register_fork_hooks
 from monitel_otlp.ledger.last_line import print_last_line
 from monitel_otlp.metrics.series import SERIES_LIMIT
 from monitel_otlp.summary.process_report import report_end
-from monitel_otlp.threads.pacing import low_latency
+from monitel_otlp.threads.worker import low_latency
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Mapping
 
     from opentelemetry.metrics import MeterProvider
-    from opentelemetry.sdk.resources import Resource
     from opentelemetry.trace import TracerProvider
 
     from monitel_otlp._compat import APILoggerProvider
     from monitel_otlp.config.settings import Settings
     from monitel_otlp.ledger.run_ledger import RunLedger
-    from monitel_otlp.ledger.run_time import RunTime
+    from monitel_otlp.ledger.shares import RunTime
     from monitel_otlp.traces.span_queue import QueuedSpans, SpanSettings
     from monitel_otlp.values.latest import Latest
 
@@ -462,3 +463,38 @@ class Pipeline:
 def _bounded(timeout: float) -> float:
     """Return a timeout limited to the range from 0 to one day; NaN becomes 0."""
     return max(0.0, min(timeout, _DAY))
+
+
+_Owner = TypeVar("_Owner")
+
+
+def register_fork_hooks(
+    owner: _Owner,
+    *,
+    before: Callable[[_Owner], None],
+    in_parent: Callable[[_Owner], None],
+    in_child: Callable[[_Owner], None],
+) -> None:
+    """Call functions with an object before each fork and after it, as long as the object is alive."""
+    reference = weakref.ref(owner)
+
+    def hook(function: Callable[[_Owner], None]) -> Callable[[], None]:
+        def call() -> None:
+            if (alive := reference()) is not None:
+                function(alive)
+
+        return call
+
+    register_at_fork(before=hook(before), after_in_parent=hook(in_parent), after_in_child=hook(in_child))
+
+
+def child_resource(resource: Resource) -> Resource:
+    """Return the resource of a forked child: the parent's, because the SDK cannot detect resources at exit."""
+    own: dict[str, str | int] = {"service.instance.id": str(uuid4()), "process.pid": os.getpid()}
+    return resource.merge(Resource({name: value for name, value in own.items() if name in resource.attributes}))
+
+
+def is_data_loader_worker() -> bool:
+    """Return True in a worker process of torch's DataLoader."""
+    data = sys.modules.get("torch.utils.data")
+    return data is not None and data.get_worker_info() is not None

@@ -16,7 +16,7 @@ from monitel_otlp.compare.evidence import Process
 from monitel_otlp.compare.run import Number
 from monitel_otlp.compare.targets import Places, find_run, label_of
 from monitel_otlp.ledger.reading import StoredRun
-from monitel_otlp.ledger.run_time import RunTime
+from monitel_otlp.ledger.shares import RunTime
 from monitel_otlp.spool.folder import SpoolError
 from monitel_otlp.values.run_values import Attempted, Progress, RunValues, Value
 

@@ -16,9 +16,8 @@ from tests.support.producers import emit_items
 
 import monitel
 from monitel import COUNT, Stat
-from monitel_otlp.accounting import Account
+from monitel_otlp.accounting import Account, exit_summary
 from monitel_otlp.engine import exit_phases
-from monitel_otlp.exit_summary import exit_summary
 
 if TYPE_CHECKING:
     from tests.support.pipelines import Start

@@ -12,8 +12,8 @@ from monitel_otlp.commands.ledger import table
 from monitel_otlp.ledger.history import Attempt, Earlier, History
 from monitel_otlp.ledger.run_folder import open_run
 from monitel_otlp.ledger.run_identity import identify
-from monitel_otlp.ledger.run_time import RunTime
 from monitel_otlp.ledger.screen import Screen
+from monitel_otlp.ledger.shares import RunTime
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,8 +13,7 @@ from tests.support.inbox import DEADLINE, Answer, Request, points_of
 import monitel
 from monitel import COUNT, VALUE, Stat
 from monitel_otlp.delivery.request_splitting import split
-from monitel_otlp.messages.records import LEVELS, count_records
-from monitel_otlp.messages.request import REQUESTS, SIGNALS, FrozenRequest
+from monitel_otlp.messages.request import LEVELS, REQUESTS, SIGNALS, FrozenRequest, count_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -15,8 +15,7 @@ from tests.support.receiver import partial_success
 
 from monitel_otlp.config.settings import resolve
 from monitel_otlp.messages.request import FrozenRequest
-from monitel_otlp.transport.answer import Answer, Verdict, one_line, parse_retry_after
-from monitel_otlp.transport.error_body import error_text
+from monitel_otlp.transport.answer import Answer, Verdict, error_text, one_line, parse_retry_after
 from monitel_otlp.transport.factory import make_transports
 
 REQUEST = FrozenRequest("logs", b"", 1, 0)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from monitel_otlp.autopsy.findings import State
 from monitel_otlp.autopsy.lines import wrapped
 from monitel_otlp.ledger.shares import duration
-from monitel_otlp.verdict.words import ranks_in_words
+from monitel_otlp.verdict.result import ranks_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

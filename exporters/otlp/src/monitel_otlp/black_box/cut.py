@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from monitel_otlp.black_box.own_file import OwnFile
     from monitel_otlp.metrics.readings import PlainCounter
-    from monitel_otlp.metrics.series_state import PlainSeries
+    from monitel_otlp.metrics.window_row import PlainSeries
 
 
 class StatState(NamedTuple):
@@ -38,7 +38,7 @@ class SeriesState(NamedTuple):
     """A series, with its totals up to its last window that is in a part or a request.
 
     Attributes:
-        plain: See :func:`monitel_otlp.metrics.series_state.plain_series`.
+        plain: See :func:`monitel_otlp.metrics.window_row.plain_series`.
         count: Number of samples.
         sum: Sum of the samples.
         windows: Number of windows in ``largest``.

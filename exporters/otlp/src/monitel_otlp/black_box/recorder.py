@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from monitel.open_windows import live_stats, open_windows
 from monitel_otlp.black_box.cut import Cut
-from monitel_otlp.threads.pacing import Pace, yield_gil
+from monitel_otlp.threads.worker import Pace, yield_gil
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from monitel.open_windows import live_stats
 from monitel_otlp.black_box.cut import SeriesState, StatState, pack_state
-from monitel_otlp.metrics.logged_number import LoggedNumber
-from monitel_otlp.metrics.series_state import plain_series
+from monitel_otlp.metrics.series import LoggedNumber
+from monitel_otlp.metrics.window_row import plain_series
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

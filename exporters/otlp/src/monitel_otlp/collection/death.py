@@ -1,19 +1,21 @@
-"""The death of a process: the facts from its black box and from its parent, and the event ``process.died``."""
+"""The death of a process: facts from its black box, its parent and the kernel, and the event ``process.died``."""
 
 from __future__ import annotations
 
 import logging
+import os
+import re
 import signal
 import time
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from monitel.attributes import escape_surrogates
 from monitel.context_page import read_page
 from monitel.crash_stacks import read_crash
 from monitel_otlp.black_box.activity import Stage, since_cut_ns
-from monitel_otlp.collection.kernel_log import killed_for_memory
 from monitel_otlp.spool.lock import this_process
 
 if TYPE_CHECKING:
@@ -299,3 +301,46 @@ def _shortened(text: str) -> str:
     end = text[current : current + _MOST_STACKS - least] if current > least else ""
     begin = text[: _MOST_STACKS - len(end)]
     return f"{begin}\n... ({len(text) - len(begin) - len(end):,} more characters)\n{end}".rstrip("\n")
+
+
+_KERNEL_LOG = Path("/dev/kmsg")
+_KILLED = re.compile(rb"^\d+,\d+,(\d{1,18}),[^;\n]*;[^\n]*\bKilled process (\d{1,10}) \(", re.MULTILINE)
+_FIRST_NAMESPACE = "4026531836"  # the log has the process ids of this namespace
+_RECORD_BYTES = 8192  # the most that one read returns
+_MOST_RECORDS = 100_000
+
+
+def killed_for_memory(owner: Owner) -> bool:
+    """Return True if the kernel logged that it killed a process because memory was exhausted.
+
+    Many systems show the log only to root: then the result is False. The same holds for a process in a container with a
+    separate process id namespace, and for a log that has been overwritten. Never raises.
+    """
+    if owner.namespace != _FIRST_NAMESPACE or owner.boot != this_process().boot:
+        return False
+    try:
+        started_us = int(owner.start) * 1_000_000 // os.sysconf("SC_CLK_TCK")
+        found = _KILLED.findall(_read_log())
+    except (OSError, ValueError):
+        return False
+    return any(pid.decode() == owner.pid and int(time_us) >= started_us for time_us, pid in found)
+
+
+def _read_log() -> bytes:
+    descriptor = os.open(_KERNEL_LOG, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    records = []
+    try:
+        for _ in range(_MOST_RECORDS):
+            try:
+                record = os.read(descriptor, _RECORD_BYTES)
+            except BrokenPipeError:  # the kernel has overwritten the next record
+                continue
+            except BlockingIOError:
+                break
+            if not record:
+                break
+            if b"Killed" in record:
+                records.append(record)
+    finally:
+        os.close(descriptor)
+    return b"".join(records)

@@ -16,12 +16,10 @@ from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 
 from monitel_otlp.logs.mapping import EventMapping
-from monitel_otlp.messages.request import FrozenRequest
-from monitel_otlp.messages.scopes import write_scope
+from monitel_otlp.messages.request import FrozenRequest, write_scope
 from monitel_otlp.metrics.mapping import WindowMapping
 from monitel_otlp.metrics.rising_sums import RisingSums, Sent, Total
-from monitel_otlp.metrics.series_state import series_of
-from monitel_otlp.metrics.window_row import plain_numbers
+from monitel_otlp.metrics.window_row import plain_numbers, series_of
 from monitel_otlp.raw.forms import VERSION
 from monitel_otlp.spool.raw_segment import encode_blocks
 

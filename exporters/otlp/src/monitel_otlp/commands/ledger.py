@@ -12,16 +12,14 @@ from monitel.training_time import DOWN, LOST
 from monitel_otlp.commands.output import show, warn
 from monitel_otlp.ledger.reading import read_runs
 from monitel_otlp.ledger.screen import Screen, columns_of, pad
-from monitel_otlp.ledger.shares import duration, largest_loss, parts_of
-from monitel_otlp.ledger.wording import sentence
+from monitel_otlp.ledger.shares import duration, largest_loss, parts_of, sentence
 from monitel_otlp.spool.folder import SpoolError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from monitel_otlp.ledger.run_time import RunTime
-    from monitel_otlp.ledger.shares import Part
+    from monitel_otlp.ledger.shares import Part, RunTime
 
 _ALIVE_NS = 10 * 10**9  # a run with a younger heartbeat is running
 _ENDED, _RUNNING = "ended", "running"

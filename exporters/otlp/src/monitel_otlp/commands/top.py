@@ -10,8 +10,7 @@ from monitel_otlp.commands.output import show, warn
 from monitel_otlp.ledger.screen import Screen
 from monitel_otlp.run.arguments import target
 from monitel_otlp.spool.folder import SpoolError, check_platform
-from monitel_otlp.table.columns import COLUMNS, by_name
-from monitel_otlp.table.order import matches, sorted_ranks
+from monitel_otlp.table.columns import COLUMNS, by_name, matches, sorted_ranks
 from monitel_otlp.table.plain_text import table_lines, width_of
 from monitel_otlp.top.as_json import look_as_json
 from monitel_otlp.top.ranks import Ranks

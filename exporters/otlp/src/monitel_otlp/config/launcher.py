@@ -1,15 +1,21 @@
-"""Resource attributes from the launcher: rank, world size, run."""
+"""Resource attributes of the launcher (rank, world size, run), the host and the process."""
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from typing import TYPE_CHECKING
 
 from opentelemetry.sdk.resources import Resource, ResourceDetector, ServiceInstanceIdResourceDetector
 
+from monitel.os_threads import start_thread
+from monitel_otlp._compat import HostResourceDetector, OsResourceDetector, ProcessResourceDetector
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from opentelemetry.util.types import AttributeValue
 
 #: The variables of each attribute, in order of precedence: torchrun (and Ray Train, which sets the same variables),
 #: Open MPI, SLURM, Kubernetes (an Indexed Job, and variables that the downward API sets), Grid Engine. A run id is
@@ -151,3 +157,70 @@ def _number(variable: str) -> int | None:
     """Return the value of a variable that holds a number; None if it is not set or malformed."""
     value = os.environ.get(variable, "").strip()
     return int(value) if value.isdecimal() and len(value) < _TOO_LONG else None
+
+
+_log = logging.getLogger("monitel.otlp")
+
+
+class RankCheck:
+    """Logs a warning, once, if torch.distributed is initialized with another rank than the telemetry has.
+
+    A process that calls ``configure()`` before its launcher sets the variables has no rank, or that of its parent.
+
+    Args:
+        rank: ``training.rank`` of the telemetry; None if it has none.
+
+    Attributes:
+        member: Rank and world size in torch.distributed, even after its end; None if it was not initialized.
+    """
+
+    def __init__(self, rank: object) -> None:
+        self._rank = rank
+        self.member: tuple[int, int] | None = None
+
+    def check(self) -> None:
+        """Compare the ranks if torch.distributed is initialized. Never raises, and never waits for other ranks."""
+        if self.member is not None or (member := distributed_rank()) is None:
+            return
+        self.member = rank, world_size = member
+        if str(self._rank) != str(rank):  # OTEL_RESOURCE_ATTRIBUTES holds text
+            _log.warning(
+                "torch.distributed reports rank %d of %d, but the telemetry of this process has %s: call configure() "
+                "after init_process_group(), or start the ranks with torchrun",
+                rank,
+                world_size,
+                "no training.rank" if self._rank is None else f"training.rank={self._rank!s:.40}",
+            )
+
+
+#: The exported attributes. The detectors find more: ``host.id`` is confidential, the command may hold secrets, and the
+#: owner and the paths name users.
+ATTRIBUTES = {
+    *("host.name", "host.arch"),
+    *("os.type", "os.version"),
+    *("process.pid", "process.executable.name"),
+    *("process.runtime.name", "process.runtime.version", "process.runtime.description"),
+}
+_DETECT_TIMEOUT = 1.0  # seconds; to find the owner of the process may need the network
+
+
+def host_attributes() -> Mapping[str, AttributeValue]:
+    """Return the attributes of ``ATTRIBUTES`` that OpenTelemetry's detectors find within a second. Never raises."""
+    found: dict[str, AttributeValue] = {}
+    if (thread := start_thread(lambda: _detect(found), "monitel-otlp-host")) is not None:
+        thread.join(_DETECT_TIMEOUT)
+    if thread is not None and thread.is_alive():
+        _log.warning(
+            "a detector of host and process takes more than %g s; its attributes are left out", _DETECT_TIMEOUT
+        )
+    return dict(found)
+
+
+def _detect(found: dict[str, AttributeValue]) -> None:
+    for detector in (HostResourceDetector, OsResourceDetector, ProcessResourceDetector):
+        try:
+            detected = detector().detect().attributes
+        except Exception:
+            _log.warning("%s failed; its attributes are left out", detector.__name__.lstrip("_"), exc_info=True)
+            continue
+        found.update({name: value for name, value in detected.items() if name in ATTRIBUTES})

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from monitel_otlp.messages.records import LEVELS, count_records, record_lists
-from monitel_otlp.messages.request import FrozenRequest
+from monitel_otlp.messages.request import LEVELS, FrozenRequest, count_records, record_lists
 from monitel_otlp.transport.answer import Verdict
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from monitel.os_threads import Condition, Lock
-from monitel_otlp.threads.pacing import Pace
-from monitel_otlp.threads.worker import Worker
+from monitel_otlp.threads.worker import Pace, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -17,16 +17,13 @@ from monitel_otlp.delivery.delivery import Delivery
 from monitel_otlp.delivery.leftovers import Leftovers
 from monitel_otlp.engine.encoder import Encoder, Source
 from monitel_otlp.engine.exit_phases import raw_forms, run_exit_phases
-from monitel_otlp.engine.metric_round import MetricRound
-from monitel_otlp.engine.occasion import Occasion
+from monitel_otlp.engine.metric_round import MetricRound, Occasion
 from monitel_otlp.engine.recording import Recording
 from monitel_otlp.logs.application_events import ApplicationEvents
-from monitel_otlp.logs.mapping import LoggedEvent
-from monitel_otlp.logs.requests import EventRequests
+from monitel_otlp.logs.mapping import EventRequests, LoggedEvent
 from monitel_otlp.metrics.mapping import WindowMapping
 from monitel_otlp.metrics.readings import Readings
-from monitel_otlp.metrics.series import SERIES_LIMIT
-from monitel_otlp.metrics.start_points import end_of_earlier_pipelines_ns
+from monitel_otlp.metrics.series import SERIES_LIMIT, end_of_earlier_pipelines_ns
 from monitel_otlp.metrics.window_queue import WindowQueue
 from monitel_otlp.sdk.metric_requests import MetricRequests
 from monitel_otlp.sdk.preferences import temporality_preference
@@ -35,7 +32,7 @@ from monitel_otlp.sdk.record_requests import RecordRequests
 from monitel_otlp.sdk.self_metrics import SelfMetrics
 from monitel_otlp.spool.spool import Spool
 from monitel_otlp.threads.callbacks import CallbackThread
-from monitel_otlp.traces.requests import RangeRequests
+from monitel_otlp.traces.mapping import RangeRequests
 from monitel_otlp.transport.factory import make_transports
 from monitel_otlp.values.latest import flat, latest
 

@@ -24,7 +24,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from monitel.training_time import DOWN, LOST, Past
-from monitel_otlp.ledger.run_time import RunTime
+from monitel_otlp.ledger.shares import RunTime
 from monitel_otlp.values.run_values import Attempted
 
 if TYPE_CHECKING:

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING
 
 from monitel.training_time import DOWN
 from monitel_otlp.ledger.screen import Screen, columns_of, cut
-from monitel_otlp.ledger.shares import apportion, duration, first_parts, parts_of
-from monitel_otlp.ledger.wording import sentence
+from monitel_otlp.ledger.shares import apportion, duration, first_parts, parts_of, sentence
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from monitel_otlp.ledger.run_time import RunTime
-    from monitel_otlp.ledger.shares import Part
+    from monitel_otlp.ledger.shares import Part, RunTime
 
 _START = "monitel ledger: "
 _NOTHING = {"startup", "shutdown", DOWN}

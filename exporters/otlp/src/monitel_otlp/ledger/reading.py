@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from monitel_otlp.ledger.history import History
-    from monitel_otlp.ledger.run_time import RunTime
+    from monitel_otlp.ledger.shares import RunTime
     from monitel_otlp.values.run_values import Attempted, RunValues
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from monitel_otlp.ledger.history import Mark
     from monitel_otlp.ledger.run_folder import RunFolder
-    from monitel_otlp.ledger.run_time import RunTime
+    from monitel_otlp.ledger.shares import RunTime
     from monitel_otlp.values.latest import Latest
 
 _log = logging.getLogger("monitel.otlp")

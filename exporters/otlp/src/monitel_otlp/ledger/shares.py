@@ -1,4 +1,4 @@
-"""The parts of a run's time in percent, which add up to 100, and durations in words."""
+"""The time of a run: its parts in percent, which add up to 100, durations in words, and the largest loss."""
 
 from __future__ import annotations
 
@@ -10,6 +10,38 @@ from monitel.training_time import DOWN, LOST
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from monitel_otlp.ledger.screen import Screen
+
+
+class RunTime(NamedTuple):
+    """The time of a run up to its last heartbeat, divided into activities.
+
+    Attributes:
+        run: The run id; empty for a process without one.
+        activities: Nanoseconds of each activity by name, with ``down`` (between attempts) and ``lost`` (steps that were
+            done again later). Their sum is ``elapsed_ns``.
+        elapsed_ns: Nanoseconds from the start of the first attempt to the last heartbeat.
+        attempts: Number of processes that have taken part, one after the other.
+        start_ns: Start of the first attempt, nanoseconds since the Unix epoch.
+        last_ns: Time of the last heartbeat, or of the end, nanoseconds since the Unix epoch.
+        ended: False if the last attempt is running, or was killed.
+    """
+
+    run: str
+    activities: Mapping[str, int]
+    elapsed_ns: int
+    attempts: int
+    start_ns: int
+    last_ns: int
+    ended: bool
+
+    @property
+    def goodput(self) -> float | None:
+        """The share of ``step``, without what is lost, in the elapsed time; None before the first step."""
+        steps_ns = self.activities.get("step")
+        return None if steps_ns is None or not self.elapsed_ns else steps_ns / self.elapsed_ns
+
 
 _ORDER = {name: number for number, name in enumerate((*ACTIVITIES, DOWN, LOST))}  # of activities of the same length
 _MS, _S = 10**6, 10**9
@@ -102,3 +134,40 @@ def duration(time_ns: int) -> str:
             rest = rounded % size // smaller_size
             return f"{rounded // size} {name}{f' {rest} {smaller}' if rest else ''}"
     return f"{seconds} s"
+
+
+_ENOUGH = 95  # percent in steps, above which the loss is not the news
+
+#: The activities as they continue "of the time went into".
+_PHRASES = {
+    "startup": "starting up",
+    "init": "initialization",
+    "compile": "compilation",
+    "data": "waiting for data",
+    "step": "steps",
+    "checkpoint.save": "saving checkpoints",
+    "checkpoint.load": "loading checkpoints",
+    "evaluation": "evaluation",
+    "stuck": "waits that were stuck",
+    "other": "work that belongs to no activity",
+    "shutdown": "shutting down",
+    DOWN: "downtime between attempts",
+    LOST: "steps that had to be repeated after a restart",
+}
+
+
+def sentence(run: RunTime, screen: Screen) -> str:
+    """Return the sentence for a run, in characters that the screen can show."""
+    parts = parts_of(run.activities)
+    loss = largest_loss(parts)
+    named = "" if loss is None else _PHRASES.get(loss.name) or f'the activity "{screen.printable(loss.name)}"'
+    if run.goodput is None:
+        went = "no time was recorded" if loss is None else f"{loss.share} of the time went into {named}"
+        return f"{went}; goodput is undefined without steps"
+    steps = next((part for part in parts if part.name == "step"), None)
+    if steps is not None and steps.percent >= _ENOUGH:
+        more = "no loss reaches 1 %"
+        if loss is not None and loss.percent:
+            more = f"the largest loss is {named} ({loss.share})"
+        return f"{steps.share} of the time went into steps; {more}"
+    return "no time was recorded" if loss is None else f"{loss.share} of the time went into {named}"

@@ -2,22 +2,77 @@
 
 from __future__ import annotations
 
+import time
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opentelemetry.trace import get_current_span
 
 import monitel
 from monitel.attributes import escape_surrogates
-from monitel_otel.records import EventFields
+from monitel_otel.records import EventFields, timestamp_ns
+from monitel_otel.scope import SCOPE
 from monitel_otlp._compat import SeverityNumber, log_record_limits
-from monitel_otlp.logs.timestamps import Timestamps
 from monitel_otlp.messages.attributes import Limits, plain_value, write_attributes, write_value
+from monitel_otlp.messages.request_builder import ItemRequests, RequestBuilder
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from opentelemetry.context import Context
 
     from monitel_otlp.messages.attributes import Plain
+    from monitel_otlp.messages.request import FrozenRequest
     from monitel_otlp.traces.span_queue import Identified
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_LOCAL_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  subtracted from naive datetimes
+_MICROSECOND = timedelta(microseconds=1)
+_BLOCK = timedelta(minutes=15)
+_LATEST_NS = 2**64 - 1  # the field of the protocol is unsigned, 64 bits
+
+
+class Timestamps:
+    """Converts datetimes to Unix ns, like :func:`monitel_otel.records.timestamp_ns` but ten times as fast.
+
+    Naive datetimes are local time. Their offset from UTC is cached for a quarter of an hour if the offset is the same
+    at both ends and for both values of ``fold``; otherwise the clocks change in between. :func:`time.tzset` invalidates
+    the cache.
+    """
+
+    def __init__(self) -> None:
+        nothing = datetime.min  # noqa: DTZ901  an empty block
+        self._block: tuple[datetime, datetime, int, object] = nothing, nothing, 0, None
+
+    def ns(self, timestamp: datetime) -> int:
+        """Return nanoseconds since the Unix epoch, limited to the range of the protocol."""
+        try:
+            if timestamp.tzinfo is not None:
+                elapsed_ns = (timestamp - _EPOCH) // _MICROSECOND * 1000
+            else:
+                begin, end, offset_ns, zone = self._block
+                if zone is not time.tzname or not begin <= timestamp < end:  # tzset() makes a new tuple
+                    return self._uncached(timestamp)
+                elapsed_ns = (timestamp - _LOCAL_EPOCH) // _MICROSECOND * 1000 - offset_ns
+        except (TypeError, OverflowError, ValueError):  # a zone without an offset is local time
+            return timestamp_ns(timestamp)
+        if elapsed_ns < 0:
+            return 0
+        return elapsed_ns if elapsed_ns <= _LATEST_NS else _LATEST_NS
+
+    def _uncached(self, timestamp: datetime) -> int:
+        zone = time.tzname
+        begin = timestamp.replace(minute=timestamp.minute // 15 * 15, second=0, microsecond=0, fold=0)
+        offsets = {_offset_ns(each.replace(fold=fold)) for each in (begin, begin + _BLOCK) for fold in (0, 1)}
+        if len(offsets) == 1:
+            self._block = begin, begin + _BLOCK, offsets.pop(), zone
+        return timestamp_ns(timestamp)
+
+
+def _offset_ns(timestamp: datetime) -> int:
+    utc = timestamp.astimezone(timezone.utc).replace(tzinfo=None)
+    return (timestamp - utc) // _MICROSECOND * 1000
+
 
 _SAMPLED = 1  # in the flags of a trace
 _SEVERITY_TEXTS = {each.value: each.name for each in SeverityNumber}  # 9: INFO, 10: INFO2
@@ -118,3 +173,27 @@ def _ids(context: Context | None) -> tuple[bytes, bytes, int]:
         span_id.to_bytes(8, "big") if span_id else b"",
         int(span.trace_flags),
     )
+
+
+class EventRequests(ItemRequests):
+    """Encodes events into requests of at most 500 log records or about 1 MiB.
+
+    Args:
+        put: Receives each finished request.
+        lost: Receives signal, reason and number of items.
+        resource: The resource and its schema; see :func:`monitel_otlp.sdk.official_encoders.encode_resource`.
+    """
+
+    def __init__(
+        self,
+        put: Callable[[FrozenRequest], None],
+        lost: Callable[[str, str, int], None],
+        resource: bytes,
+    ) -> None:
+        self.mapping = EventMapping()
+        builder = RequestBuilder("logs", resource, SCOPE, self.mapping.write, put)
+        super().__init__("an event", "logs", builder, lost)
+
+    def add(self, item: tuple[Any, ...]) -> None:
+        """Encode one event, a :class:`monitel_otlp.logs.mapping.LoggedEvent`. Never raises."""
+        self._add(lambda: self.mapping.plain(item))

@@ -1,4 +1,4 @@
-"""The unit of delivery: one encoded, immutable OTLP request."""
+"""The unit of delivery: one encoded, immutable OTLP request, its records and its scopes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
+from monitel_otel.scope import SCHEMA_URL, SCOPE
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from google.protobuf.message import Message
 
 #: The signals, in the order in which they are delivered.
@@ -71,3 +75,47 @@ class UnfinishedRequest(NamedTuple):
     items: int
     weights: bytes
     synthetic: int
+
+
+#: Field names from a request down to its records.
+LEVELS = {
+    "metrics": ("resource_metrics", "scope_metrics", "metrics", "data_points"),
+    "logs": ("resource_logs", "scope_logs", "log_records"),
+    "traces": ("resource_spans", "scope_spans", "spans"),
+}
+
+
+def record_lists(message: Any, levels: tuple[str, ...]) -> Iterator[Any]:
+    """Yield the repeated fields that hold the records, in order."""
+    level, *deeper = levels
+    if level == "data_points":
+        kind = message.WhichOneof("data")
+        if kind is not None:
+            yield getattr(message, kind).data_points
+        return
+    if not deeper:
+        yield getattr(message, level)
+        return
+    for each in getattr(message, level):
+        yield from record_lists(each, tuple(deeper))
+
+
+def count_records(message: Any, levels: tuple[str, ...]) -> int:
+    """Return the number of records below a message."""
+    return sum(len(records) for records in record_lists(message, levels))
+
+
+def write_scope(target: Any, scope: tuple[str, str, str] = SCOPE) -> None:
+    """Fill the header of a ``ScopeMetrics``, ``ScopeLogs`` or ``ScopeSpans`` with name, version and schema."""
+    target.scope.name, target.scope.version, target.schema_url = scope
+
+
+def is_own(target: Any) -> bool:
+    """Return True if a ``ScopeMetrics``, ``ScopeLogs`` or ``ScopeSpans`` is monitel's."""
+    return bool(target.scope.name == SCOPE[0])
+
+
+def complete_schema(target: Any) -> None:
+    """Set the schema of a ``ResourceMetrics``, ``ResourceLogs`` or ``ResourceSpans``, unless it has one."""
+    if not target.schema_url:
+        target.schema_url = SCHEMA_URL

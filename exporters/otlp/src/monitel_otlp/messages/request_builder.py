@@ -7,9 +7,7 @@ import time
 from array import array
 from typing import TYPE_CHECKING, Any
 
-from monitel_otlp.messages.records import LEVELS
-from monitel_otlp.messages.request import REQUESTS, FrozenRequest, UnfinishedRequest
-from monitel_otlp.messages.scopes import write_scope
+from monitel_otlp.messages.request import LEVELS, REQUESTS, FrozenRequest, UnfinishedRequest, write_scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable

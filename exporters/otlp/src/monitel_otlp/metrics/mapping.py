@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality
 
-from monitel_otlp.metrics.start_points import MILLISECOND_NS, start_point_ns
+from monitel_otlp.metrics.series import MILLISECOND_NS, start_point_ns
 from monitel_otlp.metrics.window_row import NUMBER, ascending, plain_window, row_of
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import ScopeMetrics
 import monitel
 from monitel.attributes import escape_surrogates, fits_int64
 from monitel.training_time import GOODPUT, NAME, goodput
-from monitel_otlp.messages.scopes import write_scope
+from monitel_otlp.messages.request import write_scope
 from monitel_otlp.metrics.rising_sums import RisingSums, Total, number_point
-from monitel_otlp.metrics.start_points import MILLISECOND_NS
+from monitel_otlp.metrics.series import MILLISECOND_NS
 from monitel_otlp.metrics.wait_readings import WaitReadings
-from monitel_otlp.threads.pacing import Pace
+from monitel_otlp.threads.worker import Pace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

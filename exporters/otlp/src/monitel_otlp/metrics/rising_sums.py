@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, NumberDataPoint
 
 from monitel.attributes import INT64_MAX
-from monitel_otlp.metrics.start_points import MILLISECOND_NS, start_point_ns
+from monitel_otlp.metrics.series import MILLISECOND_NS, start_point_ns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence

@@ -7,7 +7,7 @@ import math
 from collections import Counter, deque
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import monitel
 from monitel.attributes import typed_items
@@ -20,6 +20,82 @@ if TYPE_CHECKING:
     from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
     from monitel.os_threads import RLock
+
+MILLISECOND_NS = 1_000_000  #: Prometheus keeps the first of two points that are closer.
+_EARLIEST_NS = 30 * 60 * 10**9  # Prometheus refuses samples that are an hour older than its latest one
+
+
+def start_point_ns(start_ns: int, begin_ns: int, first_ns: int) -> int:
+    """Return the time of the start point of a sum.
+
+    It is at least 1 ms, and at most 30 minutes, before the first point, and not before the start time.
+
+    Args:
+        start_ns: Start time that the points carry, Unix ns; at least 1 ms before the first point.
+        begin_ns: Time at which the sum was still zero, Unix ns.
+        first_ns: Time of the first point, Unix ns.
+    """
+    return max(start_ns, min(begin_ns, first_ns - MILLISECOND_NS), first_ns - _EARLIEST_NS)
+
+
+class Mapped(Protocol):
+    """Has the time of the latest point of a pipeline, Unix ns."""
+
+    newest_ns: int
+
+
+_latest: dict[Hashable, Mapped] = {}  # the last pipeline of each resource in this process
+
+
+def end_of_earlier_pipelines_ns(resource: Hashable, mapping: Mapped) -> int:
+    """Return the time before which no point of a new pipeline starts; 0 if it is the first one of the resource.
+
+    An earlier pipeline has exported the same series up to a millisecond before.
+    """
+    earlier, _latest[resource] = _latest.get(resource), mapping
+    return 0 if earlier is None or not earlier.newest_ns else earlier.newest_ns + MILLISECOND_NS
+
+
+class LoggedNumber:
+    """A number of ``monitel.log()`` in the queue. Later values of the same millisecond replace its value.
+
+    Args:
+        series: The series of the number.
+        value: The number.
+        time_ns: Time of the call, Unix ns.
+        lock: Held while the value is replaced or taken.
+    """
+
+    __slots__ = ("_lock", "_taken", "_value", "series", "time_ns")
+
+    def __init__(self, series: Series, value: Any, time_ns: int, lock: RLock) -> None:
+        self.series = series
+        self.time_ns = time_ns
+        self._value = value
+        self._lock = lock
+        self._taken = False
+
+    @property
+    def value(self) -> Any:
+        """The value so far."""
+        return self._value
+
+    def replace(self, value: Any, time_ns: int) -> bool:
+        """Replace the value by one of the next millisecond, and return True, unless the value is taken already.
+
+        The time stays, so that queued numbers of a series are at least a millisecond apart. Hold the lock.
+        """
+        if self._taken or not 0 <= time_ns - self.time_ns < MILLISECOND_NS:
+            return False
+        self._value = value
+        return True
+
+    def take(self) -> Any:
+        """Return the value, which is final from now on."""
+        with self._lock:
+            self._taken = True
+        return self._value
+
 
 _log = logging.getLogger("monitel.otlp")
 

@@ -13,7 +13,7 @@ import monitel
 from monitel.readings import began_ns, own_waits, source_waits, wait_keys, waits_in_flight
 from monitel_otel.observed import wait_metrics
 from monitel_otlp.metrics.rising_sums import Total, number_point
-from monitel_otlp.metrics.start_points import MILLISECOND_NS
+from monitel_otlp.metrics.series import MILLISECOND_NS
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Sequence

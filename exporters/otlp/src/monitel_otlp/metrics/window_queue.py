@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from monitel.bounded_queue import BoundedQueue
 from monitel.os_threads import RLock
-from monitel_otlp.metrics.logged_number import LoggedNumber
-from monitel_otlp.metrics.series import SERIES_LIMIT, SeriesTable
+from monitel_otlp.metrics.series import SERIES_LIMIT, LoggedNumber, SeriesTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

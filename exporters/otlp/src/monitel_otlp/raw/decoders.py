@@ -11,16 +11,13 @@ from monitel_otlp.logs.mapping import EventMapping
 from monitel_otlp.messages.attributes import add_attributes
 from monitel_otlp.messages.request_builder import BYTES_PER_REQUEST, RequestBuilder
 from monitel_otlp.metrics.mapping import WindowMapping
-from monitel_otlp.metrics.points import Points
-from monitel_otlp.metrics.queue_size import write_queue_size
-from monitel_otlp.metrics.series_state import series_of
+from monitel_otlp.metrics.points import Points, write_queue_size
+from monitel_otlp.metrics.window_row import series_of
 from monitel_otlp.raw.forms import VERSION
-from monitel_otlp.raw.sdk_records import record_of
-from monitel_otlp.raw.sdk_spans import span_of
-from monitel_otlp.raw.sdk_values import owner_of
+from monitel_otlp.raw.sdk_values import owner_of, record_of, span_of
 from monitel_otlp.sdk.metric_requests import WINDOWS_PER_STEP
 from monitel_otlp.sdk.record_requests import RecordRequests
-from monitel_otlp.threads.pacing import Pace
+from monitel_otlp.threads.worker import Pace
 from monitel_otlp.traces.mapping import RangeMapping
 
 if TYPE_CHECKING:

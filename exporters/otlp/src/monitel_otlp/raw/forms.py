@@ -14,11 +14,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from monitel_otel.scope import SCOPE
-from monitel_otlp.metrics.series_state import plain_series
-from monitel_otlp.metrics.window_row import plain_window
-from monitel_otlp.raw.sdk_records import plain_record
-from monitel_otlp.raw.sdk_spans import plain_span
-from monitel_otlp.raw.sdk_values import Owners
+from monitel_otlp.metrics.window_row import plain_series, plain_window
+from monitel_otlp.raw.sdk_values import Owners, plain_record, plain_span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from monitel_otlp.config.run_folder import VARIABLE, is_running, make_run_folder, remove_abandoned, remove_run_folder
 from monitel_otlp.run.arguments import parse
 from monitel_otlp.run.child import CommandError, replace
 from monitel_otlp.run.environment import with_injection, with_options, without_process
-from monitel_otlp.run.exit_status import exit_like
 from monitel_otlp.run.parent import Parent
 from monitel_otlp.run.process_watch import ProcessEnd, ProcessWatch
 
@@ -113,7 +113,7 @@ def _summarize(folder: str, work: _Work, *, endpoint_given: bool) -> None:
     if not work.used:
         _print("nothing was recorded", "monitel run")
         return
-    from monitel_otlp.summary.printed import print_summary  # late: a command that records nothing does not need it
+    from monitel_otlp.summary.lines import print_summary  # late: a command that records nothing does not need it
 
     print_summary(Path(folder), cause=work.cause, endpoint_given=endpoint_given)
 
@@ -241,3 +241,39 @@ def _print(message: str, program: str = "monitel") -> None:
         with suppress(Exception):
             sys.stderr.write(f"{program}: {message}\n")
             sys.stderr.flush()
+
+
+_SIGNAL = 128  # a shell adds it to the number of a signal
+_SET_DUMPABLE = 4  # PR_SET_DUMPABLE
+
+
+def exit_like(status: int) -> NoReturn:
+    """End this process as another process has ended: by the same signal, without a core file, or with its exit code.
+
+    Process 1 cannot be ended by a signal that it sends to itself: its exit code is then that of a shell.
+
+    Args:
+        status: Status of the other process, as ``os.waitpid`` returns it.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # closed, or nobody reads it
+            stream.flush()
+    if not os.WIFSIGNALED(status):
+        os._exit(os.WEXITSTATUS(status))
+    number = os.WTERMSIG(status)
+    if os.getpid() != 1:
+        _prevent_core()
+        with suppress(OSError, ValueError):  # SIGKILL has no other effect
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+        os.kill(os.getpid(), number)
+    os._exit(_SIGNAL + number)
+
+
+def _prevent_core() -> None:
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    with suppress(Exception):
+        import ctypes  # late: it is needed only here
+
+        ctypes.CDLL(None).prctl(_SET_DUMPABLE, 0, 0, 0, 0)  # the limit does not apply to a program that takes cores

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics as ResourceMetricsMessage
 
 from monitel_otlp.messages.attributes import add_attributes
+from monitel_otlp.messages.request import is_own
 from monitel_otlp.messages.request_builder import BYTES_PER_REQUEST, RECORDS_PER_REQUEST
-from monitel_otlp.messages.scopes import is_own
-from monitel_otlp.metrics.points import Points
-from monitel_otlp.metrics.queue_size import SELF_METRICS, write_queue_size
+from monitel_otlp.metrics.points import SELF_METRICS, Points, write_queue_size
 from monitel_otlp.sdk.official_encoders import (
     append_metrics,
     encode_resource,

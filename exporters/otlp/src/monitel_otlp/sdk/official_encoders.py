@@ -12,7 +12,7 @@ from opentelemetry.sdk.metrics.export import MetricsData, ResourceMetrics, Scope
 from opentelemetry.sdk.resources import Resource
 
 from monitel_otlp._compat import encode_logs
-from monitel_otlp.messages.scopes import complete_schema
+from monitel_otlp.messages.request import complete_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -6,10 +6,8 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any
 
-from monitel_otlp.messages.records import LEVELS
-from monitel_otlp.messages.request import REQUESTS, FrozenRequest, UnfinishedRequest
+from monitel_otlp.messages.request import LEVELS, REQUESTS, FrozenRequest, UnfinishedRequest, complete_schema
 from monitel_otlp.messages.request_builder import BYTES_PER_REQUEST, RECORDS_PER_REQUEST
-from monitel_otlp.messages.scopes import complete_schema
 from monitel_otlp.sdk.official_encoders import ENCODERS
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from opentelemetry.metrics import Observation
 
 from monitel_otel.names import NAMES
-from monitel_otlp.metrics.queue_size import QUEUE_SIZE
+from monitel_otlp.metrics.points import QUEUE_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

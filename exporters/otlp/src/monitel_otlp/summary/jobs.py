@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from monitel_otlp.ledger.run_time import RunTime
+from monitel_otlp.ledger.shares import RunTime
 from monitel_otlp.summary.report import StageTotal, Total
 from monitel_otlp.verdict.lateness import cycle, suspects
 

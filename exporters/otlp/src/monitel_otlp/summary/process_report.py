@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from monitel_otlp.accounting import Account
-    from monitel_otlp.ledger.run_time import RunTime
+    from monitel_otlp.ledger.shares import RunTime
     from monitel_otlp.metrics.series import Series
 
 _log = logging.getLogger("monitel.otlp")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
     from monitel_otlp.accounting import Account
-    from monitel_otlp.ledger.run_time import RunTime
+    from monitel_otlp.ledger.shares import RunTime
     from monitel_otlp.spool.lock import Owner
 
 STEPS, SKIPPED, TIME = "training.steps", "training.steps.skipped", "training.time"

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from monitel_otlp.accounting import Account
-from monitel_otlp.ledger.run_time import RunTime
+from monitel_otlp.ledger.shares import RunTime
 from monitel_otlp.messages.request import SIGNALS
 from monitel_otlp.spool.lock import Owner
 from monitel_otlp.stored_json import boolean, optional_whole, text, whole, wholes

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, TextIO
 
 from monitel_otlp.autopsy.lines import wrapped
 from monitel_otlp.ledger.screen import columns_of, given_columns
-from monitel_otlp.table.columns import GAP, fitting
+from monitel_otlp.table.columns import GAP, fitting, matches, sorted_ranks
 from monitel_otlp.table.headings import heading, remark, summary
-from monitel_otlp.table.order import matches, sorted_ranks
 from monitel_otlp.top.rank import RankState
 
 if TYPE_CHECKING:

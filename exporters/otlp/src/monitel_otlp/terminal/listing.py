@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 from monitel_otlp.autopsy.lines import wrapped
 from monitel_otlp.ledger.screen import cut, pad
-from monitel_otlp.table.columns import GAP, by_name, fitting
+from monitel_otlp.table.columns import GAP, by_name, fitting, matches, sorted_ranks
 from monitel_otlp.table.headings import heading, remark
-from monitel_otlp.table.order import matches, sorted_ranks
 from monitel_otlp.terminal.line import BAD, BAR, FAINT, GOOD, PLAIN, STRONG, WARNING, Line, plain
 from monitel_otlp.top.rank import RankState
 

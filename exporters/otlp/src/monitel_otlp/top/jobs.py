@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from monitel_otlp.summary.facts import longest_of, stages_of
 from monitel_otlp.summary.jobs import Job
-from monitel_otlp.top.launchers import by_launcher
 from monitel_otlp.top.period import Usual
 from monitel_otlp.top.rank import JobRows, RankState
 from monitel_otlp.verdict.facts import RankFacts
@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from monitel_otlp.summary.report import JobName
-    from monitel_otlp.top.compared_row import Row
     from monitel_otlp.top.period import History
-    from monitel_otlp.top.rank import Rank
+    from monitel_otlp.top.rank import Rank, Row
     from monitel_otlp.verdict.lateness import Times
 
 _STARTS_NS = 60 * 10**9  # within which the ranks of a job begin
@@ -140,3 +139,45 @@ def _facts(row: Row, period: Usual, stages: Mapping[str, Times]) -> RankFacts:
         data=period.data,
         waits=[wait for wait in rank.waits if not row.thread or wait.thread in {0, row.thread}],
     )
+
+
+def with_launchers(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows, each with the launcher of its job: a forked child has the launcher of its parent."""
+    processes = {row.process: row for row in rows if row.process}
+    return [_renamed(row, _launcher(row, processes)) for row in rows]
+
+
+def by_launcher(rows: Sequence[Row]) -> list[list[Row]]:
+    """Return the jobs among the rows of one attempt of jobs with the same names.
+
+    The launchers distinguish jobs only if two of them have started the same rank. Otherwise each rank may have a shell
+    for a parent, or the parent may be unknown.
+    """
+    started = {(row.rank.rank, row.rank.job.launcher) for row in rows if row.rank.job.launcher}
+    if len(started) == len({rank for rank, _ in started}):
+        return [[*rows]]
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.rank.job.launcher, []).append(row)
+    return [*found.values()]
+
+
+def _launcher(row: Row, processes: Mapping[str, Row]) -> str:
+    seen = {""}
+    launcher = row.rank.job.launcher
+    while launcher not in seen and (parent := processes.get(launcher)) is not None:
+        if (parent.rank.rank, _names(parent)) != (row.rank.rank, _names(row)):
+            break
+        seen.add(launcher)
+        launcher = parent.rank.job.launcher
+    return launcher
+
+
+def _names(row: Row) -> tuple[str, ...]:
+    return row.rank.job[:3]
+
+
+def _renamed(row: Row, launcher: str) -> Row:
+    if launcher == row.rank.job.launcher:
+        return row
+    return row._replace(rank=replace(row.rank, job=row.rank.job._replace(launcher=launcher)))

@@ -12,11 +12,9 @@ from monitel_otlp.boxes.discovery import process_of
 from monitel_otlp.spool.folder import Folder, SpoolError
 from monitel_otlp.summary.report import JobName
 from monitel_otlp.top.box_watch import BoxWatch
-from monitel_otlp.top.compared_row import Row
 from monitel_otlp.top.departures import Departures, death_in
-from monitel_otlp.top.jobs import jobs_of, replaced
-from monitel_otlp.top.launchers import with_launchers
-from monitel_otlp.top.rank import Look, Rank, RankState
+from monitel_otlp.top.jobs import jobs_of, replaced, with_launchers
+from monitel_otlp.top.rank import Look, Rank, RankState, Row
 from monitel_otlp.top.row import End, longest_first, row_of, usual_step
 
 if TYPE_CHECKING:

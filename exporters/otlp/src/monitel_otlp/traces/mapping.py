@@ -9,16 +9,19 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, SpanFlags, Status
 
 from monitel.attributes import escape_surrogates
 from monitel_otel.range_attributes import RangeAttributes, of_track
+from monitel_otel.scope import SCOPE
 from monitel_otlp._compat import span_limits
 from monitel_otlp.messages.attributes import Limits, key_values, plain_attributes, write_attributes
+from monitel_otlp.messages.request_builder import ItemRequests, RequestBuilder
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
     from monitel.profiler.ranges import Track
     from monitel_otlp.messages.attributes import Plain
+    from monitel_otlp.messages.request import FrozenRequest
     from monitel_otlp.traces.span_queue import Ended
 
 _MOST_OWN = 4  # attributes with separate fields: step, thread (two), unfinished
@@ -150,3 +153,33 @@ def _plain_track(track: Track) -> tuple[int, str]:
 def _of_track(track: tuple[int, str]) -> tuple[KeyValue, ...]:
     thread_id, thread_name = track
     return tuple(key_values({"thread.id": thread_id, "thread.name": thread_name}))
+
+
+class RangeRequests(ItemRequests):
+    """Encodes ranges into requests of at most 500 spans or about 1 MiB.
+
+    Args:
+        put: Receives each finished request.
+        lost: Receives signal, reason and number of items.
+        resource: The resource and its schema; see :func:`monitel_otlp.sdk.official_encoders.encode_resource`.
+    """
+
+    def __init__(
+        self,
+        put: Callable[[FrozenRequest], None],
+        lost: Callable[[str, str, int], None],
+        resource: bytes,
+    ) -> None:
+        self.mapping = RangeMapping()
+        builder = RequestBuilder("traces", resource, SCOPE, self.mapping.write, put)
+        super().__init__("a range", "traces", builder, lost)
+
+    def add(self, ended: Ended, attributes: Mapping[str, Any] | None = None) -> None:
+        """Encode one range. Never raises.
+
+        Args:
+            ended: The range with the ids of its span.
+            attributes: The attributes of a span that the pipeline has made itself (a folded span or a step). It
+                is not an item.
+        """
+        self._add(lambda: self.mapping.plain(ended, attributes), synthetic=attributes is not None)

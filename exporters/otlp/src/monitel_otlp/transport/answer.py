@@ -1,7 +1,8 @@
-"""The answer to an attempt, and the protocol of a transport."""
+"""The answer to an attempt, the text of an error in it, and the protocol of a transport."""
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import ssl
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 import monitel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from monitel_otlp.messages.request import FrozenRequest
 
@@ -128,3 +129,77 @@ def _seconds_until(date: str) -> float:
         return moment.timestamp() - time.time()
     except Exception:  # malformed dates raise ValueError, TypeError, OverflowError or IndexError
         return math.nan
+
+
+_VARINT, _TEXT = 0, 2  # wire types of protobuf
+_VARINT_BYTES = 10
+
+
+def fields(content: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """Yield the fields of a protobuf message, up to its end or to the first field that is neither varint nor text.
+
+    A text at the end of a truncated message is shorter than its length field.
+
+    Args:
+        content: The encoded message.
+
+    Returns:
+        Number and value of each field.
+    """
+    position = 0
+    while position < len(content):
+        tag, position = _varint(content, position)
+        value, position = _varint(content, position)
+        if position < 0 or tag & 7 not in {_VARINT, _TEXT}:
+            return
+        if tag & 7 == _VARINT:
+            yield tag >> 3, value
+        else:
+            yield tag >> 3, content[position : position + value]
+            position += value
+
+
+def _varint(content: bytes, position: int) -> tuple[int, int]:
+    """Return the number at a position and the next position, which is negative if there is no number."""
+    value = 0
+    for index, byte in enumerate(content[position : position + _VARINT_BYTES] if position >= 0 else b""):
+        value |= (byte & 127) << (7 * index)
+        if byte < 128:  # noqa: PLR2004  the last byte of a varint
+            return value, position + index + 1
+    return 0, -1
+
+
+_CODE, _MESSAGE = 1, 2  # field numbers of google.rpc.Status
+_BEGINS = {b"\x08", b"\x12"}  # tags of these fields: control characters, with which no text begins
+_EXAMINED = 1000  # characters by which text is distinguished from binary content
+
+
+def error_text(body: bytes) -> str:
+    """Return the message of a ``google.rpc.Status`` in protobuf or JSON, or another text in quotation marks.
+
+    The type of the content is found by its first bytes: Loki declares its Status as ``application/octet-stream``.
+
+    Args:
+        body: The body, which may be truncated. Content that is neither a Status nor text is described by its size.
+    """
+    if body[:1] in _BEGINS:
+        found = dict(fields(body))
+        message = found.get(_MESSAGE)
+        if isinstance(message, bytes) and message:
+            return message.decode(errors="replace")
+        if isinstance(code := found.get(_CODE), int):
+            return f"status code {code}, without a message"
+    if body[:1] == b"{" and (text := _json_message(body)):
+        return text
+    text = body.decode(errors="replace")
+    examined = text[:_EXAMINED]
+    readable = sum(each != "\ufffd" and (each.isprintable() or each.isspace()) for each in examined)
+    return repr(text) if 2 * readable >= len(examined) else f"a body of {len(body)} bytes that is not text"
+
+
+def _json_message(body: bytes) -> str:
+    try:
+        message = json.loads(body)["message"]
+    except (ValueError, KeyError, RecursionError):
+        return ""
+    return message if isinstance(message, str) else ""

@@ -23,11 +23,11 @@ from monitel_otlp.transport.answer import (
     Answer,
     Verdict,
     describe,
+    error_text,
     guarded,
     parse_retry_after,
 )
 from monitel_otlp.transport.connection import Route, basic, proxy_of, read_response
-from monitel_otlp.transport.error_body import error_text
 from monitel_otlp.transport.partial_success import count_rejected, delivered
 from monitel_otlp.transport.tls import may_block
 from monitel_otlp.transport.wire import TooMuchError, Wire

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING
 from google.protobuf.message import DecodeError
 
 from monitel.attributes import fits_int64
-from monitel_otlp.messages.records import LEVELS, count_records
-from monitel_otlp.messages.request import RESPONSES
-from monitel_otlp.transport.answer import Answer, Verdict
-from monitel_otlp.transport.protobuf_fields import fields
+from monitel_otlp.messages.request import LEVELS, RESPONSES, count_records
+from monitel_otlp.transport.answer import Answer, Verdict, fields
 
 if TYPE_CHECKING:
     from monitel_otlp.messages.request import FrozenRequest

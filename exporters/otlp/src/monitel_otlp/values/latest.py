@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import monitel
 from monitel.step import first_step
 from monitel_otel.names import NAMES
-from monitel_otlp.threads.pacing import Pace
+from monitel_otlp.threads.worker import Pace
 from monitel_otlp.values.run_values import Progress, Value
 
 if TYPE_CHECKING:
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
-    from monitel_otlp.metrics.logged_number import LoggedNumber
-    from monitel_otlp.metrics.series import Series
+    from monitel_otlp.metrics.series import LoggedNumber, Series
     from monitel_otlp.values.run_values import Scalar
 
 STEP_TIME = "training.step.duration"

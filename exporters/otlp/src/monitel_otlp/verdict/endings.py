@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from monitel_otlp.ledger.shares import duration
-from monitel_otlp.verdict.result import Verdict
-from monitel_otlp.verdict.words import named, verb
+from monitel_otlp.verdict.result import Verdict, named, verb
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

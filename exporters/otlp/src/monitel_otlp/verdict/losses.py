@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from monitel_otlp.ledger.shares import duration
 from monitel_otlp.verdict.job_facts import loop_ns
 from monitel_otlp.verdict.lateness import STAGES, cycle, suspects
-from monitel_otlp.verdict.result import Verdict
-from monitel_otlp.verdict.words import named
+from monitel_otlp.verdict.result import Verdict, named
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -20,9 +20,8 @@ from monitel_otlp.verdict.losses import (
     measured,
     stuck_for_long,
 )
-from monitel_otlp.verdict.result import Verdict
+from monitel_otlp.verdict.result import Verdict, named, verb
 from monitel_otlp.verdict.standstill import STOPPED, ended_without_steps, silent, standing_still
-from monitel_otlp.verdict.words import named, verb
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from monitel_otlp.ledger.shares import duration
 from monitel_otlp.verdict.evidence import STUCK, evidence_of, is_active, long_stage, long_waits
 from monitel_otlp.verdict.job_facts import usual_step
-from monitel_otlp.verdict.result import Verdict
-from monitel_otlp.verdict.words import named, verb
+from monitel_otlp.verdict.result import Verdict, named, verb
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
