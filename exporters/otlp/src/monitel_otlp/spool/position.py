@@ -7,7 +7,6 @@ so an interrupted write loses at most one step.
 from __future__ import annotations
 
 import os
-import re
 import struct
 import zlib
 from contextlib import suppress
@@ -22,7 +21,6 @@ _SLOT = struct.Struct("<4sQIQI")
 _CHECKSUM = struct.Struct("<I")
 _SLOT_BYTES = _SLOT.size + _CHECKSUM.size
 _MAGIC = b"mtp\x02"
-_FORMER = re.compile(rb"\s*(\d{1,9})\s+(\d{1,18})\s*")  # segment and offset as text, of version 0.1
 
 
 class Position(NamedTuple):
@@ -56,8 +54,6 @@ class PositionFile:
             OSError: The file is missing, or cannot be read.
         """
         content = folder.read(self.name, 2 * _SLOT_BYTES)
-        if former := _FORMER.fullmatch(content):
-            return int(former[1]), Position(int(former[2]))
         found = None
         self._sequence = 0
         for begin in (0, _SLOT_BYTES):

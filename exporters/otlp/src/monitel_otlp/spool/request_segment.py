@@ -1,7 +1,6 @@
 """Format of request segments: a magic number, and records that consist of a header, weights and a body.
 
-The header has a separate checksum, so a record with a damaged body can be skipped. Segments of version 0.1, which have
-no magic number and shorter headers, can be read as well.
+The header has a separate checksum, so a record with a damaged body can be skipped.
 """
 
 from __future__ import annotations
@@ -24,11 +23,6 @@ MAGIC = b"mtspool\x02"
 _FIELDS = struct.Struct("<IIIIQI")  # bytes of the body, bytes of the weights, items, synthetic, ns, CRC-32 of both
 _CHECKSUM = struct.Struct("<I")  # CRC-32 of the fields
 _HEADER_BYTES = _FIELDS.size + _CHECKSUM.size
-_FORMER = struct.Struct("<IIIQ")  # bytes of the body, CRC-32 of the rest of the header and the body, items, ns
-_LARGEST_FORMER = 64 << 20
-_LOST = "damaged from byte {} on; the rest of the segment is lost"
-
-
 UNKNOWN = -1  # the number of lost items, if that is damaged as well
 
 
@@ -80,7 +74,7 @@ def packed_bytes(request: FrozenRequest) -> int:
 
 
 class RecordReader:
-    """Reads segments of requests, in the current format or in the format of version 0.1.
+    """Reads segments of requests.
 
     Args:
         descriptor: The open file, which the reader closes.
@@ -93,19 +87,19 @@ class RecordReader:
         self._descriptor = descriptor
         self._signal = signal
         self._report = report
-        self._former: bool | None = None  # unknown until the first read
         self.position = position
+        self._is_checked = False
 
     def read(self, end: int) -> FrozenRequest | None:
         """Return the next request, or None at the end."""
-        if self._former is None:
+        if not self._is_checked:
             start = os.pread(self._descriptor, len(MAGIC), 0)
-            self._former = not MAGIC.startswith(start)  # a crash may have truncated even the magic number
-            if not self._former and self.position.offset < len(MAGIC):
-                self.position = Position(len(MAGIC))
+            if not MAGIC.startswith(start):  # a crash may have truncated even the magic number
+                raise NotRecognisedError("not a spool segment, or damaged from its first byte")
+            self._is_checked = True
+            self.position = max(self.position, Position(len(MAGIC)))
         while self.position.offset < end:
-            request = self._read_former() if self._former else self._read_record(end)
-            if request is not None:
+            if (request := self._read_record(end)) is not None:
                 return request
         return None
 
@@ -115,7 +109,7 @@ class RecordReader:
         header = os.pread(self._descriptor, _HEADER_BYTES, offset)
         fields = header[: _FIELDS.size]
         if header[_FIELDS.size :] != _CHECKSUM.pack(zlib.crc32(fields)):
-            self._report(_LOST.format(offset), UNKNOWN)
+            self._report(f"damaged from byte {offset} on; the rest of the segment is lost", UNKNOWN)
             self.position = Position(end)
             return None
         body_bytes, weights_bytes, items, synthetic, created_ns, checksum = _FIELDS.unpack(fields)
@@ -128,22 +122,6 @@ class RecordReader:
         return FrozenRequest(
             self._signal, content[weights_bytes:], items, created_ns, content[:weights_bytes], synthetic
         )
-
-    def _read_former(self) -> FrozenRequest | None:
-        offset = self.position.offset
-        header = os.pread(self._descriptor, _FORMER.size, offset)
-        if len(header) == _FORMER.size:
-            length, checksum, items, created_ns = _FORMER.unpack(header)
-            if length <= _LARGEST_FORMER:
-                body = os.pread(self._descriptor, length, offset + _FORMER.size)
-                if len(body) == length and zlib.crc32(body, zlib.crc32(header[8:])) == checksum:
-                    self.position = Position(offset + _FORMER.size + length)
-                    return FrozenRequest(self._signal, body, items, created_ns)
-        if not offset:
-            raise NotRecognisedError("not a spool segment, or damaged from its first byte")
-        self._report(_LOST.format(offset), UNKNOWN)
-        self.position = Position(1 << 62)  # the next record cannot be found
-        return None
 
     def close(self) -> None:
         """Close the file. Idempotent."""

@@ -242,7 +242,6 @@ class Segments:
         """Remove the files beside the segments. Called when there is no segment."""
         if self._folder is not None:
             self._position_file.remove(self._folder)
-            self._folder.unlink(f"{self.signal}.fresh")  # a temporary file of version 0.1
 
     @property
     def _open_folder(self) -> Folder:

@@ -143,8 +143,7 @@ def _stage(stage: Any, group: Any, device: Any, total: Any) -> StageTotal:
 
 
 def _total(stored: Any) -> Total:
-    count, total, *largest = stored
-    windows, longest = largest or (0, 0.0)  # of an earlier version
+    count, total, windows, longest = stored
     if any(type(each) not in {int, float} or not math.isfinite(each) for each in (total, longest)):
         raise ReportError("is not a report")
     return Total(whole(count), float(total), whole(windows), float(longest))

@@ -202,7 +202,7 @@ def _waiting(times: Mapping[str, int], sync_seconds: float | None) -> float | No
 
 
 def _goodput(watch: BoxWatch, life: Report | None) -> float | None:
-    """Return the goodput of the run over all attempts; from a process of an earlier version, that of the process."""
+    """Return the goodput of the run over all attempts; that of the process, as long as it has not described itself."""
     found: Any = None if watch.cut is None else watch.cut.context.get("goodput")
     if isinstance(found, float):
         return found
