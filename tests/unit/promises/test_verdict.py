@@ -8,13 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from random import Random
 from statistics import fmean
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from monitel_otlp.autopsy.findings import Wait
+from monitel_otlp.black_box.activity import Stage
 from monitel_otlp.verdict.facts import RankFacts
 from monitel_otlp.verdict.rules import verdict
 
@@ -99,7 +100,7 @@ def verdict_of(job: Sequence[Facts]) -> Found:
 
 
 def _facts(each: Facts) -> RankFacts:
-    stage = each.stage and SimpleNamespace(name=each.stage[0], age_ns=ns(each.stage[1]), waits=each.stage[2])
+    stage = each.stage and Stage(each.stage[0], each.stage[2], ns(each.stage[1]))
     return RankFacts(
         pid=each.pid,
         rank=each.rank,
@@ -123,7 +124,7 @@ def _facts(each: Facts) -> RankFacts:
         recompiling_ns=ns(each.recompilations[1]),
         stages={each.group: each.stages} if each.stages else {},
         longest={each.group: each.longest} if each.longest else {},
-        waits=[SimpleNamespace(key=key, age_ns=ns(seconds)) for key, seconds in each.waits.items()],
+        waits=[Wait(key, ns(seconds)) for key, seconds in each.waits.items()],
         stage=stage,
     )
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from monitel.os_threads import RLock
 from monitel_otlp.messages.request import SIGNALS
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from monitel.bounded_queue import BoundedQueue
+    from monitel_otlp.traces.span_queue import QueuedSpans
 
 _log = logging.getLogger("monitel.otlp")
 
@@ -74,19 +75,12 @@ class Stage(Enum):
     APPLICATION = "application"  #: handed to the application's provider, which returns it to one of monitel's exporters
 
 
-class Folds(Protocol):
-    """A counter of the ranges beyond the span budget."""
-
-    def folding(self) -> int:
-        """Return the number of ranges in folded spans that are not complete yet."""
-
-
 class _Ledger:
     """The counters of one signal behind its queues."""
 
     def __init__(self) -> None:
         self.queues: list[BoundedQueue[Any]] = []
-        self.folds: Folds | None = None
+        self.folds: QueuedSpans | None = None
         self.direct = 0  # recorded without a queue
         self.at = dict.fromkeys(Stage, 0)
         self.delivered = 0
@@ -115,7 +109,7 @@ class Accounting:
         """Count the items that are put into a queue."""
         self._ledgers[signal].queues.append(queue)
 
-    def add_folds(self, folds: Folds) -> None:
+    def add_folds(self, folds: QueuedSpans) -> None:
         """Count the ranges beyond the span budget."""
         self._ledgers["traces"].folds = folds
 

@@ -7,7 +7,7 @@ import math
 from collections import Counter, deque
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import monitel
 from monitel.attributes import typed_items
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
     from monitel.os_threads import RLock
+    from monitel_otlp.metrics.mapping import WindowMapping
 
 MILLISECOND_NS = 1_000_000  #: Prometheus keeps the first of two points that are closer.
 _EARLIEST_NS = 30 * 60 * 10**9  # Prometheus refuses samples that are an hour older than its latest one
@@ -38,16 +39,10 @@ def start_point_ns(start_ns: int, begin_ns: int, first_ns: int) -> int:
     return max(start_ns, min(begin_ns, first_ns - MILLISECOND_NS), first_ns - _EARLIEST_NS)
 
 
-class Mapped(Protocol):
-    """Has the time of the latest point of a pipeline, Unix ns."""
-
-    newest_ns: int
+_latest: dict[Hashable, WindowMapping] = {}  # the last pipeline of each resource in this process
 
 
-_latest: dict[Hashable, Mapped] = {}  # the last pipeline of each resource in this process
-
-
-def end_of_earlier_pipelines_ns(resource: Hashable, mapping: Mapped) -> int:
+def end_of_earlier_pipelines_ns(resource: Hashable, mapping: WindowMapping) -> int:
     """Return the time before which no point of a new pipeline starts; 0 if it is the first one of the resource.
 
     An earlier pipeline has exported the same series up to a millisecond before.

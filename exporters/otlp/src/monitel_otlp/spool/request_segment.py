@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import struct
 import zlib
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from monitel_otlp.messages.request import FrozenRequest
 from monitel_otlp.spool.position import Position
@@ -28,30 +28,6 @@ UNKNOWN = -1  # the number of lost items, if that is damaged as well
 
 class NotRecognisedError(Exception):
     """Raised for a file that this version cannot read, and therefore must not remove."""
-
-
-class SegmentReader(Protocol):
-    """Reads the requests of one segment in order.
-
-    Attributes:
-        position: Start of the next request.
-    """
-
-    position: Position
-
-    def read(self, end: int) -> FrozenRequest | None:
-        """Return the next request, or None at the end.
-
-        Args:
-            end: Current size of the segment, bytes.
-
-        Raises:
-            OSError: The file cannot be read.
-            NotRecognisedError: The file is not a segment of a known version.
-        """
-
-    def close(self) -> None:
-        """Close the file. Idempotent."""
 
 
 def pack(request: FrozenRequest) -> bytes:

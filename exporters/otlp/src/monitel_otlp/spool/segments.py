@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from monitel_otlp.messages.request import FrozenRequest
     from monitel_otlp.spool.folder import Folder
     from monitel_otlp.spool.raw_segment import MakeDecoder
-    from monitel_otlp.spool.request_segment import Report, SegmentReader
+    from monitel_otlp.spool.request_segment import Report
 
 _log = logging.getLogger("monitel.otlp")
 
@@ -51,7 +51,7 @@ class Segments:
         self._folder: Folder | None = None
         self._segments: list[Segment] = []
         self._writer = SegmentWriter(signal)
-        self._reader: SegmentReader | None = None  # reads the oldest segment
+        self._reader: RecordReader | RawReader | None = None  # reads the oldest segment
         self._position = Position()  # of the oldest request, in the oldest segment
         self._position_file = PositionFile(signal)
         self._position_warned = False
@@ -248,7 +248,7 @@ class Segments:
         assert self._folder is not None  # because load() was called
         return self._folder
 
-    def _open_reader(self, segment: Segment, position: Position, report: Report) -> SegmentReader:
+    def _open_reader(self, segment: Segment, position: Position, report: Report) -> RecordReader | RawReader:
         descriptor = self._open_folder.open_file(segment.name, os.O_RDONLY)
         if segment.name.endswith(".raw"):
             return RawReader(descriptor, self._decoders, position, report)

@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
@@ -35,44 +35,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from monitel_otlp.black_box.contents import Contents
+    from monitel_otlp.collection.death import Death
     from monitel_otlp.metrics.readings import PlainCounter
 
 _log = logging.getLogger("monitel.otlp")
 
 
-class EndOf(Protocol):
-    """The part of :class:`monitel_otlp.collection.death.End` that a report needs."""
-
-    @property
-    def time_ns(self) -> int:
-        """Time of the end, Unix ns; 0 if it is not known."""
-
-
-class DeathOf(Protocol):
-    """The parts of :class:`monitel_otlp.collection.death.Death` that a report needs."""
-
-    @property
-    def end(self) -> EndOf | None:
-        """The end, from the parent of the process."""
-
-    @property
-    def how(self) -> str:
-        """The cause in words."""
-
-    @property
-    def time_ns(self) -> int:
-        """The time of the end, or of the last sign of life, Unix ns."""
-
-    @property
-    def step(self) -> int | None:
-        """The last training step."""
-
-    @property
-    def step_age(self) -> float | None:
-        """Seconds from the last step to that time."""
-
-
-def report_death(contents: Contents, death: DeathOf | None, spool: Path, box: str) -> bool:
+def report_death(contents: Contents, death: Death | None, spool: Path, box: str) -> bool:
     """Write the report of a dead process into the folder of its ``monitel run``. Never raises. Idempotent.
 
     Args:
@@ -94,7 +63,7 @@ def report_death(contents: Contents, death: DeathOf | None, spool: Path, box: st
     return True
 
 
-def box_report(contents: Contents, death: DeathOf | None, spool: Path) -> Report:
+def box_report(contents: Contents, death: Death | None, spool: Path) -> Report:
     """Return the report of a process; the arguments are those of :func:`report_death`."""
     header, cut = contents.header, contents.cut
     attributes = _resource(header.resource)

@@ -23,18 +23,8 @@ from monitel_otlp.terminal.listing import Listing
 from monitel_otlp.terminal.text_screens import HelpScreen
 
 if TYPE_CHECKING:
-    from typing import Protocol
-
     from monitel_otlp.top.rank import Look
-
-    class Source(Protocol):
-        """The readings of the boxes, as in :class:`monitel_otlp.top.ranks.Ranks`."""
-
-        def look(self) -> Look:
-            """Return all jobs now."""
-
-        def close(self) -> None:
-            """Free the boxes."""
+    from monitel_otlp.top.ranks import Ranks
 
 
 _ONCE = "use monitel top --once, or --json for programs"
@@ -60,7 +50,7 @@ class TopApp(App[int]):
             super().__init__()
             self.look = look
 
-    def __init__(self, ranks: Source, listing: Listing, interval: float, ending: Ending | None = None) -> None:
+    def __init__(self, ranks: Ranks, listing: Listing, interval: float, ending: Ending | None = None) -> None:
         super().__init__(ansi_color=True)
         self.failure: Exception | None = None
         self._look: Look | None = None
@@ -155,7 +145,7 @@ class TopApp(App[int]):
         self.post_message(self.Looked(look))
 
 
-def run_app(ranks: Source, *, interval: float = 1.0, sort: str = "rank", filter_text: str = "") -> int:
+def run_app(ranks: Ranks, *, interval: float = 1.0, sort: str = "rank", filter_text: str = "") -> int:
     """Show the jobs of this machine in the terminal until a key ends it.
 
     Args:
@@ -189,7 +179,7 @@ def run_app(ranks: Source, *, interval: float = 1.0, sort: str = "rank", filter_
     return status
 
 
-def _app(ranks: Source, interval: float, sort: str, filter_text: str, ending: Ending) -> TopApp:
+def _app(ranks: Ranks, interval: float, sort: str, filter_text: str, ending: Ending) -> TopApp:
     terminal = Screen.of(sys.stdout)
     for name, stream in (("stdin", sys.__stdin__), ("stdout", sys.__stdout__), ("stderr", sys.__stderr__)):
         if stream is None or not stream.isatty():

@@ -3,41 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from monitel_otlp.autopsy.findings import Wait
+    from monitel_otlp.black_box.activity import Stage
+
 #: The state of a process: ``silent`` has no heartbeat, ``ended`` has ended by itself, ``dead`` has not.
 State: TypeAlias = Literal["alive", "silent", "dead", "ended"]
-
-
-class WaitInProgress(Protocol):
-    """The parts of :class:`monitel_otlp.autopsy.findings.Wait` that a verdict needs."""
-
-    @property
-    def key(self) -> str:
-        """The key of the wait counter."""
-
-    @property
-    def age_ns(self) -> int:
-        """Time since the begin of the wait."""
-
-
-class StageInProgress(Protocol):
-    """The parts of :class:`monitel_otlp.black_box.activity.Stage` that a verdict needs."""
-
-    @property
-    def name(self) -> str:
-        """The stage."""
-
-    @property
-    def waits(self) -> bool:
-        """The training thread waits for other ranks in it."""
-
-    @property
-    def age_ns(self) -> int:
-        """Time since the begin of the stage."""
 
 
 @dataclass(frozen=True)
@@ -101,5 +76,5 @@ class RankFacts:
     stages: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     longest: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     data: float | None = None
-    waits: Sequence[WaitInProgress] = ()
-    stage: StageInProgress | None = None
+    waits: Sequence[Wait] = ()
+    stage: Stage | None = None
