@@ -10,8 +10,7 @@ from tests.unit.console.made_reports import report
 from tests.unit.console.made_rows import SECOND, START, rank_of
 from tests.unit.promises.test_verdict import WORK
 
-from monitel_otlp.summary.facts import facts_of
-from monitel_otlp.summary.jobs import jobs_of
+from monitel_otlp.summary.jobs import facts_of, jobs_of
 from monitel_otlp.summary.report import StageTotal, Total
 from monitel_otlp.top.jobs import jobs_of as jobs_of_rows
 from monitel_otlp.top.period import History

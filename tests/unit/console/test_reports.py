@@ -9,8 +9,7 @@ import pytest
 from tests.unit.console.made_reports import report
 
 from monitel_otlp.spool.folder import SpoolError
-from monitel_otlp.summary.report_folder import read_reports, write_report
-from monitel_otlp.summary.stored import LIMIT_BYTES, encode
+from monitel_otlp.summary.stored import LIMIT_BYTES, encode, read_reports, write_report
 
 if TYPE_CHECKING:
     from pathlib import Path

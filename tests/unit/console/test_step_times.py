@@ -7,8 +7,7 @@ import struct
 import pytest
 
 from monitel.step_times import COUNTERS, counter_of
-from monitel_otlp.top.step_distribution import StepDistribution
-from monitel_otlp.top.step_rate import StepRate
+from monitel_otlp.top.step_rate import StepDistribution, StepRate
 
 SECOND = 10**9
 

@@ -17,7 +17,7 @@ from monitel_otlp.ledger.shares import RunTime
 from monitel_otlp.spool.lock import Owner
 from monitel_otlp.summary.lines import print_summary, summary_lines
 from monitel_otlp.summary.report import JobName, Total
-from monitel_otlp.summary.report_folder import write_report
+from monitel_otlp.summary.stored import write_report
 
 if TYPE_CHECKING:
     from pathlib import Path

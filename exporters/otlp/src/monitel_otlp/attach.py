@@ -36,7 +36,7 @@ from monitel_otlp.config.settings import resolve
 from monitel_otlp.ledger.run_ledger import RunLedger
 from monitel_otlp.metrics.series import SERIES_LIMIT
 from monitel_otlp.pipeline import EXIT_TIMEOUT, Pipeline
-from monitel_otlp.sdk.preferences import reader_preferences
+from monitel_otlp.sdk.providers import reader_preferences
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -29,8 +29,8 @@ from monitel_otlp.messages.request import SIGNALS
 from monitel_otlp.metrics.series import SERIES_LIMIT
 from monitel_otlp.pipeline import EXIT_TIMEOUT, Pipeline
 from monitel_otlp.spool.folder import AVAILABLE, UNAVAILABLE
-from monitel_otlp.traces.budget import warn_if_too_large
 from monitel_otlp.traces.ids import StepTraces
+from monitel_otlp.traces.span_queue import warn_if_too_large
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,10 +10,9 @@ import pytest
 from tests.unit.console.compare.made_runs import SECOND, START, made_run
 
 from monitel_otlp.compare.as_json import comparison_as_json
-from monitel_otlp.compare.internal_metrics import internal_metrics
-from monitel_otlp.compare.run import Number
+from monitel_otlp.compare.rows import difference, number, points
+from monitel_otlp.compare.run import Number, internal_metrics
 from monitel_otlp.compare.table import comparison_lines
-from monitel_otlp.compare.text import difference, number, points
 from monitel_otlp.ledger.screen import Screen, columns_of
 
 

@@ -15,7 +15,7 @@ from tests.support.receiver import MESSAGES
 
 import monitel
 from monitel_otlp.messages.request import FrozenRequest
-from monitel_otlp.transport.partial_success import count_rejected
+from monitel_otlp.transport.answer import count_rejected
 
 if TYPE_CHECKING:
     from os import PathLike

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from monitel.context_page import PAGE_BYTES, Context, read_page
+from monitel.os_threads import Event
 from monitel_otlp.autopsy.box_findings import SILENT_NS, findings_of
 from monitel_otlp.autopsy.findings import State
 from monitel_otlp.autopsy.kernel_state import KernelState, explain_silence, kernel_state
-from monitel_otlp.autopsy.live_stacks import request_stacks
 from monitel_otlp.black_box.contents import read_box, read_header
 from monitel_otlp.boxes.box_lock import is_alive
-from monitel_otlp.boxes.layout import CONTEXT, BoxError
+from monitel_otlp.boxes.layout import CONTEXT, STACKS_NOW, STACKS_WANTED, BoxError
 from monitel_otlp.spool.folder import Folder, SpoolError
 from monitel_otlp.spool.lock import Owner, this_process
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from monitel_otlp.autopsy.findings import Findings
@@ -129,3 +129,66 @@ def reason(error: Exception) -> str:
 def _order(found: Findings) -> tuple[object, ...]:
     names = found.identity
     return _ORDER[found.state], names.service, names.run, names.rank or 0, names.pid or 0, str(found.source)
+
+
+_LARGEST_STACKS = 256 << 10  # bytes
+_STACKS_PAUSE_S = 0.02
+
+
+def request_stacks(boxes: Mapping[Folder, float]) -> dict[Folder, str]:
+    """Return the present stacks of processes that run, for each box whose process answers in time.
+
+    All processes are asked at once. A request that is not answered is withdrawn.
+
+    Args:
+        boxes: Open boxes of live processes, and for each the longest time to wait, seconds.
+    """
+    begin = time.monotonic()
+    before = {box: _identity(box) for box in boxes}
+    waiting = [box for box in boxes if _ask(box)]
+    answers = {}
+    pause = Event()  # is never set
+    while waiting:
+        elapsed_s = time.monotonic() - begin
+        for box in waiting.copy():
+            if not _is_asked(box):
+                with suppress(OSError):  # the process has ended meanwhile, and its box is removed
+                    if _identity(box) == before[box]:  # another reader has withdrawn the request
+                        raise FileNotFoundError
+                    answers[box] = box.read(STACKS_NOW, _LARGEST_STACKS).decode("utf-8", "replace")
+            elif elapsed_s >= boxes[box]:
+                box.unlink(STACKS_WANTED)
+            else:
+                continue
+            waiting.remove(box)
+        if waiting:
+            pause.wait(_STACKS_PAUSE_S)
+    return {box: text for box, text in answers.items() if text}
+
+
+def _identity(box: Folder) -> tuple[int, int] | None:
+    """Return a value that differs after each answer; None before the first one."""
+    try:
+        status = box.status(STACKS_NOW)
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns
+
+
+def _ask(box: Folder) -> bool:
+    try:
+        box.write_new(STACKS_WANTED, b"")
+    except FileExistsError:
+        return True  # another reader has asked
+    except OSError:
+        return False
+    return True
+
+
+def _is_asked(box: Folder) -> bool:
+    """Return True until the process has answered, or its box is removed."""
+    try:
+        box.status(STACKS_WANTED)
+    except OSError:
+        return False
+    return True

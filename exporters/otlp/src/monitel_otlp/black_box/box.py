@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from contextlib import ExitStack, closing, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,6 @@ from monitel.os_threads import RLock
 from monitel_otlp.black_box.contents import header_values
 from monitel_otlp.black_box.cut import CutWriter
 from monitel_otlp.black_box.event_journal import EventJournal
-from monitel_otlp.black_box.own_file import OwnFile
 from monitel_otlp.black_box.request_files import RequestFiles
 from monitel_otlp.boxes.box_lock import acquire
 from monitel_otlp.boxes.layout import (
@@ -28,7 +28,7 @@ from monitel_otlp.boxes.layout import (
 )
 from monitel_otlp.boxes.place import PlaceError, choose_root, new_box, remove_box
 from monitel_otlp.boxes.room import PATIENCE, Room, Share
-from monitel_otlp.spool.folder import Folder, SpoolError
+from monitel_otlp.spool.folder import Folder, SpoolError, write_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -335,3 +335,53 @@ class _OpenBox:
         self._lock.release()
         self.folder.close()
         self._root.folder.close()
+
+
+class OwnFile:
+    """A file of the box.
+
+    The application may close descriptors that are not its own, as a program does that detaches itself, and open another
+    file with the same number. Therefore each write checks that the descriptor is still that of this file.
+
+    Args:
+        folder: The box.
+        name: The name of the new file.
+
+    Raises:
+        OSError: The file exists, or cannot be made.
+    """
+
+    def __init__(self, folder: Folder, name: str) -> None:
+        self._name = name
+        self._descriptor = folder.open_file(name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        self._status = os.fstat(self._descriptor)
+
+    def write(self, content: bytes, offset: int) -> None:
+        """Write all of the content at an offset.
+
+        Raises:
+            OSError: The descriptor is closed or belongs to another file, the file is removed, or the write failed.
+        """
+        self._check()
+        write_at(self._descriptor, content, offset)
+
+    def empty(self) -> None:
+        """Remove the content, if the descriptor is still its own. Errors are ignored."""
+        with suppress(OSError):
+            self._check()
+            os.ftruncate(self._descriptor, 0)
+
+    def close(self) -> None:
+        """Close the file, if the descriptor is still its own. Idempotent."""
+        try:
+            is_own = os.path.samestat(os.fstat(self._descriptor), self._status)
+        except OSError:
+            return
+        if is_own:
+            os.close(self._descriptor)
+        self._descriptor = -1
+
+    def _check(self) -> None:
+        status = os.fstat(self._descriptor)
+        if not os.path.samestat(status, self._status) or not status.st_nlink:
+            raise OSError(f"the file {self._name} is not open any more")

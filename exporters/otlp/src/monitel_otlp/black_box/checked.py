@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from monitel_otlp.boxes.plain import text, texts, whole
+from monitel_otlp.boxes.layout import text, texts, whole
 from monitel_otlp.messages.request import SIGNALS
 from monitel_otlp.spool.lock import Owner
 

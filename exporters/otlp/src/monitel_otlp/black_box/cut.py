@@ -6,13 +6,12 @@ import marshal
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel_otlp.black_box.checked import check_cut, check_state
-from monitel_otlp.boxes.layout import CUTS, LARGEST_FILE, BoxError, pack, unpack
-from monitel_otlp.boxes.plain import MARSHAL, decode
+from monitel_otlp.boxes.layout import CUTS, LARGEST_FILE, MARSHAL, BoxError, decode, pack, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from monitel_otlp.black_box.own_file import OwnFile
+    from monitel_otlp.black_box.box import OwnFile
     from monitel_otlp.metrics.readings import PlainCounter
     from monitel_otlp.metrics.window_row import PlainSeries
 

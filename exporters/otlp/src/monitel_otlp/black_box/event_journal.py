@@ -14,14 +14,13 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from monitel.os_threads import RLock
-from monitel_otlp.boxes.layout import LARGEST_FILE
-from monitel_otlp.boxes.plain import MARSHAL, decode
+from monitel_otlp.boxes.layout import LARGEST_FILE, MARSHAL, decode
 from monitel_otlp.boxes.room import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from monitel_otlp.black_box.own_file import OwnFile
+    from monitel_otlp.black_box.box import OwnFile
 
 _GENERATION = struct.Struct("<Q")
 EMPTY_JOURNAL = _GENERATION.size  #: Size of a file without events, bytes.

@@ -22,8 +22,7 @@ from monitel_otlp.commands.ledger import show_ledger
 from monitel_otlp.commands.output import show, warn
 from monitel_otlp.commands.replay import Places, replay_all
 from monitel_otlp.commands.simulate import simulate
-from monitel_otlp.commands.simulated_stages import Lateness
-from monitel_otlp.commands.simulation import NAMED_STATS, Report, Simulation
+from monitel_otlp.commands.simulation import NAMED_STATS, Lateness, Report, Simulation
 from monitel_otlp.commands.top import add_top
 from monitel_otlp.config.environment import GRPC, HTTP
 from monitel_otlp.config.settings import default_roots, resolve

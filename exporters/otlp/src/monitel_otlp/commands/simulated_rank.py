@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 import monitel
 from monitel.testing import ManualClock
-from monitel_otlp.commands.simulated_stages import SHARES, SYNC
-from monitel_otlp.commands.simulation import NAMED_STATS, Report
+from monitel_otlp.commands.simulation import NAMED_STATS, SHARES, SYNC, Report
 from monitel_otlp.configuration import configure
 
 if TYPE_CHECKING:

@@ -6,8 +6,7 @@ import time
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from monitel_otlp.compare.internal_metrics import internal_metrics
-from monitel_otlp.compare.run import Number, Run, looping_seconds
+from monitel_otlp.compare.run import Number, Run, internal_metrics, looping_seconds
 from monitel_otlp.values.stored import limited_text
 
 if TYPE_CHECKING:

@@ -7,9 +7,8 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from monitel_otlp.compare.internal_metrics import internal_metrics
 from monitel_otlp.compare.prometheus_api import PrometheusApi
-from monitel_otlp.compare.run import Number, Run, can_be_counted
+from monitel_otlp.compare.run import Number, Run, can_be_counted, internal_metrics
 from monitel_otlp.spool.folder import SpoolError
 
 if TYPE_CHECKING:

@@ -26,8 +26,7 @@ from monitel_otlp.metrics.readings import Readings
 from monitel_otlp.metrics.series import SERIES_LIMIT, end_of_earlier_pipelines_ns
 from monitel_otlp.metrics.window_queue import WindowQueue
 from monitel_otlp.sdk.metric_requests import MetricRequests
-from monitel_otlp.sdk.preferences import temporality_preference
-from monitel_otlp.sdk.providers import Providers
+from monitel_otlp.sdk.providers import Providers, temporality_preference
 from monitel_otlp.sdk.record_requests import RecordRequests
 from monitel_otlp.sdk.self_metrics import SelfMetrics
 from monitel_otlp.spool.spool import Spool

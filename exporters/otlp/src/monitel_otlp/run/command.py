@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from monitel_otlp.config.run_folder import VARIABLE, is_running, make_run_folder, remove_abandoned, remove_run_folder
 from monitel_otlp.run.arguments import parse
-from monitel_otlp.run.child import CommandError, replace
-from monitel_otlp.run.environment import with_injection, with_options, without_process
+from monitel_otlp.run.child import CommandError, replace, with_injection, with_options, without_process
 from monitel_otlp.run.parent import Parent
 from monitel_otlp.run.process_watch import ProcessEnd, ProcessWatch
 

@@ -18,7 +18,7 @@ from monitel_otlp.config.environment import sdk_is_disabled
 from monitel_otlp.config.settings import resolve
 from monitel_otlp.delivery.replay import replay
 from monitel_otlp.run import attempt
-from monitel_otlp.summary.report_folder import read_reports
+from monitel_otlp.summary.stored import read_reports
 from monitel_otlp.transport.factory import make_transports
 
 if TYPE_CHECKING:

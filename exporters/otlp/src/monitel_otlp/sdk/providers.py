@@ -1,21 +1,30 @@
-"""The OpenTelemetry providers of a pipeline."""
+"""The OpenTelemetry providers of a pipeline, and the temporality and aggregation of a metric reader."""
 
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from opentelemetry.sdk.metrics import TraceBasedExemplarFilter
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.metrics import (
+    Counter,
+    Histogram,
+    ObservableCounter,
+    ObservableGauge,
+    ObservableUpDownCounter,
+    TraceBasedExemplarFilter,
+    UpDownCounter,
+)
+from opentelemetry.sdk.metrics.export import AggregationTemporality, InMemoryMetricReader
+from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, ExponentialBucketHistogramAggregation
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import DEFAULT_ON
 
 from monitel.os_threads import Lock, RLock, get_ident
 from monitel_otlp._compat import LoggerProvider, log_record_limits, span_limits
 from monitel_otlp.sdk.meter_provider import CallbackMeterProvider
-from monitel_otlp.sdk.preferences import reader_preferences
 from monitel_otlp.sdk.processors import RecordQueue, SpanQueue
 
 if TYPE_CHECKING:
@@ -28,6 +37,44 @@ if TYPE_CHECKING:
     from monitel.bounded_queue import BoundedQueue
     from monitel_otlp._compat import ReadableLogRecord
     from monitel_otlp.threads.callbacks import CallbackThread
+
+TEMPORALITY = "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE"
+HISTOGRAMS = "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION"
+
+_INSTRUMENTS = (Counter, UpDownCounter, Histogram, ObservableCounter, ObservableUpDownCounter, ObservableGauge)
+_DELTA: dict[str, set[type]] = {
+    "cumulative": set(),
+    "delta": {Counter, Histogram, ObservableCounter},
+    "lowmemory": {Counter, Histogram},
+}
+_AGGREGATIONS: dict[str, type] = {
+    "explicit_bucket_histogram": ExplicitBucketHistogramAggregation,
+    "base2_exponential_bucket_histogram": ExponentialBucketHistogramAggregation,
+}
+
+
+def temporality_preference() -> str:
+    """Return ``"cumulative"``, ``"delta"`` or ``"lowmemory"``. Any other value of the variable means cumulative."""
+    preference = os.environ.get(TEMPORALITY, "cumulative").strip().lower()
+    return preference if preference in _DELTA else "cumulative"
+
+
+def reader_preferences() -> dict[str, Any]:
+    """Return the arguments of a ``MetricExporter`` that apply the variables to its reader."""
+    _warn_unknown(TEMPORALITY, os.environ.get(TEMPORALITY, "").strip().lower(), _DELTA, "cumulative")
+    _warn_unknown(HISTOGRAMS, os.environ.get(HISTOGRAMS, ""), _AGGREGATIONS, "explicit_bucket_histogram")
+    delta = _DELTA[temporality_preference()]
+    temporality = {
+        each: AggregationTemporality.DELTA if each in delta else AggregationTemporality.CUMULATIVE
+        for each in _INSTRUMENTS
+    }
+    aggregation = _AGGREGATIONS.get(os.environ.get(HISTOGRAMS, ""), ExplicitBucketHistogramAggregation)
+    return {"preferred_temporality": temporality, "preferred_aggregation": {Histogram: aggregation()}}
+
+
+def _warn_unknown(variable: str, value: str, allowed: dict[str, Any], default: str) -> None:
+    if value and value not in allowed:
+        _log.warning("%s: expected one of %s, got %r; using %s", variable, ", ".join(allowed), value[:80], default)
 
 
 _log = logging.getLogger("monitel.otlp")

@@ -29,7 +29,7 @@ from monitel_otlp.summary.report import (
     step_total,
     whole,
 )
-from monitel_otlp.summary.report_folder import write_report
+from monitel_otlp.summary.stored import write_report
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from monitel_otlp.ledger.last_line import ledger_lines, shows_work
 from monitel_otlp.ledger.screen import wrapped
 from monitel_otlp.ledger.shares import duration
-from monitel_otlp.summary.facts import facts_of
+from monitel_otlp.summary.jobs import facts_of
 from monitel_otlp.verdict.rules import verdict
 
 if TYPE_CHECKING:

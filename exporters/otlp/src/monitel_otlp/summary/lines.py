@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from monitel_otlp.ledger.screen import Screen, wrapped
 from monitel_otlp.summary.job_text import header, rows
 from monitel_otlp.summary.jobs import jobs_of
-from monitel_otlp.summary.report_folder import read_reports
+from monitel_otlp.summary.stored import read_reports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,22 +1,27 @@
-"""The stored form of a report: JSON, with a version."""
+"""The stored form of a report: JSON, with a version, in the folder of a run."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
+from contextlib import closing
 from dataclasses import fields
 from functools import partial
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 from monitel_otlp.accounting import Account
 from monitel_otlp.ledger.shares import RunTime
 from monitel_otlp.messages.request import SIGNALS
+from monitel_otlp.spool.folder import Folder, SpoolError
 from monitel_otlp.spool.lock import Owner
 from monitel_otlp.stored_json import boolean, optional_whole, text, whole, wholes
 from monitel_otlp.summary.report import LONGEST, MOST, JobName, Report, StageTotal, Total
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 VERSION = 1
 LIMIT_BYTES = 1 << 20
@@ -159,3 +164,56 @@ def _signal(stored: Any) -> str:
     if stored not in SIGNALS:
         raise ReportError("is not a report")
     return str(stored)
+
+
+_REPORT_NAME = re.compile(r"report-\d+-\d+-[0-9a-f]+\.json")
+_MOST_REPORTS = 10_000  # reports that are read
+
+
+def write_report(path: Path, report: Report, token: str = "") -> None:
+    """Write a report. A reader finds the complete file, or none.
+
+    Args:
+        path: The folder of the run.
+        report: The report.
+        token: Distinguishes reports of one process: a report of the same token is replaced. By default a new one.
+
+    Raises:
+        SpoolError: The folder is missing, a link, or unsafe.
+        OSError: The file cannot be written.
+    """
+    content = encode(report)
+    name = f"report-{report.owner.pid}-{report.owner.start}-{token or token_hex(4)}.json"
+    unfinished = f".{token_hex(4)}-{name}"
+    with closing(Folder.open(path)) as folder:
+        folder.write_new(unfinished, content)
+        try:
+            folder.rename(unfinished, name)
+        except BaseException:
+            folder.unlink(unfinished)
+            raise
+
+
+def read_reports(path: Path) -> tuple[list[Report], list[str]]:
+    """Read the reports in a folder. Never raises.
+
+    Returns:
+        The reports, the oldest first, and a message for each file that cannot be read.
+    """
+    reports: list[Report] = []
+    problems: list[str] = []
+    try:
+        with closing(Folder.open(path)) as folder:
+            for name in sorted(filter(_REPORT_NAME.fullmatch, folder.names()))[:_MOST_REPORTS]:
+                try:
+                    reports.append(decode(folder.read(name, LIMIT_BYTES + 1)))
+                except ReportError as error:
+                    problems.append(f"the report {name} {error}")
+                except OSError as error:
+                    problems.append(f"the report {name} cannot be read: {error.strerror}")
+    except SpoolError as error:
+        problems.append(str(error))
+    except OSError as error:
+        problems.append(f"the reports in {str(path)!r} cannot be read: {error.strerror}")
+    reports.sort(key=lambda report: report.time_ns)
+    return reports, problems

@@ -17,10 +17,9 @@ from monitel_otlp.spool.folder import SpoolError
 from monitel_otlp.terminal.background import Background
 from monitel_otlp.terminal.detail_screen import DetailScreen
 from monitel_otlp.terminal.ending import Ending, is_terminal_gone
-from monitel_otlp.terminal.key_screen import KeyScreen
+from monitel_otlp.terminal.key_screen import HelpScreen, KeyScreen
 from monitel_otlp.terminal.list_screen import ListScreen
 from monitel_otlp.terminal.listing import Listing
-from monitel_otlp.terminal.text_screens import HelpScreen
 
 if TYPE_CHECKING:
     from monitel_otlp.top.rank import Look

@@ -9,9 +9,9 @@ from textual.message import Message
 
 from monitel_otlp.terminal.background import Background
 from monitel_otlp.terminal.detail import Stacks, answer_lines, detail_lines, read_details, read_stacks
+from monitel_otlp.terminal.key_screen import ScrolledScreen
 from monitel_otlp.terminal.keys import DETAIL_KEYS
 from monitel_otlp.terminal.line import BAD, STRONG, WARNING, Line
-from monitel_otlp.terminal.text_screens import ScrolledScreen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

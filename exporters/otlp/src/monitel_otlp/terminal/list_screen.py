@@ -6,10 +6,9 @@ import time
 from typing import TYPE_CHECKING, ClassVar
 
 from monitel_otlp.table.headings import summary
-from monitel_otlp.terminal.key_screen import KeyScreen
+from monitel_otlp.terminal.key_screen import ColumnMenu, KeyScreen
 from monitel_otlp.terminal.keys import LIST_KEYS, bar
 from monitel_otlp.terminal.line import BAD, BAR, FAINT, PLAIN, STRONG, WARNING, Line, plain
-from monitel_otlp.terminal.text_screens import ColumnMenu
 from monitel_otlp.terminal.widgets import Lines
 
 if TYPE_CHECKING:

@@ -24,8 +24,7 @@ from monitel_otlp.summary.box_report import box_report
 from monitel_otlp.summary.report import JobName, job_of
 from monitel_otlp.top.numbers import Numbers
 from monitel_otlp.top.period import History
-from monitel_otlp.top.step_distribution import StepDistribution
-from monitel_otlp.top.step_rate import StepRate
+from monitel_otlp.top.step_rate import StepDistribution, StepRate
 
 if TYPE_CHECKING:
     from pathlib import Path

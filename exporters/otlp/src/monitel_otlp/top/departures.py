@@ -12,7 +12,7 @@ from monitel_otlp.boxes.box_lock import has_called_exec
 from monitel_otlp.collection.death import Deaths, death_of
 from monitel_otlp.collection.target import target_of
 from monitel_otlp.config.run_folder import is_run_folder
-from monitel_otlp.summary.report_folder import read_reports
+from monitel_otlp.summary.stored import read_reports
 from monitel_otlp.top.rank import RankState
 from monitel_otlp.top.row import Doing, End, doing_of, last_step, longest_first, seen_ns_of
 from monitel_otlp.verdict.endings import EXITED

@@ -6,8 +6,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from monitel_otlp.summary.facts import longest_of, stages_of
-from monitel_otlp.summary.jobs import Job
+from monitel_otlp.summary.jobs import Job, longest_of, stages_of
 from monitel_otlp.top.period import Usual
 from monitel_otlp.top.rank import JobRows, RankState
 from monitel_otlp.verdict.facts import RankFacts

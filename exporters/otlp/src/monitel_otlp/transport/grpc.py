@@ -19,8 +19,15 @@ from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # no s
 
 from monitel_otlp.config.endpoint import AddressError, parse_address
 from monitel_otlp.config.secret import Secret
-from monitel_otlp.transport.answer import RESPONSE_BYTES, USER_AGENT, Answer, Verdict, guarded
-from monitel_otlp.transport.partial_success import count_rejected, delivered
+from monitel_otlp.transport.answer import (
+    RESPONSE_BYTES,
+    USER_AGENT,
+    Answer,
+    Verdict,
+    count_rejected,
+    delivered,
+    guarded,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -22,13 +22,14 @@ from monitel_otlp.transport.answer import (
     USER_AGENT,
     Answer,
     Verdict,
+    count_rejected,
+    delivered,
     describe,
     error_text,
     guarded,
     parse_retry_after,
 )
 from monitel_otlp.transport.connection import Route, basic, proxy_of, read_response
-from monitel_otlp.transport.partial_success import count_rejected, delivered
 from monitel_otlp.transport.tls import may_block
 from monitel_otlp.transport.wire import TooMuchError, Wire
 

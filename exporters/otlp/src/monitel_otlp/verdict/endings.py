@@ -10,8 +10,7 @@ from monitel_otlp.verdict.result import Verdict, named, verb
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from monitel_otlp.verdict.facts import RankFacts
-    from monitel_otlp.verdict.job_facts import JobFacts
+    from monitel_otlp.verdict.facts import JobFacts, RankFacts
     from monitel_otlp.verdict.result import Kind
 
 #: Begin of the words for a death by ``os._exit(0)``: the program has ended as it wanted.

@@ -7,15 +7,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from monitel_otlp.ledger.shares import duration
-from monitel_otlp.verdict.job_facts import loop_ns
+from monitel_otlp.verdict.facts import loop_ns
 from monitel_otlp.verdict.lateness import STAGES, cycle, suspects
 from monitel_otlp.verdict.result import Verdict, named
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from monitel_otlp.verdict.facts import RankFacts
-    from monitel_otlp.verdict.job_facts import JobFacts
+    from monitel_otlp.verdict.facts import JobFacts, RankFacts
     from monitel_otlp.verdict.lateness import Times
 
 #: Steps that a process must have made in the period.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from monitel_otlp.ledger.shares import duration
 from monitel_otlp.verdict.endings import ended_badly
-from monitel_otlp.verdict.job_facts import JobFacts, usual_step
+from monitel_otlp.verdict.facts import JobFacts, usual_step
 from monitel_otlp.verdict.losses import (
     ENOUGH_STEPS,
     checkpoint_bound,

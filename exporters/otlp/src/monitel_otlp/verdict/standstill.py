@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING
 
 from monitel_otlp.ledger.shares import duration
 from monitel_otlp.verdict.evidence import STUCK, evidence_of, is_active, long_stage, long_waits
-from monitel_otlp.verdict.job_facts import usual_step
+from monitel_otlp.verdict.facts import usual_step
 from monitel_otlp.verdict.result import Verdict, named, verb
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from monitel_otlp.verdict.evidence import Evidence
-    from monitel_otlp.verdict.facts import RankFacts
-    from monitel_otlp.verdict.job_facts import JobFacts
+    from monitel_otlp.verdict.facts import JobFacts, RankFacts
     from monitel_otlp.verdict.result import Kind
 
 _S = 10**9
