@@ -6,6 +6,7 @@ import logging
 import sys
 import threading
 import traceback
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,10 +16,10 @@ from monitel.failures import error_type
 from monitel.handlers import emit
 from monitel.torch._compat import collective_logger
 from monitel.torch.context import current_context
-from monitel.torch.notebook import CellErrors
 from monitel.torch.sources.out_of_memory import OutOfMemory
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
 _MAX_STACKTRACE = 20_000  # characters, from the end, which has the innermost frames
@@ -111,3 +112,36 @@ def _emit_safely(name: str, data: dict[str, str], severity: Severity) -> None:
         emit(name, {**readable, **current_context()}, severity=severity)
     except Exception:
         logging.getLogger("monitel.torch").warning("an event handler raised while processing %r", name, exc_info=True)
+
+
+_CELL_RUN = "post_run_cell"
+
+
+class CellErrors:
+    """Calls a function with each exception that ends a cell of the running IPython shell, until it is removed.
+
+    IPython calls it after it has shown the exception, and in the same cell that creates it, too. It is not imported:
+    without a running shell nothing happens. The exception is not kept.
+
+    Args:
+        report: Called with the exception, in the thread that runs the cell.
+    """
+
+    def __init__(self, report: Callable[[BaseException], object]) -> None:
+        self._report = report
+        get_shell = getattr(sys.modules.get("IPython"), "get_ipython", None)
+        self._shell = None if get_shell is None else get_shell()
+        if self._shell is not None:
+            self._shell.events.register(_CELL_RUN, self._after_cell)
+
+    def remove(self) -> None:
+        """Stop. Idempotent."""
+        shell, self._shell = self._shell, None
+        if shell is not None:
+            with suppress(ValueError):  # somebody else has removed it
+                shell.events.unregister(_CELL_RUN, self._after_cell)
+
+    def _after_cell(self, result: Any) -> None:
+        error = getattr(result, "error_in_exec", None)
+        if error is not None:
+            self._report(error)
