@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from opentelemetry.sdk.resources import Resource, ResourceDetector, ServiceInstanceIdResourceDetector
 
 from monitel.os_threads import start_thread
-from monitel_otlp._compat import HostResourceDetector, OsResourceDetector, ProcessResourceDetector
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -217,6 +216,12 @@ def host_attributes() -> Mapping[str, AttributeValue]:
 
 
 def _detect(found: dict[str, AttributeValue]) -> None:
+    from monitel_otlp._compat import (  # here: it loads the SDK, which may be loading the detector above
+        HostResourceDetector,
+        OsResourceDetector,
+        ProcessResourceDetector,
+    )
+
     for detector in (HostResourceDetector, OsResourceDetector, ProcessResourceDetector):
         try:
             detected = detector().detect().attributes
