@@ -125,7 +125,7 @@ class CompilationActivity:
 
     def _wrap(self) -> None:
         handler = compilation_scopes()
-        original, self._replaced = getattr(handler, _INSTALL_CALLBACKS), vars(handler).get(_NAME)
+        original, self._replaced = getattr(handler, _INSTALL_CALLBACKS), vars(handler).get(_INSTALL_CALLBACKS)
 
         @contextmanager
         def counted(*args: Any, **kwargs: Any) -> Iterator[Any]:
