@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-__all__ = ["SigtermHandler", "check", "is_default"]
+__all__ = ["SigtermHandler", "call_at_end", "check", "is_default"]
 
 _log = logging.getLogger("monitel.sigterm")
 
@@ -34,7 +34,10 @@ if os.environ.get("MONITEL_NO_EXTENSIONS", "0") in {"", "0"}:
 
 _MAIN_THREAD_TIMEOUT = 0.5  # seconds until the main thread counts as blocked
 
+_OTHERS_TIMEOUT = 0.5  # seconds that the functions of call_at_end() have together
+
 _current: SigtermHandler | None = None
+_others: list[Callable[[float], object]] = []
 
 
 def is_default() -> bool:
@@ -54,6 +57,11 @@ def check() -> None:
     handler = _current
     if handler is not None:
         handler.check()
+
+
+def call_at_end(function: Callable[[float], object]) -> None:
+    """Call a function with a time in seconds when a handler has ended on SIGTERM: all windows are closed then."""
+    _others.append(function)
 
 
 class SigtermHandler:
@@ -167,7 +175,7 @@ class SigtermHandler:
                 self._live_on()
                 _guarded(self._flush, self._timeout, Exception)
             elif self._claim.acquire(blocking=False):
-                self._postponed = _guarded(self._end, self._timeout, BaseException) is False
+                self._postponed = self._end_all(self._timeout) is False
                 if self._postponed:
                     return
             else:
@@ -191,9 +199,17 @@ class SigtermHandler:
             elif self._claim.acquire(blocking=False):
                 self._in_thread = True
                 if not self._closed:
-                    _guarded(self._end, self._timeout - _MAIN_THREAD_TIMEOUT, BaseException)
+                    self._end_all(self._timeout - _MAIN_THREAD_TIMEOUT)
                 _c.restore(self._disposition)
                 os.kill(os.getpid(), signal.SIGTERM)
+
+    def _end_all(self, timeout: float) -> object:
+        ended = _guarded(self._end, timeout, BaseException)
+        if ended is not False and _others:
+            thread = start_thread(lambda: [each(_OTHERS_TIMEOUT) for each in _others], "monitel-sigterm-others")
+            if thread is not None:  # it may need a lock that the interrupted code holds
+                thread.join(_OTHERS_TIMEOUT)
+        return ended
 
     def _live_on(self) -> None:
         """Keep the process alive: a handler above this one made the C handler take this handler for the last one."""

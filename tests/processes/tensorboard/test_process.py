@@ -61,6 +61,14 @@ def test_exit_writes_open_windows(script: Run, tmp_path: Path, end: str, status:
     assert {"events/run.started", "events/end", "events/run.ended"} == {*tags["tensors"]}
 
 
+def test_sigterm_writes_open_windows(script: Run, tmp_path: Path) -> None:
+    """monitel-otlp handles it, and ends TensorBoard's files as well; the process ends as it would have."""
+    sent = "import monitel_otlp, signal\nmonitel_otlp.configure()\n" + INSTALL + "loss.add(2)\nmonitel.emit('last')\n"
+    script(sent + "os.kill(os.getpid(), signal.SIGTERM)\ntime.sleep(60)\n", returncode=-15)
+    points = read(tmp_path / "runs")
+    assert ([(0, 2)], True) == (points["loss/sum"], "events/last" in points)
+
+
 def test_last_point_of_the_ledger_has_the_shutdown(script: Run, tmp_path: Path) -> None:
     """The seconds of the activities add up to the life of the process, at the last step."""
     ended = script(INSTALL + "for step in range(4):\n    monitel.set_step(step)\nprint(monitel.ledger().elapsed_ns)\n")

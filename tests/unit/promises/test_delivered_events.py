@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import logging.config
 import math
+import threading
 import time
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -428,6 +429,32 @@ def test_logging_that_is_configured_again_keeps_the_handler_and_the_warnings(
     assert 1 == len([each for each in messages if "logging was configured after configure" in each])
     pipeline.shutdown()
     assert not [each for each in root.handlers if type(each).__name__ == "LogHandler"]
+    root.handlers[:] = others
+
+
+def test_threads_log_while_logging_is_configured(receiver: Receiver, start: Start, root: Any) -> None:
+    """The handler comes back with the lock that they hold or wait for: none raises, none waits forever."""
+    others, over, errors = [*root.handlers], threading.Event(), list[BaseException]()
+    pipeline = start(logging_level="WARNING")
+
+    def work() -> None:
+        try:
+            while not over.is_set():
+                training.warning("a step")
+        except RuntimeError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for _ in range(10):
+        logging.basicConfig(force=True, handlers=[logging.NullHandler()])
+        wait_until(lambda: [each for each in root.handlers if type(each).__name__ == "LogHandler"], "its return")
+    over.set()
+    for thread in threads:
+        thread.join(DEADLINE)
+    assert ([], []) == (errors, [each for each in threads if each.is_alive()])
+    pipeline.shutdown()
     root.handlers[:] = others
 
 

@@ -92,7 +92,7 @@ def test_windows_at_one_step_are_merged_and_steps_that_go_back_are_real(
     assert [(5, 2.5), (7, 8.0), (8, 9.0)] == points["loss/mean"]
     assert [(5, 6.0), (7, 1.0), (8, 1.0)] == points["loss/count"]
     assert (every, [step for step, _ in every]) == (read(tmp_path)["loss/mean"], [each.step for each in histograms])
-    assert 1 == caplog.text.count("has step 7 again: TensorBoard shows the last point of a step")
+    assert 1 == caplog.text.count("has step 7 after 15: TensorBoard hides points from it on")
 
 
 def test_points_without_a_step_are_numbered(tmp_path: Path) -> None:
@@ -243,9 +243,9 @@ def test_each_rank_and_each_run_has_a_folder(
 ) -> None:
     """A writer of the same process may be there. A run that is resumed has the folder of the run."""
 
-    def log(value: float, step: int = 1, **options: int) -> None:
-        with install(tmp_path, **options):
-            monitel.log({"loss": value}, step=step)
+    def log(value: float) -> None:
+        with install(tmp_path):
+            monitel.log({"loss": value}, step=1)
 
     SummaryWriter(tmp_path).close()
     log(0)
@@ -260,7 +260,8 @@ def test_each_rank_and_each_run_has_a_folder(
     foreign = tmp_path / "run-4" / "events.out.tfevents.1700000000.another.1.0"
     foreign.touch()
     log(20)
-    log(0.5, 2, purge_step=2)
+    with install(tmp_path, purge_step=2):
+        monitel.log({"loss": 0.5})  # without a step, before the loop: a smaller one would hide the earlier points
     ranks = {"run-2": 0, "run-2/rank-1": 1, "run-2/rank-2": 2, "run-3": 10, "run-3/rank-1": 11, "run-3/rank-2": 12}
     expected = {folder: [(1, float(value))] for folder, value in {".": 0, **ranks, "run-5": 20}.items()}
     expected["."] += [(2, 0.5)]

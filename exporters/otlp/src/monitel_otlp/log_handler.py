@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import traceback
+import weakref
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from monitel.attributes import checked_value, text_of
 from monitel.failures import enable_loggers, error_type
-from monitel.os_threads import Thread
+from monitel.os_threads import Event, start_thread
 from monitel_otlp._compat import SeverityNumber, std_to_otel
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ _log = logging.getLogger("monitel.otlp")
 _EXCLUDED = ("monitel", "opentelemetry", "urllib3", "requests", "grpc")
 #: Attributes that every record has; the others come from ``extra``.
 _STANDARD = {*vars(logging.makeLogRecord({})), "asctime", "message", "taskName"}
+_CONFIGURATION = 0.05  # seconds that logging is being configured
 _LEVELS = 16  # of lists and dicts in each other; deeper ones become text
 _SEVERITIES = {"WARNING": "WARN", "CRITICAL": "FATAL"}  # OpenTelemetry's names, where they differ from Python's
 
@@ -60,8 +61,9 @@ class LogHandler(logging.Handler):
         root = logging.getLogger()
         if self._over or self in root.handlers:
             return
-        super().__init__(self.level)  # it registers the handler, which the next configuration closes
-        root.addHandler(self)
+        # Without locks: those of logging may be of greenlets, and threads hold or await this handler's.
+        logging._handlerList.append(weakref.ref(self, logging._removeHandlerRef))  # the next configuration closes it
+        root.handlers.append(self)
         if not self._warned:
             self._warned = True
             _log.warning(
@@ -73,11 +75,10 @@ class LogHandler(logging.Handler):
         """Come back soon: logging is being configured, which closes all handlers."""
         super().close()
         if not self._over:
-            with suppress(RuntimeError):  # the process ends
-                Thread(target=self._return, name="monitel-otlp-logging", daemon=True).start()
+            start_thread(self._return, "monitel-otlp-logging")
 
     def _return(self) -> None:
-        logging.getLogger(_log.name)  # it waits for the end of the configuration
+        Event().wait(_CONFIGURATION)  # one that takes longer removes the handler again, until the next round
         enable_loggers()
         self.put_back()
 
@@ -149,7 +150,7 @@ def _attributes(record: logging.LogRecord) -> dict[str, Any]:
         found["exception.type"] = error_type(type(error)) or type(error).__qualname__
         found["exception.message"] = text_of(error)
         found["exception.stacktrace"] = "".join(traceback.format_exception(*record.exc_info))
-    elif record.exc_text:  # the record has come from another process
+    elif record.exc_text and not record.exc_info:  # the record has come from another process
         found["exception.stacktrace"] = record.exc_text
     return {name: _value(value) for name, value in found.items() if name}
 

@@ -70,14 +70,18 @@ class Point(NamedTuple):
 class Charts:
     """The charts of a writer, to which points are added in the order in which they are written.
 
+    Args:
+        first_step: The step of a tag's first point that has none.
+
     Attributes:
         replaced: Number of points at a step that their chart had reached before.
         latest: The last window of each Stat, and text of each event, with which those at the same step are merged.
         config: All values of the configuration.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, first_step: int) -> None:
         self.replaced = 0
+        self._before = first_step - 1
         self.latest: dict[Hashable, Any] = {}
         self.config: dict[str, str | bool | float] = {}
         self._charts: dict[str, tuple[type, int, float, float]] = {}  # kind, last and highest step, last time, by tag
@@ -86,7 +90,7 @@ class Charts:
     def add(self, point: Point) -> Point | None:
         """Return ``point`` with its step, or None if it is dropped."""
         new = type(point.value)
-        kind, last, highest, walltime = self._charts.get(point.tag, (new, -1, -math.inf, -math.inf))
+        kind, last, highest, walltime = self._charts.get(point.tag, (new, self._before, -math.inf, -math.inf))
         if kind is not new:
             self._warn_once("%r has a %s, and is given a %s: dropped", point.tag, kind.__name__, new.__name__)
             return None
@@ -95,7 +99,7 @@ class Charts:
             return None
         if step <= highest and not (point.whole and step == last):
             self.replaced += 1
-            self._warn_once("%r has step %d again: TensorBoard shows the last point of a step", point.tag, step)
+            self._warn_once("%r has step %d after %d: TensorBoard hides points from it on", point.tag, step, last)
         self._charts[point.tag] = kind, step, max(step, highest), point.walltime
         return point._replace(step=step)
 

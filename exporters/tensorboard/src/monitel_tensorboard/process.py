@@ -13,6 +13,7 @@ import monitel
 from monitel.exit import finalize_with_children
 from monitel.fork import register_at_fork
 from monitel.run_events import end_if_due
+from monitel.sigterm import call_at_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,14 +63,26 @@ def guarded(call: Callable[[], T]) -> T | None:
         return None
 
 
+def _call_last() -> None:
+    for weak_method in _last_calls:
+        if (bound := weak_method()) is not None:
+            guarded(bound)
+
+
+def _flush_all(timeout: float) -> None:
+    """Write what is queued on SIGTERM, when all windows have been closed."""
+    _call_last()
+    deadline = time.monotonic() + timeout
+    for closable in list(_closables):
+        closable.flush(deadline - time.monotonic())
+
+
 def _close_all() -> None:
     """Flush the Stats, and close all objects; monitel's flush at exit was registered earlier and runs later."""
     if not _closables:
         return
     end_if_due()
-    for weak_method in _last_calls:
-        if (bound := weak_method()) is not None:
-            guarded(bound)
+    _call_last()
     guarded(monitel.flush)
     deadline = time.monotonic() + EXIT_TIMEOUT
     for closable in list(_closables):
@@ -78,3 +91,4 @@ def _close_all() -> None:
 
 atexit.register(_close_all)
 finalize_with_children(_close_all, priority=0)
+call_at_end(_flush_all)

@@ -108,7 +108,7 @@ class SummaryWriter:
         self._batch: list[Point] = []  # taken from the queue, not yet written
         self._added = self._batch_end = self._written = 0  # positions in the sequence of all entries
         self._wanted = self._ended = False
-        self._charts = Charts()
+        self._charts = Charts(self._purge_step or 0)
         self._file = EventFile(self.log_dir, self._suffix, self._purge_step)
         self._thread: Thread | None = None
 
