@@ -62,7 +62,8 @@ class LogHandler(logging.Handler):
         if self._over or self in root.handlers:
             return
         # Without locks: those of logging may be of greenlets, and threads hold or await this handler's.
-        logging._handlerList.append(weakref.ref(self, logging._removeHandlerRef))  # the next configuration closes it
+        registry: Any = logging
+        registry._handlerList.append(weakref.ref(self, registry._removeHandlerRef))  # the next configuration closes it
         root.handlers.append(self)
         if not self._warned:
             self._warned = True
