@@ -18,6 +18,7 @@ from monitel.counter import leave_out
 from monitel.event import Event, Severity
 from monitel.failures import raise_first
 from monitel.fork import register_at_fork
+from monitel.launcher import is_rank_zero, launch_attributes
 from monitel.os_threads import RLock
 
 if TYPE_CHECKING:
@@ -137,7 +138,6 @@ def log_event(event: Event) -> None:
 
 
 _PATIENCE = 5.0  # seconds for which an application may record before it registers its first handler
-_RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 
 _warns_at: float | None = None  # monotonic; None before the first event without a handler
 
@@ -157,7 +157,7 @@ def _warn_of_no_handler(*, ends: bool = False) -> None:
         expect_no_handler()
         is_child = getattr(sys.modules.get("multiprocessing.process"), "parent_process", bool)()
         is_disabled = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
-        if not is_child and not is_disabled and all(os.environ.get(each, "0") == "0" for each in _RANKS):
+        if not is_child and not is_disabled and is_rank_zero(launch_attributes()):
             _log.warning(
                 "log(), emit() and windows go nowhere: this process has no exporter. Call monitel_otlp.configure() or "
                 "monitel_tensorboard.install() first, or monitel.register_event_handler()"

@@ -11,6 +11,7 @@ from pathlib import Path
 from platform import python_version
 
 from monitel.attributes import escape_surrogates
+from monitel.launcher import launch_attributes
 from monitel.masking import mask_arguments
 
 _LONGEST = 2000  # characters of a command
@@ -18,8 +19,6 @@ _PACKAGES = (
     *("monitel", "torch", "jax", "tensorflow", "numpy"),
     *("transformers", "lightning", "pytorch_lightning", "accelerate", "deepspeed"),
 )
-_WORLD_SIZE = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS")
-_TOO_LONG = 19  # digits of a number that may not fit in 64 bits
 _HASH_LENGTHS = {40, 64}
 
 
@@ -33,11 +32,8 @@ def describe_run() -> dict[str, str | int]:
             found["run.git.commit"] = commit
     with suppress(Exception):
         found["host.name"] = escape_surrogates(socket.gethostname())
-    for variable in _WORLD_SIZE:
-        value = os.environ.get(variable, "").strip()
-        if value.isdecimal() and len(value) < _TOO_LONG:
-            found["run.world_size"] = int(value)
-            break
+    if (world_size := launch_attributes().get("training.world_size")) is not None:
+        found["run.world_size"] = world_size
     found["run.version.python"] = python_version()
     for package in _PACKAGES:
         version = getattr(sys.modules.get(package), "__version__", None)

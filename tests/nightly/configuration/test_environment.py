@@ -19,7 +19,7 @@ from tests.support.inbox import points_of, records_of
 
 import monitel
 import monitel_otlp
-from monitel_otlp.config.launcher import VARIABLES, launch_attributes
+from monitel.launcher import VARIABLES, launch_attributes
 from monitel_otlp.spool.spool import Spool
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 PAGE = (ROOT / "docs/reference/metrics-and-events.md").read_text("utf-8")
 SCHEMA = re.search(r"`(https://opentelemetry.io/schemas/[0-9.]+)`", PAGE)
 THEIRS = "https://example.test/theirs"
-LAUNCHERS = ["torchrun, Ray Train", "Open MPI", "SLURM", "Kubernetes"]
+LAUNCHERS = ["torchrun, Ray Train", "Open MPI", "SLURM", "MPICH, Intel MPI", "Kubernetes"]
 
 
 def record_everything(pipeline: Pipeline) -> None:

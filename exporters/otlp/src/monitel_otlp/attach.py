@@ -23,6 +23,7 @@ from opentelemetry.sdk.trace.export import SpanExporter as SDKSpanExporter
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 import monitel
+from monitel.launcher import is_rank_zero, launch_attributes
 from monitel.os_threads import Lock, RLock
 from monitel.run_events import end_if_due, enter
 from monitel.variables import reads_variables
@@ -30,7 +31,7 @@ from monitel_otlp._compat import LogRecordExporter, LogRecordExportResult, get_l
 from monitel_otlp.automatic import hand_over, replace_automatic
 from monitel_otlp.choices import BOX_SIZE, CHOICES, box_settings
 from monitel_otlp.config.environment import sdk_is_disabled
-from monitel_otlp.config.launcher import is_rank_zero, launch_attributes, rank_on_points
+from monitel_otlp.config.launcher import rank_on_points
 from monitel_otlp.config.launchers import is_launcher
 from monitel_otlp.config.settings import resolve
 from monitel_otlp.ledger.run_ledger import RunLedger

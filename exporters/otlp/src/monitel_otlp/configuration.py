@@ -12,6 +12,7 @@ from opentelemetry.sdk.resources import Resource
 
 import monitel
 from monitel.attributes import checked_attributes, checked_text, escape_surrogates
+from monitel.launcher import is_rank_zero, launch_attributes
 from monitel.os_threads import in_main_thread, start_thread
 from monitel.run_events import enter, preempt
 from monitel.sigterm import SigtermHandler, is_default
@@ -20,7 +21,7 @@ from monitel_otlp._compat import NoOpLoggerProvider, get_logger_provider, is_set
 from monitel_otlp.automatic import hand_over, keep, replace_automatic
 from monitel_otlp.choices import BOX_SIZE, CHOICES, box_settings
 from monitel_otlp.config.environment import Environment, sdk_is_disabled
-from monitel_otlp.config.launcher import host_attributes, is_rank_zero, launch_attributes, rank_on_points
+from monitel_otlp.config.launcher import host_attributes, rank_on_points
 from monitel_otlp.config.launchers import is_launcher
 from monitel_otlp.config.settings import resolve
 from monitel_otlp.ledger.run_ledger import RunLedger

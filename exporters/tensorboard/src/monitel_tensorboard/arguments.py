@@ -5,24 +5,15 @@ from __future__ import annotations
 import os
 import re
 import socket
-import sys
-from contextlib import suppress
 from datetime import datetime
 from itertools import count
 from pathlib import Path
 
+from monitel.launcher import launch_attributes
 from monitel_tensorboard.event_file import claim
 from monitel_tensorboard.process import logger
 
 _DAY = 86_400.0
-_RANKS = (  # rank and number of ranks, as in monitel-otlp
-    ("RANK", "WORLD_SIZE"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("SLURM_PROCID", "SLURM_NTASKS"),
-    ("JOB_COMPLETION_INDEX", "WORLD_SIZE"),
-    ("LOCAL_RANK", "WORLD_SIZE"),
-)
-_TOO_LONG = 19  # digits of a number that may not fit in 64 bits
 
 
 def local_dir(log_dir: object, comment: str = "") -> str:
@@ -43,7 +34,9 @@ def run_dir(log_dir: str, *, resumed: bool) -> str:
     Rank 0 writes to the folder itself, and each other rank to a folder in it. If an earlier run has event files there,
     the run is in ``run-2``, ``run-3`` and so on.
     """
-    rank, world_size = _rank()
+    launch = launch_attributes()
+    rank = int(launch.get("training.rank", launch.get("training.local_rank", 0)))
+    world_size = int(launch.get("training.world_size", 1))
     for number in count(1):
         run = Path(log_dir, f"run-{number}") if number > 1 else Path(log_dir)
         folder = run / f"rank-{rank}" if rank else run
@@ -52,19 +45,6 @@ def run_dir(log_dir: str, *, resumed: bool) -> str:
     if number > 1:
         logger.info("%s has the event files of another run: writing to %s", log_dir, folder)
     return str(folder)
-
-
-def _rank() -> tuple[int, int]:
-    """Return the rank of this process and the number of ranks, of torch.distributed or of the launcher."""
-    with suppress(Exception):  # torch is not imported, or only in part, or the group is being destroyed
-        distributed = sys.modules["torch.distributed"]
-        if distributed.is_available() and distributed.is_initialized():
-            return max(int(distributed.get_rank()), 0), int(distributed.get_world_size())
-    for names in _RANKS:
-        rank, size = (os.environ.get(name, "").strip() for name in names)
-        if rank.isdecimal() and len(rank) < _TOO_LONG:
-            return int(rank), int(size) if size.isdecimal() and len(size) < _TOO_LONG else 1
-    return 0, 1
 
 
 def max_queue(value: object) -> int:

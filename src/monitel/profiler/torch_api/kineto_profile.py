@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 from warnings import warn
 
+from monitel.launcher import launch_attributes
 from monitel.profiler.torch_api.activities import ProfilerActivity, parse_activities
 from monitel.profiler.torch_api.event_list import EventList, FunctionEventAvg
 from monitel.profiler.torch_api.function_events import FunctionEvent, function_events
@@ -28,12 +29,6 @@ _log = logging.getLogger("monitel.profiler")
 _USER_ANNOTATION = "USER_ANNOTATION"  # libkineto's name for ranges
 _NO_EFFECT = "records nothing without torch; the option is only noted in the trace"
 _EFFECTS = {"with_stack": "records no Python stacks without torch; export_stacks() writes the nesting of ranges"}
-#: Variables for rank and world size: of torchrun, Open MPI and SLURM.
-_LAUNCHERS = (
-    ("RANK", "WORLD_SIZE"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("SLURM_PROCID", "SLURM_NTASKS"),
-)
 _RANGES_PER_CHECK = 256  # ranges between two checks of the timeout
 _warned: set[str] = set()
 
@@ -310,9 +305,9 @@ def _distributed_info() -> dict[str, Any]:
             info["pg_config"] = dist.distributed_c10d._get_all_pg_configs()
             if info["backend"] == "nccl":
                 info["nccl_version"] = ".".join(map(str, sys.modules["torch"].cuda.nccl.version()))
-    for rank, world_size in () if info else _LAUNCHERS:
-        with suppress(KeyError, ValueError):  # another launcher, or none
-            return {"rank": int(os.environ[rank]), "world_size": int(os.environ[world_size])}
+    launch = launch_attributes()
+    if not info and {"training.rank", "training.world_size"} <= launch.keys():
+        info = {"rank": launch["training.rank"], "world_size": launch["training.world_size"]}
     return info
 
 

@@ -11,11 +11,11 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel.activities import ledger, since_boot_ns
+from monitel.launcher import distributed_rank, is_rank_zero, launch_attributes
 from monitel.os_threads import Lock
 from monitel.run_events import failed, status
 from monitel.step import first_step, get_step
 from monitel.training_time import Past, continue_run, repeat
-from monitel_otlp.config.launcher import distributed_rank, is_rank_zero, launch_attributes
 from monitel_otlp.ledger.history import Attempt, Earlier, History, ascending, lost_by, past_of, run_time
 from monitel_otlp.ledger.run_folder import LEDGERS, open_run
 from monitel_otlp.ledger.run_identity import boot_id, identify

@@ -8,8 +8,8 @@ from random import Random
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from monitel.launcher import is_rank_zero
 from monitel.os_threads import RLock
-from monitel_otlp.config.launcher import is_rank_zero
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
