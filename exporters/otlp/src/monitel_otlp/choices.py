@@ -45,8 +45,11 @@ def box_settings(
     return BoxSettings(black_box, folder, black_box_size)
 
 
-def _check_level(_name: str, level: Any) -> Any:
-    logging.Handler(level)  # it raises for an unknown name and for a wrong type
+def _check_level(name: str, level: Any) -> Any:
+    try:
+        logging.Handler(level)
+    except (TypeError, ValueError) as error:  # a wrong type; an unknown name
+        raise type(error)(f"{name} must be a level of logging such as 'INFO' or 20, got {level!r:.80}") from None
     return level
 
 
