@@ -409,8 +409,8 @@ def test_pipeline_reports_itself_as_documented(
             attributes[point.metric] |= {*point.attributes}
             found[point.metric] = shape(point)
     assert {name: described[:3] for name, described in documented.items()} == found
-    left_out = [receiver.values(f"monitel.{name}.left_out")[-1] for name in ("black_box", "log")]
-    assert [1, 10] == left_out
+    box, log = (receiver.values(f"monitel.{name}.left_out")[-1] for name in ("black_box", "log"))
+    assert (True, 10) == (box >= 1, log)  # on a busy machine the box leaves out what has waited too long for its lock
     of_pipeline = {name: own for name, own in attributes.items() if name.startswith("monitel.")}
     assert {name: {*code_words(name)} for name in of_pipeline} == of_pipeline
 
