@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from tests.support.checks import wait_until
 from tests.torch.later_device import idle, later, on_later
 from tests.unit.tensorboard.files import read, shown
 
@@ -225,6 +226,7 @@ def test_handler_that_raises_holds_no_number_up(events: list[monitel.Event], cap
         deliver()
         monitel.log({"loss": 3.0}, step=3)
     assert [(1, 1.0), (2, 2.0), (3, 3.0)] == points(events, "loss")
+    wait_until(lambda: caplog.records, "the warning of the thread")
     caplog.clear()  # the records have exceptions
 
 
