@@ -6,6 +6,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from monitel.attributes import escape_surrogates
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -87,8 +89,7 @@ def _run_id(variable: str, value: str) -> dict[str, str]:
         value = "" if not task else value if task == "undefined" else f"{value}.{task}"
     if value in {"", _NO_ID}:
         return {}
-    # As monitel.attributes.escape_surrogates does, which a launcher need not import.
-    return {"training.run.id": value.encode(errors="backslashreplace").decode()}
+    return {"training.run.id": escape_surrogates(value)}
 
 
 def _infer_rank() -> int | None:
