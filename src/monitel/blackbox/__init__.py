@@ -1,0 +1,1 @@
+"""What outlives a process: the journals of what it records, a snapshot each second, and their recovery."""

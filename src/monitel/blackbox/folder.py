@@ -1,0 +1,493 @@
+"""Private folders, held open by descriptor: links are not followed, and files of other users are not touched."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+import struct
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+
+if find_spec("fcntl") is not None:
+    import fcntl
+
+__all__ = ["AVAILABLE", "BOXES", "UNAVAILABLE", "Folder", "FolderError", "Lock", "automatic_roots", "make_folder"]
+__all__ += ["open_root", "remove_folders", "write_at"]
+
+_DIR_FD = {each.__name__ for each in os.supports_dir_fd}  # by name: eventlet replaces os.open()
+#: True if this platform has descriptors of folders and locks of files. Windows has neither.
+AVAILABLE = "open" in _DIR_FD and hasattr(os, "O_DIRECTORY") and find_spec("fcntl") is not None
+UNAVAILABLE = "this platform has neither descriptors of folders nor locks of files as POSIX has them"
+#: True if this platform also has what boxes and spools need: locks of open files, and files with reserved space.
+BOXES = AVAILABLE and hasattr(fcntl, "F_OFD_SETLK") and hasattr(os, "posix_fallocate")
+
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC if AVAILABLE else 0
+#: O_NONBLOCK: a FIFO must not block open().
+_FILE_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK if AVAILABLE else 0
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_FLOCK = struct.Struct("@hhqqi4x")  # struct flock: type, whence, start, length, process id
+_LOCK = "lock"
+
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  the folder in it is checked
+_MEMORY = {"tmpfs", "ramfs"}
+#: A network or a program (FUSE) would block the threads that record.
+_LOCAL = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "jfs", "reiserfs", "nilfs2"}
+_LOCAL |= {"overlay", "aufs", *_MEMORY}
+
+
+class FolderError(Exception):
+    """Raised for a folder that cannot be used. The message contains advice."""
+
+
+class Folder:
+    """An open folder. All operations are relative to its descriptor, so a renamed parent has no effect.
+
+    Every operation raises OSError if the application has closed the descriptor, even if its number is in use again.
+
+    Args:
+        path: Path of the folder, for messages.
+        descriptor: Open descriptor, which this object closes.
+    """
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+        self._status = os.fstat(descriptor)
+
+    @classmethod
+    def open(cls, path: Path, *, foreign: bool = False, probe: bool = True) -> Folder:
+        """Open an existing folder.
+
+        Args:
+            path: The folder. Its parents may be symbolic links, the folder itself must not be one.
+            foreign: Accept a folder that belongs to another user, or that other users can write to.
+            probe: If it seems to be such a folder, make a file in it, and remove it: some file systems report the owner
+                and the permissions of all files so. Otherwise such a folder is refused, and nothing is written.
+
+        Raises:
+            FolderError: The folder is missing, a symbolic link, or unsafe, or the platform lacks what it needs.
+            OSError: The folder cannot be read.
+        """
+        _check_platform()
+        try:
+            descriptor = os.open(path, _FOLDER_FLAGS)
+        except FileNotFoundError:
+            raise FolderError(f"there is no folder {str(path)!r}") from None
+        except OSError as error:
+            if path.is_symlink():
+                raise FolderError(f"{str(path)!r} is a symbolic link: give the folder that it points to") from None
+            if error.errno == errno.ENOTDIR:
+                raise FolderError(f"{str(path)!r} is not a folder") from None
+            raise
+        folder = cls(path, descriptor)
+        try:
+            if not foreign:
+                folder._check(probe=probe)
+        except BaseException:
+            folder.close()
+            raise
+        return folder
+
+    def _check(self, *, probe: bool) -> None:
+        status = self._status
+        own, open_to_others = status.st_uid == os.geteuid(), bool(status.st_mode & _OTHERS_WRITE)
+        if own and not open_to_others:
+            return
+        # Some file systems report another owner for every file (NFS with root_squash), or permissions for all users
+        # (CIFS, FAT, mounts of virtual machines). A new file reveals that.
+        made = self._probe() if probe else None
+        if not own and (made is None or made.st_uid != status.st_uid):
+            raise FolderError(
+                f"{str(self.path)!r} belongs to another user (id {status.st_uid}): run as that user, or use --foreign "
+                "if you trust its content"
+            )
+        if open_to_others and (made is None or not made.st_mode & _OTHERS):
+            raise FolderError(
+                f"other users can write to {str(self.path)!r}: run chmod go-w on it, or use --foreign if you trust its "
+                "content"
+            )
+
+    def _probe(self) -> os.stat_result | None:
+        name = f"probe-{os.getpid()}-{os.urandom(4).hex()}"
+        try:
+            self.write_new(name, b"")
+            return self.status(name)
+        except OSError:
+            return None
+        finally:
+            self.unlink(name)
+
+    @property
+    def descriptor(self) -> int:
+        """The descriptor.
+
+        Raises:
+            OSError: It was closed.
+        """
+        if not _is_open(self._descriptor, self._status):
+            raise OSError(errno.EBADF, "the descriptor of the folder was closed", str(self.path))
+        return self._descriptor
+
+    def open_file(self, name: str, flags: int) -> int:
+        """Open a regular file without other hard links that belongs to the owner of the folder or to this user.
+
+        Args:
+            name: Name in this folder.
+            flags: Flags of :func:`os.open`. A new file can be read and written only by its owner.
+
+        Returns:
+            The descriptor.
+
+        Raises:
+            OSError: The file cannot be opened, is a link or a device, or belongs to another user.
+        """
+        path = str(self.path / name)
+        try:
+            descriptor = os.open(name, flags | _FILE_FLAGS, 0o600, dir_fd=self.descriptor)
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise PermissionError(errno.EPERM, "symbolic links are not followed", path) from None
+            raise OSError(error.errno, os.strerror(error.errno or 0), path) from None
+        status, refusal = os.fstat(descriptor), None
+        if not stat.S_ISREG(status.st_mode):
+            refusal = "not a regular file"
+        elif status.st_uid not in {self._status.st_uid, os.geteuid()}:
+            refusal = f"belongs to another user (id {status.st_uid})"
+        elif status.st_nlink > 1:
+            refusal = "has a second name (hard link)"
+        if refusal is not None:
+            os.close(descriptor)
+            raise PermissionError(errno.EPERM, refusal, path)
+        return descriptor
+
+    def read(self, name: str, limit: int = -1) -> bytes:
+        """Read a file, or its first ``limit`` bytes.
+
+        Raises:
+            OSError: As in :meth:`open_file`.
+        """
+        with os.fdopen(self.open_file(name, os.O_RDONLY), "rb") as file:
+            return file.read(limit)
+
+    def write_new(self, name: str, content: bytes) -> None:
+        """Write a new file. If that fails, the file is removed.
+
+        Raises:
+            OSError: The file exists, or the write failed.
+        """
+        descriptor = self.open_file(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        try:
+            write_at(descriptor, content, 0)
+        except BaseException:
+            self.unlink(name)
+            raise
+        finally:
+            os.close(descriptor)
+
+    def write(self, name: str, content: bytes, offset: int) -> None:
+        """Write into a file, which is made if it is missing. If an error is raised, a part may be written."""
+        descriptor = self.open_file(name, os.O_WRONLY | os.O_CREAT)
+        try:
+            write_at(descriptor, content, offset)
+        finally:
+            os.close(descriptor)
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename an entry, which replaces a file of the new name. A symbolic link is renamed itself."""
+        os.rename(old, new, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
+
+    def names(self) -> list[str]:
+        """Return the names of all entries of the folder."""
+        return os.listdir(self.descriptor)  # noqa: PTH208  a descriptor is not a path
+
+    def status(self, name: str) -> os.stat_result:
+        """Return the status of an entry, without following a symbolic link."""
+        return os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
+
+    def has(self, name: str) -> bool:
+        """Return True if there is such an entry."""
+        with suppress(OSError):
+            return bool(self.status(name))
+        return False
+
+    def subfolder(self, name: str, *, create: bool) -> Folder:
+        """Open a folder in this folder, with the same checks.
+
+        Raises:
+            FolderError: It is a link, is not a folder, or belongs to another user.
+            FileNotFoundError: It does not exist, and ``create`` is False.
+        """
+        path = self.path / name
+        if create:
+            with suppress(FileExistsError):
+                os.mkdir(name, 0o700, dir_fd=self.descriptor)
+        try:
+            descriptor = os.open(name, _FOLDER_FLAGS, dir_fd=self.descriptor)
+        except OSError as error:
+            if error.errno in {errno.ELOOP, errno.ENOTDIR}:
+                raise FolderError(f"{str(path)!r} is not a folder, or a symbolic link: remove it") from None
+            raise
+        folder = Folder(path, descriptor)
+        if (owner := folder._status.st_uid) not in {self._status.st_uid, os.geteuid()}:
+            folder.close()
+            raise FolderError(f"{str(path)!r} belongs to another user (id {owner}): remove it")
+        return folder
+
+    def restrict(self) -> None:
+        """Give access to the folder to its owner, and to nobody else, whatever the umask was."""
+        os.fchmod(self.descriptor, 0o700)
+
+    def space(self) -> os.statvfs_result:
+        """Return the size and the free space of the file system."""
+        return os.fstatvfs(self.descriptor)
+
+    def is_same(self, other: Folder) -> bool:
+        """Return True if both are the same folder, open or not."""
+        return os.path.samestat(self._status, other._status)
+
+    def is_there(self) -> bool:
+        """Return True unless the folder was removed, renamed or replaced, or its descriptor was closed."""
+        with suppress(OSError):
+            return _is_open(self._descriptor, self._status) and os.path.samestat(self._status, os.lstat(self.path))
+        return False
+
+    def unlink(self, name: str) -> None:
+        """Remove a file. Errors are ignored."""
+        with suppress(OSError):
+            os.unlink(name, dir_fd=self.descriptor)
+
+    def remove_subfolder(self, name: str) -> None:
+        """Remove a folder in this folder if it is empty. Errors are ignored."""
+        with suppress(OSError):
+            os.rmdir(name, dir_fd=self.descriptor)
+
+    def remove(self) -> None:
+        """Remove the folder with its files, the lock last.
+
+        It gets a hidden name first: if this process is killed meanwhile, nobody takes the rest for the files of a
+        process that has ended.
+
+        Raises:
+            OSError: Something is left.
+        """
+        if not self.path.name.startswith("."):
+            hidden = self.path.with_name(f".{self.path.name}")
+            if not self.is_there():
+                return
+            self.path.rename(hidden)
+            self.path = hidden
+        for name in sorted(self.names(), key=_LOCK.__eq__):
+            self.unlink(name)
+        with suppress(FileNotFoundError):
+            self.path.rmdir()
+
+    def close(self) -> None:
+        """Close the descriptor, unless the application has closed it and uses its number. Idempotent."""
+        if _is_open(self._descriptor, self._status):
+            os.close(self._descriptor)
+        self._descriptor = -1
+
+
+class Lock:
+    """The lock of a folder, held until this process ends, calls exec, or calls :meth:`close`.
+
+    It belongs to the open file, not to the process: other processes, and this one, can ask for it without taking it,
+    and a forked child closes its copy of the descriptor without releasing the lock. A child that C code forks without
+    calling Python keeps it until it ends.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._status = os.fstat(descriptor)
+
+    @classmethod
+    def take(cls, folder: Folder) -> Lock | None:
+        """Return the lock; None if a process holds it, or if the folder was removed or renamed.
+
+        Raises:
+            FolderError: The platform or the file system has no such locks.
+            OSError: The lock file cannot be made.
+        """
+        if not BOXES:
+            raise FolderError("this platform has no locks of open files, which boxes and spools need")
+        descriptor = folder.open_file(_LOCK, os.O_RDWR | os.O_CREAT)
+        taken = False
+        try:
+            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
+            taken = os.fstat(descriptor).st_nlink > 0 and folder.is_there()
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            if error.errno in {errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL}:
+                raise FolderError(
+                    f"the file system of {str(folder.path)!r} has no locks: give a folder on a local disk"
+                ) from None
+            raise
+        finally:
+            if not taken:
+                os.close(descriptor)
+        return cls(descriptor) if taken else None
+
+    @staticmethod
+    def is_held(folder: Folder) -> bool:
+        """Return True if a process holds the lock, this one included. Nothing is changed.
+
+        Raises:
+            OSError: The lock file is a link, or belongs to another user.
+        """
+        try:
+            descriptor = folder.open_file(_LOCK, os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        try:
+            asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+            return bool(_FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, asked))[0] != fcntl.F_UNLCK)
+        finally:
+            os.close(descriptor)
+
+    @property
+    def is_lost(self) -> bool:
+        """True if the application has closed the descriptor, or somebody has removed the lock file."""
+        return not _is_open(self._descriptor, self._status) or os.fstat(self._descriptor).st_nlink == 0
+
+    def close(self) -> None:
+        """Close the descriptor: in the process that took the lock this releases it, in a forked child it does not.
+
+        Idempotent.
+        """
+        if _is_open(self._descriptor, self._status):
+            os.close(self._descriptor)
+        self._descriptor = -1
+
+
+def make_folder(path: Path) -> list[Path]:
+    """Make a folder with access only for its owner, and its missing parents, which other users cannot write to.
+
+    Returns:
+        The new folders, outermost first.
+
+    Raises:
+        FolderError: The platform lacks what a :class:`Folder` needs.
+        OSError: A folder cannot be made. The others were removed.
+    """
+    _check_platform()
+    missing = [path]
+    while not missing[-1].parent.exists():
+        missing.append(missing[-1].parent)
+    made: list[Path] = []
+    try:
+        for each in reversed(missing):
+            try:
+                each.mkdir(0o700 if each is path else 0o755)
+            except FileExistsError:
+                continue  # made by another process; Folder.open() checks it
+            made.append(each)
+    except OSError:
+        remove_folders(made)
+        raise
+    return made
+
+
+def remove_folders(made: list[Path]) -> None:
+    """Remove empty folders, innermost first. Errors are ignored."""
+    for each in reversed(made):
+        with suppress(OSError):
+            each.rmdir()
+
+
+def write_at(descriptor: int, content: bytes | memoryview, offset: int) -> None:
+    """Write all of the content at an offset. If an error is raised, a part may be written."""
+    view = memoryview(content)
+    while view:
+        written = os.pwrite(descriptor, view, offset)
+        view, offset = view[written:], offset + written
+
+
+def automatic_roots() -> list[Path]:
+    """Return the folders that may hold the boxes of this user, in order of preference. They may be missing."""
+    runtime = Path(os.environ.get("XDG_RUNTIME_DIR", ""))
+    parents = [parent for parent in (_SHARED_MEMORY, runtime) if parent.is_absolute()]
+    return [parent / f"monitel-{os.geteuid()}" for parent in parents] if AVAILABLE else []
+
+
+def open_root(given: Path | None = None) -> tuple[Folder, bool]:
+    """Open the folder that holds the boxes of this user. It is made if it is missing.
+
+    Args:
+        given: The folder, in memory or on a local disk; None for the first of :func:`automatic_roots` that is in memory
+            and private.
+
+    Returns:
+        The folder, and True if it is in memory: files of a disk are never mapped, because a mapping waits for the disk.
+
+    Raises:
+        FolderError: There is none. The message gives the reason.
+    """
+    _check_platform()
+    reasons = []
+    for path in automatic_roots() if given is None else [given]:
+        try:
+            return _open_root(path, given=given is not None)
+        except (OSError, ValueError, FolderError) as error:
+            reason = (isinstance(error, OSError) and error.strerror) or str(error)
+            reasons.append(reason if isinstance(error, FolderError) else f"{str(path)!r} cannot be made: {reason}")
+    raise FolderError("; ".join(reasons))
+
+
+def _open_root(path: Path, *, given: bool) -> tuple[Folder, bool]:
+    parent = path.parent.stat() if not given else None
+    if parent and (parent.st_uid not in {0, os.geteuid()} or parent.st_mode & _OTHERS_WRITE):
+        if not parent.st_mode & stat.S_ISVTX:
+            raise FolderError(f"other users can replace folders in {str(path.parent)!r}")
+    made = path in make_folder(path) if not os.path.lexists(path) else False
+    folder = Folder.open(path, foreign=True)
+    try:
+        if made:
+            folder.restrict()  # the umask may have taken too much
+        status = os.fstat(folder.descriptor)
+        advice = f"give a folder to which only you can write, such as '{path}/monitel-{os.geteuid()}'"
+        if status.st_uid != os.geteuid():
+            raise FolderError(f"{str(path)!r} belongs to another user (id {status.st_uid}): {advice}")
+        if given and status.st_mode & _OTHERS_WRITE:
+            raise FolderError(f"other users can write to {str(path)!r}: {advice}")
+        if not given and status.st_mode & _OTHERS:
+            raise FolderError(f"other users have access to {str(path)!r}: run chmod 700 on it, or remove it")
+        kind = _file_system_of(folder.descriptor)
+        if kind not in (_LOCAL if given else _MEMORY):
+            raise FolderError(
+                f"{str(path)!r} is on a file system of the type {kind}: give a folder in memory, such as one in "
+                f"{str(_SHARED_MEMORY)!r}, or on a local disk"
+            )
+    except BaseException:
+        folder.close()
+        remove_folders([path] if made else [])
+        raise
+    return folder, kind in _MEMORY
+
+
+def _file_system_of(descriptor: int) -> str:
+    """Return the type of the file system of an open folder; ``"unknown"`` if the system does not report it."""
+    with suppress(OSError):
+        described = Path(f"/proc/self/fdinfo/{descriptor}").read_text(encoding="utf-8")
+        known = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
+        number = re.search(r"^mnt_id:\s*(\d+)$", described, re.MULTILINE)
+        found = number and re.search(rf"^{number[1]} .*? - (\S+) ", known, re.MULTILINE)
+        return found[1] if found else "unknown"
+    return "unknown"
+
+
+def _is_open(descriptor: int, status: os.stat_result) -> bool:
+    """Return False if the application has closed a descriptor, even if its number is in use again."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), status)
+    except OSError:
+        return False
+
+
+def _check_platform() -> None:
+    if not AVAILABLE:
+        raise FolderError(f"there are no spools, black boxes and stored ledgers here: {UNAVAILABLE}")

@@ -1,0 +1,83 @@
+"""The memory that the journals of a process use, in the box and in anonymous memory."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from monitel.os_threads import RLock
+
+if TYPE_CHECKING:
+    from monitel.blackbox.folder import Folder
+
+_PART = 100  # one part in so many of the free space
+_RETRY_S = 1.0
+
+
+class Room:
+    """Counts the bytes of segments, which are few and large. Thread-safe.
+
+    Args:
+        box_bytes: Bytes that the box may use, and at most 1 % of the space that its file system has for it.
+        memory_bytes: Bytes of anonymous memory, beyond which the oldest segments are dropped.
+
+    Attributes:
+        box: The box; None without one.
+        used: Bytes of segments in the box.
+        memory: Bytes of segments in anonymous memory.
+        problem: The last error of the box; empty if its last segment could be made.
+    """
+
+    def __init__(self, box_bytes: int = 16 << 20, memory_bytes: int = 64 << 20) -> None:
+        self.box: Folder | None = None
+        self.used = self.memory = 0
+        self.problem = ""
+        self._limit = self._box_bytes = box_bytes
+        self._memory_bytes = memory_bytes
+        self._not_before_s = 0.0
+        self._lock = RLock()
+
+    def claim(self, size: int) -> bool:
+        """Return True if the box may grow by so many bytes, which count from now on.
+
+        A refusal for size is not a failure: a smaller segment may be asked for at once.
+        """
+        with self._lock:
+            if self.box is None or self.used + size > self._box_bytes or time.monotonic() < self._not_before_s:
+                return False
+            try:
+                space = self.box.space()
+            except OSError as error:
+                self.refuse(error)
+                return False
+            free = space.f_bavail * space.f_frsize
+            self._limit = min(self._box_bytes, (free + self.used) // _PART)
+            if self.used + size > self._limit:
+                return False
+            self.used += size
+            return True
+
+    def release(self, size: int) -> None:
+        """Note that the box has shrunk."""
+        with self._lock:
+            self.used -= size
+
+    def note_memory(self, size: int) -> None:
+        """Note that anonymous memory has grown, or shrunk."""
+        with self._lock:
+            self.memory += size
+
+    def refuse(self, error: Exception) -> None:
+        """Refuse the box for a second, because a file could not be made or written."""
+        self.problem = str(error)
+        self._not_before_s = time.monotonic() + _RETRY_S
+
+    @property
+    def is_short(self) -> bool:
+        """True if segments should be moved to the disk at once."""
+        return self.memory > 0 or self.used > self._limit // 2
+
+    @property
+    def is_exceeded(self) -> bool:
+        """True if something has to be dropped."""
+        return self.memory > self._memory_bytes
