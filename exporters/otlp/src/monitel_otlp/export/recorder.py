@@ -1,0 +1,220 @@
+"""What the application records, as items of the journals: in the thread that records it, without a system call."""
+
+from __future__ import annotations
+
+import logging
+import marshal
+import time
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry.trace import get_current_span
+
+import monitel
+from monitel.attributes import escape_surrogates, recordable, text_of
+from monitel.blackbox.forms import NUMBER, STAT, Definition
+from monitel.blackbox.record import EVENT, NUMBERS, RANGES, SPANS, WINDOW
+from monitel.open_windows import forget, open_windows
+from monitel_otel.names import describe
+from monitel_otlp.logs.mapping import Timestamps, plain_record
+from monitel_otlp.metrics.series import LoggedNumber
+
+if TYPE_CHECKING:
+    from monitel.blackbox.box import Box
+    from monitel_otlp.metrics.series import Series, SeriesTable
+    from monitel_otlp.traces.mapping import RangeMapping
+    from monitel_otlp.traces.span_queue import QueuedSpans
+
+_log = logging.getLogger("monitel.otlp")
+
+_RANGES_PER_RECORD = 200
+
+
+class Recorder:
+    """Appends windows, numbers, events and ranges to the journals of a box. Thread-safe; nothing raises.
+
+    Args:
+        box: The box.
+        table: The series of the pipeline.
+        ranges: The ranges that become spans; None without them.
+        range_mapping: Describes them.
+
+    Attributes:
+        nonfinite: Number of windows whose sum was left out of the total of their series.
+        discarded: Number of samples that ``max_samples`` kept out.
+        numbers: The last number of each series of ``monitel.log()``.
+        folded: Number of ranges that are part of a complete folded span.
+    """
+
+    def __init__(
+        self, box: Box, table: SeriesTable, ranges: QueuedSpans | None = None, range_mapping: RangeMapping | None = None
+    ) -> None:
+        self._box = box
+        self._table = table
+        self._metrics, self._logs = box.journals["metrics"], box.journals["logs"]
+        self._traces, self._steps = box.journals["traces"], box.journals["steps"]
+        self._ranges = ranges
+        self._range_mapping = range_mapping
+        self._stats: dict[monitel.StatDefinition, tuple[int, Series]] = {}
+        self._ns = Timestamps().ns
+        self._failed = False
+        self.nonfinite = self.discarded = self.folded = 0
+        self.numbers: dict[Series, LoggedNumber] = {}
+
+    def window(self, definition: monitel.StatDefinition, window: monitel.Window, content: bytes) -> None:
+        """Append a window that closes; a sink of windows."""
+        number, series = self._stats.get(definition) or self._new_stat(definition)
+        payload = marshal.dumps((number, content), 2)
+        finite = series.finite(window.sum)
+        with self._metrics.lock:  # a snapshot has it as an open window, or in the journal
+            self._metrics.append(WINDOW, payload)
+            forget(content)
+            series.latest = window
+            series.count += window.count
+            self.discarded += window.discarded
+            if finite is None:
+                self.nonfinite += 1
+            else:
+                series.sum += finite
+                series.windows += 1
+                series.largest += window.max
+
+    def open_windows(self) -> tuple[bytes, tuple[int, ...]]:
+        """Return the open windows, and the numbers of their definitions; with the lock of the journal held."""
+        content, definitions = open_windows()
+        return content, tuple((self._stats.get(each) or self._new_stat(each))[0] for each in definitions)
+
+    def numbers_of(self, logged: monitel.LoggedNumbers) -> None:
+        """Append the numbers of one ``monitel.log()`` call."""
+        attributes, time_ns = logged.attributes, logged.time_ns
+        identity = self._table.identity(attributes)
+        found: list[tuple[int, int, float]] = []
+        for name, value in logged.data.items():
+            series = self._table.of_number(name, attributes, identity)
+            self.numbers[series] = LoggedNumber(value, time_ns)
+            found.append((series.number or self._new_number(series), time_ns, value))
+        if found:
+            self._metrics.append(NUMBERS, self._dumps(found), len(found))
+
+    def event(self, event: monitel.Event) -> None:
+        """Append an event."""
+        body = None
+        if isinstance(event, monitel.RunConfig):
+            attributes, body = {}, plain_record(event.config)
+        elif isinstance(event, monitel.LoggedNumbers):
+            attributes, body = dict(event.attributes), dict(event.data)
+        else:
+            attributes = event.data
+        record = (
+            self._ns(event.timestamp),
+            time.time_ns(),
+            int(event.severity),
+            event.name,
+            event.step,
+            attributes,
+            body,
+            *self._ids(),
+        )
+        try:
+            payload = marshal.dumps(record, 2)
+        except ValueError:  # the data was changed after its check
+            payload = self._cleaned(record)
+        self._logs.append(EVENT, payload)
+
+    def record(self, **fields: Any) -> None:
+        """Append a record of Python's logging; the fields are those of :class:`monitel.blackbox.forms.LogRecord`."""
+        trace_id, span_id, flags = self._ids()
+        record = (
+            fields["time_ns"],
+            time.time_ns(),
+            fields["severity"],
+            "",
+            None,
+            fields["attributes"],
+            fields["body"],
+            *(trace_id, span_id, flags, fields["scope"], fields["severity_text"]),
+        )
+        self._logs.append(EVENT, self._dumps(record))
+
+    def flush_ranges(self, *, last: bool = False) -> None:
+        """Append the ranges that have ended, and the spans of ended steps; in one thread at a time.
+
+        Args:
+            last: Treat all ranges and steps as ended.
+        """
+        ranges, mapping = self._ranges, self._range_mapping
+        if ranges is None or mapping is None:
+            return
+        ranges.prepare(last=last)
+        while True:
+            with self._traces.lock:  # a range is queued, or in the journal
+                taken = ranges.take(_RANGES_PER_RECORD)
+                if not taken:
+                    break
+                self._traces.append(RANGES, self._dumps([mapping.plain(each) for each in taken]), len(taken))
+        with self._traces.lock:
+            finished = ranges.finish(last=last)
+            self.folded += sum(attributes.get("monitel.folded.count", 0) for _, attributes in finished)
+        for begin in range(0, len(finished), _RANGES_PER_RECORD):
+            spans = [mapping.plain(*each) for each in finished[begin : begin + _RANGES_PER_RECORD]]
+            self._steps.append(SPANS, self._dumps(spans), len(spans))
+
+    def reported(self, names: frozenset[str]) -> list[tuple[int, int, float, int, float]]:
+        """Return the number of the definition, and the totals, of each series of some Stats."""
+        return [
+            (number, series.count, series.sum, series.windows, series.largest)
+            for definition, (number, series) in self._stats.copy().items()
+            if definition.name in names
+        ]
+
+    def last_numbers(self) -> list[tuple[int, int, float]]:
+        """Return the last number of each series of ``monitel.log()``, as in a record of numbers."""
+        return [(series.number, last.time_ns, last.value) for series, last in self.numbers.copy().items()]
+
+    def _new_stat(self, definition: monitel.StatDefinition) -> tuple[int, Series]:
+        series = self._table.of_stat(definition)
+        suffixes = tuple(aggregation.suffix for aggregation in definition.aggregations)
+        found = self._define(STAT, "Stat", series, suffixes), series
+        self._stats[definition] = found
+        return found
+
+    def _new_number(self, series: Series) -> int:
+        series.number = self._define(NUMBER, "logged number", series, ())
+        return series.number
+
+    def _define(self, kind: str, noun: str, series: Series, suffixes: tuple[str, ...]) -> int:
+        first = series.definition
+        definition = Definition(
+            kind,
+            series.name,
+            escape_surrogates(first.name),
+            first.unit,
+            first.description if kind == NUMBER else describe(noun, first.name, series.name, first.description),
+            bool(first.monotonic),
+            series.plain_attributes,
+            suffixes,
+        )
+        return self._box.names.define((kind, series, suffixes), tuple(definition))
+
+    def _ids(self) -> tuple[bytes, bytes, int]:
+        """Return trace id, span id and flags of the innermost open range or span; empty without one."""
+        inside = None if self._ranges is None else self._ranges.innermost()
+        if inside is not None:
+            return inside.trace_id, inside.span_id, 1
+        context = get_current_span().get_span_context()
+        if not context.trace_id:
+            return b"", b"", 0
+        return context.trace_id.to_bytes(16, "big"), context.span_id.to_bytes(8, "big"), int(context.trace_flags)
+
+    def _cleaned(self, record: tuple[Any, ...]) -> bytes:
+        """Return a record without the attributes that the protocol cannot hold; the first one is logged."""
+        attributes = recordable(dict(record[5]), lambda key, _value: self._warn(record[3], text_of(key)))
+        return self._dumps((*record[:5], attributes, *record[6:]))
+
+    def _warn(self, name: str, key: str) -> None:
+        if not self._failed:
+            self._failed = True
+            _log.warning("event %r: %r cannot be an attribute and is left out (others are not logged)", name, key)
+
+    @staticmethod
+    def _dumps(value: Any) -> bytes:
+        return marshal.dumps(value, 2)

@@ -1,0 +1,215 @@
+"""Requests: the items of a journal, encoded for a backend."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from monitel.blackbox.forms import LogRecord
+from monitel_otel.scope import SCOPE
+from monitel_otlp.logs.mapping import EventMapping
+from monitel_otlp.messages.request import LEVELS, REQUESTS, write_scope
+from monitel_otlp.traces.mapping import RangeMapping
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from monitel.blackbox.record import Item
+    from monitel_otlp.export.readings import ReadingPoints
+    from monitel_otlp.export.totals import Totals
+    from monitel_otlp.export.windows import WindowPoints
+
+_log = logging.getLogger("monitel.otlp")
+
+
+class Encoded(NamedTuple):
+    """A request.
+
+    Attributes:
+        body: The protobuf message; empty if none of the items can be encoded.
+        records: Number of its points, log records or spans.
+        lost: Number of items that cannot be encoded.
+        draft: The totals after it; None where there are none.
+    """
+
+    body: bytes
+    records: int
+    lost: int
+    draft: Any = None
+
+
+class Encoder:
+    """Encodes the items of one journal.
+
+    Args:
+        signal: The signal of the requests.
+        resource: The resource and its schema, as the beginning of a message; see ``encode_resource()``.
+        totals: The fold of the journal; None without one.
+    """
+
+    def __init__(self, signal: str, resource: bytes, totals: Totals | None = None) -> None:
+        self.signal = signal
+        self.totals = totals
+        self._resource = resource
+        self._failed = False
+
+    def encode(self, items: Sequence[Item], after: Encoded | None = None) -> Encoded:
+        """Encode some items.
+
+        Args:
+            items: Items, in order.
+            after: The request before, if it is not settled yet.
+        """
+        outer, scopes, _ = LEVELS[self.signal]
+        message = REQUESTS[self.signal]()
+        resource = getattr(message, outer).add()
+        resource.ParseFromString(self._resource)
+        draft = None
+        if self.totals is not None:
+            draft = self.totals.draft() if after is None else after.draft.further()
+        records, lost = self._fill(getattr(resource, scopes), items, draft)
+        return Encoded(message.SerializeToString() if records else b"", records, lost, draft)
+
+    def _fill(self, scopes: Any, items: Sequence[Item], draft: Any) -> tuple[int, int]:
+        """Add the records of some items to a list of scopes; return their number, and that of lost items."""
+        raise NotImplementedError
+
+    def _warn(self, noun: str) -> None:
+        if not self._failed:
+            self._failed = True
+            _log.exception("%s cannot be encoded and is dropped (further ones are only counted)", noun)
+
+
+class MetricsEncoder(Encoder):
+    """Encodes windows and logged numbers.
+
+    Each request has the current queue size of the pipeline: Prometheus orders samples by resource, so each request needs
+    a sample with the current time.
+
+    Args:
+        resource: As for :class:`Encoder`.
+        totals: The totals of the process.
+        points: Writes windows and numbers.
+        write_queue_size: Adds the queue size to a list of metrics.
+        pause: Called between slices of work.
+    """
+
+    def __init__(
+        self,
+        resource: bytes,
+        totals: Totals,
+        points: WindowPoints,
+        write_queue_size: Callable[[Any], object] = lambda _: None,
+        pause: Callable[[], object] = lambda: None,
+    ) -> None:
+        super().__init__("metrics", resource, totals)
+        self._points = points
+        self._write_queue_size = write_queue_size
+        self._pause = pause
+
+    def _fill(self, scopes: Any, items: Sequence[Item], draft: Any) -> tuple[int, int]:
+        scope = scopes.add()
+        write_scope(scope)
+        found = self._points.write(items, draft, scope.metrics, self._pause)
+        if found[0]:
+            self._write_queue_size(scope.metrics)
+        return found
+
+
+class ReadingsEncoder(Encoder):
+    """Encodes readings of counters, waits, the step, and the metrics of the pipeline itself."""
+
+    def __init__(self, resource: bytes, totals: Any, points: ReadingPoints) -> None:
+        super().__init__("metrics", resource, totals)
+        self._points = points
+
+    def _fill(self, scopes: Any, items: Sequence[Item], draft: Any) -> tuple[int, int]:
+        scope = scopes.add()
+        write_scope(scope)
+        lost = 0
+        for item in items:
+            try:
+                self._points.write(item.value, draft, scope.metrics)
+            except Exception:
+                self._warn("a reading")
+                lost += item.items
+        return sum(len(getattr(each, each.WhichOneof("data")).data_points) for each in scope.metrics), lost
+
+
+class LogsEncoder(Encoder):
+    """Encodes events, and records of Python's logging."""
+
+    def __init__(self, resource: bytes) -> None:
+        super().__init__("logs", resource)
+        self._mapping = EventMapping()
+
+    def _fill(self, scopes: Any, items: Sequence[Item], draft: Any) -> tuple[int, int]:
+        of_scope: dict[str, Any] = {}
+        records = lost = 0
+        for item in items:
+            try:
+                plain = LogRecord(*item.value)
+                found = of_scope.get(plain.scope)
+                if found is None:
+                    scope = scopes.add()
+                    write_scope(scope, (plain.scope, "", "") if plain.scope else SCOPE)
+                    found = of_scope[plain.scope] = scope.log_records
+                record = found.add()
+                try:
+                    self._mapping.write(plain, record)
+                except BaseException:
+                    del found[-1]
+                    raise
+            except Exception:
+                self._warn("an event")
+                lost += item.items
+            else:
+                records += 1
+        for index in range(len(scopes) - 1, -1, -1):
+            if not scopes[index].log_records:
+                del scopes[index]
+        return records, lost
+
+
+class SpansEncoder(Encoder):
+    """Encodes spans of ranges."""
+
+    def __init__(self, resource: bytes) -> None:
+        super().__init__("traces", resource)
+        self._mapping = RangeMapping()
+
+    def _fill(self, scopes: Any, items: Sequence[Item], draft: Any) -> tuple[int, int]:
+        scope = scopes.add()
+        write_scope(scope)
+        lost = 0
+        for item in items:
+            for plain in item.value:
+                span = scope.spans.add()
+                try:
+                    self._mapping.write(plain, span)
+                except Exception:
+                    del scope.spans[-1]
+                    self._warn("a range")
+                    lost += 1
+        return len(scope.spans), lost
+
+
+def halves(items: Sequence[Item]) -> tuple[list[Item], list[Item]]:
+    """Split items, or the only record of several, in two."""
+    half = len(items) // 2
+    if half:
+        return [*items[:half]], [*items[half:]]
+    (item,) = items
+    half = item.items // 2
+    first = item._replace(items=half, value=item.value[:half])
+    return [first], [item._replace(number=item.number + half, items=item.items - half, value=item.value[half:])]
+
+
+def count(items: Sequence[Item]) -> int:
+    """Return the number of items in some records."""
+    return sum(item.items for item in items)
+
+
+def last_of(items: Sequence[Item]) -> int:
+    """Return the number of the last item in some records."""
+    return items[-1].number + items[-1].items - 1

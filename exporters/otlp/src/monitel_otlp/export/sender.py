@@ -1,0 +1,363 @@
+"""The thread that sends the items of one signal, in their order, one attempt at a time."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import replace
+from random import Random
+from typing import TYPE_CHECKING, NamedTuple
+
+from monitel.os_threads import Event, Lock
+from monitel_otlp.export.requests import count, halves, last_of
+from monitel_otlp.messages.request import FrozenRequest
+from monitel_otlp.threads.worker import Worker
+from monitel_otlp.transport.answer import Answer, Transport, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from monitel.blackbox.journal import Journal
+    from monitel.blackbox.record import Item
+    from monitel_otlp.export.requests import Encoded, Encoder
+
+    SetAside = Callable[[str, bytes, int, str], object]
+
+_log = logging.getLogger("monitel.otlp")
+
+REQUEST_BYTES = 3_500_000  # gRPC servers accept 4 MiB
+_LONGEST_PAUSE = 30.0
+_REFUSED_PAUSE = 60.0
+_LONGEST_RETRY_AFTER = 600.0  # a longer pause that a backend requests is shortened
+_INVALID_RETRY_AFTER = 86_400.0  # a Retry-After beyond a day is a mistake, and is ignored
+_URGENT_PAUSE = 1.0  # between two attempts of a flush
+_TRIES = 3  # of a request with which the backend fails
+_ATTEMPTS = 16  # at the parts of a rejected request
+_BAD = {Verdict.REJECTED, Verdict.FAILED, Verdict.TOO_LARGE}
+
+
+class _Piece(NamedTuple):
+    """A part of a rejected request, with the answer to it."""
+
+    items: Sequence[Item]
+    encoded: Encoded
+    answer: Answer
+
+
+class Outbox:
+    """The items of one journal that are being sent.
+
+    They are held here until they are settled, because the journal may drop its oldest items meanwhile.
+
+    Args:
+        journal: The journal.
+        encoder: Encodes its items.
+    """
+
+    def __init__(self, journal: Journal, encoder: Encoder) -> None:
+        self.journal = journal
+        self.encoder = encoder
+        self._parts: list[Sequence[Item]] = []  # of one read, in order
+        self._encoded: Encoded | None = None  # the first part
+
+    @property
+    def is_empty(self) -> bool:
+        """True if nothing is being sent."""
+        return not self._parts
+
+    def next(self) -> tuple[Sequence[Item], Encoded] | None:
+        """Return the items to send now, and their request; None if there are none, or the disk has to load them."""
+        if not self._parts:
+            items = self.journal.read()
+            if not items:
+                return None
+            self._parts = [items]
+        if self._encoded is None:
+            items = self._parts[0]
+            if self.encoder.totals is not None:
+                with self.journal.lock:
+                    self.encoder.totals.pass_dropped(items[0].number)
+            self._encoded = self.encoder.encode(items)
+            if len(self._encoded.body) > REQUEST_BYTES and count(items) > 1:
+                self.split()
+                return self.next()
+        return self._parts[0], self._encoded
+
+    def split(self) -> None:
+        """Send the two halves of the items, one after the other, instead."""
+        self._parts[:1] = halves(self._parts[0])
+        self._encoded = None
+
+    def settle(self, items: Sequence[Item], encoded: Encoded, delivered: int, **dropped: int) -> None:
+        """Note the outcome of the items that are sent now, or of their beginning, in one step with the totals."""
+        last = last_of(items)
+        with self.journal.lock:
+            if self.encoder.totals is not None:
+                self.encoder.totals.commit(last, encoded.draft)
+            self.journal.settle(last, delivered, **dropped)
+        rest = [item for item in self._parts[0] if item.number > last]
+        self._parts[:1] = [rest] if rest else []
+        self._encoded = None
+
+    def give_back(self) -> None:
+        """Send nothing more."""
+        self._parts, self._encoded = [], None
+        self.journal.give_back()
+
+
+class Sender:
+    """Sends the items of journals in order, and retries them in that order.
+
+    After each failure it pauses, longer each time. A flush shortens the pause to a second, but not a pause that the
+    backend has requested by Retry-After. Items are dropped and counted by reason: ``rejected`` (the request is set
+    aside), ``unconfirmed`` (the same, but an earlier attempt may have been accepted), ``partial_success``,
+    ``encoding``.
+
+    Args:
+        outboxes: The journals of the signal.
+        transport: Makes the attempts.
+        interval: Seconds between two looks at the journals.
+        attempted: Called with the signal and the seconds of each attempt.
+        set_aside: Called with the signal, the body of a rejected request, its number of items, and the reason.
+        settled: Called when items are settled.
+    """
+
+    def __init__(
+        self,
+        outboxes: Sequence[Outbox],
+        transport: Transport,
+        *,
+        interval: float = 5.0,
+        attempted: Callable[[str, float], object] = lambda _signal, _seconds: None,
+        set_aside: SetAside = lambda *_: None,
+        settled: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.signal = outboxes[0].encoder.signal
+        self._outboxes = outboxes
+        self._transport = transport
+        self._interval = interval
+        self._attempted = attempted
+        self._set_aside = set_aside
+        self._settled = settled
+        self._worker = Worker(f"monitel-otlp-{self.signal}", self._send_waiting, first=interval, ended=transport.close)
+        self._sending = Lock()  # the thread and the caller at the end of the process must not send together
+        self._random = Random()  # noqa: S311  not a secret; the global generator belongs to the application
+        self._urgent = False
+        self._deadline: float | None = None
+        self.finished = Event()  # the last attempts were made
+        self._not_before = 0.0  # end of the pause after a failure
+        self._retry_after_end = 0.0  # end of the pause of a Retry-After
+        self._failed_at = -_URGENT_PAUSE
+        self._failures = 0  # consecutive failed attempts
+        self._tries = 0  # failed attempts of the oldest request with the verdict FAILED
+        self._unanswered = False  # the backend may have accepted the oldest request
+        self.trouble: Answer | None = None  # the last failure with the oldest request
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._worker.start()
+
+    def wake(self, *, urgent: bool = False) -> None:
+        """Send what waits now.
+
+        Args:
+            urgent: Shorten the pause after a failure.
+        """
+        self._urgent = self._urgent or urgent
+        self._worker.wake()
+
+    def finish(self, deadline: float) -> None:
+        """Make the last attempts until a monotonic deadline, in the thread if there is one."""
+        self._deadline = deadline
+        self.wake(urgent=True)
+
+    def finish_here(self, deadline: float) -> None:
+        """Send in the caller's thread, if CPython has refused to start the thread."""
+        if not self._worker.started:
+            self._deadline = deadline
+            self._urgent = True
+            self._send_waiting()
+
+    def stop(self) -> None:
+        """End the thread after the current attempt, and close the connection."""
+        self.finished.set()
+        self._worker.stop()
+        if not self._worker.started:
+            self._transport.close()
+
+    def deliver_one(self) -> bool:
+        """Make an attempt with the oldest items; return True if it has settled some, or split them."""
+        for outbox in self._outboxes:
+            if (found := outbox.next()) is not None:
+                return self._send(outbox, *found)
+        return False
+
+    def _send_waiting(self) -> float:
+        with self._sending:
+            if self.finished.is_set():
+                return self._interval
+            pause = self._pause()
+            if pause <= 0:
+                while not self.finished.is_set() and self.deliver_one():
+                    pass
+                self._urgent = False
+                pause = self._pause()
+            if self._deadline is not None:
+                self.finished.set()
+                for outbox in self._outboxes:
+                    outbox.give_back()
+            return pause if self.trouble else self._interval
+
+    def _pause(self) -> float:
+        """Return the seconds until the next attempt is allowed."""
+        now = time.monotonic()
+        own = min(self._not_before, self._failed_at + _URGENT_PAUSE) if self._urgent else self._not_before
+        if self._deadline is not None:
+            own = 0.0
+        return max(own, self._retry_after_end) - now
+
+    def _send(self, outbox: Outbox, items: Sequence[Item], encoded: Encoded) -> bool:
+        if not encoded.body:
+            self._settle(outbox, items, encoded, 0)
+            return True
+        answer = self._attempt(items, encoded)
+        if answer is None:
+            return False
+        if answer.verdict is Verdict.FAILED:
+            self._tries += 1
+            verdict = Verdict.REJECTED if self._tries >= _TRIES else Verdict.RETRY
+            answer = replace(answer, verdict=verdict)
+        if answer.verdict in {Verdict.RETRY, Verdict.REFUSED}:
+            self._unanswered = self._unanswered or not answer.answered
+            self._failed(answer)
+            return False
+        if self._failures:
+            _log.warning("%s: delivering again", self._transport.url)
+        if answer.verdict is Verdict.DELIVERED:
+            self._accepted(outbox, items, encoded, answer)
+        elif answer.verdict is Verdict.TOO_LARGE and count(items) > 1:
+            outbox.split()
+        elif self._unanswered:
+            self._reject(outbox, items, encoded, answer, "unconfirmed")
+        elif not self._isolate(outbox, items, encoded, answer):
+            return False
+        self._failures = self._tries = 0
+        self.trouble = None
+        self._not_before = self._retry_after_end = 0.0
+        self._unanswered = False
+        return True
+
+    def _attempt(self, items: Sequence[Item], encoded: Encoded) -> Answer | None:
+        """Make one attempt; return None if the deadline has passed."""
+        remaining = None if self._deadline is None else self._deadline - time.monotonic()
+        if remaining is not None and remaining <= 0:
+            return None
+        began = time.perf_counter()
+        try:
+            request = FrozenRequest(self.signal, encoded.body, count(items), time.time_ns())
+            answer = self._transport.send(request, remaining)
+        except Exception as error:  # counts as a failed attempt
+            answer = Answer(Verdict.RETRY, type(error).__name__, answered=False)
+        self._attempted(self.signal, time.perf_counter() - began)
+        return answer
+
+    def _settle(self, outbox: Outbox, items: Sequence[Item], encoded: Encoded, delivered: int, **dropped: int) -> None:
+        if encoded.lost:
+            dropped["encoding"] = encoded.lost
+        outbox.settle(items, encoded, delivered, **dropped)
+        self._settled()
+
+    def _accepted(self, outbox: Outbox, items: Sequence[Item], encoded: Encoded, answer: Answer) -> None:
+        sent = count(items) - encoded.lost
+        left_out = _estimate(self.signal, answer.rejected, sent, encoded.records)
+        if answer.rejected:
+            url = self._transport.url
+            _log.warning("%s accepted a request but rejected %d records: %s", url, answer.rejected, answer.reason)
+        self._settle(outbox, items, encoded, sent - left_out, partial_success=left_out)
+
+    def _reject(self, outbox: Outbox, items: Sequence[Item], encoded: Encoded, answer: Answer, reason: str) -> None:
+        """Settle rejected items, of which the backend may report that it has stored some, and set them aside."""
+        sent = count(items) - encoded.lost
+        rejected = _estimate(self.signal, answer.rejected, sent, encoded.records) or sent
+        self._set_aside(self.signal, encoded.body, rejected, f"{self._transport.url}: {answer.reason}")
+        self._settle(outbox, items, encoded, sent - rejected, **{reason: rejected})
+
+    def _isolate(self, outbox: Outbox, items: Sequence[Item], encoded: Encoded, answer: Answer) -> bool:
+        """Find the items that a backend rejects, by halves, with at most 16 attempts, and settle all.
+
+        If both halves are rejected, the request counts as rejected as a whole, unless the backend reports that it has
+        stored some of its records.
+
+        Returns:
+            False if the backend has not answered in between: the items that are not settled are sent again.
+        """
+        pieces = self._search(outbox, _Piece(items, encoded, answer), [_ATTEMPTS], whole=True)
+        for piece in pieces:
+            if piece.answer.verdict is Verdict.DELIVERED:
+                self._accepted(outbox, piece.items, piece.encoded, piece.answer)
+            elif piece.answer.verdict in _BAD:
+                self._reject(outbox, piece.items, piece.encoded, piece.answer, "rejected")
+            else:
+                self._failed(piece.answer)
+                return False
+        return True
+
+    def _search(self, outbox: Outbox, bad: _Piece, left: list[int], *, whole: bool = False) -> list[_Piece]:
+        """Return the parts of a rejected request in order, each with the answer to it."""
+        number = count(bad.items)
+        if number < 2 or left[0] < 2 or 0 < number <= bad.answer.rejected:  # noqa: PLR2004  two halves
+            return [bad]
+        found: list[_Piece] = []
+        for half in halves(bad.items):
+            encoded = outbox.encoder.encode(half, found[-1].encoded if found else None)
+            left[0] -= 1
+            answer = self._attempt(half, encoded) if encoded.body else Answer(Verdict.DELIVERED)
+            if answer is None or answer.verdict in {Verdict.RETRY, Verdict.REFUSED}:
+                unknown = answer or Answer(Verdict.RETRY, "there was no time left")
+                return (
+                    [*found, _Piece(half, encoded, unknown)]
+                    if found and found[0].answer.verdict not in _BAD
+                    else [bad._replace(answer=unknown)]
+                )
+            found.append(_Piece(half, encoded, answer))
+        if whole and not bad.answer.rejected and all(each.answer.verdict in _BAD for each in found):
+            return [bad]
+        pieces: list[_Piece] = []
+        for each in found:
+            parts = self._search(outbox, each, left) if each.answer.verdict in _BAD else [each]
+            decided = all(part.answer.verdict not in {Verdict.RETRY, Verdict.REFUSED} for part in parts)
+            pieces += parts if decided else [each]
+        return pieces
+
+    def _failed(self, answer: Answer) -> None:
+        self._failures += 1
+        self.trouble = answer
+        if self._failures == 1:
+            _log.warning("%s: %s; everything is kept and retried", self._transport.url, answer.reason)
+        now = self._failed_at = time.monotonic()
+        if answer.verdict is Verdict.REFUSED:
+            self._not_before = now + _REFUSED_PAUSE
+        else:
+            longest = min(_LONGEST_PAUSE, 2.0 ** min(self._failures, 10))
+            self._not_before = now + longest * self._random.uniform(0.8, 1.2)
+        if answer.retry_after is not None and answer.retry_after <= _INVALID_RETRY_AFTER:
+            self._not_before = self._retry_after_end = now + min(answer.retry_after, _LONGEST_RETRY_AFTER)
+
+
+def _estimate(signal: str, rejected: int, items: int, records: int) -> int:
+    """Return the number of items that a backend has rejected.
+
+    The number is exact for log records and spans. For metrics it is an estimate, because the backend counts points: the
+    rejected points divided by the average points per item, rounded up, and at most all items.
+
+    Args:
+        signal: The signal.
+        rejected: Number of points, log records or spans that the backend has rejected.
+        items: Number of items in the request.
+        records: Number of points, log records or spans in the request.
+    """
+    if rejected <= 0 or not items:
+        return 0
+    if signal != "metrics":
+        return min(items, rejected)
+    return min(items, -(-rejected * items // max(records, 1)))

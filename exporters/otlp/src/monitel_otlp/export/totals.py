@@ -1,0 +1,275 @@
+"""Running totals of cumulative series, as of one item of the journal.
+
+A request changes a draft of the totals. They change themselves when the request is settled, in one step with the
+journal, so that a request that is sent again has the same values. What the journal drops enters at its place.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import monitel
+from monitel.attributes import typed_items
+from monitel.blackbox.forms import Definition
+from monitel.blackbox.record import NUMBERS, WINDOW
+from monitel.window_bytes import decode
+from monitel_otlp.export.rows import Row, number_row
+from monitel_otlp.messages.attributes import key_values
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable, Sequence
+
+    from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+
+    from monitel.blackbox.record import Item
+
+
+class Described:
+    """A definition, as the points of its series need it.
+
+    Attributes:
+        key: Identity of the series: several definitions may be one series.
+        definition: The definition.
+        attributes: Its attributes as messages.
+    """
+
+    __slots__ = ("attributes", "definition", "key")
+
+    def __init__(self, definition: Definition) -> None:
+        self.definition = definition
+        self.key: Hashable = definition.metric, typed_items(definition.attributes)
+        self.attributes: tuple[KeyValue, ...] = tuple(key_values(definition.attributes))
+
+
+class Definitions:
+    """The definitions of a process by their numbers.
+
+    Args:
+        plain: Returns the plain value with a number.
+    """
+
+    def __init__(self, plain: Callable[[int], Any]) -> None:
+        self._plain = plain
+        self._known: dict[int, Described] = {}
+
+    def __getitem__(self, number: int) -> Described:
+        found = self._known.get(number)
+        if found is None:
+            found = self._known[number] = Described(Definition(*self._plain(number)))
+        return found
+
+
+@dataclass(slots=True, eq=False)
+class Series:
+    """A series and its totals.
+
+    Attributes:
+        described: Its first definition, which decides unit and monotonicity.
+        count: Number of samples so far.
+        sum: Sum of the samples so far, see :meth:`finite`.
+        histogram: Distribution of the samples so far; None without one.
+        begin_ns: Earliest start of a window, Unix ns; 0 before.
+        start_ns: Start of cumulative points, Unix ns; constant from the first point on.
+        begun: Suffixes of the sums that have a point.
+        end_ns: Time of the latest point, Unix ns.
+    """
+
+    described: Described
+    count: int = 0
+    sum: float = 0.0
+    histogram: monitel.Histogram | None = None
+    begin_ns: int = 0
+    start_ns: int = 0
+    begun: frozenset[str] = frozenset()
+    end_ns: int = 0
+
+    @property
+    def definition(self) -> Definition:
+        """The definition."""
+        return self.described.definition
+
+    def finite(self, window_sum: float) -> float | None:
+        """Return the sum of a window as it counts in the total; None if it is left out.
+
+        That is so for a sum that is not finite, and for a negative one of a monotonic series, whose fall would look like
+        a restart.
+        """
+        falls = self.definition.monotonic and window_sum < 0
+        return window_sum if math.isfinite(window_sum) and not falls else None
+
+    def plain(self) -> tuple[Any, ...]:
+        """Return the series as plain values, for :func:`_series_of`."""
+        histogram = None if self.histogram is None else _plain_histogram(self.histogram)
+        totals = self.count, self.sum, histogram, self.begin_ns, self.start_ns, sorted(self.begun), self.end_ns
+        return tuple(self.definition), *totals
+
+
+def _series_of(plain: Sequence[Any]) -> Series:
+    definition, count, total, histogram, begin_ns, start_ns, begun, end_ns = plain
+    described = Described(Definition(*definition))
+    made = None if histogram is None else monitel.Histogram(*histogram)
+    return Series(described, count, total, made, begin_ns, start_ns, frozenset(begun), end_ns)
+
+
+def _plain_histogram(histogram: monitel.Histogram) -> tuple[Any, ...]:
+    return tuple(getattr(histogram, name) for name in histogram.__slots__)
+
+
+class Draft:
+    """The totals as a request changes them: copies of the series in it.
+
+    Attributes:
+        series: The changed series by their keys.
+    """
+
+    def __init__(self, definitions: Definitions, base: Callable[[Hashable], Series | None], after_ns: int) -> None:
+        self._definitions = definitions
+        self._base = base
+        self._after_ns = after_ns
+        self.series: dict[Hashable, Series] = {}
+
+    def further(self) -> Draft:
+        """Return a draft on top of this one."""
+        return Draft(self._definitions, lambda key: self.series.get(key) or self._base(key), self._after_ns)
+
+    def rows(self, item: Item, *, histograms: bool) -> list[Row]:
+        """Add an item to the totals, and return its rows, each with the totals up to it.
+
+        Args:
+            item: The next item.
+            histograms: Add up distributions, too.
+
+        Raises:
+            Exception: Its values are not those of a window or of numbers. The totals are as before.
+        """
+        if item.kind == WINDOW:
+            return [self._window(*item.value, histograms=histograms)]
+        if item.kind == NUMBERS:
+            numbers = [(self._definitions[number], time_ns, float(value)) for number, time_ns, value in item.value]
+            return [number_row(self._of(described), time_ns, value) for described, time_ns, value in numbers]
+        raise ValueError(f"expected a window or numbers, got a record of the kind {item.kind}")
+
+    def pass_over(self, items: Iterable[Item], *, histograms: bool) -> None:
+        """Add items that are not sent to the totals."""
+        for item in items:
+            with suppress(Exception):  # it would be lost if it was sent
+                self.rows(item, histograms=histograms)
+
+    def _window(self, number: int, content: bytes, *, histograms: bool) -> Row:
+        (window,) = decode(content)
+        samples = window.snapshot
+        described = self._definitions[number]
+        series = self._of(described)
+        finite = series.finite(samples.sum)
+        series.count += samples.count
+        series.sum += finite or 0.0
+        if not series.begin_ns or samples.start_ns < series.begin_ns:
+            series.begin_ns = samples.start_ns
+        total = None
+        if histograms and samples.histogram is not None:
+            total = samples.histogram if series.histogram is None else series.histogram.merge(samples.histogram)
+            series.histogram = total
+        return Row(
+            series,
+            described.definition.suffixes,
+            samples.start_ns,
+            samples.end_ns,
+            samples.count,
+            samples.sum,
+            samples.min,
+            samples.max,
+            samples.last,
+            samples.stddev,
+            samples.histogram,
+            finite,
+            series.count,
+            series.sum,
+            total,
+        )
+
+    def _of(self, described: Described) -> Series:
+        found = self.series.get(described.key)
+        if found is None:
+            base = self._base(described.key)
+            found = replace(base) if base is not None else Series(described, end_ns=self._after_ns)
+            self.series[described.key] = found
+        return found
+
+
+class Totals:
+    """The totals of the series of one process; the fold of the journal of its metrics.
+
+    All methods but :meth:`draft` are called with the lock of the journal held.
+
+    Args:
+        definitions: The definitions of the process.
+        histograms: Add up distributions, too.
+        after_ns: No point is earlier, Unix ns: an earlier pipeline of the process has had the same series.
+        stored: A number, and a result of :meth:`plain`, from which these totals continue.
+
+    Attributes:
+        number: All items up to this one are in the totals, or dropped and not passed yet.
+    """
+
+    def __init__(
+        self, definitions: Definitions, *, histograms: bool, after_ns: int = 0, stored: tuple[int, Any] = (0, None)
+    ) -> None:
+        self._definitions = definitions
+        self._histograms = histograms
+        self._after_ns = after_ns
+        self.number, state = stored
+        series, dropped = state or ([], [])
+        self._series: dict[Hashable, Series] = {each.described.key: each for each in map(_series_of, series)}
+        self._dropped: dict[tuple[int, int], list[Series]] = {
+            (first, end): [*map(_series_of, each)] for first, end, each in dropped
+        }
+
+    @property
+    def newest_ns(self) -> int:
+        """Time of the latest point, Unix ns; 0 without a point."""
+        return max((each.end_ns for each in self._series.values()), default=0)
+
+    def draft(self) -> Draft:
+        """Return the totals for the next request."""
+        return Draft(self._definitions, self._series.get, self._after_ns)
+
+    def commit(self, number: int, draft: Draft) -> None:
+        """Take in the series of a request that is settled, whose last item has this number."""
+        self._series.update(draft.series)
+        self.number = number
+
+    def add(self, items: Iterable[Item], number: int) -> None:
+        """Take in items up to a number that are settled already, unsent."""
+        draft = self.draft()
+        draft.pass_over(items, histograms=self._histograms)
+        self.commit(number, draft)
+
+    def drop(self, first: int, end: int, items: Iterable[Item]) -> None:
+        """Keep what the journal drops until its place is reached."""
+        found = Draft(self._definitions, lambda _: None, 0)
+        found.pass_over(items, histograms=self._histograms)
+        self._dropped[first, end] = [*found.series.values()]
+
+    def pass_dropped(self, number: int) -> None:
+        """Take in what was dropped before an item."""
+        for first, end in sorted(self._dropped) if self._dropped else ():
+            if end > number:
+                break
+            draft = self.draft()
+            for lost in self._dropped.pop((first, end)):
+                series = draft._of(lost.described)
+                series.count += lost.count
+                series.sum += lost.sum
+                series.begin_ns = min(filter(None, (series.begin_ns, lost.begin_ns)), default=0)
+                if lost.histogram is not None:
+                    merged = lost.histogram if series.histogram is None else series.histogram.merge(lost.histogram)
+                    series.histogram = merged
+            self._series.update(draft.series)
+
+    def plain(self) -> tuple[int, Any]:
+        """Return the number and the totals as plain values."""
+        dropped = [(*place, [each.plain() for each in lost]) for place, lost in self._dropped.items()]
+        return self.number, ([each.plain() for each in self._series.values()], dropped)

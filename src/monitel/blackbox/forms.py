@@ -1,0 +1,92 @@
+"""What the records of a journal, its names and a snapshot hold, as plain values.
+
+Each kind of record (:mod:`monitel.blackbox.record`) has one form. Fields are only appended, so that a later version reads
+what an earlier one has left.
+
+========  ======================================================================================================
+EVENT     a :class:`LogRecord`
+WINDOW    number of the Stat's :class:`Definition`, and the window in the form of :mod:`monitel.window_bytes`
+NUMBERS   for each number of one ``log()`` call: number of its :class:`Definition`, time in Unix ns, value
+RANGES    spans of ranges, as the exporter describes them
+SPANS     the same, of spans that the exporter has made itself
+READING   metrics of the process at one moment, encoded by the exporter, and the number of their points
+========  ======================================================================================================
+
+A snapshot has these values, each of which may be missing:
+
+========  ======================================================================================================
+doing     what the process does: ``step``, ``first_step``, ``waits`` (key, thread, seconds so far), ``ranges`` (name,
+          seconds), ``activity`` (name, seconds), ``thread``, ``stage`` (name, whether it waits for other ranks, seconds,
+          thread; or None), ``goodput``
+counters  metric, unit, description, serialized attributes, total, time at which it was zero, and start, time and total
+          of the last point (or None), of each counter
+readings  number of the next item of the journal of readings: the counters are as of this item
+totals    number of the definition, count, sum, number of windows, and sum of their largest samples, of the series that
+          the summary of a run needs, up to their last closed window
+numbers   number of the definition, time in Unix ns and value of the last number of each series of ``log()``
+accounts  the account of each signal: recorded, delivered, on disk, folded, waiting, and dropped items by reason
+stack     the stack of the main thread
+========  ======================================================================================================
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+STAT, NUMBER, COUNTER = "stat", "number", "counter"
+
+
+class Definition(NamedTuple):
+    """A series, as windows, numbers and readings refer to it by its number in the names.
+
+    Attributes:
+        kind: ``"stat"``, ``"number"`` or ``"counter"``.
+        metric: The name of its metric.
+        name: The name that the application gave it.
+        unit: UCUM unit.
+        description: Description of the metric.
+        monotonic: Its samples are never negative.
+        attributes: Attributes of every point.
+        suffixes: The aggregations of a Stat, such as ``"mean"``.
+    """
+
+    kind: str
+    metric: str
+    name: str
+    unit: str
+    description: str
+    monotonic: bool
+    attributes: dict[str, Any]
+    suffixes: tuple[str, ...] = ()
+
+
+class LogRecord(NamedTuple):
+    """An event, or a record of Python's logging.
+
+    Attributes:
+        time_ns: Time of the event, Unix ns.
+        observed_ns: Time at which it was recorded, Unix ns.
+        severity: OpenTelemetry's number of the severity.
+        name: Name of the event; empty for a record of Python's logging.
+        step: Training step; None if none was set.
+        attributes: Its data.
+        body: The body of the log record; None for the name of the event.
+        trace_id: Trace in which it was recorded; empty without one.
+        span_id: Span in which it was recorded; empty without one.
+        flags: Flags of the trace.
+        scope: Name of the logger; empty for an event of monitel.
+        severity_text: Text of the severity; empty for OpenTelemetry's short name.
+    """
+
+    time_ns: int
+    observed_ns: int
+    severity: int
+    name: str
+    step: int | None
+    attributes: dict[str, Any]
+    body: Any = None
+    trace_id: bytes = b""
+    span_id: bytes = b""
+    flags: int = 0
+    scope: str = ""
+    severity_text: str = ""
