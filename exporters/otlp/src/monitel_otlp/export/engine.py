@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import logging
+import marshal
 import os
 import time
-from collections import Counter
+from collections import Counter, deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 
 import monitel
-from monitel import registry, window_sinks
+from monitel import before_flush, registry, window_sinks
 from monitel.blackbox.box import Box
 from monitel.blackbox.record import READING
-from monitel.os_threads import Condition, RLock, start_thread
+from monitel.os_threads import Condition, RLock
 from monitel.run_events import end_if_due
 from monitel_otel.scope import SCOPE
 from monitel_otlp.export.account import Account
 from monitel_otlp.export.activity import describe
 from monitel_otlp.export.application import ApplicationThread, Job
+from monitel_otlp.export import rejected
 from monitel_otlp.export.leftovers import Leftovers
 from monitel_otlp.export.recorder import Recorder
 from monitel_otlp.export.requests import LogsEncoder, MetricsEncoder, ReadingsEncoder, SpansEncoder
 from monitel_otlp.export.sender import Outbox, Sender
+from monitel_otlp.export.rows import MILLISECOND_NS
 from monitel_otlp.export.totals import Definitions, Totals
 from monitel_otlp.export.windows import Mapping, WindowPoints
 from monitel_otlp.config.run_folder import VARIABLE as RUN_FOLDER
@@ -100,7 +103,7 @@ class Engine:
         self.settings = settings
         self._each_round = each_round
         self._ranges = ranges
-        self._resource_key = resource
+        self._resource = resource
         self._config: dict[str, Any] = {}
         temporality, now_ns = temporality_preference(), time.time_ns()
         self.mapping = Mapping(temporality, now_ns, settings.distributions, _newest_ns.get(resource, 0))
@@ -147,7 +150,8 @@ class Engine:
         self._next_round = time.monotonic() + settings.interval
         self._windows_seen = 0
         self.application = ApplicationThread()
-        self._round_job: Job | None = None
+        self._handlers: Job | None = None
+        self._late: deque[Any] = deque()  # closed windows that event handlers have not seen
         self._make_senders(encoded)
         self._leftovers: Leftovers | None = None
         if leftovers:
@@ -246,15 +250,186 @@ class Engine:
             self._collecting.release()
 
     def _round(self, *, asked: bool) -> None:
-        """Close expired windows, read the process's counters if they are to be sent, and wake the senders."""
+        """Close expired windows, append the process's counters if they are to be sent, and wake the senders.
+
+        Event handlers and sources of waits, which may hang, run in the application's thread.
+        """
         self._next_round = time.monotonic() + self.settings.interval
         self._each_round()
-        closed = registry.close_expired()
-        job = self._round_job
-        if job is None or job.is_over:
-            self._round_job = self.application.submit(Job("an event handler", partial(self._call_handlers, closed)))
-        else:
-            self._late += closed
+        self._late += registry.close_expired()
+        if self._handlers is None or self._handlers.is_over:
+            self._handlers = self.application.submit(Job("an event handler, while windows were closed,", self._handle))
         self._read(asked=asked)
         for sender in self._senders.values():
             sender.wake()
+
+    def _handle(self) -> None:
+        """Call event handlers with windows that are recorded already, and read sources of waits."""
+        self._readings.waits.refresh_sources()
+        before_flush.run()
+        registry.call_handlers(self._late)
+
+    def _read(self, *, asked: bool) -> None:
+        """Append the counters, waits and metrics of the process, if it is time."""
+        metrics = self.box.journals["metrics"]
+        self._readings.waits.refresh_own()
+        urgent, with_windows = self._occasion.is_urgent, metrics.next > self._windows_seen
+        if not (asked or self._occasion.is_due or urgent or with_windows):
+            return
+        self._occasion.sent()
+        self._windows_seen = metrics.next
+        now_ns, readings = time.time_ns(), self.box.journals["readings"]
+        first = True
+        self._readings.begin()
+        while first or self._readings.due:
+            message = ResourceMetrics()
+            changed = self._readings.write(message, now_ns)
+            if first:
+                self._own.write(scope_metrics(message), now_ns)
+            # A process that hangs fills no disk: what has not changed is recorded only if the backend takes it.
+            if changed or readings.settled == readings.next - 1:
+                content = message.SerializeToString()
+                readings.append(READING, marshal.dumps((content, count_points(message)), 2))
+            first = False
+
+    def _items_lost(self) -> int:
+        return sum(each.lost for each in self.account().values())
+
+    # ---- flush and end
+
+    def force_flush(self, timeout: float) -> bool:
+        """Deliver all items that are recorded now.
+
+        Returns:
+            True if within ``timeout`` seconds all of them were acknowledged, or are on disk because the signal is
+            offline, and if no item was lost so far.
+        """
+        deadline = time.monotonic() + timeout
+        if not self._collect(deadline, last=False):
+            return False
+        if self._handlers is not None:
+            self.application.wait(self._handlers, deadline - time.monotonic())
+        return self._deliver(deadline) and not self._items_lost()
+
+    def _collect(self, deadline: float, *, last: bool) -> bool:
+        """Take everything that was collected into the record, in the caller's thread."""
+        if not self._collecting.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            return False
+        try:
+            self.recorder.flush_ranges(last=last)
+            self._round(asked=True)
+        finally:
+            self._collecting.release()
+        return True
+
+    def _deliver(self, deadline: float) -> bool:
+        """Wait until all items that are recorded now are settled, or on disk if their signal is offline."""
+        ends = {name: journal.next for name, journal in self.box.journals.items() if journal.reader == "sender"}
+        if not self.box.spill(max(0.0, deadline - time.monotonic())):
+            return False
+        while True:
+            waiting = [name for name, end in ends.items() if self.box.journals[name].settled < end - 1]
+            if not waiting:
+                return True
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            for sender in self._senders.values():
+                sender.wake(urgent=True)
+            with self._settled:
+                self._settled.wait(min(left, _TICK))
+
+    def close_windows(self) -> None:
+        """Take all open windows into the record, in one pass and without calling a handler."""
+        self._late += registry.close_all()
+
+    def shutdown(self, timeout: float) -> bool:
+        """End within ``timeout`` seconds. Items that are not delivered by then are in the spool.
+
+        Returns:
+            True if all items were delivered, or are on disk because the signal is offline.
+        """
+        begin = time.monotonic()
+        if self._leftovers is not None:
+            self._leftovers.stop()
+        self.close_windows()
+        handlers = self.application.submit(Job("an event handler, while Stats were flushed,", self._handle_last))
+        self.application.wait(handlers, _HANDLED * timeout)
+        window_sinks.remove(self.window)
+        self._collect(begin + _HANDLED * timeout + _COLLECT, last=True)
+        senders = list(self._senders.values())
+        for sender in senders:
+            sender.finish(begin + _SENT * timeout)
+        for number, sender in enumerate(senders):  # without a thread, each sender has its share of the time
+            now = time.monotonic()
+            sender.finish_here(now + max(0.0, begin + _SENT * timeout - now) / (len(senders) - number))
+        for sender in senders:
+            sender.finished.wait(max(0.0, begin + _SENT * timeout - time.monotonic()))
+            sender.stop()
+        self.application.stop()
+        self.box.close(max(_LEAST_FOR_DISK, begin + _STORED * timeout - time.monotonic()))
+        _newest_ns[self._resource] = self._newest_ns()
+        return not any(
+            each.lost or (each.on_disk and signal in self.settings.endpoints)
+            for signal, each in self.account().items()
+        )
+
+    def _handle_last(self) -> None:
+        end_if_due()
+        self._handle()
+
+    def abandon(self) -> None:
+        """Leave everything to the parent. In a forked child."""
+        window_sinks.remove(self.window)
+        self.box.abandon()
+
+    def _newest_ns(self) -> int:
+        newest = max([self.mapping.after_ns, *(totals.newest_ns for totals in self._totals)])
+        return newest + MILLISECOND_NS if newest else 0
+
+    # ---- senders
+
+    def _make_senders(self, resource: bytes) -> None:
+        """Make a sender for each signal with an endpoint; the journals of the others go to the spool folder."""
+        box, pace = self.box, Pace()
+        definitions = Definitions(box.names.value)
+        totals = Totals(definitions, histograms=self.mapping.totals_of_histograms, after_ns=self.mapping.after_ns)
+        box.journals["metrics"].fold = totals
+        self._totals = [totals]
+        encoders = {
+            "metrics": MetricsEncoder(resource, totals, self._points, self._write_queue_size, pace.pause),
+            "readings": ReadingsEncoder(resource),
+            "logs": LogsEncoder(resource),
+            "traces": SpansEncoder(resource),
+            "steps": SpansEncoder(resource),
+        }
+        transports = make_transports(self.settings)
+        self._senders: dict[str, Sender] = {}
+        for signal in SIGNALS:
+            names = [signal, *([_BESIDE[signal]] if signal in _BESIDE else [])]
+            if signal in transports:
+                self._senders[signal] = Sender(
+                    [Outbox(box.journals[name], encoders[name]) for name in names],
+                    transports[signal],
+                    interval=self.settings.interval,
+                    attempted=self._own.attempted,
+                    set_aside=self._set_aside,
+                    settled=self._note_settled,
+                )
+            elif signal not in self.settings.off:
+                for name in names:
+                    box.journals[name].reader = "disk"
+
+    def _write_queue_size(self, metrics: Any) -> None:
+        waiting = sum(account.waiting for account in self.account().values())
+        write_queue_size(metrics, waiting, self.mapping.start_ns, time.time_ns(), self._table.attributes())
+
+    def _set_aside(self, signal: str, body: bytes, items: int, reason: str) -> None:
+        self.box.on_disk(partial(rejected.append, signal=signal, body=body, items=items, reason=reason))
+
+    def _note_settled(self) -> None:
+        self.box.note_position()
+        with self._settled:
+            self._settled.notify_all()
+        if self._leftovers is not None and any(self.box.journals[name].delivered for name in SIGNALS):
+            self._leftovers.deliver()

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from monitel.blackbox.record import Item
-    from monitel_otlp.export.readings import ReadingPoints
     from monitel_otlp.export.totals import Totals
     from monitel_otlp.export.windows import WindowPoints
 
@@ -117,23 +116,25 @@ class MetricsEncoder(Encoder):
 
 
 class ReadingsEncoder(Encoder):
-    """Encodes readings of counters, waits, the step, and the metrics of the pipeline itself."""
+    """Puts readings, which are encoded already, into requests.
 
-    def __init__(self, resource: bytes, totals: Any, points: ReadingPoints) -> None:
-        super().__init__("metrics", resource, totals)
-        self._points = points
+    Args:
+        resource: As for :class:`Encoder`.
+    """
 
-    def _fill(self, scopes: Any, items: Sequence[Item], draft: Any) -> tuple[int, int]:
-        scope = scopes.add()
-        write_scope(scope)
-        lost = 0
+    def __init__(self, resource: bytes) -> None:
+        super().__init__("metrics", resource)
+
+    def encode(self, items: Sequence[Item], after: Encoded | None = None) -> Encoded:  # noqa: ARG002  no totals
+        """Encode some readings. The resource and their scopes are parts of one message."""
+        contents, points = [self._resource], 0
         for item in items:
-            try:
-                self._points.write(item.value, draft, scope.metrics)
-            except Exception:
-                self._warn("a reading")
-                lost += item.items
-        return sum(len(getattr(each, each.WhichOneof("data")).data_points) for each in scope.metrics), lost
+            content, number = item.value
+            contents.append(content)
+            points += number
+        message = REQUESTS[self.signal]()
+        message.resource_metrics.add().ParseFromString(b"".join(contents))
+        return Encoded(message.SerializeToString(), points, 0)
 
 
 class LogsEncoder(Encoder):

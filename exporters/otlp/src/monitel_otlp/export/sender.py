@@ -52,11 +52,13 @@ class Outbox:
     Args:
         journal: The journal.
         encoder: Encodes its items.
+        most: The most items in a request.
     """
 
-    def __init__(self, journal: Journal, encoder: Encoder) -> None:
+    def __init__(self, journal: Journal, encoder: Encoder, most: int = 500) -> None:
         self.journal = journal
         self.encoder = encoder
+        self._most = most
         self._parts: list[Sequence[Item]] = []  # of one read, in order
         self._encoded: Encoded | None = None  # the first part
 
@@ -68,7 +70,7 @@ class Outbox:
     def next(self) -> tuple[Sequence[Item], Encoded] | None:
         """Return the items to send now, and their request; None if there are none, or the disk has to load them."""
         if not self._parts:
-            items = self.journal.read()
+            items = self.journal.read(self._most)
             if not items:
                 return None
             self._parts = [items]

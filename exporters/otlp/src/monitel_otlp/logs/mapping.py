@@ -1,29 +1,22 @@
-"""Mapping of events to log records of the protocol: a queued event, its plain values, its fields."""
+"""Mapping of events to log records of the protocol."""
 
 from __future__ import annotations
 
+import logging
 import time
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from opentelemetry.trace import get_current_span
-
-import monitel
-from monitel.attributes import escape_surrogates
-from monitel_otel.records import EventFields, timestamp_ns
-from monitel_otel.scope import SCOPE
+from monitel.attributes import escape_surrogates, recordable, text_of
+from monitel_otel.records import timestamp_ns
 from monitel_otlp._compat import SeverityNumber, log_record_limits
 from monitel_otlp.messages.attributes import Limits, plain_value, write_attributes, write_value
-from monitel_otlp.messages.request_builder import ItemRequests, RequestBuilder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from opentelemetry.context import Context
-
+    from monitel.blackbox.forms import LogRecord
     from monitel_otlp.messages.attributes import Plain
-    from monitel_otlp.messages.request import FrozenRequest
-    from monitel_otlp.traces.span_queue import Identified
+
+_log = logging.getLogger("monitel.otlp")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _LOCAL_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  subtracted from naive datetimes
@@ -74,126 +67,70 @@ def _offset_ns(timestamp: datetime) -> int:
     return (timestamp - utc) // _MICROSECOND * 1000
 
 
-_SAMPLED = 1  # in the flags of a trace
 _SEVERITY_TEXTS = {each.value: each.name for each in SeverityNumber}  # 9: INFO, 10: INFO2
 
-#: Time, time of logging, severity, name, body (None stands for the name), attributes, number of dropped attributes,
-#: trace id, span id, flags.
-PlainEvent = tuple[int, int, int, str, "Plain", "dict[str, Plain]", int, bytes, bytes, int]
 
+def plain_record(body: Any) -> Plain:
+    """Return a structured body as exact built-in values.
 
-class LoggedEvent(NamedTuple):
-    """A queued event.
-
-    Attributes:
-        event: The event. Its data is read when it is encoded.
-        step: Training step at the time of logging.
-        context: OpenTelemetry context at the time of logging.
-        inside: The innermost open range that becomes a span. It takes precedence over the span of the context.
-        observed_ns: Time of logging, Unix ns.
-        number: Its number in the journal of the black box; 0 if it is not there.
+    Raises:
+        TypeError: The protocol has no such type.
     """
-
-    event: monitel.Event
-    step: int | None
-    context: Context
-    inside: Identified | None
-    observed_ns: int
-    number: int = 0
+    return plain_value(body)
 
 
 class EventMapping:
     """Turns events into log records, with the same fields as :class:`monitel_otel.records.Records` and the SDK.
 
     Attributes beyond the limits are dropped, and long texts are truncated, like in the SDK. A structured body has no
-    limits.
+    limits. Attributes that the protocol cannot hold, because ``event.data`` was changed after its check, are left out,
+    with a warning for each name.
     """
 
     def __init__(self) -> None:
         limits = log_record_limits()
         count, length = limits.max_log_record_attributes, limits.max_log_record_attribute_length
         self._limits = Limits("event", count, length)
-        self._ns = Timestamps().ns
-        self._fields = EventFields()
+        self._warned: set[str] = set()
 
-    def plain(self, item: tuple[Any, ...]) -> PlainEvent:
-        """Return a queued event as exact built-in values.
+    def write(self, plain: LogRecord, record: Any) -> None:
+        """Fill a new log record of the protocol.
 
-        Args:
-            item: A :class:`LoggedEvent`, or a tuple of its fields.
+        Raises:
+            Exception: A value is not one of a log record.
         """
-        event, step, context, inside, observed_ns = item[:5]
-        name = escape_surrogates(event.name)
-        body, attributes = self._fields.of(event, step)
-        if isinstance(event, monitel.RunConfig):
-            body = plain_value(body)
-        dropped = self._limits.apply(name, attributes) if self._limits.exceeded(len(attributes)) else 0
-        ids = _ids(context) if inside is None else (inside.trace_id, inside.span_id, _SAMPLED)
-        time_ns = self._ns(event.timestamp)
-        return time_ns, observed_ns, int(event.severity), name, body, attributes, dropped, *ids
-
-    def limited(self, plain: PlainEvent) -> PlainEvent:
-        """Apply the limits to an event that another process than its own has made."""
-        attributes = dict(plain[5])
-        return (*plain[:5], attributes, self._limits.apply(plain[3], attributes), *plain[7:])
-
-    @staticmethod
-    def write(plain: PlainEvent, record: Any) -> None:
-        """Fill a new log record of the protocol."""
-        time_ns, observed_ns, severity, name, body, attributes, dropped, trace_id, span_id, flags = plain
-        record.time_unix_nano = time_ns
-        record.observed_time_unix_nano = observed_ns
-        record.severity_number = severity
-        record.severity_text = _SEVERITY_TEXTS.get(severity, "")
-        record.event_name = name
-        if body is None:
+        name = escape_surrogates(plain.name)
+        record.time_unix_nano = plain.time_ns
+        record.observed_time_unix_nano = plain.observed_ns
+        record.severity_number = plain.severity
+        record.severity_text = plain.severity_text or _SEVERITY_TEXTS.get(plain.severity, "")
+        if name:
+            record.event_name = name
+        if plain.body is None:
             record.body.string_value = name
         else:
-            write_value(record.body, body)
+            write_value(record.body, plain.body)
+        attributes = plain.attributes if plain.step is None else {"training.step": plain.step, **plain.attributes}
+        if self._limits.exceeded(len(attributes)):
+            attributes = dict(attributes)
+            if dropped := self._limits.apply(name, attributes):
+                record.dropped_attributes_count = dropped
         if attributes:
-            write_attributes(record.attributes, attributes)
-        if dropped:
-            record.dropped_attributes_count = dropped
-        if flags:
-            record.flags = flags
-        if trace_id:
-            record.trace_id = trace_id
-        if span_id:
-            record.span_id = span_id
+            self._write_attributes(record.attributes, name, attributes)
+        if plain.flags:
+            record.flags = plain.flags
+        if plain.trace_id:
+            record.trace_id = plain.trace_id
+            record.span_id = plain.span_id
 
+    def _write_attributes(self, field: Any, name: str, attributes: dict[str, Any]) -> None:
+        try:
+            write_attributes(field, attributes)
+        except Exception:
+            del field[:]
+            write_attributes(field, recordable(attributes, lambda key, _value: self._warn_once(name, text_of(key))))
 
-def _ids(context: Context | None) -> tuple[bytes, bytes, int]:
-    """Return trace id, span id and flags of the span of a context; empty without a span."""
-    if not context:
-        return b"", b"", 0
-    span = get_current_span(context).get_span_context()
-    trace_id, span_id = span.trace_id, span.span_id
-    return (
-        trace_id.to_bytes(16, "big") if trace_id else b"",
-        span_id.to_bytes(8, "big") if span_id else b"",
-        int(span.trace_flags),
-    )
-
-
-class EventRequests(ItemRequests):
-    """Encodes events into requests of at most 500 log records or about 1 MiB.
-
-    Args:
-        put: Receives each finished request.
-        lost: Receives signal, reason and number of items.
-        resource: The resource and its schema; see :func:`monitel_otlp.sdk.official_encoders.encode_resource`.
-    """
-
-    def __init__(
-        self,
-        put: Callable[[FrozenRequest], None],
-        lost: Callable[[str, str, int], None],
-        resource: bytes,
-    ) -> None:
-        self.mapping = EventMapping()
-        builder = RequestBuilder("logs", resource, SCOPE, self.mapping.write, put)
-        super().__init__("an event", "logs", builder, lost)
-
-    def add(self, item: tuple[Any, ...]) -> None:
-        """Encode one event, a :class:`monitel_otlp.logs.mapping.LoggedEvent`. Never raises."""
-        self._add(lambda: self.mapping.plain(item))
+    def _warn_once(self, name: str, key: str) -> None:
+        if name not in self._warned:
+            self._warned.add(name)
+            _log.warning("event %r: %r cannot be an attribute and is left out", name, key)

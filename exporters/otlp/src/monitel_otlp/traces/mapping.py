@@ -9,19 +9,16 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, SpanFlags, Status
 
 from monitel.attributes import escape_surrogates
 from monitel_otel.range_attributes import RangeAttributes, of_track
-from monitel_otel.scope import SCOPE
 from monitel_otlp._compat import span_limits
 from monitel_otlp.messages.attributes import Limits, key_values, plain_attributes, write_attributes
-from monitel_otlp.messages.request_builder import ItemRequests, RequestBuilder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
     from monitel.profiler.ranges import Track
     from monitel_otlp.messages.attributes import Plain
-    from monitel_otlp.messages.request import FrozenRequest
     from monitel_otlp.traces.span_queue import Ended
 
 _MOST_OWN = 4  # attributes with separate fields: step, thread (two), unfinished
@@ -31,7 +28,7 @@ _LOCAL = int(SpanFlags.SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK)
 _REMOTE = _LOCAL | int(SpanFlags.SPAN_FLAGS_CONTEXT_IS_REMOTE_MASK)
 
 # Trace id, span id, parent's id, flags, name, start and end in Unix ns, step, thread id and name, unfinished,
-# attributes, left by an exception, number of dropped attributes, synthetic.
+# attributes, left by an exception, number of dropped attributes.
 PlainSpan = tuple[
     bytes,
     bytes,
@@ -46,7 +43,6 @@ PlainSpan = tuple[
     "dict[str, Plain]",
     bool,
     int,
-    bool,
 ]
 
 
@@ -101,14 +97,13 @@ class RangeMapping:
             more,
             failed,
             dropped,
-            attributes is not None,
         )
 
     @staticmethod
     def write(plain: PlainSpan, span: Any) -> None:
         """Fill a new span of the protocol."""
         trace_id, span_id, parent_id, flags, name, start_ns, end_ns = plain[:7]
-        step, track, unfinished, attributes, failed, *dropped, _ = plain[7:]
+        step, track, unfinished, attributes, failed, dropped = plain[7:]
         span.trace_id = trace_id
         span.span_id = span_id
         span.parent_span_id = parent_id
@@ -131,8 +126,8 @@ class RangeMapping:
             write_attributes(span.attributes, attributes)
         if failed:
             span.status.code = _ERROR
-        if any(dropped):  # older files do not have the number
-            span.dropped_attributes_count = dropped[0]
+        if dropped:
+            span.dropped_attributes_count = dropped
 
 
 def _own(step: int | None, track: tuple[int, str] | None, unfinished: bool) -> dict[str, Plain]:
@@ -153,33 +148,3 @@ def _plain_track(track: Track) -> tuple[int, str]:
 def _of_track(track: tuple[int, str]) -> tuple[KeyValue, ...]:
     thread_id, thread_name = track
     return tuple(key_values({"thread.id": thread_id, "thread.name": thread_name}))
-
-
-class RangeRequests(ItemRequests):
-    """Encodes ranges into requests of at most 500 spans or about 1 MiB.
-
-    Args:
-        put: Receives each finished request.
-        lost: Receives signal, reason and number of items.
-        resource: The resource and its schema; see :func:`monitel_otlp.sdk.official_encoders.encode_resource`.
-    """
-
-    def __init__(
-        self,
-        put: Callable[[FrozenRequest], None],
-        lost: Callable[[str, str, int], None],
-        resource: bytes,
-    ) -> None:
-        self.mapping = RangeMapping()
-        builder = RequestBuilder("traces", resource, SCOPE, self.mapping.write, put)
-        super().__init__("a range", "traces", builder, lost)
-
-    def add(self, ended: Ended, attributes: Mapping[str, Any] | None = None) -> None:
-        """Encode one range. Never raises.
-
-        Args:
-            ended: The range with the ids of its span.
-            attributes: The attributes of a span that the pipeline has made itself (a folded span or a step). It
-                is not an item.
-        """
-        self._add(lambda: self.mapping.plain(ended, attributes), synthetic=attributes is not None)

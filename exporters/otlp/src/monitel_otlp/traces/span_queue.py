@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +18,7 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from monitel.bounded_queue import BoundedQueue
+from monitel.os_threads import RLock
 from monitel.profiler import ranges
 from monitel_otel.periods import BUDGET, Opened, Period
 from monitel_otel.ranges import Ranges
@@ -42,6 +43,8 @@ _SPAN_BYTES = 250  # a range with some attributes; without any it has about 160
 _RANK_BYTES = 3_000  # the resource in two requests, the span of the rank, the span of the folded ranges
 _REQUEST_BYTES = 900  # the resource in a further request
 _STEPS = 8
+_MANY = 1_000  # ranges in the queue, of which the writer takes note at once
+_LIMIT = 100_000  # ranges in the queue
 
 
 class StepBudget:
@@ -146,15 +149,13 @@ class SpanSettings:
 
     def queue(
         self,
-        limit: int,
-        limit_bytes: int,
         *,
         first: Callable[[], bool],
         wake: Callable[[], object],
         sampler: Sampler = DEFAULT_ON,
     ) -> QueuedSpans:
         """Return the span queue of a pipeline. The arguments are described in :class:`QueuedSpans`."""
-        return QueuedSpans(self, limit, limit_bytes, first=first, wake=wake, sampler=sampler)
+        return QueuedSpans(self, first=first, wake=wake, sampler=sampler)
 
 
 class Identified(Opened):
@@ -222,18 +223,17 @@ class QueuedSpans(Ranges[Identified]):
 
     Args:
         settings: The span settings.
-        limit: The maximum number of ranges in the queue.
-        limit_bytes: The maximum size of the queue, an estimate in bytes.
         first: Called in the caller's thread when a range is queued or folded, until it returns True.
-        wake: Called in the caller's thread when the queue is half full.
+        wake: Called in the caller's thread when many ranges are queued.
         sampler: Decides about traces that begin here.
+
+    Attributes:
+        dropped: Number of ranges that were dropped because the queue was full.
     """
 
     def __init__(
         self,
         settings: SpanSettings,
-        limit: int,
-        limit_bytes: int,
         *,
         first: Callable[[], bool],
         wake: Callable[[], object],
@@ -245,13 +245,32 @@ class QueuedSpans(Ranges[Identified]):
         self.sampler = sampler
         budget = BUDGET if settings.budget is None else settings.budget
         super().__init__(budget=budget, every=settings.every, by_step=settings.by_step)
-        self.queue: BoundedQueue[Ended] = BoundedQueue(limit, limit_bytes, wake=wake)
+        self._queue: deque[Ended] = deque()
+        self._wake = wake
+        self._dropping = RLock()
+        self.dropped = 0
         self._random = RandomIds()
         self._first: Callable[[], bool] | None = first
 
     def folding(self) -> int:
         """Return the number of ranges in folded spans that are not complete yet."""
         return sum(period.folded for period in self._periods.copy())
+
+    @property
+    def queued(self) -> int:
+        """Number of ranges in the queue."""
+        return len(self._queue)
+
+    def take(self, most: int) -> list[Ended]:
+        """Remove and return the oldest ranges. Call it in one thread at a time."""
+        found: list[Ended] = []
+        with suppress(IndexError):
+            while len(found) < most:
+                ended = self._queue.popleft()
+                if isinstance(ended.ids.period, _Step):
+                    ended.ids.period.extend(ended.start_ns, ended.end_ns)
+                found.append(ended)
+        return found
 
     def open_ranges(self) -> list[tuple[str, float]]:
         """Return name and seconds so far of each range that is open now, the outermost first."""
@@ -262,12 +281,7 @@ class QueuedSpans(Ranges[Identified]):
         """Remove all ranges that are queued or folded, and return their number."""
         folds: Any = [fold.attributes for period in self._periods.copy() if (fold := period.take_folded())]
         folded: int = sum(each["monitel.folded.count"] for each in folds)
-        return folded + len(self.queue.take(len(self.queue)))
-
-    def extend(self, ended: Ended) -> None:
-        """Extend the span of the step to include this range. Call it for each range that is taken from the queue."""
-        if isinstance(ended.ids.period, _Step):
-            ended.ids.period.extend(ended.start_ns, ended.end_ns)
+        return folded + len(self.take(len(self._queue)))
 
     def finish(self, *, last: bool = False) -> list[tuple[Ended, Mapping[str, Any]]]:
         """Return the spans that the pipeline makes for ended steps, with attributes: folded spans and step spans.
@@ -351,15 +365,21 @@ class QueuedSpans(Ranges[Identified]):
         return Identified(period, around, self._sampled(trace_id, began.name), trace_id, span_id)
 
     def _end(self, ended: Range, opened: Identified, end_ns: int) -> None:
-        queue, args = self.queue, ended.args
+        args = ended.args
         if args is not None and not isinstance(args, str):
             args = _copied(args)  # the caller may change it later
-        size_of = None if isinstance(args, int) else args  # an int would be the size itself
-        queue.put(Ended(opened, ended.name, ended.start_ns, end_ns, ended, args), size_of)
+        queue = self._queue
+        queue.append(Ended(opened, ended.name, ended.start_ns, end_ns, ended, args))
+        if not len(queue) % _MANY:
+            self._wake()
+        if len(queue) > _LIMIT:
+            with self._dropping, suppress(IndexError):
+                queue.popleft()
+                self.dropped += 1
 
     def _finish(self, ended: Range, opened: Identified, end_ns: int) -> None:
         super()._finish(ended, opened, end_ns)
-        if (first := self._first) is not None and (len(self.queue) or self.folding()) and first():
+        if (first := self._first) is not None and (self._queue or self.folding()) and first():
             self._first = None
 
     def _sampled(self, trace_id: bytes, name: str) -> bool:
